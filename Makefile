@@ -1,0 +1,61 @@
+# Common uses:
+#   make demo      the main job on this machine: 2 slices x 2 hosts train on real text, one host is killed
+#   make test      unit and local tests (under 5 minutes)
+#   make e2e       drills with real processes: hosts, daemons and saves killed (about 10 minutes)
+#   make check     what CI checks first: format, lint, types, layers
+#   make format    let ruff fix what it can
+#   make golden    write the golden manifests anew after a wanted change of rendering
+#   make install   put everything into .venv (every target above does it when needed)
+#   make clean     remove what the targets above made
+#
+# Variables: PYTHON (python3.11 or newer), PYTEST_ARGS.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test e2e check format golden clean
+
+help:  ## show this
+	@sed -n 's/^#\( \{0,1\}\)/\1/p' Makefile | sed '/^$$/q'
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@echo "==> installing into $(VENV) (a few minutes the first time: JAX is large)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "error: Python 3.11 or newer is needed, $(PYTHON) is older" >&2; echo "  next: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --quiet \
+	  --constraint constraints.txt --editable '.[trainer,dev]'
+	@touch $(STAMP)
+	@echo "==> installed: $$($(BIN)/xpk --version)"
+
+demo: $(STAMP)
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m e2e.demo
+
+test: $(STAMP)
+	@echo "==> unit and local tests"
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+e2e: $(STAMP)
+	@echo "==> drills with real processes"
+	@$(BIN)/python -m pytest e2e --timeout 900 $(PYTEST_ARGS)
+
+check: $(STAMP)
+	@echo "==> format"; $(BIN)/ruff format --check --quiet . || { echo "  next: make format" >&2; exit 1; }
+	@echo "==> lint"; $(BIN)/ruff check --quiet .
+	@echo "==> types"; $(BIN)/mypy
+	@echo "==> layers"; PYTHONPATH=workloads $(BIN)/lint-imports
+
+format: $(STAMP)
+	@$(BIN)/ruff check --fix --quiet . || true
+	@$(BIN)/ruff format .
+
+golden: $(STAMP)
+	@XPK_UPDATE_GOLDEN=1 $(BIN)/python -m pytest tests/render --quiet
+
+clean:
+	rm -rf $(VENV) demo-output dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
