@@ -1,0 +1,52 @@
+"""The limits that Kubernetes and JobSet put on names, as sums of what they derive from them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xpk.model.names import cluster_name_problems, env_problems, host_name, workload_name_problems
+
+NAMES = st.from_regex(r"[a-z][-a-z0-9]{0,60}[a-z0-9]", fullmatch=True)
+
+
+@given(NAMES, st.integers(1, 1024), st.integers(1, 4096))
+def test_a_name_passes_exactly_if_its_hosts_names_fit(name: str, num_slices: int, hosts: int) -> None:
+    pod = f"{name}-slice-job-{num_slices - 1}-{hosts - 1}-abcde"
+    fits = len(pod) <= 63 and len(host_name(name, 0, 0)) <= 63
+    assert (workload_name_problems(name, num_slices=num_slices, hosts_per_slice=hosts) == []) == fits
+
+
+@given(NAMES, st.integers(1, 1024), st.integers(1, 4096))
+def test_the_length_that_is_offered_fits(name: str, num_slices: int, hosts: int) -> None:
+    problems = workload_name_problems(name, num_slices=num_slices, hosts_per_slice=hosts)
+    if problems:
+        most = int(problems[0].split("at most ")[1].split()[0])
+        assert workload_name_problems(name[:most].rstrip("-"), num_slices=num_slices, hosts_per_slice=hosts) == []
+
+
+@pytest.mark.parametrize("name", ["", "Demo", "1demo", "demo-", "-demo", "de_mo", "de.mo", "dé", "a b", "demo\n"])
+def test_names_that_are_no_dns_labels(name: str) -> None:
+    assert "is not a DNS label" in workload_name_problems(name, num_slices=1, hosts_per_slice=1)[0]
+    assert "is not a DNS label" in cluster_name_problems(name)[0]
+
+
+def test_cluster_names_have_gkes_length() -> None:
+    assert cluster_name_problems("a" * 40) == []
+    assert "at most 40" in cluster_name_problems("a" * 41)[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("1A", "x", "cannot be an environment variable"),
+        ("A-B", "x", "cannot be an environment variable"),
+        ("XPK_WORKLOAD", "x", "is set by xpk"),
+        ("TPU_WORKER_ID", "x", "is set by xpk"),
+        ("A", "x\0y", "NUL"),
+        ("A", "\udcff", "UTF-8"),
+    ],
+)
+def test_bad_variables(name: str, value: str, says: str) -> None:
+    assert says in env_problems(name, value)[0]

@@ -1,0 +1,81 @@
+"""`ObjectApi`: what the jobs and capacity sides need of an API server.
+
+Objects are plain dicts in the shape that Kubernetes gives them. Two implementations exist: Kubernetes'
+own, and the embedded one of `xpk.local`; a conformance test runs the same cases on both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, Protocol
+
+Obj = dict[str, Any]
+Objs = list[Obj]  # by a name of its own: inside the protocol `list` is a method
+Applied = Literal["created", "configured", "unchanged"]
+Change = Literal["ADDED", "MODIFIED", "DELETED"]
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line that a host wrote, and when."""
+
+    time: datetime
+    text: str
+
+
+class ObjectApi(Protocol):
+    """An API server of JSON objects.
+
+    Every method may raise `NotFoundError`, `ConflictError`, `UsageError` (the server refuses the object),
+    `AuthorizationError`, `MissingToolError` (the kind is not installed) and `XpkError`.
+    `selector` is label equality; `namespace` is ignored for kinds that have none.
+    """
+
+    def create(self, obj: Obj, *, dry_run: bool = False) -> Obj:
+        """Create an object that must not exist yet; return it as stored."""
+        ...
+
+    def apply(self, obj: Obj, *, dry_run: bool = False) -> Applied:
+        """Make the fields given here so, leaving fields that others own; say what that changed."""
+        ...
+
+    def get(self, kind: str, name: str, namespace: str = "default") -> Obj:
+        """Return one object."""
+        ...
+
+    def list(
+        self, kind: str, namespace: str | None = "default", selector: Mapping[str, str] | None = None
+    ) -> Objs:
+        """Return the objects of a kind, by name; `namespace=None` means all namespaces."""
+        ...
+
+    def patch(self, kind: str, name: str, patch: Obj, namespace: str = "default") -> Obj:
+        """Merge a JSON merge patch (RFC 7386) into an object; return the result."""
+        ...
+
+    def delete(self, kind: str, name: str, namespace: str = "default", *, grace_seconds: int | None = None) -> None:
+        """Ask for an object's end; what it owns ends with it. Returns before that is finished."""
+        ...
+
+    def watch(
+        self,
+        kind: str,
+        namespace: str | None = "default",
+        selector: Mapping[str, str] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> Iterator[tuple[Change, Obj]]:
+        """Yield what is there (as ADDED), then every change, until `timeout` seconds have passed."""
+        ...
+
+    def logs(
+        self, pod: Obj, *, follow: bool = False, since: datetime | None = None, tail: int | None = None
+    ) -> Iterator[LogLine]:
+        """Yield a pod's log lines; with `follow`, until the pod has ended."""
+        ...
+
+    def former_pods(self, namespace: str, selector: Mapping[str, str]) -> Objs:
+        """Return pods that are gone but whose logs are kept. Kubernetes keeps none."""
+        ...

@@ -1,0 +1,1 @@
+"""What everything else speaks about: specs, accelerators, names, errors. No I/O."""

@@ -1,0 +1,179 @@
+"""Accelerator types: what a slice of each is made of. Data in `accelerators.yaml`, arithmetic here."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any, Literal
+
+import yaml
+
+from xpk.model.errors import UsageError
+
+NODEPOOL_LABEL = "cloud.google.com/gke-nodepool"
+_CUBE = 4  # chips along each side of the cube that v4, v5p and later pods are wired from
+_CPU_NAME = re.compile(r"(?P<machine>.+)-(?P<hosts>[1-9]\d*)")
+_MOST_CPU_HOSTS = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceShape:
+    """One slice of an accelerator type: `hosts` machines with `chips_per_host` chips each.
+
+    `resource` and `resource_per_host` are what a host's pod requests of Kubernetes. `hbm_gib`,
+    `peak_bf16` (FLOP/s) and `peak_int8` (OP/s) are per chip; None where there is none or it is not published.
+    """
+
+    name: str
+    family: str
+    kind: Literal["tpu", "gpu", "cpu"]
+    topology: str | None
+    chips: int
+    hosts: int
+    chips_per_host: int
+    cores_per_chip: int
+    machine_type: str
+    resource: str
+    resource_per_host: int
+    node_labels: Mapping[str, str]
+    hbm_gib: float | None
+    peak_bf16: float | None
+    peak_int8: float | None
+    other_names: tuple[str, ...] = ()
+
+
+def find_shape(name: str) -> SliceShape:
+    """Return the shape of a type by any of its names. Raises UsageError naming the closest ones."""
+    shapes = _by_name()
+    shape = shapes.get(name) or _cpu_shape(name)
+    if shape is None:
+        close = difflib.get_close_matches(name, [*shapes, *(f"{m}-1" for m in _table()["cpu"])], n=5, cutoff=0.5)
+        hint = f"the closest are {', '.join(close)}" if close else "`xpk accelerator list` shows all types"
+        raise UsageError(f"unknown accelerator type '{name}'", hint=hint)
+    return shape
+
+
+@cache
+def all_shapes() -> tuple[SliceShape, ...]:
+    """Return every type once, TPUs first, each family by size. CPU types are listed with one host."""
+    table = _table()
+    shapes: list[SliceShape] = []
+    for family, row in table["tpu"].items():
+        shapes += _tpu_shapes(family, row)
+    for family, row in table["gpu"].items():
+        shapes += [_gpu_shape(family, row, int(count)) for count in row["machines"]]
+    shapes += [shape for machine in table["cpu"] if (shape := _cpu_shape(f"{machine}-1"))]
+    return tuple(shapes)
+
+
+@cache
+def _table() -> dict[str, dict[str, dict[str, Any]]]:
+    text = resources.files("xpk.model").joinpath("accelerators.yaml").read_text(encoding="utf-8")
+    loaded: dict[str, dict[str, dict[str, Any]]] = yaml.safe_load(text)
+    return loaded
+
+
+@cache
+def _by_name() -> dict[str, SliceShape]:
+    return {name: shape for shape in all_shapes() for name in (shape.name, *shape.other_names)}
+
+
+def _tpu_shapes(family: str, row: Mapping[str, Any]) -> Iterator[SliceShape]:
+    """Yield one shape per topology; the first topology with a number of cores takes the short name."""
+    taken: set[int] = set()
+    for topology in _topologies(row):
+        chips = math.prod(_sides(topology))
+        cores = chips * row["cores"]
+        short = [str(cores)] if cores not in taken else []
+        taken.add(cores)
+        prefixes = [family, *row.get("aliases", [])]
+        name, *others = [f"{prefix}-{suffix}" for prefix in prefixes for suffix in [*short, topology]]
+        per_host = 1 if chips == 1 else 4
+        yield SliceShape(
+            name=name,
+            other_names=tuple(others),
+            family=family,
+            kind="tpu",
+            topology=topology,
+            chips=chips,
+            hosts=chips // per_host,
+            chips_per_host=per_host,
+            cores_per_chip=row["cores"],
+            machine_type=f"{row['machine']}-{per_host}t",
+            resource="google.com/tpu",
+            resource_per_host=per_host,
+            node_labels={
+                "cloud.google.com/gke-tpu-accelerator": row["accelerator"],
+                "cloud.google.com/gke-tpu-topology": topology,
+            },
+            hbm_gib=row["hbm_gib"],
+            peak_bf16=row["peak_bf16"],
+            peak_int8=row["peak_int8"],
+        )
+
+
+def _topologies(row: Mapping[str, Any]) -> list[str]:
+    """Return the topologies of a family, smallest first and, among equals, the most cubic first."""
+    found = {tuple(_sides(topology)) for topology in row["topologies"]}
+    most = row.get("cubes", 0)
+    for sides in itertools.product(range(1, most + 1), repeat=3):
+        if math.prod(sides) <= most and (not row["ordered"] or list(sides) == sorted(sides)):
+            found.add(tuple(side * _CUBE for side in sides))
+    ordered = sorted(found, key=lambda sides: (math.prod(sides), max(sides), list(sides)))
+    return ["x".join(map(str, sides)) for sides in ordered]
+
+
+def _sides(topology: str) -> list[int]:
+    return [int(side) for side in topology.split("x")]
+
+
+def _gpu_shape(family: str, row: Mapping[str, Any], count: int) -> SliceShape:
+    return SliceShape(
+        name=f"{family}-{count}",
+        family=family,
+        kind="gpu",
+        topology=None,
+        chips=count,
+        hosts=1,
+        chips_per_host=count,
+        cores_per_chip=1,
+        machine_type=row["machines"][count],
+        resource="nvidia.com/gpu",
+        resource_per_host=count,
+        node_labels={"cloud.google.com/gke-accelerator": row["accelerator"]},
+        hbm_gib=row["hbm_gib"],
+        peak_bf16=row["peak_bf16"],
+        peak_int8=row["peak_int8"],
+    )
+
+
+def _cpu_shape(name: str) -> SliceShape | None:
+    """Return the shape of `<machine>-<hosts>`, or None if it is not one."""
+    match = _CPU_NAME.fullmatch(name)
+    row = _table()["cpu"].get(match["machine"]) if match else None
+    if match is None or row is None or int(match["hosts"]) > _MOST_CPU_HOSTS:
+        return None
+    hosts = int(match["hosts"])
+    return SliceShape(
+        name=name,
+        family=match["machine"],
+        kind="cpu",
+        topology=None,
+        chips=hosts,
+        hosts=hosts,
+        chips_per_host=1,
+        cores_per_chip=row["vcpus"],
+        machine_type=match["machine"],
+        resource="cpu",
+        resource_per_host=row["vcpus"],
+        node_labels={"node.kubernetes.io/instance-type": match["machine"]},
+        hbm_gib=None,
+        peak_bf16=None,
+        peak_int8=None,
+    )

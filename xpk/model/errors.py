@@ -1,0 +1,81 @@
+"""Every error that a user can meet, and the exit code of each.
+
+* XpkError (1)                something failed
+  + UsageError (2)            the request itself is wrong; several problems are reported together
+  + NotFoundError (3)         no such cluster, workload or object
+  + ConflictError (4)         it exists already, or was changed by somebody else meanwhile
+  + CapacityError (5)         no quota, or it can never fit
+  + AuthorizationError (6)    the API server refuses this user
+  + MissingToolError (7)      a program, package or controller is not installed
+  + WorkloadFailedError (8)   the workload itself failed
+  + TimedOutError (124)       it did not happen in the time that was given
+
+130 is what Ctrl-C gives. Every message says what and why; `hint` is the next command to try.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class XpkError(Exception):
+    """Something failed; `message` says what and why, `hint` what to do next."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(XpkError):
+    """The request is wrong. `problems` holds all that was found, each one line."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, *, hint: str = "", problems: Sequence[str] = ()) -> None:
+        super().__init__(message, hint=hint)
+        self.problems = tuple(problems) or (message,)
+
+
+class NotFoundError(XpkError):
+    """There is no such thing."""
+
+    exit_code = 3
+
+
+class ConflictError(XpkError):
+    """It exists already in another shape, or somebody else changed it meanwhile."""
+
+    exit_code = 4
+
+
+class CapacityError(XpkError):
+    """No quota for it now, or it can never fit on this cluster."""
+
+    exit_code = 5
+
+
+class AuthorizationError(XpkError):
+    """The API server refuses this user."""
+
+    exit_code = 6
+
+
+class MissingToolError(XpkError):
+    """A program, a Python package or a controller that this needs is not installed."""
+
+    exit_code = 7
+
+
+class WorkloadFailedError(XpkError):
+    """The workload ran and failed."""
+
+    exit_code = 8
+
+
+class TimedOutError(XpkError):
+    """It did not happen in the time that was given."""
+
+    exit_code = 124

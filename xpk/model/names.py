@@ -1,0 +1,86 @@
+"""The names that a workload and a cluster may have, and the names that follow from them."""
+
+from __future__ import annotations
+
+import re
+
+SLICE_JOB = "slice-job"  # Google's xpk calls the replicated job so: both tools read each other's workloads
+QUEUE = "multislice-queue"
+CLUSTER_QUEUE = "cluster-queue"
+PRIORITIES = {"very-low": 100, "low": 250, "medium": 500, "high": 750, "very-high": 1000}
+
+WORKLOAD_LABEL = "xpk.google.com/workload"
+OUTPUT_ANNOTATION = "xpk.dev/output-dir"
+TYPE_ANNOTATION = "xpk.dev/accelerator-type"
+USER_ANNOTATION = "xpk.dev/user"
+
+_LABEL_LENGTH = 63  # RFC 1035
+_CLUSTER_LENGTH = 40  # GKE's limit for cluster names
+_POD_SUFFIX = len("-") + 5  # what the Job controller appends to a pod's name
+_PATTERN = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OURS = re.compile(r"XPK_.*|MEGASCALE_.*|TPU_WORKER_(ID|HOSTNAMES)")
+
+
+def workload_name_problems(name: str, *, num_slices: int, hosts_per_slice: int) -> list[str]:
+    """Return what is wrong with a workload's name, one line each.
+
+    JobSet derives from it `<name>-slice-job-<slice>-<host>-<5 characters>` for pods, and the coordinator's
+    `<name>-slice-job-0-0.<name>` as a label: each at most 63 characters.
+    """
+    if not _PATTERN.fullmatch(name):
+        return [_pattern_problem("workload", name)]
+    pod = len(f"{name}-{SLICE_JOB}-{max(num_slices - 1, 0)}-{max(hosts_per_slice - 1, 0)}") + _POD_SUFFIX
+    over = max(pod - _LABEL_LENGTH, (len(host_name(name, 0, 0)) - _LABEL_LENGTH + 1) // 2)
+    if over > 0:
+        return [
+            f"workload name '{name}' is {over} characters too long: Kubernetes allows {_LABEL_LENGTH} for the "
+            f"names of its hosts; with {num_slices} slices of {hosts_per_slice} hosts at most {len(name) - over} fit"
+        ]
+    return []
+
+
+def cluster_name_problems(name: str) -> list[str]:
+    """Return what is wrong with a cluster's name, one line each."""
+    if not _PATTERN.fullmatch(name):
+        return [_pattern_problem("cluster", name)]
+    if len(name) > _CLUSTER_LENGTH:
+        return [f"cluster name '{name}' has {len(name)} characters; at most {_CLUSTER_LENGTH} are allowed"]
+    return []
+
+
+def env_problems(name: str, value: str) -> list[str]:
+    """Return what is wrong with an environment variable, one line each."""
+    if not _ENV_NAME.fullmatch(name):
+        return [f"'{name}' cannot be an environment variable's name: letters, digits and _ only, no digit first"]
+    if _OURS.fullmatch(name):
+        return [f"{name} is set by xpk for every host; choose another name"]
+    return [f"the value of {name} {problem}" for problem in text_problems(value)]
+
+
+def text_problems(value: str) -> list[str]:
+    """Return why a text cannot travel through a manifest into a process, if it cannot."""
+    if "\0" in value:
+        return ["holds a NUL character, which no process can be given"]
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return ["is not valid UTF-8"]
+    return []
+
+
+def host_name(workload: str, slice_id: int | str, host: int | str) -> str:
+    """Return the DNS name of a host, as JobSet's headless service gives it."""
+    return f"{workload}-{SLICE_JOB}-{slice_id}-{host}.{workload}"
+
+
+def node_pool_name(cluster: str, slice_index: int) -> str:
+    """Return the name of the node pool that holds a slice."""
+    return f"{cluster}-np-{slice_index}"
+
+
+def _pattern_problem(what: str, name: str) -> str:
+    return (
+        f"{what} name '{name}' is not a DNS label: lower-case letters, digits and '-', "
+        "beginning with a letter and not ending with '-'"
+    )
