@@ -1,0 +1,21 @@
+"""Where the files that travel with the package are: in the wheel, or in a checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+
+
+def manifests_dir() -> Path:
+    """Return the folder of the jinja2 templates."""
+    return _first(_PACKAGE / "_manifests", _PACKAGE.parent / "manifests")
+
+
+def workloads_dir() -> Path:
+    """Return the folder that holds the `trainer` package."""
+    return _first(_PACKAGE / "_workloads", _PACKAGE.parent / "workloads")
+
+
+def _first(*folders: Path) -> Path:
+    return next((folder for folder in folders if folder.is_dir()), folders[-1])
