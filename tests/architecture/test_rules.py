@@ -1,0 +1,65 @@
+"""The rules of CONTRIBUTING.md that a program can check."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from xpk.cli.main import COMMANDS
+from xpk.model import errors
+
+ROOT = Path(__file__).resolve().parents[2]
+OURS = [*sorted((ROOT / "xpk").rglob("*.py")), *sorted((ROOT / "workloads" / "trainer").rglob("*.py"))]
+MOST_MODULE_LINES, MOST_FUNCTION_LINES = 400, 50
+HEAVY = ("kubernetes", "google", "ray", "jax", "rich", "yaml", "jinja2", "sqlite3")
+
+
+def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+@pytest.mark.parametrize("file", OURS, ids=lambda file: str(file.relative_to(ROOT)))
+def test_modules_and_functions_stay_small_and_public_ones_say_what_they_do(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    assert len(text.splitlines()) <= MOST_MODULE_LINES
+    assert file.stem not in ("utils", "common", "helpers", "misc")
+    for function in functions(tree):
+        body = function.body[1:] if ast.get_docstring(function) else function.body
+        length = (function.end_lineno or 0) - body[0].lineno + 1 if body else 0
+        assert length <= MOST_FUNCTION_LINES, f"{function.name} has {length} lines"
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            assert ast.get_docstring(node), f"{node.name} has no docstring"
+
+
+def test_the_program_ends_in_one_place() -> None:
+    for file in (ROOT / "xpk").rglob("*.py"):
+        if file.name not in ("main.py", "shim.py", "daemon.py"):
+            assert "sys.exit" not in file.read_text(encoding="utf-8"), file
+
+
+def test_every_error_has_an_exit_code_of_its_own_and_a_line_in_the_tree() -> None:
+    kinds = [errors.XpkError, *errors.XpkError.__subclasses__()]
+    assert len({kind.exit_code for kind in kinds}) == len(kinds)
+    for kind in kinds:
+        assert f"{kind.__name__} ({kind.exit_code})" in (errors.__doc__ or "")
+
+
+def test_help_imports_nothing_heavy() -> None:
+    program = "import sys; from xpk.cli.main import main; main(['--help']); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = {module.partition(".")[0] for module in done.stderr.split()}
+    assert not loaded & set(HEAVY)
+    assert all(command in done.stdout for command in COMMANDS)
+
+
+def test_doubles_are_shipped_not_patched() -> None:
+    for file in (ROOT / "tests").rglob("*.py"):
+        text = file.read_text(encoding="utf-8")
+        assert "mock.patch" not in text.replace('"mock.patch"', ""), file

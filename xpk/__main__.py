@@ -1,0 +1,3 @@
+from xpk.cli.main import run
+
+run()

@@ -1,0 +1,292 @@
+"""Capacity on this machine: a cluster is a folder, a host is a process, a chip is a virtual CPU device."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from xpk.api.base import Obj, ObjectApi
+from xpk.capacity.plan import Plan, Step
+from xpk.capacity.provider import ClusterInfo, SliceInfo
+from xpk.local.cluster import create_cluster, delete_cluster, list_clusters, open_cluster
+from xpk.model import names
+from xpk.model.accelerators import NODEPOOL_LABEL, find_shape
+from xpk.model.errors import CapacityError, ConflictError, NotFoundError, UsageError, XpkError
+from xpk.model.specs import ClusterSpec, Target
+from xpk.render import render_queues
+from xpk.render.resources import workloads_dir
+
+TYPE_LABEL = "xpk.dev/accelerator-type"
+# Every host has a loopback address 127.<cluster>.<slice>.<host + 1> of its own, so that two workloads can
+# listen on one port. Below 16 is left to others who do the same.
+_FIRST_NETWORK, _LAST_NETWORK = 16, 239
+_MOST_SLICES, _MOST_HOSTS = 255, 254
+
+
+def state_dir() -> Path:
+    """Return the folder of this user's local clusters; XPK_STATE_DIR overrides it."""
+    override = os.environ.get("XPK_STATE_DIR")
+    return Path(override).expanduser().absolute() if override else platformdirs.user_state_path("xpk")
+
+
+class LocalProvider:
+    """Clusters as folders below `root`, each with its own store and control plane."""
+
+    name = "local"
+
+    def __init__(self, root: Path | None = None) -> None:
+        self._root = (root or state_dir()) / "clusters"
+        # The control plane finds the bundled trainer through this when it is started.
+        os.environ["XPK_WORKLOADS_DIR"] = str(workloads_dir())
+
+    def plan_create(self, spec: ClusterSpec) -> Plan:
+        """See `Provider.plan_create`."""
+        _check(spec)
+        summary = _summary(spec)
+        if spec.name not in self.names():
+            return Plan(summary, self._build_steps(spec))
+        have = self._spec(spec.name)
+        if have is None:  # an earlier `create` was interrupted
+            return Plan(summary, self._build_steps(spec))
+        if (have.shape, have.num_slices) != (spec.shape, spec.num_slices):
+            raise ConflictError(
+                f"cluster '{spec.name}' exists with another shape: {_difference(have, spec)}",
+                hint=f"`xpk cluster resize {spec.name} --num-slices {spec.num_slices}` changes its slices"
+                if have.shape == spec.shape
+                else f"choose another name, or `xpk cluster delete {spec.name}` first",
+            )
+        return Plan(summary)
+
+    def plan_resize(self, name: str, num_slices: int, *, force: bool) -> Plan:
+        """See `Provider.plan_resize`."""
+        have = self._known(name)
+        spec = ClusterSpec(name=name, shape=have.shape, num_slices=num_slices)
+        _check(spec)
+        if num_slices == have.num_slices:
+            return Plan(_summary(spec))
+        going = self.describe(name).slices[num_slices:]
+        busy = sorted({item.workload for item in going if item.workload})
+        if busy and not force:
+            raise ConflictError(
+                f"{len(going)} slices would go, and {', '.join(busy)} runs on them",
+                hint=f"`xpk workload delete {busy[0]} --cluster {name}`, or --force to end it",
+            )
+        api, network = self.connect(name), self._network(name)
+        # Quota never exceeds what there is: it grows after the slices and shrinks before them.
+        grow = [self._slice_step(spec, index, network) for index in range(have.num_slices, num_slices)]
+        shrink = [
+            Step(f"remove slice {item.node_pool}", partial(_delete_all, api, "Node", item.hosts))
+            for item in reversed(going)
+        ]
+        steps = [*grow, self._queue_step(spec), *shrink]
+        return Plan(_summary(spec), steps)
+
+    def plan_delete(self, name: str, *, force: bool) -> Plan:
+        """See `Provider.plan_delete`."""
+        if name not in self.names():
+            raise NotFoundError(f"there is no cluster '{name}'", hint="`xpk cluster list` shows those there are")
+        if not force:
+            running = [obj["metadata"]["name"] for obj in self.connect(name).list("JobSet", None) if _live(obj)]
+            if running:
+                raise ConflictError(
+                    f"workloads are on cluster '{name}': {', '.join(running)}",
+                    hint=f"`xpk workload delete {running[0]} --cluster {name}`, or --force to end them",
+                )
+        folder = self._root / name
+        return Plan(
+            f"cluster '{name}' is gone",
+            [
+                Step(
+                    f"end the hosts, the control plane and the files of '{name}'",
+                    partial(delete_cluster, folder, force=True),
+                )
+            ],
+        )
+
+    def names(self) -> list[str]:
+        """See `Provider.names`."""
+        return list_clusters(self._root)
+
+    def describe(self, name: str) -> ClusterInfo:
+        """See `Provider.describe`."""
+        api = self.connect(name)
+        pools: dict[str, list[Obj]] = defaultdict(list)
+        for node in api.list("Node"):
+            pools[node["metadata"]["labels"][NODEPOOL_LABEL]].append(node)
+        holders = {
+            pod["spec"].get("nodeName"): pod["metadata"]["labels"].get(names.WORKLOAD_LABEL)
+            for pod in api.list("Pod", None)
+            if pod["status"]["phase"] in ("Pending", "Running")
+        }
+        spec = self._spec(name)
+        slices = tuple(
+            _slice_info(pool, nodes, holders)
+            for pool, nodes in sorted(pools.items(), key=lambda item: int(item[0].rsplit("-", 1)[1]))
+        )
+        return ClusterInfo(
+            name=name,
+            provider=self.name,
+            accelerator_type=spec.shape.name if spec else "unknown",
+            num_slices=len(slices),
+            hosts_per_slice=spec.shape.hosts if spec else 0,
+            chips=len(slices) * spec.shape.chips if spec else 0,
+            state="Ready" if spec else "Incomplete",
+            created=_created(api),
+            location=str(self._root / name),
+            slices=slices,
+        )
+
+    def connect(self, name: str) -> ObjectApi:
+        """See `Provider.connect`."""
+        if name not in self.names():
+            raise NotFoundError(f"there is no cluster '{name}'", hint="`xpk cluster list` shows those there are")
+        return open_cluster(self._root / name)
+
+    def target(self, name: str) -> Target:
+        """See `Provider.target`."""
+        output = self._root / name / "output"
+        return Target(emulated=True, sets_slice_environment=True, output_root=str(output))
+
+    def _known(self, name: str) -> ClusterSpec:
+        self.connect(name)
+        spec = self._spec(name)
+        if spec is None:
+            raise XpkError(f"cluster '{name}' is incomplete", hint="run its `xpk cluster create` again")
+        return spec
+
+    def _spec(self, name: str) -> ClusterSpec | None:
+        """Read a cluster's shape back from its objects; None if they are not all there."""
+        api = open_cluster(self._root / name)
+        try:
+            queue = api.get("ClusterQueue", names.CLUSTER_QUEUE)
+        except NotFoundError:
+            return None
+        flavor = queue["spec"]["resourceGroups"][0]["flavors"][0]
+        shape = find_shape(flavor["name"])
+        per_slice = shape.hosts * shape.resource_per_host
+        num_slices = int(flavor["resources"][0]["nominalQuota"]) // per_slice
+        complete = len(api.list("Node")) >= num_slices * shape.hosts
+        return ClusterSpec(name=name, shape=shape, num_slices=num_slices) if complete else None
+
+    def _build_steps(self, spec: ClusterSpec) -> list[Step]:
+        network = self._network(spec.name)
+        def make() -> None:
+            create_cluster(self._root / spec.name)
+
+        create = Step(f"create the store of '{spec.name}'", make)
+        slices = [self._slice_step(spec, index, network) for index in range(spec.num_slices)]
+        # The queue comes last: with it the cluster is complete.
+        return [create, *slices, self._queue_step(spec)]
+
+    def _slice_step(self, spec: ClusterSpec, index: int, network: int) -> Step:
+        def act() -> None:
+            api = open_cluster(self._root / spec.name)
+            for host in range(spec.shape.hosts):
+                api.apply(_node(spec, index, host, network))
+
+        pool = names.node_pool_name(spec.name, index)
+        return Step(f"add slice {pool}: {spec.shape.hosts} x {spec.shape.machine_type}, {spec.shape.chips} chips", act)
+
+    def _queue_step(self, spec: ClusterSpec) -> Step:
+        def act() -> None:
+            api = open_cluster(self._root / spec.name)
+            for obj in render_queues(spec):
+                api.apply(obj)
+
+        quota = spec.num_slices * spec.shape.hosts * spec.shape.resource_per_host
+        return Step(f"set up queue '{names.QUEUE}' with a quota of {quota} {spec.shape.resource}", act)
+
+    def _network(self, name: str) -> int:
+        """Return the second byte of a cluster's loopback addresses: its own, or the first free one."""
+        taken: set[int] = set()
+        for other in self.names():
+            try:
+                nodes = open_cluster(self._root / other).list("Node")
+            except XpkError:
+                continue  # a damaged neighbour must not keep others from being made
+            used = {int(node["status"]["addresses"][0]["address"].split(".")[1]) for node in nodes}
+            if other == name and used:
+                return used.pop()
+            taken |= used
+        free = set(range(_FIRST_NETWORK, _LAST_NETWORK + 1)) - taken
+        if not free:
+            raise CapacityError(
+                "this machine's loopback addresses are used up", hint="`xpk cluster list`, then delete one"
+            )
+        return min(free)
+
+
+def _check(spec: ClusterSpec) -> None:
+    problems = spec.problems()
+    if spec.num_slices > _MOST_SLICES or spec.shape.hosts > _MOST_HOSTS:
+        problems.append(f"one machine emulates at most {_MOST_SLICES} slices of {_MOST_HOSTS} hosts")
+    if problems:
+        raise UsageError(
+            f"cluster '{spec.name}' cannot be created", problems=problems, hint="see `xpk cluster create --help`"
+        )
+
+
+def _summary(spec: ClusterSpec) -> str:
+    hosts, chips = spec.num_slices * spec.shape.hosts, spec.num_slices * spec.shape.chips
+    return (
+        f"cluster '{spec.name}': {spec.num_slices} x {spec.shape.name} = {hosts} hosts, {chips} chips, "
+        "emulated on this machine's CPUs"
+    )
+
+
+def _difference(have: ClusterSpec, want: ClusterSpec) -> str:
+    parts = []
+    if have.shape != want.shape:
+        parts.append(f"type {have.shape.name} (asked for {want.shape.name})")
+    if have.num_slices != want.num_slices:
+        parts.append(f"{have.num_slices} slices (asked for {want.num_slices})")
+    return ", ".join(parts)
+
+
+def _node(spec: ClusterSpec, slice_index: int, host: int, network: int) -> Obj:
+    """Return a node as GKE would label it, at its own loopback address."""
+    pool = names.node_pool_name(spec.name, slice_index)
+    resources = {spec.shape.resource: str(spec.shape.resource_per_host)}
+    labels = {
+        NODEPOOL_LABEL: pool,
+        "kubernetes.io/hostname": f"{pool}-{host}",
+        TYPE_LABEL: spec.shape.name,
+        **spec.shape.node_labels,
+    }
+    status: dict[str, Any] = {
+        "capacity": resources,
+        "allocatable": resources,
+        "addresses": [{"type": "InternalIP", "address": f"127.{network}.{slice_index}.{host + 1}"}],
+        "conditions": [{"type": "Ready", "status": "True", "reason": "LocalProcess"}],
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": f"{pool}-{host}", "labels": labels},
+        "spec": {},
+        "status": status,
+    }
+
+
+def _slice_info(pool: str, nodes: list[Obj], holders: dict[str | None, str | None]) -> SliceInfo:
+    hosts = tuple(sorted((node["metadata"]["name"] for node in nodes), key=lambda name: int(name.rsplit("-", 1)[1])))
+    return SliceInfo(node_pool=pool, hosts=hosts, workload=next((holders[h] for h in hosts if h in holders), None))
+
+
+def _created(api: ObjectApi) -> str:
+    times = [str(node["metadata"]["creationTimestamp"]) for node in api.list("Node")]
+    return min(times, default="")
+
+
+def _live(jobset: Obj) -> bool:
+    return not jobset.get("status", {}).get("terminalState")
+
+
+def _delete_all(api: ObjectApi, kind: str, objects: tuple[str, ...]) -> None:
+    for name in objects:
+        api.delete(kind, name)

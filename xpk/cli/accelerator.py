@@ -1,0 +1,70 @@
+"""`xpk accelerator`: the types there are."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from xpk.cli.options import output_option
+from xpk.cli.output import Console
+from xpk.model.accelerators import SliceShape, all_shapes, find_shape
+
+_COLUMNS = (
+    ("TYPE", lambda s: s.name),
+    ("TOPOLOGY", lambda s: s.topology or "-"),
+    ("CHIPS", lambda s: s.chips),
+    ("HOSTS", lambda s: s.hosts),
+    ("CHIPS/HOST", lambda s: s.chips_per_host),
+    ("MACHINE", lambda s: s.machine_type),
+    ("HBM/CHIP", lambda s: f"{s.hbm_gib} GiB" if s.hbm_gib else "-"),
+    ("BF16/CHIP", lambda s: _peak(s.peak_bf16, "TFLOP/s")),
+)
+_WIDE = (
+    ("INT8/CHIP", lambda s: _peak(s.peak_int8, "TOP/s")),
+    ("OTHER NAMES", lambda s: ", ".join(s.other_names)),
+)
+
+
+@click.group()
+def accelerator() -> None:
+    """Look up accelerator types."""
+
+
+@accelerator.command("list")
+@click.option("--family", help="Only types of this family, such as v5p.")
+@click.option("--all", "every", is_flag=True, help="Topologies beside the usual one of each size too.")
+@output_option
+@click.pass_obj
+def list_(console: Console, family: str | None, every: bool, output: str | None) -> None:
+    """List the types that `--tpu-type` and `--device-type` take."""
+    found = [s for s in all_shapes() if family in (None, s.family) and (every or s.name != f"{s.family}-{s.topology}")]
+    if not found:
+        families = sorted({shape.family for shape in all_shapes()})
+        raise click.BadParameter(f"choose from {', '.join(families)}", param_hint="--family")
+    console.choosing(output).items(found, columns=_COLUMNS, wide=_WIDE, data=_data)
+
+
+@accelerator.command()
+@click.argument("name")
+@output_option
+@click.pass_obj
+def describe(console: Console, name: str, output: str | None) -> None:
+    """Show all that is known of one type."""
+    console, facts = console.choosing(output), _data(find_shape(name))
+    if console.is_data:
+        console.data(facts)
+        return
+    for key, value in facts.items():
+        shown = ", ".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else value
+        shown = ", ".join(value) if isinstance(value, list | tuple) else shown
+        click.echo(f"{key + ':':<18} {'-' if shown in (None, '') else shown}")
+
+
+def _data(shape: SliceShape) -> dict[str, Any]:
+    return asdict(shape)
+
+
+def _peak(value: float | None, unit: str) -> str:
+    return f"{value / 1e12:g} {unit}" if value else "-"

@@ -1,0 +1,106 @@
+"""`xpk`: the root command, and the one place where the program exits."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from xpk import __version__
+from xpk.cli.output import FORMATS, Console
+from xpk.model.errors import UsageError, XpkError
+
+INTERRUPTED = 130
+
+# Where each command is, and its help: `xpk --help` must not import them.
+COMMANDS = {
+    "cluster": ("xpk.cli.cluster", "Create, change and remove capacity."),
+    "workload": ("xpk.cli.workload", "Run jobs on the capacity that is there."),
+    "accelerator": ("xpk.cli.accelerator", "Look up accelerator types."),
+    "completion": ("xpk.cli.completion", "Print the completion script of a shell."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module when the command is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the commands, in the order of the help."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands from the table above."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "XPK"})
+@click.option("-o", "--output", type=click.Choice(FORMATS), default="table", help="How to print what is read.")
+@click.option("-q", "--quiet", is_flag=True, help="Print data and errors only.")
+@click.option("-v", "--verbose", is_flag=True, help="Tell more, with tracebacks.")
+@click.version_option(__version__, prog_name="xpk")
+@click.pass_context
+def xpk(ctx: click.Context, output: str, quiet: bool, verbose: bool) -> None:
+    """Run training jobs over many TPU slices, on Kubernetes or on this machine.
+
+    \b
+    A first run, without any cloud:
+      xpk cluster create dev --tpu-type v5litepod-8 --num-slices 2
+      xpk workload create hello --num-slices 2 --command 'echo slice $MEGASCALE_SLICE_ID'
+      xpk workload logs hello -f
+    """
+    ctx.obj = Console(output=output, quiet=quiet, verbose=verbose)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; errors become one line and a hint on stderr."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = xpk.main(args=arguments, prog_name="xpk", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return INTERRUPTED
+    except BrokenPipeError:  # `xpk ... | head`: the reader has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except XpkError as error:
+        _show(error)
+        return error.exit_code
+    except Exception as error:  # a bug of ours: still one line, the rest on demand
+        if {"-v", "--verbose"} & set(arguments):
+            traceback.print_exc()
+        click.echo(f"internal error: {type(error).__name__}: {error}", err=True)
+        click.echo("  next: run `xpk --verbose ...` again and report the traceback", err=True)
+        return 1
+
+
+def run() -> NoReturn:
+    """Be the program `xpk`."""
+    sys.exit(main())
+
+
+def _show(error: XpkError) -> None:
+    if isinstance(error, UsageError):
+        for problem in error.problems:
+            click.echo(f"error: {problem}", err=True)
+    else:
+        click.echo(f"error: {error.message}", err=True)
+    if error.hint:
+        click.echo(f"  next: {error.hint}", err=True)

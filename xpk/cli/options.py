@@ -1,0 +1,114 @@
+"""Options and arguments that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+import click
+
+from xpk.cli.output import FORMATS
+from xpk.model.errors import NotFoundError, UsageError
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def output_option(command: Command) -> Command:
+    """Take `-o` after the command too."""
+    return click.option("-o", "--output", type=click.Choice(FORMATS), help="How to print what is read.")(command)
+
+
+def name_argument(what: str) -> Callable[[Command], Command]:
+    """Take a name as NAME or, as Google's xpk does, as `--cluster NAME` or `--workload NAME`."""
+
+    def decorate(command: Command) -> Command:
+        command = click.argument("name", required=False)(command)
+        return click.option(f"--{what}", "name_flag", metavar="NAME", help=f"The {what}; same as NAME.")(command)
+
+    return decorate
+
+
+def cluster_option(command: Command) -> Command:
+    """Take the cluster that a workload is on."""
+    return click.option(
+        "--cluster",
+        metavar="CLUSTER",
+        envvar="XPK_CLUSTER",
+        show_envvar=True,
+        help="The cluster; may be left out if there is only one.",
+    )(command)
+
+
+def namespace_option(command: Command) -> Command:
+    """Take the namespace that a workload is in."""
+    return click.option("-n", "--namespace", default="default", show_default=True, help="Where the workload is.")(
+        command
+    )
+
+
+def provider_option(command: Command) -> Command:
+    """Take the kind of capacity."""
+    return click.option(
+        "--provider",
+        metavar="PROVIDER",
+        envvar="XPK_PROVIDER",
+        show_envvar=True,
+        help="The kind of capacity; local by default.",
+    )(command)
+
+
+def the_name(what: str, name: str | None, name_flag: str | None) -> str:
+    """Return the one name that was given in either way. Raises UsageError for none or two."""
+    if name and name_flag and name != name_flag:
+        raise UsageError(f"two names for one {what}: '{name}' and '{name_flag}'", hint="give one of them")
+    chosen = name or name_flag
+    if not chosen:
+        raise UsageError(f"which {what}?", hint=f"`xpk {what} list` shows those there are")
+    return chosen
+
+
+def the_cluster(cluster: str | None, provider: str | None = None) -> str:
+    """Return the cluster that was named, or the only one there is."""
+    if cluster:
+        return cluster
+    from xpk.capacity.provider import load_provider, provider_names
+
+    known = [name for kind in ([provider] if provider else provider_names()) for name in load_provider(kind).names()]
+    if len(known) == 1:
+        return known[0]
+    if not known:
+        raise NotFoundError("there is no cluster yet", hint="`xpk cluster create dev --tpu-type v5litepod-8` makes one")
+    raise UsageError(f"which cluster? there are {', '.join(sorted(known))}", hint="--cluster NAME, or set XPK_CLUSTER")
+
+
+def parse_since(text: str | None) -> datetime | None:
+    """Return the time that `--since` means: `90s`, `5m`, `2h`, `1d`, or an RFC 3339 time."""
+    if text is None:
+        return None
+    number, unit = text[:-1], text[-1:]
+    try:
+        if unit in _UNITS:
+            return datetime.now(UTC) - timedelta(seconds=float(number) * _UNITS[unit])
+        time = datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        raise UsageError(
+            f"--since '{text}' is not a time", hint="use 90s, 5m, 2h, 1d or 2026-01-31T12:00:00Z"
+        ) from None
+    return time if time.tzinfo else time.astimezone()
+
+
+def parse_duration(text: str | None, flag: str) -> float | None:
+    """Return the seconds of `300`, `90s`, `5m`, `2h` or `1d`. Raises UsageError for anything else."""
+    if text is None:
+        return None
+    number, unit = (text[:-1], _UNITS[text[-1:]]) if text[-1:] in _UNITS else (text, 1)
+    try:
+        seconds = float(number) * unit
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise UsageError(f"{flag} '{text}' is not a time", hint="use seconds, or 90s, 5m, 2h, 1d")
+    return seconds

@@ -1,0 +1,101 @@
+"""Printing: data on stdout in the format that was asked for, everything else on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+FORMATS = ("table", "wide", "json", "yaml", "name")
+
+Row = Mapping[str, Any]
+Column = tuple[str, Callable[[Any], object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Console:
+    """How to print: format, and how much to tell beside the data."""
+
+    output: str = "table"
+    quiet: bool = False
+    verbose: bool = False
+
+    def choosing(self, output: str | None) -> Console:
+        """Return this console with the format that a subcommand was given, if it was."""
+        return replace(self, output=output) if output else self
+
+    def tell(self, text: str) -> None:
+        """Say something to the person at the terminal."""
+        if not self.quiet:
+            click.echo(text, err=True)
+
+    def done(self, text: str) -> None:
+        """Say that something is done."""
+        self.tell(f" {click.style('✓', fg='green')} {text}")
+
+    def items(
+        self,
+        found: Sequence[Any],
+        *,
+        columns: Sequence[Column],
+        wide: Sequence[Column] = (),
+        data: Callable[[Any], Row],
+    ) -> None:
+        """Print a list: a table of `columns` (and `wide`), or each item's `data`."""
+        if self.output in ("json", "yaml"):
+            self.data([data(item) for item in found])
+        elif self.output == "name":
+            for item in found:
+                click.echo(data(item)["name"])
+        else:
+            click.echo(table(found, [*columns, *(wide if self.output == "wide" else ())]), nl=bool(found))
+
+    def data(self, value: Any) -> None:
+        """Print data as JSON or YAML."""
+        if self.output == "yaml":
+            import yaml
+
+            click.echo(yaml.safe_dump(json.loads(_json(value)), sort_keys=False, allow_unicode=True), nl=False)
+        else:
+            click.echo(_json(value))
+
+    @property
+    def is_data(self) -> bool:
+        """Whether a program will read what we print."""
+        return self.output in ("json", "yaml")
+
+
+def table(found: Sequence[Any], columns: Sequence[Column]) -> str:
+    """Return aligned columns under their titles; an empty list gives nothing."""
+    if not found:
+        return ""
+    rows = [[title for title, _ in columns]]
+    rows += [["" if (cell := get(item)) is None else str(cell) for _, get in columns] for item in found]
+    widths = [max(len(row[index]) for row in rows) for index in range(len(columns))]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return "\n".join(lines)
+
+
+def age(time: str | None) -> str:
+    """Return how long ago an RFC 3339 time was, in one unit: `42s`, `17m`, `5h`, `3d`."""
+    if not time:
+        return "-"
+    seconds = max(0.0, (datetime.now(UTC) - datetime.fromisoformat(time)).total_seconds())
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{int(seconds // size)}{unit}"
+    return f"{int(seconds)}s"
+
+
+def interactive() -> bool:
+    """Whether a person can answer questions."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False, default=list)

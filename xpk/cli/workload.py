@@ -1,0 +1,264 @@
+"""`xpk workload`: jobs on the capacity that is there."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from xpk.api.base import ObjectApi
+from xpk.capacity.provider import provider_of
+from xpk.cli import show
+from xpk.cli.options import (
+    cluster_option,
+    name_argument,
+    namespace_option,
+    output_option,
+    parse_duration,
+    parse_since,
+    the_cluster,
+    the_name,
+)
+from xpk.cli.output import Console, interactive
+from xpk.cli.upstream import WorkloadCommand
+from xpk.cli.workload_create import create
+from xpk.jobs import logs as logging
+from xpk.jobs import manage, observe, output, reporting
+from xpk.model.errors import UsageError
+from xpk.model.status import Phase, WorkloadStatus
+
+
+@click.group()
+def workload() -> None:
+    """Run jobs on the capacity that is there."""
+
+
+workload.add_command(create)
+
+
+@workload.command("list", cls=WorkloadCommand)
+@cluster_option
+@namespace_option
+@click.option("-A", "--all-namespaces", is_flag=True, help="Those of every namespace.")
+@click.option("--filter-by-status", type=click.Choice(show.FILTERS, case_sensitive=False), default="EVERYTHING")
+@click.option("--filter-by-job", metavar="TEXT", help="Only names that contain this.")
+@output_option
+@click.pass_obj
+def list_(
+    console: Console,
+    cluster: str | None,
+    namespace: str,
+    all_namespaces: bool,
+    filter_by_status: str,
+    filter_by_job: str | None,
+    output: str | None,
+) -> None:
+    """List workloads, oldest first."""
+    place = the_cluster(cluster)
+    found = [
+        status
+        for status in observe.find_all(provider_of(place).connect(place), None if all_namespaces else namespace)
+        if status.phase in show.FILTERS[filter_by_status.upper()] and (filter_by_job or "") in status.name
+    ]
+    console.choosing(output).items(found, columns=show.COLUMNS, wide=show.WIDE, data=asdict)
+    if not found:
+        console.tell(f"no workloads on '{place}'")
+
+
+@workload.command(cls=WorkloadCommand)
+@name_argument("workload")
+@cluster_option
+@namespace_option
+@output_option
+@click.pass_obj
+def status(
+    console: Console, name: str | None, name_flag: str | None, cluster: str | None, namespace: str, output: str | None
+) -> None:
+    """Say how a workload does, and why it does not run if it does not."""
+    place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
+    console, found = console.choosing(output), observe.find(provider_of(place).connect(place), chosen, namespace)
+    if console.is_data:
+        console.data(_with_progress(found))
+    else:
+        click.echo(show.status(found, place))
+
+
+@workload.command(cls=WorkloadCommand)
+@name_argument("workload")
+@cluster_option
+@namespace_option
+@output_option
+@click.pass_obj
+def describe(
+    console: Console, name: str | None, name_flag: str | None, cluster: str | None, namespace: str, output: str | None
+) -> None:
+    """Show all that is known of a workload: hosts, restarts, events, objects' fields."""
+    place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
+    api, console = provider_of(place).connect(place), console.choosing(output)
+    found, events = observe.find(api, chosen, namespace), observe.events(api, chosen, namespace)
+    if console.is_data:
+        console.data({**_with_progress(found), "events": events})
+    else:
+        click.echo(show.describe(found, events, place))
+
+
+@workload.command(cls=WorkloadCommand)
+@name_argument("workload")
+@cluster_option
+@namespace_option
+@click.option("-f", "--follow", is_flag=True, help="Go on over restarts until the workload ends.")
+@click.option("--slice", "slice_id", type=int, help="Only hosts of this slice.")
+@click.option("--host", type=int, help="Only hosts with this index in their slice.")
+@click.option("-p", "--previous", is_flag=True, help="The attempt before the newest.")
+@click.option("--since", metavar="TIME", help="Only lines newer than 90s, 5m, 2h, or since an RFC 3339 time.")
+@click.option("--tail", type=click.IntRange(min=0), help="Only the last lines of each host.")
+@click.option("--grep", metavar="REGEX", help="Only lines that match.")
+@click.option("--timestamps", is_flag=True, help="Begin each line with its time.")
+@click.option("--prefix/--no-prefix", default=True, help="Begin each line with its host.")
+@click.pass_obj
+def logs(
+    console: Console, /, name: str | None, name_flag: str | None, cluster: str | None, namespace: str, **given: Any
+) -> None:
+    """Print what the hosts wrote, merged by time, as `s<slice>/h<host> │ line`."""
+    place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
+    if given["follow"] and given["previous"]:
+        raise UsageError("--follow and --previous exclude each other", hint="an attempt that is over writes no more")
+    wanted = logging.Wanted(
+        slice=given["slice_id"],
+        host=given["host"],
+        since=parse_since(given["since"]),
+        tail=given["tail"],
+        grep=given["grep"],
+    )
+    api = provider_of(place).connect(place)
+    if given["follow"]:
+        lines = logging.follow_logs(api, chosen, namespace, wanted)
+    else:
+        lines = logging.read_logs(api, chosen, namespace, wanted, previous=given["previous"])
+    for line in lines:
+        click.echo(show.log_line(line, prefix=given["prefix"], timestamps=given["timestamps"]))
+
+
+@workload.command(cls=WorkloadCommand)
+@name_argument("workload")
+@cluster_option
+@namespace_option
+@click.option("--timeout", metavar="TIME", help="Give up after this long, with exit code 124.")
+@output_option
+@click.pass_obj
+def wait(
+    console: Console,
+    name: str | None,
+    name_flag: str | None,
+    cluster: str | None,
+    namespace: str,
+    timeout: str | None,
+    output: str | None,
+) -> None:
+    """Wait for a workload's end: exit code 0 if it succeeded, 8 if it failed, 124 if it takes too long."""
+    place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
+    seconds, console = parse_duration(timeout, "--timeout"), console.choosing(output)
+    api = provider_of(place).connect(place)
+    ended = manage.wait(api, chosen, namespace, timeout=seconds, tell=show.Ticker(console))
+    if console.is_data:
+        console.data(_with_progress(ended))
+
+
+@workload.command(cls=WorkloadCommand)
+@name_argument("workload")
+@cluster_option
+@namespace_option
+@click.option("--all", "every", is_flag=True, help="All workloads of the namespace.")
+@click.option("-y", "--yes", "--force", "yes", is_flag=True, help="Do not ask.")
+@click.option("--grace-period", type=click.IntRange(min=0), help="Seconds from SIGTERM to SIGKILL.")
+@click.option("--with-output", is_flag=True, help="Remove its checkpoints, metrics and logs too.")
+@click.option("--wait/--no-wait", default=True, help="Stay until its last host is gone.")
+@click.option("--timeout", default="120", show_default=True, metavar="TIME", help="How long --wait stays.")
+@click.option("--ignore-not-found", is_flag=True, help="It is fine if there is none.")
+@click.pass_obj
+def delete(
+    console: Console, /, name: str | None, name_flag: str | None, cluster: str | None, namespace: str, **given: Any
+) -> None:
+    """End a workload and remove it. Its output stays, unless --with-output is given."""
+    place = the_cluster(cluster)
+    provider = provider_of(place)
+    api, there = provider.connect(place), {status.name: status for status in _all(provider.connect(place), namespace)}
+    chosen = list(there) if given["every"] else [the_name("workload", name, name_flag)]
+    if given["every"] and not given["yes"]:
+        if not interactive():
+            raise UsageError(f"delete all {len(chosen)} workloads?", hint="say so with --yes")
+        click.confirm(f"Delete all {len(chosen)} workloads on '{place}'?", abort=True, err=True)
+    timeout = parse_duration(given["timeout"], "--timeout") if given["wait"] else None
+    for one in chosen:
+        if given["ignore_not_found"] and one not in there:
+            console.tell(f"there is no workload '{one}'")
+            continue
+        manage.delete(api, one, namespace, grace_seconds=given["grace_period"], timeout=timeout)
+        if given["with_output"]:
+            output.remove_output(Path(there[one].output_dir))
+        console.done(f"workload '{one}' is deleted")
+
+
+@workload.command(cls=WorkloadCommand)
+@name_argument("workload")
+@cluster_option
+@namespace_option
+@click.pass_obj
+def suspend(console: Console, name: str | None, name_flag: str | None, cluster: str | None, namespace: str) -> None:
+    """Give a workload's slices back; it saves, ends, and waits for `resume`."""
+    place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
+    manage.set_active(provider_of(place).connect(place), chosen, namespace, active=False)
+    console.done(f"workload '{chosen}' is suspended; `xpk workload resume {chosen} --cluster {place}` queues it again")
+
+
+@workload.command(cls=WorkloadCommand)
+@name_argument("workload")
+@cluster_option
+@namespace_option
+@click.pass_obj
+def resume(console: Console, name: str | None, name_flag: str | None, cluster: str | None, namespace: str) -> None:
+    """Queue a suspended workload again; it continues from its newest checkpoint."""
+    place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
+    manage.set_active(provider_of(place).connect(place), chosen, namespace, active=True)
+    console.done(f"workload '{chosen}' is queued again")
+
+
+@workload.command(cls=WorkloadCommand)
+@name_argument("workload")
+@cluster_option
+@namespace_option
+@click.option("--file", type=click.Path(path_type=Path), help="Where the page goes; NAME.html if left out.")
+@click.option("--kill-time", type=float, hidden=True, help="When a drill killed a host, in Unix seconds.")
+@output_option
+@click.pass_obj
+def report(
+    console: Console,
+    name: str | None,
+    name_flag: str | None,
+    cluster: str | None,
+    namespace: str,
+    file: Path | None,
+    kill_time: float | None,
+    output: str | None,
+) -> None:
+    """Write a page on a run: loss, goodput, restarts and what every host did when."""
+    place, chosen, console = the_cluster(cluster), the_name("workload", name, name_flag), console.choosing(output)
+    found = observe.find(provider_of(place).connect(place), chosen, namespace)
+    account = reporting.account(found, place, kill_time=kill_time)
+    if console.is_data:
+        console.data(account.figures)
+        if file is None:
+            return
+    written = reporting.write_page(account, file or Path(f"{chosen}.html"))
+    console.done(f"report written to {written}")
+
+
+def _all(api: ObjectApi, namespace: str) -> list[WorkloadStatus]:
+    return observe.find_all(api, namespace)
+
+
+def _with_progress(status: WorkloadStatus) -> dict[str, Any]:
+    progress = output.latest_progress(Path(status.output_dir)) if status.phase is not Phase.QUEUED else None
+    return {**asdict(status), "progress": asdict(progress) if progress else None}

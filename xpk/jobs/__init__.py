@@ -1,0 +1,1 @@
+"""Workloads on a cluster that is there: create, list, status, logs, wait, delete. Jobs never provision."""

@@ -1,0 +1,136 @@
+"""The report's loss curves: which steps, failures and gaps a plot shows, in data units."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from xpk.jobs.charts import Plot, Point, Series
+from xpk.jobs.goodput import Attempt, Goodput, Recovery
+from xpk.jobs.record import RunRecord, StepRecord
+from xpk.jobs.wording import duration, loss
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A record with all that is derived from it, and the time that all others are relative to."""
+
+    record: RunRecord
+    attempts: tuple[Attempt, ...]
+    account: Goodput
+    recoveries: tuple[Recovery, ...]
+    origin: float
+
+    @property
+    def wall(self) -> float:
+        return self.account.wall / 1_000_000
+
+
+def _lost_runs(run: Run) -> list[list[StepRecord]]:
+    """Return the lost steps of each attempt, led by the step before them, where the curves part."""
+    kept = {line.step: line for line in run.record.steps}
+    by_attempt: dict[int, list[StepRecord]] = {}
+    for line in run.record.lost_steps:
+        by_attempt.setdefault(line.attempt, []).append(line)
+    found = []
+    for lines in by_attempt.values():
+        before = kept.get(lines[0].step - 1)
+        found.append([before, *lines] if before and before.attempt == lines[0].attempt else lines)
+    return found
+
+
+def _failures(run: Run) -> list[tuple[Attempt, str]]:
+    """Return the attempts that were restarted, with what to write at the place."""
+    words = {"preempted": "SIGTERM", "failed": "failed", "host lost": "lost"}
+    return [
+        (
+            attempt,
+            f"{attempt.cause_host} {words[attempt.ended]}"
+            if attempt.cause_host
+            else {"preempted": "SIGTERM"}.get(attempt.ended, "failure"),
+        )
+        for attempt in run.attempts[:-1]
+        if attempt.ended in words
+    ]
+
+
+def _step_text(line: StepRecord, *, lost: bool = False) -> str:
+    return f"step {line.step:,} · loss {loss(line.loss)}{' · lost' if lost else ''}"
+
+
+def loss_by_step(run: Run) -> Plot:
+    steps = run.record.steps
+    lost = _lost_runs(run)
+    series = [Series("lost-halo", [(line.step, line.loss) for line in lines]) for lines in lost]
+    series.append(Series("steps", [(line.step, line.loss) for line in steps]))
+    series += [Series("lost", [(line.step, line.loss) for line in lines]) for lines in lost]
+    return Plot(
+        label="Loss over steps",
+        x_title="step",
+        series=series,
+        marks=[
+            ("eval", one.step, one.loss, f"evaluation at step {one.step:,}: {loss(one.loss)}")
+            for one in run.record.evals
+            if math.isfinite(one.loss)
+        ],
+        rules=[
+            (float(attempt.last_step), f"✕ {text}") for attempt, text in _failures(run) if attempt.last_step is not None
+        ],
+        hover=[(line.step, line.loss, _step_text(line)) for line in steps if math.isfinite(line.loss)],
+    )
+
+
+def loss_by_time(run: Run) -> Plot:
+    def point(line: StepRecord) -> Point:
+        return line.time - run.origin, line.loss
+
+    kept: dict[int, list[StepRecord]] = {}
+    for line in run.record.steps:
+        kept.setdefault(line.attempt, []).append(line)
+    lost = _lost_runs(run)
+    series = [Series("lost-halo", [point(line) for line in lines]) for lines in lost]
+    series += [Series("steps", [point(line) for line in lines]) for lines in kept.values()]
+    series += [Series("lost", [point(line) for line in lines]) for lines in lost]
+    hover = [(line, False) for line in run.record.steps] + [(line, True) for line in run.record.lost_steps]
+    return Plot(
+        label="Loss over wall time",
+        x_title="time since the first start",
+        times=True,
+        series=series,
+        marks=[
+            ("eval", one.time - run.origin, one.loss, f"evaluation at step {one.step:,}: {loss(one.loss)}")
+            for one in run.record.evals
+            if math.isfinite(one.loss)
+        ],
+        rules=failure_rules(run),
+        bands=gaps(run),
+        hover=[
+            (*point(line), f"{duration(line.time - run.origin)} · {_step_text(line, lost=is_lost)}")
+            for line, is_lost in sorted(hover, key=lambda pair: pair[0].time)
+            if math.isfinite(line.loss)
+        ],
+    )
+
+
+def failure_time(run: Run, attempt: Attempt) -> float:
+    """Return when an attempt failed, in seconds since the first start."""
+    for recovery in run.recoveries:
+        if recovery.failed_attempt == attempt.number:
+            return recovery.since - run.origin
+    return attempt.last_work - run.origin
+
+
+def failure_rules(run: Run) -> list[tuple[float, str]]:
+    return [(failure_time(run, attempt), f"✕ {text}") for attempt, text in _failures(run)]
+
+
+def gaps(run: Run) -> list[tuple[float, float, str, str]]:
+    return [
+        (
+            one.since - run.origin,
+            one.until - run.origin,
+            duration(one.seconds),
+            f"no step for {duration(one.seconds)}",
+        )
+        for one in run.recoveries
+    ]

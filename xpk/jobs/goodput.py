@@ -1,0 +1,367 @@
+"""Where a run's wall time went: pure functions over a `RunRecord`.
+
+    wall     = end - first start
+    goodput  = seconds of the steps that count / wall
+    lost     = sum over restarts of (last step finished before it - step restored after it)
+    recovery = first finished step after a restart - kill (or the last sign of work before it)
+
+All times are Unix seconds, all durations seconds. The account is kept in whole microseconds, so that the
+parts of a wall time sum to it exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from xpk.jobs.record import Event, HostId, RunRecord, StepRecord
+
+Ended = Literal["done", "preempted", "failed", "host lost", "running"]
+
+# How a host says that its attempt is over; none of these is work.
+_LAST_WORDS = frozenset({"done", "fail", "peer_lost"})
+_MICROSECONDS = 1_000_000
+
+
+class Cause(StrEnum):
+    """What a second of wall time was spent on."""
+
+    STEPS = "steps"
+    LOST = "lost"
+    INIT = "init"
+    DATA = "data"
+    RESTORE = "restore"
+    COMPILE = "compile"
+    SAVE = "save"
+    EVAL = "eval"
+    DOWN = "down"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One life of the job, from its first start to the last that was heard of it.
+
+    `last_work` is the last sign of work: a step, a save, anything but a host's last words. `restored_step`
+    is the step it went on from (0: from the beginning), None when it did not come that far. `cause_host`
+    is the host that ended it, where the events tell.
+    """
+
+    number: int
+    start: float
+    last_work: float
+    end: float
+    restored_step: int | None
+    first_step: int | None
+    last_step: int | None
+    first_step_time: float | None
+    ended: Ended
+    reason: str
+    cause_host: HostId | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goodput:
+    """The account of a run: whole microseconds by cause; they sum to `wall` exactly."""
+
+    microseconds: Mapping[Cause, int]
+
+    @property
+    def wall(self) -> int:
+        """Microseconds from the first start to the end."""
+        return sum(self.microseconds.values())
+
+    @property
+    def goodput(self) -> float:
+        """Seconds of the steps that count / wall seconds; 0 for a run that has taken no time."""
+        return self.share(Cause.STEPS)
+
+    def seconds(self, cause: Cause) -> float:
+        """Seconds spent on one cause."""
+        return self.microseconds[cause] / _MICROSECONDS
+
+    def share(self, cause: Cause) -> float:
+        """Seconds of one cause / wall seconds."""
+        return self.microseconds[cause] / self.wall if self.wall else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryPart:
+    """One leg of a recovery, in seconds. None: no event marks its end; the next leg includes it."""
+
+    name: str
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """From a failure (`since`) to the first step finished after it (`until`); `parts` sum to that."""
+
+    failed_attempt: int
+    attempt: int
+    since: float
+    until: float
+    parts: tuple[RecoveryPart, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Seconds in which no step was finished."""
+        return self.until - self.since
+
+
+def attempts(record: RunRecord) -> tuple[Attempt, ...]:
+    """Return the run's attempts in order."""
+    numbers = record.attempts
+    by_attempt: dict[int, list[Event]] = {number: [] for number in numbers}
+    for event in _all_events(record):
+        by_attempt[event.attempt].append(event)
+    lines: dict[int, list[StepRecord]] = {number: [] for number in numbers}
+    for line in (*record.steps, *record.lost_steps):
+        lines[line.attempt].append(line)
+    finished = record.result is not None
+    last = numbers[-1] if numbers else None
+    return tuple(
+        _attempt(number, by_attempt[number], lines[number], is_last=number == last, finished=finished)
+        for number in numbers
+    )
+
+
+def lost_steps(record: RunRecord) -> int:
+    """Return how many finished steps restarts undid: the sum of (last step before - step restored)."""
+    lost, reached = 0, 0
+    for attempt in attempts(record):
+        if attempt.restored_step is not None:
+            lost += max(0, reached - attempt.restored_step)
+            reached = attempt.restored_step
+        reached = max(reached, attempt.last_step or 0)
+    return lost
+
+
+def goodput(record: RunRecord, *, end: float | None = None) -> Goodput:
+    """Account for the wall time from the first start to `end` (default: the last sign of life).
+
+    Every moment has one cause. Where several hosts do different things the earlier phase wins, since the
+    job waits for its slowest host; an evaluation or a save inside the time of a step is not the step's.
+    From an attempt's last sign of work to the start of the next one is down time.
+    """
+    total = dict.fromkeys(Cause, 0)
+    found = attempts(record)
+    if not found:
+        return Goodput(microseconds=total)
+    origin = min(attempt.start for attempt in found)
+    last = max(attempt.end for attempt in found)
+    stop = _micro(max(last if end is None else end, origin) - origin)
+    spans = _spans(record, origin)
+    opened = 0
+    for index, attempt in enumerate(found):
+        closed = _micro(found[index + 1].start - origin) if index + 1 < len(found) else stop
+        closed = max(opened, min(closed, stop))
+        failed = index + 1 < len(found) or attempt.ended not in ("done", "running")
+        worked = max(opened, min(_micro(attempt.last_work - origin), closed)) if failed else closed
+        for cause, amount in _paint(spans[attempt.number], opened, worked).items():
+            total[cause] += amount
+        total[Cause.DOWN] += closed - worked
+        opened = closed
+    return Goodput(microseconds=total)
+
+
+def recoveries(record: RunRecord, *, kill_time: float | None = None) -> tuple[Recovery, ...]:
+    """Return a recovery for each restart after which a step was finished.
+
+    It begins at `kill_time` for the attempt that was killed then, else at the attempt's last sign of work.
+    An attempt that died without finishing a step is part of the recovery that it belongs to.
+    """
+    found = attempts(record)
+    recovered = []
+    for index, failed in enumerate(found):
+        if index > 0 and failed.first_step is None:
+            continue
+        after = next((later for later in found[index + 1 :] if later.first_step_time is not None), None)
+        if after is None or after.first_step_time is None:
+            continue
+        killed_now = kill_time is not None and failed.start <= kill_time < found[index + 1].start
+        since = kill_time if killed_now and kill_time is not None else failed.last_work
+        since = min(since, after.first_step_time)
+        recovered.append(
+            Recovery(
+                failed_attempt=failed.number,
+                attempt=after.number,
+                since=since,
+                until=after.first_step_time,
+                parts=_recovery_parts(record, failed, after, since, after.first_step_time),
+            )
+        )
+    return tuple(recovered)
+
+
+def recovery_seconds(record: RunRecord, *, kill_time: float | None = None) -> float | None:
+    """Return the seconds of the recovery from a kill, by default of the slowest one; None without any."""
+    found = recoveries(record, kill_time=kill_time)
+    of_kill = [recovery for recovery in found if recovery.since == kill_time]
+    return max((recovery.seconds for recovery in of_kill or found), default=None)
+
+
+def _all_events(record: RunRecord) -> Iterator[Event]:
+    for events in record.events.values():
+        yield from events
+
+
+def _micro(seconds: float) -> int:
+    return round(seconds * _MICROSECONDS)
+
+
+def _attempt(number: int, events: list[Event], lines: list[StepRecord], *, is_last: bool, finished: bool) -> Attempt:
+    starts = [event.time for event in events if event.name == "start"]
+    begun = starts or [event.time - (event.seconds or 0.0) for event in events]
+    begun += [line.time - line.seconds for line in lines]
+    work = [line.time for line in lines] + [event.time for event in events if event.name not in _LAST_WORDS]
+    start = min(begun)
+    last_work = max([start, *work])
+    # Hosts that log only every nth step know less than metrics.jsonl, but they may have outlived it.
+    step_ends = {line.step: line.time for line in lines}
+    for event in sorted((event for event in events if event.name == "step"), key=lambda event: event.time):
+        if event.step is not None:
+            step_ends.setdefault(event.step, event.time)
+    restored = [event.step for event in events if event.name == "restore" and event.step is not None]
+    first_step = min(step_ends, default=None)
+    fallback = None if first_step is None else first_step - 1
+    ended, reason, host = _ending(events, is_last=is_last, finished=finished)
+    return Attempt(
+        number=number,
+        start=start,
+        last_work=last_work,
+        end=max([last_work, *(event.time for event in events)]),
+        restored_step=min(restored, default=fallback),
+        first_step=first_step,
+        last_step=max(step_ends, default=None),
+        first_step_time=min(step_ends.values(), default=None),
+        ended=ended,
+        reason=reason,
+        cause_host=host,
+    )
+
+
+def _ending(events: list[Event], *, is_last: bool, finished: bool) -> tuple[Ended, str, HostId | None]:
+    """Say how an attempt ended, in words, and which host ended it."""
+    last_words: dict[str, list[Event]] = {}
+    for event in sorted(events, key=lambda event: event.time):
+        last_words.setdefault(event.name, []).append(event)
+    if is_last and (finished or "done" in last_words):
+        return "done", "finished", None
+    if "fail" in last_words:
+        first = last_words["fail"][0]
+        return "failed", f"{first.host}: {first.details.get('reason') or 'failed'}", first.host
+    if "preempt" in last_words:
+        return "preempted", "stopped by SIGTERM after a checkpoint", None
+    lost = last_words.get("peer_lost", [])
+    if lost or not is_last:
+        host = _dead_host(events, lost)
+        return "host lost", f"{host} died" if host else "a host died", host
+    return "running", "", None
+
+
+def _dead_host(events: list[Event], lost: list[Event]) -> HostId | None:
+    """Return the host that the others missed first: a killed host has no last word of its own."""
+    silent = {event.host for event in events} - {event.host for event in lost}
+    hosts_per_slice = 1 + max((host.host for host in {event.host for event in events}), default=0)
+    for event in lost:
+        peer = event.details.get("peer")
+        if isinstance(peer, int) and (named := HostId(*divmod(peer, hosts_per_slice))) in silent:
+            return named
+    return next(iter(silent)) if lost and len(silent) == 1 else None
+
+
+_EVENT_CAUSES = {
+    "init": Cause.INIT,
+    "data": Cause.DATA,
+    "restore": Cause.RESTORE,
+    "compile": Cause.COMPILE,
+    "eval": Cause.EVAL,
+    "save_begin": Cause.SAVE,
+}
+# Which cause a moment has when several hold: the first of these. A commit in the background ("save") is
+# last: it costs only what no step overlaps.
+_PRECEDENCE = (
+    (Cause.INIT, "init"),
+    (Cause.DATA, "data"),
+    (Cause.RESTORE, "restore"),
+    (Cause.COMPILE, "compile"),
+    (Cause.EVAL, "eval"),
+    (Cause.SAVE, "save_begin"),
+    (Cause.LOST, "lost"),
+    (Cause.STEPS, "steps"),
+    (Cause.SAVE, "save"),
+)
+_RANKS = {name: rank for rank, (_, name) in enumerate(_PRECEDENCE)}
+Span = tuple[int, int, int]  # begin and end in microseconds since the first start, rank
+
+
+def _spans(record: RunRecord, origin: float) -> dict[int, list[Span]]:
+    """Return what each attempt did, as spans of microseconds since `origin`; they may overlap."""
+    spans: dict[int, list[Span]] = {number: [] for number in record.attempts}
+
+    def add(attempt: int, begin: float, end: float, name: str) -> None:
+        spans[attempt].append((_micro(begin - origin), _micro(end - origin), _RANKS[name]))
+
+    for event in _all_events(record):
+        if event.name in _RANKS and event.seconds is not None:
+            add(event.attempt, event.time - event.seconds, event.time, event.name)
+    kept = [(line, "steps") for line in record.steps]
+    lost = [(line, "lost") for line in record.lost_steps]
+    previous: dict[int, float] = {}
+    for line, name in sorted(kept + lost, key=lambda pair: pair[0].time):
+        begin = max(line.time - line.seconds, previous.get(line.attempt, float("-inf")))
+        add(line.attempt, begin, line.time, name)
+        previous[line.attempt] = line.time
+    return spans
+
+
+def _paint(spans: Iterable[Span], begin: int, end: int) -> dict[Cause, int]:
+    """Return the microseconds of [begin, end] by cause; where spans overlap the lowest rank has it."""
+    edges: list[tuple[int, int, int]] = []
+    for left, right, rank in spans:
+        left, right = max(left, begin), min(right, end)
+        if left < right:
+            edges += [(left, 1, rank), (right, -1, rank)]
+    edges.sort()
+    painted = dict.fromkeys(Cause, 0)
+    active = [0] * len(_PRECEDENCE)
+    at = begin
+    for moment, change, rank in edges:
+        top = next((index for index, count in enumerate(active) if count), None)
+        painted[Cause.OTHER if top is None else _PRECEDENCE[top][0]] += moment - at
+        active[rank] += change
+        at = moment
+    painted[Cause.OTHER] += end - at
+    return painted
+
+
+def _recovery_parts(
+    record: RunRecord, failed: Attempt, after: Attempt, since: float, until: float
+) -> tuple[RecoveryPart, ...]:
+    """Return the legs of a recovery; each ends when the slowest host has passed its mark."""
+    events = list(_all_events(record))
+    told = [
+        event.time
+        for event in events
+        if event.attempt == failed.number and event.name in ("fail", "peer_lost", "preempt")
+    ]
+    marks: list[tuple[str, float | None]] = [
+        ("detection", min(told, default=None)),
+        ("teardown", failed.end if told else None),
+    ]
+    for name in ("start", "init", "data", "restore", "compile"):
+        times = [event.time for event in events if event.attempt == after.number and event.name == name]
+        marks.append((name, max(times, default=None)))
+    marks.append(("first step", until))
+    parts, at = [], since
+    for name, mark in marks:
+        if mark is None:
+            parts.append(RecoveryPart(name, None))
+            continue
+        reached = min(max(mark, at), until)
+        parts.append(RecoveryPart(name, reached - at))
+        at = reached
+    return tuple(parts)

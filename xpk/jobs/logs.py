@@ -1,0 +1,157 @@
+"""The log lines of all hosts of a workload, merged in the order in which they were written."""
+
+from __future__ import annotations
+
+import heapq
+import queue
+import re
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from xpk.api.base import LogLine, Obj, ObjectApi
+from xpk.jobs.observe import find, host_key
+from xpk.model.errors import NotFoundError, UsageError
+
+_PAUSE = 0.2  # seconds between looks for new hosts
+_ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which lines: of which slice and host, since when, the last `tail` of each host, matching `grep`."""
+
+    slice: int | None = None
+    host: int | None = None
+    since: datetime | None = None
+    tail: int | None = None
+    grep: str | None = None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class HostLine:
+    """One line and the host that wrote it."""
+
+    time: datetime
+    slice: int
+    host: int
+    text: str
+
+
+def read_logs(
+    api: ObjectApi, name: str, namespace: str, wanted: Wanted, *, previous: bool = False
+) -> Iterator[HostLine]:
+    """Yield what the hosts of the newest attempt wrote, or of the one before it.
+
+    Raises NotFoundError if there is no such workload, host or attempt, UsageError for a bad pattern.
+    """
+    keep = _filter(wanted)
+    pods = _pods(api, name, namespace, wanted, previous=previous)
+    return (line for line in heapq.merge(*(_lines(api, pod, wanted) for pod in pods)) if keep(line))
+
+
+def follow_logs(api: ObjectApi, name: str, namespace: str, wanted: Wanted) -> Iterator[HostLine]:
+    """Yield what the hosts write, over restarts, until the workload ends. Raises as `read_logs` does."""
+    keep = _filter(wanted)
+    find(api, name, namespace)
+    lines: queue.Queue[HostLine] = queue.Queue()
+    readers: dict[str, threading.Thread] = {}
+    while True:
+        final = _is_over(api, name, namespace)
+        for pod in _matching(api.list("Pod", namespace, _selector(name)), wanted):
+            uid = pod["metadata"]["uid"]
+            if uid not in readers and pod.get("status", {}).get("phase", "Pending") != "Pending":
+                readers[uid] = threading.Thread(target=_pump, args=(api, pod, wanted, lines), daemon=True)
+                readers[uid].start()
+        if final:
+            for reader in readers.values():
+                reader.join(timeout=5)
+        yield from filter(keep, _drain(lines))
+        if final:
+            return
+
+
+def _pods(api: ObjectApi, name: str, namespace: str, wanted: Wanted, *, previous: bool) -> list[Obj]:
+    status = find(api, name, namespace)
+    pods = api.list("Pod", namespace, _selector(name)) + api.former_pods(namespace, _selector(name))
+    attempts = sorted({_attempt(pod) for pod in pods}, reverse=True)
+    if previous:
+        attempts = attempts[1:]
+        if not attempts:
+            raise NotFoundError(
+                f"no log of an attempt before the newest one of '{name}' is kept",
+                hint=f"`xpk workload logs {name}` shows the newest",
+            )
+    chosen = [pod for pod in pods if attempts and _attempt(pod) == attempts[0]]
+    found = _matching(chosen, wanted)
+    if not found and (wanted.slice is not None or wanted.host is not None):
+        there = ", ".join(sorted({"s{}/h{}".format(*host_key(pod)) for pod in chosen})) or "none yet"
+        raise NotFoundError(f"no such host of '{name}' has run", hint=f"there are: {there}")
+    if not found:
+        raise NotFoundError(
+            f"no host of '{name}' has started: {status.reason}", hint=f"`xpk workload status {name}` says why"
+        )
+    return found
+
+
+def _matching(pods: list[Obj], wanted: Wanted) -> list[Obj]:
+    return [
+        pod
+        for pod in sorted(pods, key=host_key)
+        if wanted.slice in (None, host_key(pod)[0]) and wanted.host in (None, host_key(pod)[1])
+    ]
+
+
+def _lines(api: ObjectApi, pod: Obj, wanted: Wanted, *, follow: bool = False) -> Iterator[HostLine]:
+    slice_id, host = host_key(pod)
+    line: LogLine
+    for line in api.logs(pod, follow=follow, since=wanted.since, tail=wanted.tail):
+        yield HostLine(line.time, slice_id, host, line.text)
+
+
+def _pump(api: ObjectApi, pod: Obj, wanted: Wanted, lines: queue.Queue[HostLine]) -> None:
+    try:
+        for line in _lines(api, pod, wanted, follow=True):
+            lines.put(line)
+    except NotFoundError:
+        pass  # the pod went away while we were reading; its workload's end or restart tells why
+
+
+def _drain(lines: queue.Queue[HostLine]) -> list[HostLine]:
+    """Return what came in within the pause, in order of time."""
+    batch: list[HostLine] = []
+    try:
+        batch.append(lines.get(timeout=_PAUSE))
+        while True:
+            batch.append(lines.get_nowait())
+    except queue.Empty:
+        return sorted(batch)
+
+
+def _is_over(api: ObjectApi, name: str, namespace: str) -> bool:
+    try:
+        return find(api, name, namespace).phase.is_final
+    except NotFoundError:
+        return True
+
+
+def _filter(wanted: Wanted) -> Callable[[HostLine], bool]:
+    if wanted.grep is None:
+        return lambda line: True
+    try:
+        pattern = re.compile(wanted.grep)
+    except re.error as error:
+        raise UsageError(
+            f"--grep {wanted.grep!r} is not a regular expression: {error}",
+            hint="escape ( [ * + ? . with a backslash to find them as they are",
+        ) from error
+    return lambda line: pattern.search(line.text) is not None
+
+
+def _attempt(pod: Obj) -> int:
+    return int(pod["metadata"]["labels"].get(_ATTEMPT, 0))
+
+
+def _selector(name: str) -> dict[str, str]:
+    return {"jobset.sigs.k8s.io/jobset-name": name}

@@ -1,0 +1,107 @@
+"""Wait for workloads, and end them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+from xpk.api.base import ObjectApi
+from xpk.jobs.observe import find, not_found
+from xpk.model import names
+from xpk.model.errors import ConflictError, NotFoundError, TimedOutError, WorkloadFailedError
+from xpk.model.status import WorkloadStatus
+
+_LOOK_AGAIN = 5.0  # seconds after which a silent watch is checked against the truth
+
+
+def follow_status(
+    api: ObjectApi, name: str, namespace: str, *, timeout: float | None = None
+) -> Iterator[WorkloadStatus]:
+    """Yield the status now and after each change, until it is final or `timeout` seconds have passed.
+
+    Raises NotFoundError if the workload is not there, or goes away meanwhile.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    last: WorkloadStatus | None = None
+    while True:
+        status = find(api, name, namespace)
+        if status != last:
+            yield status
+            last = status
+        left = _LOOK_AGAIN if deadline is None else min(_LOOK_AGAIN, deadline - time.monotonic())
+        if status.phase.is_final or left <= 0:
+            return
+        _until_change(api, name, namespace, left)
+
+
+def wait(
+    api: ObjectApi,
+    name: str,
+    namespace: str,
+    *,
+    timeout: float | None,
+    tell: Callable[[WorkloadStatus], None] = lambda status: None,
+) -> WorkloadStatus:
+    """Wait for a workload's end and return its status; `tell` hears of every change.
+
+    Raises WorkloadFailedError if it failed, TimedOutError if `timeout` seconds were not enough.
+    """
+    status = None
+    for status in follow_status(api, name, namespace, timeout=timeout):
+        tell(status)
+    if status is None or not status.phase.is_final:
+        phase = status.phase if status else "unknown"
+        raise TimedOutError(
+            f"workload '{name}' is {phase} after {timeout:g} s",
+            hint=f"`xpk workload status {name}` says why; it goes on without us",
+        )
+    if status.phase == "Failed":
+        raise WorkloadFailedError(f"workload '{name}' failed: {status.reason}", hint=f"`xpk workload logs {name}`")
+    return status
+
+
+def delete(
+    api: ObjectApi, name: str, namespace: str, *, grace_seconds: int | None = None, timeout: float | None = None
+) -> None:
+    """End a workload. With `timeout`, wait that many seconds for its last host to be gone.
+
+    Raises NotFoundError, or TimedOutError if hosts are still there.
+    """
+    try:
+        api.delete("JobSet", name, namespace, grace_seconds=grace_seconds)
+    except NotFoundError:
+        raise not_found(api, name, namespace) from None
+    if timeout is None:
+        return
+    selector = {"jobset.sigs.k8s.io/jobset-name": name}
+    deadline = time.monotonic() + timeout
+    while left := len(api.list("Pod", namespace, selector)):
+        if time.monotonic() > deadline:
+            raise TimedOutError(
+                f"{left} hosts of '{name}' still run after {timeout:g} s", hint="--grace-period 0 ends them at once"
+            )
+        for _change in api.watch("Pod", namespace, selector, timeout=min(1.0, timeout)):
+            if _change[0] == "DELETED":
+                break
+
+
+def set_active(api: ObjectApi, name: str, namespace: str, *, active: bool) -> None:
+    """Suspend a workload, or queue it again. Raises NotFoundError, or ConflictError if it has ended."""
+    status = find(api, name, namespace)
+    if status.phase.is_final:
+        raise ConflictError(f"workload '{name}' has ended: {status.phase}", hint=f"`xpk workload status {name}`")
+    for workload in api.list("Workload", namespace):
+        if any(ref["name"] == name for ref in workload["metadata"].get("ownerReferences", [])):
+            api.patch("Workload", workload["metadata"]["name"], {"spec": {"active": active}}, namespace)
+            return
+    raise NotFoundError(f"workload '{name}' is not queued yet", hint="try again in a moment")
+
+
+def _until_change(api: ObjectApi, name: str, namespace: str, seconds: float) -> None:
+    """Return when the workload's JobSet or one of its pods changes, after `seconds` at the latest."""
+    known = False
+    for change, obj in api.watch("JobSet", namespace, {names.WORKLOAD_LABEL: name}, timeout=seconds):
+        # The first ADDED is what was there already.
+        if known or change != "ADDED":
+            return
+        known = obj["metadata"]["name"] == name

@@ -1,0 +1,292 @@
+"""What a run left behind, read into one frozen `RunRecord` (the files: docs/environment.md).
+
+Hosts are killed while they write, so nothing here is taken for granted: a line may be cut off, a file or
+the whole folder may be missing. What cannot be read is counted in `damaged_lines`, never guessed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+
+class Reader(Protocol):
+    """The files of one run, wherever they lie."""
+
+    def read(self, path: str) -> bytes | None:
+        """Return a file's content; None when there is no such file."""
+        ...
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names of the files in a folder, sorted; none when there is no such folder."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FolderReader:
+    """A run's files in a local folder."""
+
+    folder: Path
+
+    def read(self, path: str) -> bytes | None:
+        """Return a file's content; None when there is no such file."""
+        try:
+            return (self.folder / path).read_bytes()
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names of the files in a folder, sorted; none when there is no such folder."""
+        try:
+            return sorted(entry.name for entry in (self.folder / folder).iterdir() if entry.is_file())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """One finished step. `time` is Unix seconds at its end; `seconds` how long it took."""
+
+    time: float
+    attempt: int
+    step: int
+    loss: float
+    seconds: float
+    grad_norm: float | None = None
+    learning_rate: float | None = None
+    tokens_per_second: float | None = None
+    mfu: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalRecord:
+    """One evaluation. `time` is Unix seconds at its end."""
+
+    time: float
+    attempt: int
+    step: int
+    loss: float
+    tokens: int | None = None
+
+
+Line = TypeVar("Line", StepRecord, EvalRecord)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class HostId:
+    """A host: its slice and its index in that slice, both from 0."""
+
+    slice: int
+    host: int
+
+    def __str__(self) -> str:
+        return f"slice {self.slice} host {self.host}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """What one host did. `time` is Unix seconds at its end; `seconds` its duration where it has one."""
+
+    time: float
+    name: str
+    host: HostId
+    attempt: int
+    step: int | None = None
+    seconds: float | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """All that a run left behind.
+
+    `steps` and `evals` hold what counts, by step; `lost_steps` the finished steps that a restart undid, in
+    the order in which they were written: a step that an earlier attempt finished is lost once a later
+    attempt restored from a step before it, or finished it again.
+    """
+
+    steps: tuple[StepRecord, ...] = ()
+    lost_steps: tuple[StepRecord, ...] = ()
+    evals: tuple[EvalRecord, ...] = ()
+    lost_evals: tuple[EvalRecord, ...] = ()
+    events: Mapping[HostId, tuple[Event, ...]] = field(default_factory=dict)
+    result: Mapping[str, Any] | None = None
+    damaged_lines: int = 0
+
+    @property
+    def attempts(self) -> tuple[int, ...]:
+        """The numbers of the attempts that left any trace, ascending."""
+        found = {line.attempt for line in (*self.steps, *self.lost_steps)}
+        found.update(event.attempt for events in self.events.values() for event in events)
+        return tuple(sorted(found))
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing yet."""
+        return not self.attempts and not self.evals
+
+
+def read_folder(folder: Path) -> RunRecord:
+    """Read a run's local folder."""
+    return read_record(FolderReader(folder))
+
+
+def read_record(reader: Reader) -> RunRecord:
+    """Read a run's files; any of them may be missing."""
+    lines, damaged = _lines(reader.read("metrics.jsonl"))
+    steps = list(filter(None, map(_step, lines)))
+    evals = list(filter(None, map(_eval, lines)))
+    events: dict[HostId, list[Event]] = {}
+    for name in reader.names("events"):
+        if name.endswith(".jsonl"):
+            host_lines, host_damaged = _lines(reader.read(f"events/{name}"))
+            damaged += host_damaged
+            for event in filter(None, map(_event, host_lines)):
+                events.setdefault(event.host, []).append(event)
+    restored = _restored_steps(events)
+    counting_steps, lost_steps = _sort_out(steps, restored)
+    counting_evals, lost_evals = _sort_out(evals, restored)
+    return RunRecord(
+        steps=counting_steps,
+        lost_steps=lost_steps,
+        evals=counting_evals,
+        lost_evals=lost_evals,
+        events={host: tuple(events[host]) for host in sorted(events)},
+        result=_result(reader.read("result.json")),
+        damaged_lines=damaged,
+    )
+
+
+def _lines(content: bytes | None) -> tuple[list[dict[str, Any]], int]:
+    """Return the objects of a JSON-lines file and how many lines could not be read in full."""
+    objects, damaged = [], 0
+    for line in (content or b"").split(b"\n"):
+        if not line.strip():
+            continue
+        parsed = _parse(line)
+        if parsed is None:
+            damaged += 1
+            # The next attempt appends right behind a line that was cut off: its first line is whole.
+            parsed = _parse(line[line.rfind(b'{"') :])
+        if parsed is not None:
+            objects.append(parsed)
+    return objects, damaged
+
+
+def _parse(text: bytes) -> dict[str, Any] | None:
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        return None
+    return parsed if isinstance(parsed, dict) else None
+
+
+def _result(content: bytes | None) -> Mapping[str, Any] | None:
+    return None if content is None else _parse(content)
+
+
+def _number(line: Mapping[str, Any], key: str) -> float | None:
+    """Return a finite number, or None."""
+    value = line.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def _whole(line: Mapping[str, Any], key: str) -> int | None:
+    value = line.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _loss(line: Mapping[str, Any], key: str) -> float | None:
+    """Return the loss of a line that has one, None for another line; one that is not finite gives NaN."""
+    if key not in line:
+        return None
+    value = _number(line, key)
+    return float("nan") if value is None else value
+
+
+def _step(line: Mapping[str, Any]) -> StepRecord | None:
+    time, step, loss = _number(line, "time"), _whole(line, "step"), _loss(line, "loss")
+    if time is None or step is None or loss is None:
+        return None
+    return StepRecord(
+        time=time,
+        attempt=_whole(line, "attempt") or 0,
+        step=step,
+        loss=loss,
+        seconds=max(0.0, _number(line, "step_seconds") or 0.0),
+        grad_norm=_number(line, "grad_norm"),
+        learning_rate=_number(line, "learning_rate"),
+        tokens_per_second=_number(line, "tokens_per_second"),
+        mfu=_number(line, "mfu"),
+    )
+
+
+def _eval(line: Mapping[str, Any]) -> EvalRecord | None:
+    time, step, loss = _number(line, "time"), _whole(line, "step"), _loss(line, "eval_loss")
+    if time is None or step is None or loss is None:
+        return None
+    return EvalRecord(
+        time=time,
+        attempt=_whole(line, "attempt") or 0,
+        step=step,
+        loss=loss,
+        tokens=_whole(line, "eval_tokens"),
+    )
+
+
+_EVENT_KEYS = frozenset({"time", "event", "slice", "host", "attempt", "step", "seconds"})
+
+
+def _event(line: Mapping[str, Any]) -> Event | None:
+    time, name = _number(line, "time"), line.get("event")
+    slice_id, host = _whole(line, "slice"), _whole(line, "host")
+    if time is None or not isinstance(name, str) or slice_id is None or host is None:
+        return None
+    return Event(
+        time=time,
+        name=name,
+        host=HostId(slice_id, host),
+        attempt=_whole(line, "attempt") or 0,
+        step=_whole(line, "step"),
+        seconds=_number(line, "seconds"),
+        details={key: value for key, value in line.items() if key not in _EVENT_KEYS},
+    )
+
+
+def _restored_steps(events: Mapping[HostId, Sequence[Event]]) -> dict[int, int]:
+    """Return, for each attempt that restored, the step it went on from."""
+    restored: dict[int, int] = {}
+    for event in (event for found in events.values() for event in found):
+        if event.name == "restore" and event.step is not None:
+            restored[event.attempt] = min(event.step, restored.get(event.attempt, event.step))
+    return restored
+
+
+def _later_restore(restored: Mapping[int, int]) -> dict[int, int]:
+    """Return, for each attempt, the lowest step that a later one went on from, where there is one."""
+    lowest: dict[int, int] = {}
+    low: int | None = None
+    for attempt in range(max(restored, default=-1), -1, -1):
+        if low is not None:
+            lowest[attempt] = low
+        if attempt in restored:
+            low = restored[attempt] if low is None else min(low, restored[attempt])
+    return lowest
+
+
+def _sort_out(lines: list[Line], restored: Mapping[int, int]) -> tuple[tuple[Line, ...], tuple[Line, ...]]:
+    """Part the lines, in the order of writing, into those that count (by step) and those that are lost."""
+    later = _later_restore(restored)
+    last_line = {line.step: index for index, line in enumerate(lines)}
+    counting: list[Line] = []
+    lost: list[Line] = []
+    for index, line in enumerate(lines):
+        counts = last_line[line.step] == index and line.step <= later.get(line.attempt, line.step)
+        (counting if counts else lost).append(line)
+    return tuple(sorted(counting, key=lambda line: line.step)), tuple(lost)

@@ -1,0 +1,285 @@
+"""One self-contained HTML page about a run: loss, goodput, hosts and restarts.
+
+No script is fetched, no style, no font: the file can be mailed. Everything that a user or a run wrote is
+escaped. The template (report.html.j2) draws what is computed here.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from xpk.jobs.charts import NARROW, WIDE, Chart, Plot, draw
+from xpk.jobs.curves import Run, failure_rules, failure_time, gaps, loss_by_step, loss_by_time
+from xpk.jobs.goodput import Cause, Goodput, Recovery, attempts, goodput, lost_steps, recoveries
+from xpk.jobs.record import RunRecord, StepRecord
+from xpk.jobs.timeline import Timeline, draw_timeline, lives
+from xpk.jobs.wording import CAUSE_EXPLANATIONS, CAUSE_NAMES, clock, count, duration, loss, percent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartFact:
+    """One restart as the control plane tells it. `time` is Unix seconds."""
+
+    cause: str
+    time: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportFacts:
+    """What the run's own files do not tell. Times are Unix seconds.
+
+    `restarts` are in order; `kill_time` is known where we killed a host ourselves; `end` is now for a
+    workload that still runs; `config` holds settings by name.
+    """
+
+    workload: str
+    cluster: str
+    accelerator: str
+    slices: int
+    hosts_per_slice: int
+    chips_per_host: int
+    state: str
+    command: Sequence[str] = ()
+    config: Mapping[str, str] = field(default_factory=dict)
+    restarts: Sequence[RestartFact] = ()
+    kill_time: float | None = None
+    end: float | None = None
+    written: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A key figure: what, how much, and what it is measured against."""
+
+    name: str
+    value: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One line of the goodput or of the recovery table; `share` is of the whole, 0 to 1."""
+
+    meaning: str
+    name: str
+    seconds: str
+    share: float
+    percent: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartLine:
+    """One line of the table of restarts."""
+
+    number: int
+    when: str
+    cause: str
+    host: str
+    resumed: str
+    lost: str
+    recovery: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryView:
+    """One recovery and its legs."""
+
+    title: str
+    seconds: str
+    parts: tuple[Part, ...]
+
+
+def render_report(record: RunRecord, facts: ReportFacts) -> str:
+    """Return the page for a run."""
+    found = attempts(record)
+    run = Run(
+        record,
+        found,
+        goodput(record, end=facts.end),
+        recoveries(record, kill_time=facts.kill_time),
+        min((attempt.start for attempt in found), default=0.0),
+    )
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html.j2").render(_view(run, facts))
+
+
+def _view(run: Run, facts: ReportFacts) -> dict[str, Any]:
+    record = run.record
+    return {
+        "facts": facts,
+        "empty": record.empty,
+        "badge": {"Succeeded": "good", "Failed": "bad"}.get(facts.state, "neutral"),
+        "shape": _shape(facts),
+        "began": clock(run.origin) if run.attempts else "",
+        "wall": duration(run.wall),
+        "figures": _figures(run, len(facts.restarts)),
+        "by_step": _both(loss_by_step(run)) if record.steps or record.lost_steps else (),
+        "by_time": _both(loss_by_time(run)) if record.steps or record.lost_steps else (),
+        "legend": {
+            "lost": bool(record.lost_steps),
+            "eval": bool(record.evals),
+            "failure": len(run.attempts) > 1,
+        },
+        "account": _account(run.account),
+        "goodput": percent(run.account.goodput),
+        "timelines": _timelines(run, facts.kill_time),
+        "causes": [
+            (cause.value, CAUSE_NAMES[cause])
+            for cause, spent in run.account.microseconds.items()
+            if spent and cause is not Cause.OTHER
+        ],
+        "recoveries": [_recovery(recovery) for recovery in run.recoveries],
+        "restarts": _restarts(run, facts.restarts),
+        "command": " ".join(_shown(part) for part in facts.command),
+        "written": clock(facts.written) if facts.written is not None else "",
+        "hosts": count(len(record.events), "host"),
+        "damaged": count(record.damaged_lines, "damaged line") if record.damaged_lines else "",
+    }
+
+
+def _shape(facts: ReportFacts) -> str:
+    chips = facts.slices * facts.hosts_per_slice * facts.chips_per_host
+    per_host = count(facts.chips_per_host, "chip")
+    return (
+        f"{count(facts.slices, 'slice')} × {count(facts.hosts_per_slice, 'host')} × {per_host} = {count(chips, 'chip')}"
+    )
+
+
+def _shown(part: str) -> str:
+    """Quote an argument for reading where it would be several."""
+    return f"'{part}'" if not part or any(char.isspace() for char in part) else part
+
+
+def _figures(run: Run, restarts: int) -> list[Figure]:
+    record, steps = run.record, run.record.steps
+    figures = []
+    if steps:
+        figures.append(Figure("Loss", loss(steps[-1].loss), f"from {loss(steps[0].loss)} at step {steps[0].step}"))
+    if record.evals:
+        last = record.evals[-1]
+        tokens = f", {last.tokens:,} tokens" if last.tokens else ""
+        figures.append(Figure("Evaluation loss", loss(last.loss), f"at step {last.step:,}{tokens}"))
+    if steps:
+        middle = statistics.median(line.seconds for line in steps)
+        figures.append(Figure("Steps", f"{steps[-1].step:,}", f"median {duration(middle)} a step"))
+        figures += _speed(steps)
+    figures.append(Figure("Goodput", percent(run.account.goodput), f"of {duration(run.wall)} wall time"))
+    lost = lost_steps(record)
+    again = "finished, undone by a restart" if lost else "nothing was done twice"
+    figures.append(Figure("Restarts", str(max(restarts, len(run.attempts) - 1)), count(len(run.attempts), "attempt")))
+    figures.append(Figure("Lost steps", f"{lost:,}", again))
+    if run.recoveries:
+        slowest = max(run.recoveries, key=lambda recovery: recovery.seconds)
+        which = "" if len(run.recoveries) == 1 else "slowest: "
+        figures.append(Figure("Recovery", duration(slowest.seconds), f"{which}from failure to next step"))
+    return figures
+
+
+def _speed(steps: Sequence[StepRecord]) -> list[Figure]:
+    figures = []
+    speeds = [line.tokens_per_second for line in steps if line.tokens_per_second is not None]
+    if speeds:
+        figures.append(Figure("Tokens per second", f"{statistics.median(speeds):,.0f}", "median over the steps"))
+    shares = [line.mfu for line in steps if line.mfu is not None]
+    if shares:
+        figures.append(Figure("MFU", percent(statistics.median(shares)), "median over the steps"))
+    return figures
+
+
+def _both(plot: Plot) -> tuple[Chart, ...]:
+    return tuple(draw(plot, frame) for frame in (WIDE, NARROW))
+
+
+def _account(account: Goodput) -> list[Part]:
+    return [
+        Part(
+            meaning=cause.value,
+            name=CAUSE_NAMES[cause],
+            seconds=duration(account.seconds(cause)),
+            share=account.share(cause),
+            percent=percent(account.share(cause)),
+            note=CAUSE_EXPLANATIONS[cause],
+        )
+        for cause in Cause
+        if account.microseconds[cause]
+    ]
+
+
+def _timelines(run: Run, kill_time: float | None) -> tuple[Timeline, ...]:
+    rows = lives(run.record, run.attempts, kill_time)
+    if not rows:
+        return ()
+    rules, bands = failure_rules(run), gaps(run)
+    return tuple(draw_timeline(rows, run.wall, frame, rules=rules, bands=bands) for frame in (WIDE, NARROW))
+
+
+_LEGS: Mapping[str, tuple[str, str, str]] = {
+    "detection": ("down", "Detection", "until the first host noticed"),
+    "teardown": ("down", "Teardown", "until the last host of the failed attempt ended"),
+    "start": ("down", "Start", "until every process of the next attempt was up"),
+    "init": ("init", "Initialisation", "until all hosts were connected"),
+    "data": ("data", "Data", "until the corpus was ready"),
+    "restore": ("restore", "Restore", "until the state was in place everywhere"),
+    "compile": ("compile", "Compilation", "until the step was compiled everywhere"),
+    "first step": ("steps", "First step", "until a step was finished"),
+}
+
+
+def _recovery(recovery: Recovery) -> RecoveryView:
+    parts = []
+    untold = ""
+    for part in recovery.parts:
+        meaning, name, note = _LEGS[part.name]
+        if part.seconds is None:
+            untold += f"{name}, "
+            continue
+        share = part.seconds / recovery.seconds if recovery.seconds else 0.0
+        parts.append(
+            Part(
+                meaning=meaning,
+                name=(untold + name).capitalize() if untold else name,
+                seconds=duration(part.seconds),
+                share=share,
+                percent=percent(share),
+                note=note,
+            )
+        )
+        untold = ""
+    return RecoveryView(title=f"Restart {recovery.attempt}", seconds=duration(recovery.seconds), parts=tuple(parts))
+
+
+def _restarts(run: Run, facts: Sequence[RestartFact]) -> list[RestartLine]:
+    by_failed = {recovery.failed_attempt: recovery for recovery in run.recoveries}
+    lines = []
+    pairs = list(zip_longest(zip(run.attempts, run.attempts[1:], strict=False), facts))
+    for number, (pair, fact) in enumerate(pairs, start=1):
+        failed, after = pair or (None, None)
+        recovery = by_failed.get(failed.number) if failed else None
+        when = failure_time(run, failed) if failed else (fact.time - run.origin if fact and fact.time else None)
+        reached, restored = (failed.last_step or 0) if failed else 0, after.restored_step if after else None
+        lines.append(
+            RestartLine(
+                number=number,
+                when="" if when is None else f"after {duration(when)}",
+                cause=fact.cause if fact else failed.reason if failed else "",
+                host=str(failed.cause_host or "not known") if failed else "not known",
+                resumed="" if restored is None else f"step {restored:,}" if restored else "the beginning",
+                lost="" if restored is None else f"{max(0, reached - restored):,}",
+                recovery=duration(recovery.seconds) if recovery else "",
+            )
+        )
+    return lines

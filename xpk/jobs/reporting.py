@@ -1,0 +1,106 @@
+"""The account of a workload: what its objects and its output folder tell together."""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+import time
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from xpk.jobs.goodput import goodput, lost_steps, recovery_seconds
+from xpk.jobs.record import RunRecord, read_folder
+from xpk.jobs.report import ReportFacts, RestartFact, render_report
+from xpk.model.accelerators import find_shape
+from xpk.model.errors import NotFoundError, XpkError
+from xpk.model.status import WorkloadStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A run and its key figures; `figures` are those that `-o json` prints."""
+
+    record: RunRecord
+    facts: ReportFacts
+    figures: dict[str, Any]
+
+
+def account(status: WorkloadStatus, cluster: str, *, kill_time: float | None = None) -> Account:
+    """Read a workload's output. `kill_time` (Unix seconds) is known if we ended a host ourselves.
+
+    Raises NotFoundError if there is nothing yet, or the folder cannot be seen from here.
+    """
+    record = read_folder(Path(status.output_dir))
+    if record.empty:
+        raise NotFoundError(
+            f"workload '{status.name}' has written no metrics yet to {status.output_dir}",
+            hint=f"`xpk workload status {status.name}`; only the bundled trainer writes them",
+        )
+    shape = find_shape(status.accelerator_type)
+    facts = ReportFacts(
+        workload=status.name,
+        cluster=cluster,
+        accelerator=status.accelerator_type,
+        slices=status.num_slices,
+        hosts_per_slice=status.hosts_per_slice,
+        chips_per_host=shape.chips_per_host,
+        state=str(status.phase),
+        command=status.command,
+        config=_settings(status.command),
+        restarts=tuple(RestartFact(cause=item.cause, time=_unix(item.time)) for item in status.restart_history),
+        kill_time=kill_time,
+        end=None if status.phase.is_final else time.time(),
+        written=time.time(),
+    )
+    return Account(record, facts, _figures(status, record, facts))
+
+
+def write_page(found: Account, file: Path) -> Path:
+    """Write the report and return where it is. Raises XpkError if it cannot be written."""
+    try:
+        file.write_text(render_report(found.record, found.facts), encoding="utf-8")
+    except OSError as error:
+        raise XpkError(f"cannot write {file}: {error.strerror}", hint="--file elsewhere.html") from error
+    return file
+
+
+def _figures(status: WorkloadStatus, record: RunRecord, facts: ReportFacts) -> dict[str, Any]:
+    steps, evals = record.steps, record.evals
+    spent = goodput(record, end=facts.end)
+    return {
+        "workload": status.name,
+        "state": str(status.phase),
+        "slices": status.num_slices,
+        "hosts": status.num_slices * status.hosts_per_slice,
+        "steps": steps[-1].step if steps else 0,
+        "restarts": status.restarts,
+        "lost_steps": lost_steps(record),
+        "recovery_seconds": recovery_seconds(record, kill_time=facts.kill_time),
+        "initial_loss": steps[0].loss if steps else None,
+        "final_loss": steps[-1].loss if steps else None,
+        "eval_loss": evals[-1].loss if evals else None,
+        "goodput": round(spent.goodput, 4),
+        "wall_seconds": spent.wall / 1e6,
+        "seconds_by_cause": {str(cause): spent.seconds(cause) for cause in spent.microseconds},
+    }
+
+
+def _settings(command: tuple[str, ...]) -> dict[str, str]:
+    """Return the trainer's `--config` and `--set` values from its command line."""
+    found: dict[str, str] = {}
+    for flag, value in itertools.pairwise(command):
+        if flag == "--config":
+            found["config"] = value
+        elif flag == "--set":
+            key, _, setting = value.partition("=")
+            found[key] = setting
+    return found or {"command": shlex.join(command)}
+
+
+def _unix(stamp: str) -> float | None:
+    try:
+        return datetime.fromisoformat(stamp).timestamp()
+    except ValueError:
+        return None

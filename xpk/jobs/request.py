@@ -1,0 +1,83 @@
+"""From what a user typed to a `WorkloadSpec`: environment files, exit-code lists, the command."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from xpk.model import names
+from xpk.model.errors import UsageError
+from xpk.model.specs import FATAL_EXIT_CODES
+
+TRAINER_IMAGE = "xpk-trainer"
+
+
+def parse_env(pairs: Iterable[str], files: Iterable[Path], environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the environment that `--env K=V` and `--env-file` give; later ones win, flags over files.
+
+    A file holds `K=V` lines as they are, or `K` alone to pass on this shell's value; `#` begins a comment.
+    Raises UsageError with all that is wrong.
+    """
+    env: dict[str, str] = {}
+    problems: list[str] = []
+    for file in files:
+        try:
+            lines = file.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            problems.append(f"cannot read --env-file {file}: {getattr(error, 'strerror', None) or 'not UTF-8 text'}")
+            continue
+        for number, line in enumerate(lines, 1):
+            if line.strip() and not line.lstrip().startswith("#"):
+                _take(line.strip(), f"{file}:{number}", env, problems, environ)
+    for pair in pairs:
+        if "=" in pair:
+            _take(pair, "--env", env, problems, environ)
+        else:
+            problems.append(f"--env {pair!r} has no '='; write NAME=VALUE")
+    for key, value in env.items():
+        problems += names.env_problems(key, value)
+    if problems:
+        raise UsageError(
+            "the environment cannot be set like this", problems=problems, hint="--env NAME=VALUE, once a variable"
+        )
+    return env
+
+
+def parse_exit_codes(text: str | None) -> tuple[int, ...]:
+    """Return the exit codes that fail a workload at once: ours and `"3,10-12"`."""
+    if not text:
+        return FATAL_EXIT_CODES
+    codes = set(FATAL_EXIT_CODES)
+    try:
+        for part in text.split(","):
+            first, _, last = part.partition("-")
+            codes.update(range(int(first), int(last or first) + 1))
+    except ValueError:
+        raise UsageError(f"--fatal-exit-codes '{text}' is not a list of codes", hint="for example 3,10-12") from None
+    return tuple(sorted(codes))
+
+
+def host_command(command: str | None, trainer_args: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what every host runs: the user's command in a shell, or the bundled trainer."""
+    if command is None:
+        return ("python", "-m", "trainer", "train", *trainer_args)
+    if trainer_args:
+        raise UsageError(
+            f"--command and trainer arguments ({shlex.join(trainer_args)}) exclude each other",
+            hint="leave out --command to run the bundled trainer",
+        )
+    if not command.strip():
+        raise UsageError("--command is empty", hint="leave it out to run the bundled trainer")
+    return ("bash", "-c", command)
+
+
+def _take(pair: str, where: str, env: dict[str, str], problems: list[str], environ: Mapping[str, str]) -> None:
+    key, equals, value = pair.partition("=")
+    if equals:
+        env[key] = value
+    elif key in environ:
+        env[key] = environ[key]
+    else:
+        problems.append(f"{where}: '{key}' has no '=' and is not set in this shell")

@@ -1,0 +1,269 @@
+"""The geometry of the report's timeline: one row a host, one bar a phase, restarts as gaps.
+
+Beyond MOST_ROWS hosts a row is a slice, beyond that many slices it is several of them: a phase then lasts
+from its first host's begin to its last host's end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from xpk.jobs.charts import WIDE, Band, Frame, Mark, Rule, Tick, time_ticks
+from xpk.jobs.charts import bands as draw_bands
+from xpk.jobs.charts import rules as draw_rules
+from xpk.jobs.goodput import Attempt, Cause
+from xpk.jobs.record import Event, HostId, RunRecord
+from xpk.jobs.wording import CAUSE_NAMES, duration
+
+MOST_ROWS = 64
+_PHASES = {
+    "init": Cause.INIT,
+    "data": Cause.DATA,
+    "restore": Cause.RESTORE,
+    "compile": Cause.COMPILE,
+}
+_WITHIN_STEPS = {"eval": Cause.EVAL, "save_begin": Cause.SAVE}
+_LAST_WORDS = {"done": "done", "preempt": "stopped", "fail": "died", "peer_lost": "left"}
+_LEAST_WIDTH = 0.6  # viewBox units; what is narrower cannot be seen, and there may be thousands
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """One phase of one row, in seconds since the first start."""
+
+    cause: Cause
+    attempt: int
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a host's attempt ended, and when, in seconds since the first start."""
+
+    attempt: int
+    at: float
+    how: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """A row's phases and endings."""
+
+    name: str
+    short_name: str
+    spans: tuple[Span, ...]
+    endings: tuple[Ending, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A drawn phase."""
+
+    meaning: str
+    x: float
+    width: float
+    title: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A drawn row; `y` is its top."""
+
+    name: str
+    y: float
+    bars: tuple[Bar, ...]
+    marks: tuple[Mark, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """A drawn timeline."""
+
+    size: str
+    width: float
+    height: float
+    left: float
+    right: float
+    top: float
+    bottom: float
+    row_height: float
+    x_ticks: tuple[Tick, ...]
+    rows: tuple[Row, ...]
+    rules: tuple[Rule, ...]
+    bands: tuple[Band, ...]
+
+
+def lives(record: RunRecord, attempts: Sequence[Attempt], kill_time: float | None) -> list[Life]:
+    """Return the rows: hosts, or groups of them when there are too many."""
+    if not attempts:
+        return []
+    origin = min(attempt.start for attempt in attempts)
+    lost_since = _lost_since(record)
+    found = {
+        host: _life(host, events, attempts, origin, lost_since, kill_time) for host, events in record.events.items()
+    }
+    if len(found) <= MOST_ROWS:
+        return list(found.values())
+    slices = sorted({host.slice for host in found})
+    size = -(-len(slices) // MOST_ROWS)
+    return [_merged(found, slices[at : at + size]) for at in range(0, len(slices), size)]
+
+
+def draw_timeline(
+    rows: Sequence[Life],
+    wall: float,
+    frame: Frame,
+    *,
+    rules: Sequence[tuple[float, str]],
+    bands: Sequence[tuple[float, float, str, str]],
+) -> Timeline:
+    """Lay the rows out over `wall` seconds."""
+    wide = frame.size == WIDE.size
+    row_height = next(
+        height for most, height in ((8, 26.0), (16, 22.0), (32, 16.0), (10**9, 11.0)) if len(rows) <= most
+    )
+    left, right = (118.0 if wide else 52.0), frame.width - 14
+    top = 26.0 if rules else 10.0
+    bottom = top + row_height * max(1, len(rows)) + 4
+
+    def x(seconds: float) -> float:
+        return round(left + min(max(seconds / wall, 0.0), 1.0) * (right - left), 1) if wall else left
+
+    return Timeline(
+        size=frame.size,
+        width=frame.width,
+        height=bottom + 30,
+        left=left,
+        right=right,
+        top=top,
+        bottom=bottom,
+        row_height=row_height,
+        x_ticks=tuple(Tick(x(at), label) for at, label in time_ticks(wall, 10 if wide else 5)),
+        rows=tuple(
+            Row(
+                name=life.name if wide else life.short_name,
+                y=round(top + index * row_height + 2, 1),
+                bars=tuple(
+                    bar for span in life.spans if (bar := _bar(life.name, span, x(span.begin), x(span.end))) is not None
+                ),
+                marks=tuple(
+                    Mark(end.how, x(end.at), 0, f"{life.name}: {end.how}, {duration(end.at)}") for end in life.endings
+                ),
+            )
+            for index, life in enumerate(rows)
+        ),
+        rules=draw_rules([(x(at), label) for at, label in rules], left, right),
+        bands=draw_bands([(x(a), x(b), "", title) for a, b, _, title in bands]),
+    )
+
+
+def _bar(name: str, span: Span, begin: float, end: float) -> Bar | None:
+    if end - begin < _LEAST_WIDTH:
+        return None
+    attempt = f" (restart {span.attempt})" if span.attempt else ""
+    title = f"{name}: {CAUSE_NAMES[span.cause].lower()} {duration(span.end - span.begin)}{attempt}"
+    return Bar(span.cause.value, begin, round(end - begin, 1), title)
+
+
+def _lost_since(record: RunRecord) -> dict[int, float]:
+    """Return, for each attempt, when the first of its steps that were lost began."""
+    since: dict[int, float] = {}
+    for line in record.lost_steps:
+        began = line.time - line.seconds
+        since[line.attempt] = min(began, since.get(line.attempt, began))
+    return since
+
+
+def _life(
+    host: HostId,
+    events: Sequence[Event],
+    attempts: Sequence[Attempt],
+    origin: float,
+    lost_since: Mapping[int, float],
+    kill_time: float | None,
+) -> Life:
+    spans: list[Span] = []
+    endings: list[Ending] = []
+    for index, attempt in enumerate(attempts):
+        own = sorted((event for event in events if event.attempt == attempt.number), key=lambda one: one.time)
+        if not own:
+            continue
+        followed = index + 1 < len(attempts)
+        spans += _attempt_spans(own, attempt, lost_since.get(attempt.number), origin)
+        last = own[-1]
+        if last.name in _LAST_WORDS:
+            how, at = _LAST_WORDS[last.name], last.time
+        elif followed or attempt.ended not in ("done", "running"):
+            killed = attempt.cause_host in (None, host)
+            how, at = ("died" if killed else "left"), max(last.time, attempt.last_work)
+            if kill_time is not None and attempt.start <= kill_time <= attempt.end and host == attempt.cause_host:
+                at = kill_time
+        else:
+            continue
+        endings.append(Ending(attempt=attempt.number, at=at - origin, how=how))
+    return Life(name=str(host), short_name=f"s{host.slice} h{host.host}", spans=tuple(spans), endings=tuple(endings))
+
+
+def _attempt_spans(own: Sequence[Event], attempt: Attempt, lost_since: float | None, origin: float) -> list[Span]:
+    """Return a host's phases in one attempt: those on the way to the first step, then the steps."""
+
+    def span(cause: Cause, begin: float, end: float) -> Span:
+        return Span(cause=cause, attempt=attempt.number, begin=begin - origin, end=end - origin)
+
+    spans = [
+        span(_PHASES[event.name], event.time - event.seconds, event.time)
+        for event in own
+        if event.name in _PHASES and event.seconds is not None
+    ]
+    ready = [event.time for event in own if event.name in _PHASES]
+    if attempt.first_step is None or not ready:
+        return spans
+    # A step is everybody's: as long as the job finished steps, so did this host, even if it logs few.
+    begin, end = max(ready), max([attempt.last_work, *(event.time for event in own if event.name == "save")])
+    lost = end if lost_since is None else min(max(lost_since, begin), end)
+    spans += [span(Cause.STEPS, begin, lost)] if lost > begin else []
+    spans += [span(Cause.LOST, lost, end)] if end > lost else []
+    stayed = own[-1].time
+    if own[-1].name in ("peer_lost", "fail") and stayed > end:
+        spans.append(span(Cause.DOWN, end, stayed))
+    return spans + [
+        span(_WITHIN_STEPS[event.name], event.time - event.seconds, event.time)
+        for event in own
+        if event.name in _WITHIN_STEPS and event.seconds is not None
+    ]
+
+
+def _merged(found: Mapping[HostId, Life], slices: Sequence[int]) -> Life:
+    """Return one row for all hosts of some slices."""
+    members = [life for host, life in found.items() if host.slice in slices]
+    extent: dict[tuple[int, Cause, int], Span] = {}
+    for life in members:
+        seen: dict[tuple[int, Cause], int] = {}
+        for span in life.spans:
+            nth = seen[span.attempt, span.cause] = seen.get((span.attempt, span.cause), -1) + 1
+            key = (span.attempt, span.cause, nth)
+            other = extent.get(key, span)
+            extent[key] = Span(
+                cause=span.cause,
+                attempt=span.attempt,
+                begin=min(span.begin, other.begin),
+                end=max(span.end, other.end),
+            )
+    worst: dict[int, Ending] = {}
+    order = ("died", "stopped", "left", "done")
+    for ending in (ending for life in members for ending in life.endings):
+        other_end = worst.get(ending.attempt, ending)
+        worst[ending.attempt] = min(ending, other_end, key=lambda one: (order.index(one.how), one.at))
+    first, last = slices[0], slices[-1]
+    name = f"slice {first}" if first == last else f"slices {first}–{last}"
+    # Evaluations and saves lie on the steps: they are drawn after them.
+    over = (Cause.EVAL, Cause.SAVE)
+    spans = sorted(extent.values(), key=lambda span: (span.attempt, span.cause in over, span.begin))
+    return Life(
+        name=name,
+        short_name=name.replace("slices ", "s").replace("slice ", "s"),
+        spans=tuple(spans),
+        endings=tuple(worst.values()),
+    )
