@@ -1,0 +1,1 @@
+"""An embedded control plane: the objects of Kubernetes, JobSet and Kueue, run as local processes."""

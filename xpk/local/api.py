@@ -1,0 +1,219 @@
+"""`LocalApi`: the `ObjectApi` of a local cluster."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from xpk.api.base import Applied, Change, LogLine, Obj
+from xpk.api.kinds import KINDS
+from xpk.local import logs, process, starter
+from xpk.local import objects as o
+from xpk.local.jobset import delete_job, delete_jobset, delete_pod
+from xpk.local.store import Store, Transaction
+from xpk.local.validate import check_unchanged, validated
+from xpk.model.errors import ConflictError, MissingToolError, NotFoundError, UsageError
+
+_POLL_SECONDS = 0.02
+_SERVER_FIELDS = ("uid", "creationTimestamp", "generation", "resourceVersion")
+
+
+class LocalApi:
+    """The objects of the cluster in `folder`. Opens the store anew for each call, so threads may share it."""
+
+    def __init__(self, folder: Path, *, workloads: str | None = None) -> None:
+        self._folder = folder.absolute()
+        self._workloads = os.environ.get("XPK_WORKLOADS_DIR", "") if workloads is None else workloads
+
+    @contextmanager
+    def _change(self, *, dry_run: bool = False) -> Iterator[Transaction]:
+        """Give a transaction; what it wrote is seen by the daemon at once."""
+        if not dry_run:
+            starter.ensure(self._folder, self._workloads)
+        with Store(self._folder) as store, store.transaction(write=not dry_run) as tx:
+            yield tx
+        if not dry_run:
+            starter.ensure(self._folder, self._workloads)  # it may have ended meanwhile
+
+    def create(self, obj: Obj, *, dry_run: bool = False) -> Obj:
+        """Create an object that must not exist yet; return it as stored."""
+        new = validated(obj)
+        with self._change(dry_run=dry_run) as tx:
+            if _find(tx, new) is not None:
+                raise ConflictError(f"{new['kind']} '{new['metadata']['name']}' exists already")
+            _admit(new)
+            if not dry_run:
+                _put_new(tx, new)
+        return new
+
+    def apply(self, obj: Obj, *, dry_run: bool = False) -> Applied:
+        """Make the fields given here so, leaving fields that others own; say what that changed."""
+        new = validated(obj)
+        with self._change(dry_run=dry_run) as tx:
+            live = _find(tx, new)
+            if live is None:
+                _admit(new)
+                if not dry_run:
+                    _put_new(tx, new)
+                    tx.set_applied(new, validated(obj))
+                return "created"
+            _check_revision(live, new)
+            merged: Any = o.merge_applied(live, tx.applied(live), new)
+            merged["metadata"] |= {k: v for k, v in live["metadata"].items() if k in _SERVER_FIELDS}
+            check_unchanged(live, merged)
+            if merged == live:
+                return "unchanged"
+            if not dry_run:
+                tx.put(merged)
+                tx.set_applied(merged, new)
+        return "configured"
+
+    def get(self, kind: str, name: str, namespace: str = "default") -> Obj:
+        """Return one object."""
+        with Store(self._folder) as store, store.transaction(write=False) as tx:
+            return _existing(tx, kind, name, namespace)
+
+    def list(
+        self, kind: str, namespace: str | None = "default", selector: Mapping[str, str] | None = None
+    ) -> list[Obj]:
+        """Return the objects of a kind by name; `namespace=None` means all namespaces."""
+        where = _namespace(kind, namespace)
+        if kind in ("JobSet", "Pod", "Workload"):
+            starter.ensure(self._folder, self._workloads)
+        with Store(self._folder) as store, store.transaction(write=False) as tx:
+            return [obj for obj in tx.list(kind, where) if _selected(obj, selector)]
+
+    def patch(self, kind: str, name: str, patch: Obj, namespace: str = "default") -> Obj:
+        """Merge a JSON merge patch (RFC 7386) into an object; return the result."""
+        with self._change() as tx:
+            live = _existing(tx, kind, name, namespace)
+            _check_revision(live, patch)
+            merged: Any = o.merge_patch(live, patch)
+            merged["metadata"] |= {k: v for k, v in live["metadata"].items() if k in _SERVER_FIELDS}
+            if (merged["metadata"]["name"], merged["kind"]) != (name, kind):
+                raise UsageError("a patch can change neither the name nor the kind of an object")
+            if kind not in ("Workload", "Pod", "Job", "Event"):
+                validated(merged)
+            check_unchanged(live, merged)
+            tx.put(merged)
+            result: Obj = merged
+        return result
+
+    def delete(self, kind: str, name: str, namespace: str = "default", *, grace_seconds: int | None = None) -> None:
+        """Ask for an object's end; what it owns ends with it. Returns before that is finished."""
+        with self._change() as tx:
+            obj = _existing(tx, kind, name, namespace)
+            if kind == "JobSet":
+                delete_jobset(tx, obj, grace_seconds)
+            elif kind == "Job":
+                delete_job(tx, obj, grace_seconds, why="the Job was deleted")
+            elif kind == "Pod":
+                delete_pod(tx, obj, grace_seconds)
+            else:
+                tx.remove(obj)
+
+    def watch(
+        self,
+        kind: str,
+        namespace: str | None = "default",
+        selector: Mapping[str, str] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> Iterator[tuple[Change, Obj]]:
+        """Yield what is there (as ADDED), then every change, until `timeout` seconds have passed."""
+        where = _namespace(kind, namespace)
+        starter.ensure(self._folder, self._workloads)
+        end = None if timeout is None else time.monotonic() + timeout
+        with Store(self._folder) as store:
+            for _, change, obj in _follow(store, kind, end):
+                if obj["metadata"].get("namespace", "") in (where, "" if where is None else where) or where is None:
+                    if _selected(obj, selector):
+                        yield change, obj
+
+    def logs(
+        self, pod: Obj, *, follow: bool = False, since: datetime | None = None, tail: int | None = None
+    ) -> Iterator[LogLine]:
+        """Yield a pod's log lines; with `follow`, until the pod has ended."""
+        if follow:
+            starter.ensure(self._folder, self._workloads)
+        folder = self._folder / process.PODS / pod["metadata"]["uid"]
+        yield from logs.read(folder, follow=follow, since=since, tail=tail)
+
+    def former_pods(self, namespace: str, selector: Mapping[str, str]) -> list[Obj]:
+        """Return the last state of pods that are gone, the oldest first."""
+        with Store(self._folder) as store, store.transaction(write=False) as tx:
+            found = [obj | {"kind": "Pod"} for obj in tx.list("FormerPod", namespace) if _selected(obj, selector)]
+        return sorted(found, key=lambda pod: str(pod["metadata"]["uid"]))
+
+
+def _follow(store: Store, kind: str, end: float | None) -> Iterator[tuple[int, Change, Obj]]:
+    """Yield what is there, then changes; start over where the log of changes does not reach back."""
+    known: dict[str, Obj] = {}
+    revision: int | None = None
+    while True:
+        changes = None if revision is None else store.changes(kind, revision)
+        if changes is None:
+            with store.transaction(write=False) as tx:
+                present = {obj["metadata"]["uid"]: obj for obj in tx.list(kind)}
+                revision = store.revision()
+            gone = [obj for uid, obj in known.items() if uid not in present]
+            changes = [(revision, "DELETED", obj) for obj in gone]
+            changes += [(revision, "MODIFIED" if uid in known else "ADDED", obj) for uid, obj in present.items()]
+        for revision, change, obj in changes:
+            known[obj["metadata"]["uid"]] = obj
+            if change == "DELETED":
+                del known[obj["metadata"]["uid"]]
+            yield revision, change, obj
+        version = store.version()
+        while not changes and store.version() == version:
+            if end is not None and time.monotonic() >= end:
+                return
+            time.sleep(_POLL_SECONDS)
+        if end is not None and time.monotonic() >= end:
+            return
+
+
+def _namespace(kind: str, namespace: str | None) -> str | None:
+    """Return where objects of a kind are kept. Raises MissingToolError."""
+    if kind not in KINDS:
+        raise MissingToolError(f"the local control plane has no kind '{kind}'")
+    return namespace if KINDS[kind].namespaced else ""
+
+
+def _existing(tx: Transaction, kind: str, name: str, namespace: str) -> Obj:
+    found = tx.get(kind, _namespace(kind, namespace) or "", name)
+    if found is None:
+        raise NotFoundError(f"there is no {kind} '{name}'")
+    return found
+
+
+def _find(tx: Transaction, obj: Obj) -> Obj | None:
+    return tx.get(obj["kind"], obj["metadata"].get("namespace", ""), obj["metadata"]["name"])
+
+
+def _selected(obj: Obj, selector: Mapping[str, str] | None) -> bool:
+    labels = obj["metadata"].get("labels") or {}
+    return all(labels.get(key) == value for key, value in (selector or {}).items())
+
+
+def _check_revision(live: Obj, wanted: Obj) -> None:
+    given = wanted.get("metadata", {}).get("resourceVersion")
+    if given not in (None, live["metadata"]["resourceVersion"]):
+        raise ConflictError(f"{live['kind']} '{live['metadata']['name']}' was changed meanwhile")
+
+
+def _admit(obj: Obj) -> None:
+    """Hold a queued JobSet back until it is admitted, as Kueue's webhook does."""
+    if obj["kind"] == "JobSet" and o.label(obj, o.QUEUE_LABEL):
+        obj["spec"]["suspend"] = True
+
+
+def _put_new(tx: Transaction, obj: Obj) -> None:
+    tx.put(obj)
+    if obj["kind"] == "JobSet":
+        tx.event(obj, "Created", f"JobSet {o.full_name(obj)}")

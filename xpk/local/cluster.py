@@ -1,0 +1,54 @@
+"""Local clusters: a folder each, with a store, the pods' folders and a daemon while something runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from xpk.local import process, starter
+from xpk.local.api import LocalApi
+from xpk.local.store import FILE, Store
+from xpk.model.errors import NotFoundError, XpkError
+
+_GRACE_SECONDS = 5.0
+
+
+def create_cluster(folder: Path, *, workloads: str | None = None) -> LocalApi:
+    """Create the cluster of a folder, if there is none yet, and open it."""
+    try:
+        (folder / process.PODS).mkdir(mode=0o700, parents=True, exist_ok=True)
+        bell = folder / process.BELL
+        if not bell.exists():
+            os.mkfifo(bell, 0o600)
+    except OSError as error:
+        raise XpkError(
+            f"cannot write to '{folder}': {error.strerror}",
+            hint="set XPK_STATE_DIR to a folder that you can write to",
+        ) from error
+    Store(folder, create=True).close()
+    return LocalApi(folder, workloads=workloads)
+
+
+def open_cluster(folder: Path, *, workloads: str | None = None) -> LocalApi:
+    """Open a cluster. Raises NotFoundError, and XpkError where its store is damaged."""
+    if not (folder / FILE).exists():
+        raise NotFoundError(f"there is no local cluster '{folder.name}'", hint="xpk cluster list --provider local")
+    Store(folder).close()
+    return LocalApi(folder, workloads=workloads)
+
+
+def delete_cluster(folder: Path, *, force: bool = False) -> None:
+    """Stop all that runs in a cluster and remove it; with `force`, whatever state it is in."""
+    if not force:
+        open_cluster(folder)
+    elif not folder.is_dir():
+        raise NotFoundError(f"there is no local cluster '{folder.name}'", hint="xpk cluster list --provider local")
+    starter.stop(folder)
+    process.stop_all(folder, _GRACE_SECONDS)
+    shutil.rmtree(folder)
+
+
+def list_clusters(root: Path) -> list[str]:
+    """Return the names of the clusters under a folder."""
+    return sorted(path.parent.name for path in root.glob(f"*/{FILE}"))

@@ -1,0 +1,192 @@
+"""The daemon of one cluster: looks at the hosts and the store, and brings both in line.
+
+One pass is one transaction, so killing the daemon anywhere loses and doubles nothing; what it does outside of
+the store (starting, signalling) may be done twice without harm. It ends when there is nothing to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import logging.handlers
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from xpk.api.base import Obj
+from xpk.local import job, jobset, pods, process, queue
+from xpk.local import objects as o
+from xpk.local.environment import addresses_of, launch_spec
+from xpk.local.process import Host
+from xpk.local.starter import INFO, LOCK, LOG, fingerprint
+from xpk.local.store import Store
+from xpk.model.errors import XpkError
+
+_IDLE_SECONDS = 60.0
+_ROUNDS = 20
+_log = logging.getLogger("xpk.local")
+
+
+class Daemon:
+    """The reconcile loop of the cluster in `folder`."""
+
+    def __init__(self, folder: Path, workloads: str) -> None:
+        self._folder, self._workloads = folder, workloads
+        self._store = Store(folder)
+        self._bell = os.open(folder / process.BELL, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._live: list[Obj] = []  # pods whose hosts have not ended
+        self._hosts: dict[str, Host] = {}
+        self._shims: dict[str, subprocess.Popen[bytes]] = {}
+        self.stopping = False
+
+    def _pod_folder(self, uid: str) -> Path:
+        return self._folder / process.PODS / uid
+
+    def _observe(self, uid: str, *, terminating: bool) -> Host:
+        """Look at a host. One without a supervisor ends here, unless it may still be started."""
+        folder = self._pod_folder(uid)
+        host = process.observe(folder)
+        shim = self._shims.get(uid)
+        unborn = host.state == "prepared" and (terminating or (shim is not None and shim.poll() is not None))
+        if host.state == "lost":
+            process.bury(folder, "ContainerStatusUnknown", "the supervisor of the host was killed")
+        elif unborn and (shim is None or shim.poll() is not None):
+            process.bury(folder, "StartError", "the host was not started")
+        else:
+            return host
+        return process.observe(folder)
+
+    def step(self) -> None:
+        """Make one pass."""
+        with self._store.transaction() as tx:
+            found = [pod for pod in tx.list("Pod") if not o.has_ended(pod)]
+            hosts = {
+                pod["metadata"]["uid"]: self._observe(pod["metadata"]["uid"], terminating=o.is_terminating(pod))
+                for pod in found
+            }
+            pods.observe(tx, hosts)
+            for _ in range(_ROUNDS):
+                before = tx.writes
+                queue.reconcile(tx)
+                jobset.reconcile(tx)
+                job.reconcile(tx)
+                pods.reconcile(tx, hosts)
+                if tx.writes == before:
+                    break
+            by_jobset = pods.by_jobset(tx)
+            startable = {
+                uid
+                for each in tx.list("JobSet")
+                if pods.is_complete(tx, each, by_jobset.get(uid := each["metadata"]["uid"], []), bound=True)
+            }
+            known = {obj["metadata"]["uid"] for kind in ("Pod", "FormerPod") for obj in tx.list(kind)}
+        self._hosts = {uid: host for uid, host in hosts.items() if host.state != "ended"}
+        self._live = [pod for group in by_jobset.values() for pod in group if not o.has_ended(pod)]
+        for uid, group in by_jobset.items():
+            self._act(group, startable=uid in startable)
+        if tx.writes:
+            process.sweep(self._folder, known)
+
+    def _act(self, group: list[Obj], *, startable: bool) -> None:
+        """Start and stop hosts of one JobSet, as the store now says."""
+        addresses = addresses_of(group)
+        for pod in group:
+            uid = pod["metadata"]["uid"]
+            if o.has_ended(pod):
+                self._reap(uid)
+            elif o.is_terminating(pod):
+                process.terminate(self._pod_folder(uid), pod["metadata"]["deletionGracePeriodSeconds"])
+            elif startable and "nodeName" in pod["spec"] and uid not in self._shims:
+                if self._hosts.get(uid, Host()).state in ("absent", "prepared"):
+                    self._launch(pod, addresses)
+
+    def _launch(self, pod: Obj, addresses: dict[str, str]) -> None:
+        uid = pod["metadata"]["uid"]
+        folder = self._pod_folder(uid)
+        try:
+            spec = launch_spec(pod, addresses, folder, self._workloads)
+            self._shims[uid] = process.launch(folder, spec, self._folder / process.BELL)
+        except (OSError, XpkError) as error:
+            _log.exception("cannot start %s", o.full_name(pod))
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "spec.json").touch()
+            process.bury(folder, "StartError", str(error))
+
+    def _reap(self, uid: str) -> None:
+        shim = self._shims.get(uid)
+        if shim is not None and shim.poll() is not None:
+            del self._shims[uid]
+
+    def _changed(self) -> bool:
+        """Look at the live hosts, and at those whose time to end is over."""
+        for pod in self._live:
+            meta = pod["metadata"]
+            if o.is_terminating(pod):
+                process.terminate(self._pod_folder(meta["uid"]), meta["deletionGracePeriodSeconds"])
+            if self._observe(meta["uid"], terminating=o.is_terminating(pod)) != self._hosts.get(meta["uid"], Host()):
+                return True
+        return False
+
+    def run(self) -> None:
+        """Work until there has been nothing to do for a while, or until told to stop."""
+        version, last_step, last_active = -1, 0.0, time.monotonic()
+        while not self.stopping:
+            now = time.monotonic()
+            if version != (version := self._store.version()) or now - last_step > 1 or self._changed():
+                self.step()
+                last_step = time.monotonic()
+            if self._live:
+                last_active = now
+            elif now - last_active > _IDLE_SECONDS:
+                return
+            if select.select([self._bell], [], [], 0.03 if self._live else 0.5)[0]:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._bell, 65536)
+            for uid in list(self._shims):
+                self._reap(uid)
+
+    def close(self, lock: int) -> None:
+        """Give up the lock while nobody can write: whoever writes later sees that no daemon runs."""
+        with self._store.transaction():
+            os.close(lock)
+        self._store.close()
+
+
+def main(folder: Path, workloads: str) -> int:
+    """Become the daemon of a cluster, unless it has one; the first process returns once that is so."""
+    lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    for _ in range(20):  # whoever asks whether we run holds it for a moment
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        time.sleep(0.01)
+    else:
+        return 0
+    child = os.fork()
+    if child:
+        os.truncate(lock, 0)
+        os.write(lock, str(child).encode())
+        (folder / INFO).write_text(fingerprint(workloads), encoding="utf-8")
+        return 0
+    os.setsid()
+    handler = logging.handlers.RotatingFileHandler(folder / LOG, maxBytes=4 << 20, backupCount=1)
+    logging.basicConfig(handlers=[handler], level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    daemon = Daemon(folder, workloads)
+    signal.signal(signal.SIGTERM, lambda *_: setattr(daemon, "stopping", True))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        daemon.run()
+        daemon.close(lock)
+    except Exception:
+        _log.exception("the daemon ends")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else ""))

@@ -1,0 +1,83 @@
+"""What a host's process is given: arguments, environment and working folder, as the kubelet would."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from xpk.api.base import Obj
+from xpk.local import objects as o
+from xpk.model.errors import UsageError
+
+MARK = "XPK_LOCAL_POD"  # lets a host be found by its environment when its supervisor is gone
+_INHERITED = ("HOME", "USER", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "TZ")
+_REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
+_FIELD = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
+_FIELDS = {
+    "metadata.name": ("metadata", "name"),
+    "metadata.namespace": ("metadata", "namespace"),
+    "metadata.uid": ("metadata", "uid"),
+    "status.podIP": ("status", "podIP"),
+    "spec.nodeName": ("spec", "nodeName"),
+}
+
+
+def expand(text: str, values: Mapping[str, str]) -> str:
+    """Expand `$(NAME)`; `$$` stands for `$`, and an unknown name is left as it is."""
+    return _REFERENCE.sub(lambda m: "$" if m[1] is None else values.get(m[1], m[0]), text)
+
+
+def is_field(path: str) -> bool:
+    """Return whether the downward API here has a field."""
+    return path in _FIELDS or bool(_FIELD.fullmatch(path))
+
+
+def _field(pod: Obj, path: str) -> str:
+    found = _FIELD.fullmatch(path)
+    if found:
+        return str(pod["metadata"].get(found[1], {}).get(found[2], ""))
+    if path not in _FIELDS:
+        raise UsageError(f"fieldPath '{path}' is not supported by the local control plane")
+    section, key = _FIELDS[path]
+    return str(pod.get(section, {}).get(key, ""))
+
+
+def _resolve(text: str, pod: Obj, addresses: Mapping[str, str]) -> str:
+    """Replace the DNS names of the pods of a JobSet by the loopback addresses that they run on."""
+    subdomain, namespace = re.escape(pod["spec"]["subdomain"]), re.escape(pod["metadata"]["namespace"])
+    suffix = rf"(?:\.{namespace}\.svc(?:\.cluster\.local)?)?"
+    name = re.compile(rf"(?<![\w.-])([a-z0-9-]+)\.{subdomain}{suffix}(?![\w-])(?!\.\w)")
+    return name.sub(lambda m: addresses.get(m[1], m[0]), text)
+
+
+def launch_spec(pod: Obj, addresses: Mapping[str, str], folder: Path, workloads: str) -> Obj:
+    """Return what the supervisor of a pod's host needs to know; `addresses` maps host names."""
+    container = pod["spec"]["containers"][0]
+    given: dict[str, str] = {}
+    for item in container.get("env", ()):
+        source = item.get("valueFrom", {}).get("fieldRef")
+        given[item["name"]] = _field(pod, source["fieldPath"]) if source else expand(item.get("value", ""), given)
+    command = [expand(part, given) for part in [*container["command"], *container.get("args", ())]]
+    given = {name: _resolve(value, pod, addresses) for name, value in given.items()}
+    inherited = {k: v for k, v in os.environ.items() if k in _INHERITED or k.startswith("LC_")}
+    interpreter = os.path.dirname(sys.executable)
+    base = {"PATH": f"{interpreter}:{os.environ.get('PATH', os.defpath)}", MARK: str(folder)}
+    if workloads:
+        base["PYTHONPATH"] = workloads
+    output = given.get("XPK_OUTPUT_DIR", "")
+    if os.path.isabs(output):
+        os.makedirs(output, exist_ok=True)
+    return {
+        "command": [_resolve(part, pod, addresses) for part in command],
+        "environment": {**inherited, **base, **given},
+        "folder": container.get("workingDir") or (output if os.path.isabs(output) else str(folder)),
+    }
+
+
+def addresses_of(pods: list[Obj]) -> dict[str, str]:
+    """Return the address of each host name."""
+    newest = sorted(pods, key=lambda pod: str(pod["metadata"]["uid"]))
+    return {pod["spec"]["hostname"]: str(pod["status"].get("podIP", "")) for pod in newest if not o.is_terminating(pod)}

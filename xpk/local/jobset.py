@@ -1,0 +1,263 @@
+"""JobSet: N Jobs that start, restart, finish and fail together."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import re
+
+from xpk.api.base import Obj
+from xpk.local import objects as o
+from xpk.local.store import Transaction
+
+_RESTARTING = "RestartingJobSet"
+
+
+def delete_pod(tx: Transaction, pod: Obj, grace: int | None = None, *, why: str = "") -> None:
+    """Ask for a pod's end. One that its controller ends (`why`) no longer counts as a failure."""
+    meta = pod["metadata"]
+    if why and o.TRACKING in meta.get("finalizers", ()):
+        meta["finalizers"].remove(o.TRACKING)
+    seconds = pod["spec"].get("terminationGracePeriodSeconds", 30) if grace is None else grace
+    if not o.is_terminating(pod):
+        meta["deletionTimestamp"] = o.now()
+        if not o.has_ended(pod):
+            tx.event(pod, "Killing", f"Stopping the host: {why}" if why else "Stopping the host")
+    meta["deletionGracePeriodSeconds"] = min(seconds, meta.get("deletionGracePeriodSeconds", seconds))
+    tx.put(pod)
+
+
+def delete_job(tx: Transaction, job: Obj, grace: int | None = None, *, why: str) -> None:
+    """Ask for a Job's end: it goes once its pods have gone."""
+    job["metadata"].setdefault("deletionTimestamp", o.now())
+    tx.put(job)
+    for pod in owned(tx, "Pod", job):
+        delete_pod(tx, pod, grace, why=why)
+
+
+def delete_jobset(tx: Transaction, jobset: Obj, grace: int | None = None) -> None:
+    """Remove a JobSet and ask for the end of all that it owns."""
+    for job in owned(tx, "Job", jobset):
+        delete_job(tx, job, grace, why="the JobSet was deleted")
+    for kind in ("Workload", "FormerPod"):
+        for obj in tx.list(kind):
+            meta = jobset["metadata"]
+            if meta["uid"] in (o.owner_uid(obj), o.label(obj, f"{o.JOBSET}jobset-uid")):
+                tx.remove(obj)
+    tx.remove(jobset)
+
+
+def owned(tx: Transaction, kind: str, owner: Obj) -> list[Obj]:
+    """Return the objects that an object controls."""
+    uid = owner["metadata"]["uid"]
+    return [obj for obj in tx.list(kind, owner["metadata"]["namespace"]) if o.owner_uid(obj) == uid]
+
+
+def _labels(jobset: Obj, replicated: Obj, index: int, name: str) -> dict[str, str]:
+    meta, spec = jobset["metadata"], jobset["spec"]
+    before = 0
+    for other in spec["replicatedJobs"]:
+        if other["name"] == replicated["name"]:
+            break
+        before += other["replicas"]
+    everything = sum(other["replicas"] for other in spec["replicatedJobs"])
+    values: dict[str, object] = {
+        "jobset-name": meta["name"],
+        "jobset-uid": meta["uid"],
+        "replicatedjob-name": replicated["name"],
+        "replicatedjob-replicas": replicated["replicas"],
+        "global-replicas": everything,
+        "job-index": index,
+        "job-global-index": before + index,
+        "job-key": hashlib.sha1(f"{meta['namespace']}/{name}".encode()).hexdigest(),
+        "group-name": "default",
+        "group-replicas": everything,
+        "job-group-index": before + index,
+        "restart-attempt": jobset["status"]["restarts"],
+    }
+    leader = spec.get("coordinator")
+    if leader:
+        where = f"{leader.get('jobIndex', 0)}-{leader.get('podIndex', 0)}"
+        values["coordinator"] = f"{meta['name']}-{leader['replicatedJob']}-{where}.{spec['network']['subdomain']}"
+    return {o.JOBSET + key: str(value) for key, value in values.items()}
+
+
+def _create_job(tx: Transaction, jobset: Obj, replicated: Obj, index: int) -> None:
+    meta = jobset["metadata"]
+    name = f"{meta['name']}-{replicated['name']}-{index}"
+    labels = _labels(jobset, replicated, index, name)
+    template = replicated["template"].get("metadata", {})
+    annotations = {**template.get("annotations", {}), **labels}
+    topology = meta.get("annotations", {}).get(o.TOPOLOGY)
+    if topology:
+        annotations[o.TOPOLOGY] = topology
+    job: Obj = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": name,
+            "namespace": meta["namespace"],
+            "labels": {**template.get("labels", {}), **labels},
+            "annotations": annotations,
+            "ownerReferences": [o.owner_reference(jobset)],
+        },
+        "spec": {**copy.deepcopy(replicated["template"]["spec"]), "suspend": jobset["spec"].get("suspend", False)},
+        "status": {},
+    }
+    pod = job["spec"]["template"].setdefault("metadata", {})
+    pod["labels"] = {**pod.get("labels", {}), **labels}
+    pod["annotations"] = {**pod.get("annotations", {}), **annotations}
+    job["spec"]["template"]["spec"]["subdomain"] = jobset["spec"]["network"]["subdomain"]
+    tx.put(job)
+
+
+def _finish(tx: Transaction, jobset: Obj, kind: str, reason: str, message: str) -> None:
+    status = jobset["status"]
+    status["terminalState"] = kind
+    o.set_condition(jobset, kind, True, reason, message)
+    if o.is_true(jobset, _RESTARTING):
+        o.set_condition(jobset, _RESTARTING, False, f"JobSet{kind}", message)
+    tx.put(jobset)
+    tx.event(jobset, reason, message, warning=kind == "Failed")
+
+
+def _first_match(rules: list[Obj], failed: list[Obj]) -> tuple[Obj | None, Obj]:
+    """Return the first rule that matches a failed Job, and that Job; else no rule and the first failure."""
+    for rule in rules:
+        for job in failed:
+            why = failure(job)
+            patterns = rule.get("onJobFailureMessagePatterns", ())
+            targets = rule.get("targetReplicatedJobs", ())
+            if (
+                why["reason"] in rule.get("onJobFailureReasons", [why["reason"]])
+                and (not patterns or any(re.search(p, why["message"]) for p in patterns))
+                and (not targets or o.label(job, f"{o.JOBSET}replicatedjob-name") in targets)
+            ):
+                return rule, job
+    return None, failed[0]
+
+
+def failure(job: Obj) -> Obj:
+    """Return the condition that says why a Job fails, empty if it does not.
+
+    `FailureTarget` is enough: waiting for `Failed`, as JobSet does, would let the hosts of the other slices
+    run on until the last one of this slice has ended.
+    """
+    return next((c for c in job["status"].get("conditions", ()) if c["type"] in ("FailureTarget", "Failed")), {})
+
+
+def _fail_or_restart(tx: Transaction, jobset: Obj, failed: list[Obj]) -> None:
+    status, policy = jobset["status"], jobset["spec"].get("failurePolicy")
+    failed = sorted(failed, key=lambda job: str(failure(job)["lastTransitionTime"]))
+    rule, job = _first_match((policy or {}).get("rules", []), failed)
+    index = (policy or {}).get("rules", []).index(rule) if rule else 0
+    action = rule["action"] if rule else "RestartJobSet"
+    because = f"first failed job: {job['metadata']['name']}: {failure(job)['message']}"
+    if policy is None:
+        _finish(tx, jobset, "Failed", "FailedJobs", f"a job failed ({because})")
+    elif action == "FailJobSet":
+        _finish(tx, jobset, "Failed", "FailJobSetFailurePolicyAction", f"a failure policy rule ended it ({because})")
+    elif action == "RestartJobSet" and status["restartsCountTowardsMax"] >= policy.get("maxRestarts", 0):
+        _finish(tx, jobset, "Failed", "ReachedMaxRestarts", f"the limit of restarts is reached ({because})")
+    else:
+        status["restarts"] += 1
+        status["restartsCountTowardsMax"] += action == "RestartJobSet"
+        name = f"FailurePolicy_{rule.get('name', f'failurePolicyRule{index}')}" if rule else "DefaultFailurePolicy"
+        o.set_condition(jobset, _RESTARTING, True, name, f"restart {status['restarts']} ({because})")
+        tx.put(jobset)
+        tx.event(jobset, f"{action}FailurePolicyAction", f"restart {status['restarts']} ({because})", warning=True)
+
+
+def _succeeded(jobset: Obj, jobs: list[Obj]) -> bool:
+    policy = jobset["spec"]["successPolicy"]
+    targets = policy.get("targetReplicatedJobs") or [job["name"] for job in jobset["spec"]["replicatedJobs"]]
+    wanted = sum(job["replicas"] for job in jobset["spec"]["replicatedJobs"] if job["name"] in targets)
+    done = sum(o.label(j, f"{o.JOBSET}replicatedjob-name") in targets and o.is_true(j, "Complete") for j in jobs)
+    return done >= (wanted if policy["operator"] == "All" else 1)
+
+
+def _count(tx: Transaction, jobset: Obj, jobs: list[Obj]) -> None:
+    counts = []
+    for replicated in jobset["spec"]["replicatedJobs"]:
+        mine = [job for job in jobs if o.label(job, f"{o.JOBSET}replicatedjob-name") == replicated["name"]]
+        states = [job["status"] for job in mine]
+        hosts = replicated["template"]["spec"]["parallelism"]
+        done = [o.is_true(job, "Complete") for job in mine]
+        lit = [s.get("ready", 0) + s.get("succeeded", 0) >= hosts for s in states]
+        counts.append(
+            {
+                "name": replicated["name"],
+                "ready": sum(a and not b for a, b in zip(lit, done, strict=True)),
+                "succeeded": sum(done),
+                "failed": sum(bool(failure(job)) for job in mine),
+                "active": sum(s.get("active", 0) > 0 for s in states),
+                "suspended": sum(o.is_true(job, "Suspended") for job in mine),
+            }
+        )
+    jobset["status"]["replicatedJobsStatus"] = counts
+    up = all(
+        c["ready"] + c["succeeded"] == r["replicas"]
+        for c, r in zip(counts, jobset["spec"]["replicatedJobs"], strict=True)
+    )
+    if up and o.is_true(jobset, _RESTARTING):
+        o.set_condition(jobset, _RESTARTING, False, "JobsReady", "all hosts of the new attempt are running")
+    tx.put(jobset)
+
+
+def _suspend_or_resume(tx: Transaction, jobset: Obj, jobs: list[Obj]) -> None:
+    suspend = jobset["spec"].get("suspend", False)
+    leaving = any(o.is_terminating(pod) for job in jobs for pod in owned(tx, "Pod", job))
+    for job in jobs:
+        # A slice must not start anew beside hosts of its own that are still ending.
+        if job["spec"]["suspend"] != suspend and (suspend or not leaving):
+            job["spec"]["suspend"] = suspend
+            tx.put(job)
+    if suspend and o.set_condition(jobset, "Suspended", True, "SuspendedJobs", "jobset is suspended"):
+        tx.event(jobset, "SuspendedJobs", "jobset is suspended")
+    elif not suspend and o.is_true(jobset, "Suspended"):
+        o.set_condition(jobset, "Suspended", False, "ResumeJobs", "jobset is resumed")
+        tx.event(jobset, "ResumeJobs", "jobset is resumed")
+
+
+def _create_jobs(tx: Transaction, jobset: Obj) -> None:
+    """Create the Jobs of this attempt that may be created now."""
+    old = [job for job in owned(tx, "Job", jobset) if o.is_terminating(job)]
+    if old and jobset["spec"].get("failurePolicy", {}).get("restartStrategy") == "BlockingRecreate":
+        return
+    for replicated in jobset["spec"]["replicatedJobs"]:
+        for index in range(replicated["replicas"]):
+            name = f"{jobset['metadata']['name']}-{replicated['name']}-{index}"
+            if not tx.get("Job", jobset["metadata"]["namespace"], name):
+                _create_job(tx, jobset, replicated, index)
+
+
+def reconcile(tx: Transaction) -> None:
+    """Bring every JobSet one step further."""
+    for jobset in tx.list("JobSet"):
+        status = jobset.setdefault("status", {})
+        status.setdefault("restarts", 0)
+        status.setdefault("restartsCountTowardsMax", 0)
+        jobs = [job for job in owned(tx, "Job", jobset) if not o.is_terminating(job)]
+        failed = [job for job in jobs if failure(job)]
+        if not status.get("terminalState"):
+            if failed:
+                _fail_or_restart(tx, jobset, failed)
+            elif _succeeded(jobset, jobs):
+                _finish(tx, jobset, "Completed", "AllJobsCompleted", "jobset completed successfully")
+        if status.get("terminalState"):
+            _count(tx, jobset, jobs)
+            for job in jobs:
+                if not o.is_true(job, "Complete", "Failed", "FailureTarget"):
+                    delete_job(tx, job, why="the JobSet has ended")
+            ttl = jobset["spec"].get("ttlSecondsAfterFinished")
+            ended = o.condition(jobset, status["terminalState"])["lastTransitionTime"]
+            if ttl is not None and o.age(ended) >= ttl:
+                delete_jobset(tx, jobset)
+            continue
+        attempt = str(status["restarts"])
+        for job in jobs:
+            if o.label(job, f"{o.JOBSET}restart-attempt") != attempt:
+                delete_job(tx, job, why="the JobSet restarts")
+        _suspend_or_resume(tx, jobset, [job for job in jobs if not o.is_terminating(job)])
+        _create_jobs(tx, jobset)
+        _count(tx, jobset, [job for job in owned(tx, "Job", jobset) if not o.is_terminating(job)])

@@ -1,0 +1,154 @@
+"""What every controller here does with an object: owners, conditions, requests, times."""
+
+from __future__ import annotations
+
+import copy
+import os
+import time
+import uuid
+from datetime import UTC, datetime
+
+from xpk.api.base import Obj
+from xpk.model.errors import UsageError
+
+JOBSET = "jobset.sigs.k8s.io/"
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
+TOPOLOGY = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+INDEX = "batch.kubernetes.io/job-completion-index"
+TRACKING = "batch.kubernetes.io/job-tracking"
+ENDED = ("Succeeded", "Failed")
+_UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "k": 10**3, "M": 10**6, "G": 10**9}
+
+
+def now() -> str:
+    """Return the time in the form that Kubernetes writes."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def age(stamp: str) -> float:
+    """Return how many seconds ago a time was."""
+    return time.time() - datetime.fromisoformat(stamp).timestamp()
+
+
+def new_uid() -> str:
+    """Return a UID that sorts by time of creation, which times of whole seconds do not."""
+    ticks = time.time_ns() >> 2
+    value = (ticks >> 12) << 80 | 8 << 76 | (ticks & 0xFFF) << 64 | 2 << 62 | int.from_bytes(os.urandom(7))
+    return str(uuid.UUID(int=value))
+
+
+def label(obj: Obj, key: str) -> str:
+    """Return a label's value, or nothing."""
+    return str(obj["metadata"].get("labels", {}).get(key, ""))
+
+
+def full_name(obj: Obj) -> str:
+    """Return `namespace/name`."""
+    return f"{obj['metadata'].get('namespace', '')}/{obj['metadata']['name']}"
+
+
+def owner_reference(owner: Obj) -> Obj:
+    """Return the reference that makes `owner` the controller of another object."""
+    meta = owner["metadata"]
+    return {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": meta["name"],
+        "uid": meta["uid"],
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def owner_uid(obj: Obj) -> str:
+    """Return the UID of an object's controller, or nothing."""
+    return next((str(ref["uid"]) for ref in obj["metadata"].get("ownerReferences", ())), "")
+
+
+def condition(obj: Obj, kind: str) -> Obj:
+    """Return a condition, empty where there is none."""
+    found: list[Obj] = obj.get("status", {}).get("conditions", [])
+    return next((item for item in found if item["type"] == kind), {})
+
+
+def is_true(obj: Obj, *kinds: str) -> bool:
+    """Return whether one of these conditions holds."""
+    return any(condition(obj, kind).get("status") == "True" for kind in kinds)
+
+
+def set_condition(obj: Obj, kind: str, holds: bool, reason: str, message: str = "") -> bool:
+    """Set a condition; its time moves only with its status. Return whether the status changed."""
+    old = condition(obj, kind)
+    status = str(holds)
+    changed = old.get("status") != status
+    new = {"type": kind, "status": status, "reason": reason, "message": message}
+    new["lastTransitionTime"] = now() if changed else old["lastTransitionTime"]
+    conditions = obj.setdefault("status", {}).setdefault("conditions", [])
+    if old:
+        conditions[conditions.index(old)] = new
+    else:
+        conditions.append(new)
+    return changed
+
+
+def is_terminating(obj: Obj) -> bool:
+    """Return whether an object is on its way out."""
+    return "deletionTimestamp" in obj["metadata"]
+
+
+def has_ended(pod: Obj) -> bool:
+    """Return whether a pod's host has ended, or will never start."""
+    return pod.get("status", {}).get("phase") in ENDED
+
+
+def quantity(text: object) -> float:
+    """Return a Kubernetes quantity as a number. Raises UsageError."""
+    value = str(text)
+    try:
+        for unit, factor in _UNITS.items():
+            if value.endswith(unit):
+                return float(value[: -len(unit)]) * factor
+        return float(value[:-1]) / 1000 if value.endswith("m") else float(value)
+    except ValueError:
+        raise UsageError(f"'{value}' is not a quantity") from None
+
+
+def requests(pod_spec: Obj) -> dict[str, float]:
+    """Return what one pod asks for; a limit without a request is a request."""
+    found: dict[str, float] = {}
+    for container in pod_spec["containers"]:
+        resources = container.get("resources", {})
+        for name, amount in {**resources.get("limits", {}), **resources.get("requests", {})}.items():
+            found[name] = found.get(name, 0) + quantity(amount)
+    return found
+
+
+def merge_patch(target: object, patch: object) -> object:
+    """Return `target` changed by a JSON merge patch (RFC 7386)."""
+    if not isinstance(patch, dict):
+        return copy.deepcopy(patch)
+    merged = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = merge_patch(merged.get(key), value)
+    return merged
+
+
+def merge_applied(live: object, before: object, wanted: object) -> object:
+    """Return `live` with `wanted` made so and what only `before` asked for removed; lists are whole."""
+    if not isinstance(wanted, dict) or not isinstance(live, dict):
+        return copy.deepcopy(wanted)
+    old = before if isinstance(before, dict) else {}
+    merged = dict(live)
+    for key in old.keys() - wanted.keys():
+        kept = merge_applied(merged.get(key), old[key], {}) if isinstance(old[key], dict) else None
+        if kept:
+            merged[key] = kept
+        else:
+            merged.pop(key, None)
+    for key, value in wanted.items():
+        merged[key] = merge_applied(merged.get(key), old.get(key), value)
+    return merged

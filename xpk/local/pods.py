@@ -1,0 +1,241 @@
+"""Pods: put on nodes, kept in line with their hosts, evicted, and remembered when they are gone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from xpk.api.base import Obj
+from xpk.local import objects as o
+from xpk.local.jobset import delete_pod
+from xpk.local.process import Host
+from xpk.local.store import Transaction
+
+_FORMER_KEPT = 5  # attempts of each host whose logs are kept
+_ABSENT = Host()
+Plan = list[tuple[Obj, Obj]]  # pods and their nodes
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    """Sort `np-10` after `np-9`."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text) if part]
+
+
+def _address(node: Obj) -> str:
+    addresses = node.get("status", {}).get("addresses", ())
+    return next((str(a["address"]) for a in addresses if a["type"] == "InternalIP"), "127.0.0.1")
+
+
+class Placement:
+    """Who runs where, and where there is room."""
+
+    def __init__(self, tx: Transaction) -> None:
+        nodes = [n for n in tx.list("Node") if o.is_true(n, "Ready") and not n.get("spec", {}).get("unschedulable")]
+        nodes = [n for n in nodes if not _is_fenced(n)]
+        self.nodes = {n["metadata"]["name"]: n for n in sorted(nodes, key=lambda n: _natural(n["metadata"]["name"]))}
+        self.free = {
+            name: {k: o.quantity(v) for k, v in node.get("status", {}).get("allocatable", {}).items()}
+            for name, node in self.nodes.items()
+        }
+        self.load = dict.fromkeys(self.nodes, 0)
+        self.tenants: dict[str, set[str]] = {name: set() for name in self.nodes}
+        for pod in tx.list("Pod"):
+            if not o.has_ended(pod) and pod["spec"].get("nodeName") in self.nodes:
+                self.add(pod, pod["spec"]["nodeName"])
+
+    def add(self, pod: Obj, node: str, sign: int = 1) -> None:
+        """Count a pod on a node, or with -1 take it away again."""
+        for name, amount in o.requests(pod["spec"]).items():
+            self.free[node][name] = self.free[node].get(name, 0) - sign * amount
+        self.load[node] += sign
+        owner = o.owner_uid(pod)
+        self.tenants[node].add(owner) if sign > 0 else self.tenants[node].discard(owner)
+
+    def pools(self, pods: Sequence[Obj], fixed: str | None) -> list[list[str]]:
+        """Return the groups of nodes that may take all these pods of one Job."""
+        selector = pods[0]["spec"].get("nodeSelector", {}).items()
+        names = [name for name, n in self.nodes.items() if selector <= n["metadata"].get("labels", {}).items()]
+        topology = pods[0]["metadata"]["annotations"].get(o.TOPOLOGY)
+        if not topology:
+            return [names]
+        groups: dict[str, list[str]] = {}
+        for name, node in self.nodes.items():
+            groups.setdefault(o.label(node, topology), []).append(name)
+        mine = {o.owner_uid(pods[0])}
+        return [
+            [name for name in group if name in names]
+            for key, group in sorted(groups.items(), key=lambda item: _natural(item[0]))
+            if key and fixed in (None, key) and all(self.tenants[name] <= mine for name in group)
+        ]
+
+    def place(self, pods: Sequence[Obj], group: Sequence[str]) -> Plan | None:
+        """Put pods on the least busy nodes of a group that have room; None if they do not all fit."""
+        plan: Plan = []
+        for pod in pods:
+            needs = o.requests(pod["spec"]).items()
+            fitting = [n for n in group if all(self.free[n].get(k, 0) >= amount for k, amount in needs)]
+            if not fitting:
+                for placed, node in plan:
+                    self.add(placed, node["metadata"]["name"], -1)
+                return None
+            best = min(fitting, key=lambda name: self.load[name])
+            self.add(pod, best)
+            plan.append((pod, self.nodes[best]))
+        return plan
+
+
+def _is_fenced(node: Obj) -> bool:
+    return any(taint.get("effect") == "NoExecute" for taint in node.get("spec", {}).get("taints", ()))
+
+
+def by_jobset(tx: Transaction) -> dict[str, list[Obj]]:
+    """Return the pods of each JobSet, by its UID."""
+    found: dict[str, list[Obj]] = {}
+    for pod in tx.list("Pod"):
+        found.setdefault(o.label(pod, f"{o.JOBSET}jobset-uid"), []).append(pod)
+    return found
+
+
+def is_complete(tx: Transaction, jobset: Obj, pods: Sequence[Obj], *, bound: bool) -> bool:
+    """Return whether all hosts of the present attempt are there, or bound: names need addresses."""
+    attempt = str(jobset["status"].get("restarts", 0))
+    here = [
+        pod
+        for pod in pods
+        if not o.has_ended(pod) and not o.is_terminating(pod) and o.label(pod, f"{o.JOBSET}restart-attempt") == attempt
+    ]
+    replicated = jobset["spec"]["replicatedJobs"]
+    wanted = sum(job["replicas"] * job["template"]["spec"]["parallelism"] for job in replicated)
+    jobs = [
+        job for job in tx.list("Job", jobset["metadata"]["namespace"]) if o.owner_uid(job) == jobset["metadata"]["uid"]
+    ]
+    done = sum(job["status"].get("succeeded", 0) for job in jobs)
+    return len(here) + done >= wanted and (not bound or all("nodeName" in pod["spec"] for pod in here))
+
+
+def _bind(tx: Transaction) -> None:
+    """Put all waiting pods of a JobSet on nodes, or none of them."""
+    pods_of, placement = by_jobset(tx), None
+    for jobset in tx.list("JobSet"):
+        pods = pods_of.get(jobset["metadata"]["uid"], [])
+        waiting = [p for p in pods if "nodeName" not in p["spec"] and not o.has_ended(p) and not o.is_terminating(p)]
+        if not waiting or not is_complete(tx, jobset, pods, bound=False):
+            continue
+        placement = placement or Placement(tx)
+        jobs: dict[str, list[Obj]] = {}
+        for pod in sorted(waiting, key=lambda p: _natural(p["spec"]["hostname"])):
+            jobs.setdefault(o.owner_uid(pod), []).append(pod)
+        plan: Plan = []
+        for uid, mine in jobs.items():
+            homes = {
+                p["spec"]["nodeName"]
+                for p in pods
+                if o.owner_uid(p) == uid and not o.has_ended(p) and "nodeName" in p["spec"]
+            }
+            topology = mine[0]["metadata"]["annotations"].get(o.TOPOLOGY, "")
+            fixed = next((o.label(placement.nodes[n], topology) for n in homes if n in placement.nodes), None)
+            part = next(filter(None, (placement.place(mine, group) for group in placement.pools(mine, fixed))), None)
+            if part is None:
+                break
+            plan += part
+        else:
+            _write_plan(tx, plan)
+            continue
+        for placed, node in plan:
+            placement.add(placed, node["metadata"]["name"], -1)
+        for pod in waiting:
+            message = f"0/{len(placement.nodes)} nodes are available for all hosts of this JobSet at once"
+            if o.set_condition(pod, "PodScheduled", False, "Unschedulable", message):
+                tx.event(pod, "FailedScheduling", message, warning=True)
+            tx.put(pod)
+
+
+def _write_plan(tx: Transaction, plan: Plan) -> None:
+    for pod, node in plan:
+        pod["spec"]["nodeName"] = node["metadata"]["name"]
+        pod["status"] |= {"podIP": _address(node), "hostIP": _address(node), "startTime": o.now()}
+        o.set_condition(pod, "PodScheduled", True, "Scheduled")
+        _set_container(pod, {"waiting": {"reason": "ContainerCreating"}})
+        tx.put(pod)
+
+
+def _set_container(pod: Obj, state: Obj, pid: int | None = None) -> None:
+    container, running = pod["spec"]["containers"][0], "running" in state
+    old = (pod["status"].get("containerStatuses") or [{}])[0]
+    identity = f"process://{pid}" if pid else old.get("containerID", "")
+    if "terminated" in state and identity:
+        state["terminated"]["containerID"] = identity
+    status = {
+        **{"name": container["name"], "image": container.get("image", ""), "restartCount": 0, "state": state},
+        **{"ready": running, "started": running},
+    }
+    pod["status"]["containerStatuses"] = [{**status, **({"containerID": identity} if identity else {})}]
+    o.set_condition(pod, "Ready", running, "" if running else "ContainersNotReady")
+
+
+def _end(tx: Transaction, pod: Obj, facts: Obj) -> None:
+    code = facts["exitCode"]
+    reason = facts.get("reason") or ("Error" if code else "Completed")
+    keys = ("exitCode", "signal", "message", "startedAt", "finishedAt")
+    terminated = {key: facts[key] for key in keys if key in facts} | {"reason": reason}
+    _set_container(pod, {"terminated": terminated}, facts.get("pid"))
+    pod["status"]["phase"] = "Failed" if code else "Succeeded"
+    o.set_condition(pod, "Ready", False, "PodFailed" if code else "PodCompleted")
+    if tx.put(pod) and code:
+        name = f" ({facts['message']})" if "message" in facts else ""
+        tx.event(pod, "Failed", f"The host ended with exit code {code}{name}", warning=not o.is_terminating(pod))
+
+
+def observe(tx: Transaction, hosts: Mapping[str, Host]) -> None:
+    """Write into pods what became of their hosts."""
+    for pod in tx.list("Pod"):
+        host = hosts.get(pod["metadata"]["uid"], _ABSENT)
+        if o.has_ended(pod):
+            continue
+        if host.state == "ended":
+            _end(tx, pod, host.facts)
+        elif host.state == "running" and pod["status"]["phase"] == "Pending":
+            _set_container(pod, {"running": {"startedAt": host.facts["startedAt"]}}, host.facts["pid"])
+            pod["status"]["phase"] = "Running"
+            tx.put(pod)
+            tx.event(pod, "Started", f"Started the host as process {host.facts['pid']}")
+
+
+def _evict(tx: Transaction, pod: Obj, nodes: Mapping[str, Obj]) -> None:
+    name = pod["spec"].get("nodeName")
+    node = nodes.get(name)
+    if name is None or o.is_true(pod, "DisruptionTarget") or (node and not _is_fenced(node)):
+        return
+    reason = "DeletionByTaintManager" if node else "DeletionByPodGC"
+    message = f"node {name} has a NoExecute taint" if node else f"node {name} no longer exists"
+    o.set_condition(pod, "DisruptionTarget", True, reason, message)
+    tx.event(pod, "Evicted", message, warning=True)
+    delete_pod(tx, pod)
+
+
+def _remember(tx: Transaction, pod: Obj) -> None:
+    """Keep a pod's last state, and so its log; drop the oldest of the same host."""
+    hostname = pod["spec"]["hostname"]
+    same = [f for f in tx.list("FormerPod", pod["metadata"]["namespace"]) if f["spec"]["hostname"] == hostname]
+    for old in sorted(same, key=lambda f: str(f["metadata"]["uid"]))[: len(same) + 1 - _FORMER_KEPT]:
+        tx.remove(old)
+    tx.remember({**pod, "kind": "FormerPod"})
+
+
+def reconcile(tx: Transaction, hosts: Mapping[str, Host]) -> None:
+    """Evict, bind, and let go of pods whose hosts have ended."""
+    nodes = {node["metadata"]["name"]: node for node in tx.list("Node")}
+    jobsets = {jobset["metadata"]["uid"] for jobset in tx.list("JobSet")}
+    for pod in tx.list("Pod"):
+        if not o.has_ended(pod):
+            _evict(tx, pod, nodes)
+        if not o.is_terminating(pod):
+            continue
+        if not o.has_ended(pod) and hosts.get(pod["metadata"]["uid"], _ABSENT).state == "absent":
+            pod["status"]["phase"] = "Failed"  # it never started
+            tx.put(pod)
+        if o.has_ended(pod) and not pod["metadata"].get("finalizers"):
+            tx.remove(pod)
+            if o.label(pod, f"{o.JOBSET}jobset-uid") in jobsets and pod["status"].get("containerStatuses"):
+                _remember(tx, pod)
+    _bind(tx)

@@ -1,0 +1,172 @@
+"""The daemon's side of a host: its folder tells what became of it, its supervisor is told what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from xpk.api.base import Obj
+from xpk.local import shim
+from xpk.local.environment import MARK
+
+BELL = "bell"
+PODS = "pods"
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What became of a host.
+
+    `absent`: never asked for; `prepared`: asked for, but no supervisor runs; `lost`: its supervisor died.
+    """
+
+    state: Literal["absent", "prepared", "starting", "running", "ended", "lost"] = "absent"
+    facts: Obj = field(default_factory=dict)
+
+
+def _read(path: Path) -> Obj:
+    try:
+        found: Obj = json.loads(path.read_text(encoding="utf-8"))
+        return found
+    except FileNotFoundError:
+        return {}
+
+
+@contextlib.contextmanager
+def locked(path: Path, how: int = fcntl.LOCK_EX) -> Iterator[int | None]:
+    """Take a lock for the block and give its descriptor, or None where somebody else holds it."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(fd, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield None
+        else:
+            yield fd
+    finally:
+        os.close(fd)
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether somebody holds a lock. A lock is released by death; a pid may be another's by then."""
+    if not path.exists():
+        return False
+    with locked(path, fcntl.LOCK_SH) as fd:  # shared: two who ask must not see each other
+        return fd is None
+
+
+def observe(folder: Path) -> Host:
+    """Return what became of the host of a pod's folder."""
+    if not (folder / "spec.json").exists():
+        return Host()
+    # Whether the supervisor lives is asked first: it may end between the two questions.
+    alive = is_locked(folder / "lock")
+    end = _read(folder / "exit.json")
+    if end:
+        return Host("ended", end)
+    start = _read(folder / "start.json")
+    if alive:
+        return Host("running" if "pid" in start else "starting", start)
+    return Host("lost" if start else "prepared", start)
+
+
+def launch(folder: Path, spec: Obj, bell: Path) -> subprocess.Popen[bytes]:
+    """Start the supervisor of a host. A second one for the same folder would find the lock and leave."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    shim.write(str(folder), "spec.json", {**spec, "bell": str(bell)})
+    os.chmod(folder / "spec.json", 0o600)
+    return subprocess.Popen(
+        [sys.executable, "-S", "-E", "-s", shim.__file__, str(folder)],
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        cwd="/",
+    )
+
+
+def tell(lock: Path, number: signal.Signals) -> bool:
+    """Send a signal to whoever holds a lock and wrote its pid there; return whether it was sent."""
+    with contextlib.suppress(OSError, ValueError):
+        pidfd = os.pidfd_open(int(lock.read_text(encoding="ascii")))
+        try:
+            if is_locked(lock):
+                signal.pidfd_send_signal(pidfd, number)
+                return True
+        finally:
+            os.close(pidfd)
+    return False
+
+
+def terminate(folder: Path, grace: float) -> None:
+    """Ask a host to end; kill it once its time is over. To be called again until it has ended."""
+    asked = folder / "terminated"
+    if not asked.exists() and (grace <= 0 or tell(folder / "lock", signal.SIGTERM)):
+        asked.touch()
+    if asked.exists() and time.time() - asked.stat().st_mtime >= grace:
+        tell(folder / "lock", signal.SIGUSR1)
+
+
+def bury(folder: Path, reason: str, message: str) -> None:
+    """Record the end of a host whose supervisor is gone or never came, and make sure that it is true."""
+    with locked(folder / "lock") as fd:
+        if fd is not None and not (folder / "exit.json").exists():
+            kill_strays(folder)
+            started = _read(folder / "start.json").get("startedAt", shim.stamp())
+            end = {"exitCode": 137, "reason": reason, "message": message}
+            shim.write(str(folder), "exit.json", {**end, "startedAt": started, "finishedAt": shim.stamp()})
+
+
+def strays(folder: Path) -> list[int]:
+    """Return the processes that were started for a pod's folder, found by their environment."""
+    mark, found = f"{MARK}={folder}".encode(), []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+    return found
+
+
+def kill_strays(folder: Path) -> None:
+    """Kill what a dead supervisor left: only the host itself dies with it."""
+    for pid in strays(folder):
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def stop_all(cluster: Path, grace: float) -> None:
+    """End every host of a cluster, whatever its store says."""
+    folders = [path for path in (cluster / PODS).glob("*") if path.is_dir()]
+    deadline = time.monotonic() + grace
+    while True:
+        left = [path for path in folders if is_locked(path / "lock")]
+        for folder in left:
+            terminate(folder, grace if time.monotonic() < deadline else 0)
+        if not left:
+            break
+        time.sleep(0.02)
+    for folder in folders:
+        if (folder / "start.json").exists() and not (folder / "exit.json").exists():
+            kill_strays(folder)
+
+
+def sweep(cluster: Path, wanted: set[str]) -> None:
+    """Remove the folders of pods that nobody knows any more."""
+    for folder in (cluster / PODS).glob("*"):
+        if folder.name not in wanted and not is_locked(folder / "lock"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def ring(cluster: Path) -> None:
+    """Wake the daemon of a cluster up, if it runs."""
+    shim.ring(str(cluster / BELL))

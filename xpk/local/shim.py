@@ -1,0 +1,250 @@
+"""The supervisor of one host: `python -S -E -s shim.py POD_FOLDER`.
+
+It is the host's parent, so hosts outlive the daemon. It imports nothing of xpk and little of the standard
+library, because a restart of the workload waits for it to start. What it leaves in the folder is all that the
+daemon knows about the host: `lock` (held while this runs), `start.json`, `log` and `exit.json`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterable
+
+_PDEATHSIG, _CHILD_SUBREAPER = 1, 36
+_LONGEST = 16 * 1024
+_DRAIN_SECONDS = 2.0
+_LOCK_TRIES = 20
+_prctl = ctypes.CDLL(None).prctl
+
+
+def stamp() -> str:
+    """Return the time in nanoseconds, as container logs have it."""
+    seconds, rest = divmod(time.time_ns(), 10**9)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{rest:09d}Z"
+
+
+def write(folder: str, name: str, content: object) -> None:
+    """Write a file that is either whole or not there."""
+    path = os.path.join(folder, name)
+    with open(f"{path}.new", "w", encoding="utf-8") as file:
+        json.dump(content, file)
+    os.replace(f"{path}.new", path)
+
+
+class Log:
+    """Copies the host's output, line by line, into one file with times."""
+
+    def __init__(self, path: str) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._rest: dict[bytes, bytes] = {b"stdout": b"", b"stderr": b""}
+
+    def _write(self, stream: bytes, lines: Iterable[tuple[bytes, bytes]]) -> None:
+        head = b"%s %s " % (stamp().encode(), stream)
+        data = b"".join(head + tag + b" " + line + b"\n" for tag, line in lines)
+        while data:
+            data = data[os.write(self._file, data) :]
+
+    def add(self, stream: bytes, data: bytes) -> None:
+        """Take what was read; an unfinished line waits for its end unless it is long."""
+        *lines, rest = (self._rest[stream] + data).split(b"\n")
+        parts = [part for line in lines for part in _parts(line)]
+        while len(rest) > _LONGEST:
+            parts.append((b"P", rest[:_LONGEST]))
+            rest = rest[_LONGEST:]
+        self._rest[stream] = rest
+        self._write(stream, parts)
+
+    def end(self) -> None:
+        """Write what had no line end."""
+        for stream, rest in self._rest.items():
+            if rest:
+                self._write(stream, [(b"F", rest)])
+
+    def say(self, text: str) -> None:
+        """Write a line of the supervisor's own."""
+        self._write(b"stderr", [(b"F", text.encode())])
+
+
+def _parts(line: bytes) -> Iterable[tuple[bytes, bytes]]:
+    while len(line) > _LONGEST:
+        yield b"P", line[:_LONGEST]
+        line = line[_LONGEST:]
+    yield b"F", line
+
+
+def _become_host(spec: dict[str, object], out: int, err: int, report: int, parent: int) -> None:
+    """Turn this forked process into the host. Returns only by failing: then says why through `report`."""
+    os.setpgid(0, 0)
+    _prctl(_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(137)
+    for number in (signal.SIGPIPE, signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.set_wakeup_fd(-1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    command, code = [str(part) for part in spec["command"]], 128  # type: ignore[attr-defined]
+    try:
+        os.chdir(str(spec["folder"]))
+        code = 127
+        os.execvpe(command[0], command, dict(spec["environment"]))  # type: ignore[call-overload]
+    except OSError as error:
+        what = f"cannot use the working folder '{spec['folder']}'" if code == 128 else f"cannot run '{command[0]}'"
+        os.write(report, f"{what}: {error.strerror}".encode())
+        os._exit(code)
+
+
+def _spawn(spec: dict[str, object]) -> tuple[int, dict[int, bytes], str]:
+    """Start the host; return its pid, its outputs and why it could not start, if so."""
+    out, err, report = os.pipe(), os.pipe(), os.pipe()
+    parent, pid = os.getpid(), os.fork()
+    if not pid:
+        try:
+            _become_host(spec, out[1], err[1], report[1], parent)
+        finally:
+            os._exit(128)
+    for end in (out[1], err[1], report[1]):
+        os.close(end)
+    with contextlib.suppress(OSError):  # both sides set it, so neither has to wait for the other
+        os.setpgid(pid, pid)
+    problem = os.read(report[0], 4096).decode()  # end of file as soon as exec has worked
+    return pid, {out[0]: b"stdout", err[0]: b"stderr"}, problem
+
+
+def _kill_rest(group: int) -> None:
+    """Kill what the host left behind: its group, and orphans that were given to us."""
+    with contextlib.suppress(OSError):
+        os.killpg(group, signal.SIGKILL)
+    while True:
+        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
+            orphans = [int(pid) for pid in file.read().split()]
+        for pid in orphans:
+            os.kill(pid, signal.SIGKILL)
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
+class Supervisor:
+    """Watches one running host until it has ended."""
+
+    def __init__(self, pid: int, outputs: dict[int, bytes], log: Log, wake: int) -> None:
+        self._pid, self._outputs, self._log, self._wake = pid, outputs, log, wake
+        self.asked: list[int] = []
+        self.status: int | None = None
+
+    def deliver(self) -> None:
+        """Pass signals on to the host's group."""
+        while self.asked:
+            number = self.asked.pop(0)
+            with contextlib.suppress(OSError):
+                os.killpg(self._pid, signal.SIGKILL if number == signal.SIGUSR1 else number)
+
+    def reap(self) -> None:
+        """Collect children that have ended; adopted ones too."""
+        with contextlib.suppress(ChildProcessError):
+            while self.status is None:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if not pid:
+                    return
+                if pid == self._pid:
+                    self.status = os.waitstatus_to_exitcode(status)
+
+    def copy(self, timeout: float | None) -> bool:
+        """Copy output until none is ready; return whether any was."""
+        ready = select.select([*self._outputs, self._wake], [], [], timeout)[0]
+        if self._wake in ready:
+            os.read(self._wake, 512)
+        for fd in set(ready) & self._outputs.keys():
+            data = os.read(fd, 65536)
+            if data:
+                self._log.add(self._outputs[fd], data)
+            else:
+                del self._outputs[fd]
+                os.close(fd)
+        return bool(ready)
+
+    def run(self) -> int:
+        """Return the host's exit status, negative for a signal, once nothing of it is left."""
+        while self.status is None:
+            self.deliver()
+            self.reap()
+            if self.status is None:
+                self.copy(None)
+        _kill_rest(self._pid)
+        deadline = time.monotonic() + _DRAIN_SECONDS
+        while self._outputs and time.monotonic() < deadline and self.copy(0.1):
+            pass
+        self._log.end()
+        return self.status
+
+
+def _lock(folder: str) -> bool:
+    """Take the folder's lock for the life of this process; no host ever starts twice."""
+    fd = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    for _ in range(_LOCK_TRIES):  # whoever asks whether we live holds it for a moment
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        time.sleep(0.01)
+    else:
+        return False
+    os.truncate(fd, 0)
+    os.write(fd, str(os.getpid()).encode())
+    return not any(os.path.exists(os.path.join(folder, name)) for name in ("start.json", "exit.json"))
+
+
+def main(folder: str) -> int:
+    """Run the host of the pod in `folder` to its end."""
+    early: list[int] = []
+    wake, alarm = os.pipe()
+    os.set_blocking(alarm, False)
+    signal.set_wakeup_fd(alarm, warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, lambda number, _frame: early.append(number))
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    if not _lock(folder):
+        return 1
+    _prctl(_CHILD_SUBREAPER, 1)
+    with open(os.path.join(folder, "spec.json"), encoding="utf-8") as file:
+        spec = json.load(file)
+    log = Log(os.path.join(folder, "log"))
+    started = stamp()
+    write(folder, "start.json", {"startedAt": started})  # from here on, a host may have run
+    pid, outputs, problem = _spawn(spec)
+    write(folder, "start.json", {"startedAt": started, "pid": pid})
+    ring(str(spec["bell"]))
+    supervisor = Supervisor(pid, outputs, log, wake)
+    supervisor.asked = early
+    code = supervisor.run()
+    end: dict[str, object] = {"exitCode": code if code >= 0 else 128 - code, "startedAt": started}
+    if code < 0:
+        end["signal"] = -code
+    if problem:
+        log.say(problem)
+        end |= {"reason": "StartError", "message": problem}
+    write(folder, "exit.json", {**end, "finishedAt": stamp()})
+    ring(str(spec["bell"]))
+    return 0
+
+
+def ring(bell: str) -> None:
+    """Wake the daemon up, if there is one."""
+    with contextlib.suppress(OSError):
+        fd = os.open(bell, os.O_WRONLY | os.O_NONBLOCK)
+        os.write(fd, b"!")
+        os.close(fd)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
