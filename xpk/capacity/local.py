@@ -175,6 +175,7 @@ class LocalProvider:
 
     def _build_steps(self, spec: ClusterSpec) -> list[Step]:
         network = self._network(spec.name)
+
         def make() -> None:
             create_cluster(self._root / spec.name)
 

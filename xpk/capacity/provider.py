@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.metadata import entry_points
-from typing import Protocol
+from functools import cache
+from typing import TYPE_CHECKING, Protocol
 
 from xpk.api.base import ObjectApi
 from xpk.capacity.plan import Plan
 from xpk.model.errors import NotFoundError, UsageError
 from xpk.model.specs import ClusterSpec, Target
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 # Known without installed metadata, so that a bare checkout works too; others come from the entry point group.
 _BUILT_IN = {"local": "xpk.capacity.local:LocalProvider"}
@@ -77,7 +80,7 @@ class Provider(Protocol):
 
 def provider_names() -> list[str]:
     """Return the names that `--provider` takes."""
-    return sorted({*_BUILT_IN, *(point.name for point in entry_points(group=_GROUP))})
+    return sorted({*_BUILT_IN, *_plugins()})
 
 
 def load_provider(name: str) -> Provider:
@@ -86,12 +89,19 @@ def load_provider(name: str) -> Provider:
         module, _, attribute = _BUILT_IN[name].partition(":")
         factory = getattr(__import__(module, fromlist=[attribute]), attribute)
     else:
-        found = [point for point in entry_points(group=_GROUP) if point.name == name]
-        if not found:
+        if name not in _plugins():
             raise UsageError(f"unknown provider '{name}'", hint=f"choose from {', '.join(provider_names())}")
-        factory = found[0].load()
+        factory = _plugins()[name].load()
     provider: Provider = factory()
     return provider
+
+
+@cache
+def _plugins() -> dict[str, EntryPoint]:
+    """Return the providers that other packages bring."""
+    from importlib.metadata import entry_points  # costs as much as the rest of a short command
+
+    return {point.name: point for point in entry_points(group=_GROUP) if point.name not in _BUILT_IN}
 
 
 def provider_of(cluster: str, preferred: str | None = None) -> Provider:

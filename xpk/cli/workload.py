@@ -25,7 +25,7 @@ from xpk.cli.output import Console, interactive
 from xpk.cli.upstream import WorkloadCommand
 from xpk.cli.workload_create import create
 from xpk.jobs import logs as logging
-from xpk.jobs import manage, observe, output, reporting
+from xpk.jobs import manage, observe, output
 from xpk.model.errors import UsageError
 from xpk.model.status import Phase, WorkloadStatus
 
@@ -244,6 +244,8 @@ def report(
     output: str | None,
 ) -> None:
     """Write a page on a run: loss, goodput, restarts and what every host did when."""
+    from xpk.jobs import reporting  # brings the charts and jinja2, which no other command needs
+
     place, chosen, console = the_cluster(cluster), the_name("workload", name, name_flag), console.choosing(output)
     found = observe.find(provider_of(place).connect(place), chosen, namespace)
     account = reporting.account(found, place, kill_time=kill_time)

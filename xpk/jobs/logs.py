@@ -74,16 +74,14 @@ def follow_logs(api: ObjectApi, name: str, namespace: str, wanted: Wanted) -> It
 
 def _pods(api: ObjectApi, name: str, namespace: str, wanted: Wanted, *, previous: bool) -> list[Obj]:
     status = find(api, name, namespace)
-    pods = api.list("Pod", namespace, _selector(name)) + api.former_pods(namespace, _selector(name))
-    attempts = sorted({_attempt(pod) for pod in pods}, reverse=True)
-    if previous:
-        attempts = attempts[1:]
-        if not attempts:
-            raise NotFoundError(
-                f"no log of an attempt before the newest one of '{name}' is kept",
-                hint=f"`xpk workload logs {name}` shows the newest",
-            )
-    chosen = [pod for pod in pods if attempts and _attempt(pod) == attempts[0]]
+    pods = api.former_pods(namespace, _selector(name)) + api.list("Pod", namespace, _selector(name))
+    newest, before = _by_age(pods)
+    if previous and not before:
+        raise NotFoundError(
+            f"no log of an attempt before the newest one of '{name}' is kept",
+            hint=f"`xpk workload logs {name}` shows the newest",
+        )
+    chosen = before if previous else newest
     found = _matching(chosen, wanted)
     if not found and (wanted.slice is not None or wanted.host is not None):
         there = ", ".join(sorted({"s{}/h{}".format(*host_key(pod)) for pod in chosen})) or "none yet"
@@ -93,6 +91,25 @@ def _pods(api: ObjectApi, name: str, namespace: str, wanted: Wanted, *, previous
             f"no host of '{name}' has started: {status.reason}", hint=f"`xpk workload status {name}` says why"
         )
     return found
+
+
+def _by_age(pods: list[Obj]) -> tuple[list[Obj], list[Obj]]:
+    """Return each host's newest pod, if it is of the newest attempt, and the one before it.
+
+    A suspended workload resumes with the attempt that it had, so its pods differ by age alone.
+    """
+    latest = max((_attempt(pod) for pod in pods), default=0)
+    newest: dict[tuple[int, int], Obj] = {}
+    before: dict[tuple[int, int], Obj] = {}
+    for pod in sorted(pods, key=lambda pod: (_attempt(pod), pod["metadata"]["creationTimestamp"])):
+        key = host_key(pod)
+        if key in newest:
+            before[key] = newest.pop(key)
+        if _attempt(pod) == latest:
+            newest[key] = pod
+        else:
+            before[key] = pod
+    return list(newest.values()), list(before.values())
 
 
 def _matching(pods: list[Obj], wanted: Wanted) -> list[Obj]:

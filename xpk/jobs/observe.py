@@ -112,7 +112,8 @@ def _phase(jobset: Obj, workload: Obj | None, hosts: tuple[HostStatus, ...], siz
     if workload and _condition(workload, "Admitted").get("status") != "True":
         return Phase.QUEUED, _waiting(workload)
     if jobset["spec"].get("suspend"):
-        return Phase.QUEUED if workload else Phase.SUSPENDED, "not started yet"
+        queued = "kueue.x-k8s.io/queue-name" in jobset["metadata"].get("labels", {})
+        return (Phase.QUEUED, "waiting for the queue") if queued else (Phase.SUSPENDED, "not started yet")
     running = sum(host.phase == "Running" for host in hosts)
     done = sum(host.phase == "Succeeded" for host in hosts)
     if running + done == size:

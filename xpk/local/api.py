@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from xpk.api.base import Applied, Change, LogLine, Obj
+from xpk.api.base import Applied, Change, LogLine, Obj, Objs
 from xpk.api.kinds import KINDS
 from xpk.local import logs, process, starter
 from xpk.local import objects as o
@@ -78,9 +78,7 @@ class LocalApi:
         with Store(self._folder) as store, store.transaction(write=False) as tx:
             return _existing(tx, kind, name, namespace)
 
-    def list(
-        self, kind: str, namespace: str | None = "default", selector: Mapping[str, str] | None = None
-    ) -> list[Obj]:
+    def list(self, kind: str, namespace: str | None = "default", selector: Mapping[str, str] | None = None) -> Objs:
         """Return the objects of a kind by name; `namespace=None` means all namespaces."""
         where = _namespace(kind, namespace)
         if kind in ("JobSet", "Pod", "Workload"):
@@ -131,9 +129,8 @@ class LocalApi:
         end = None if timeout is None else time.monotonic() + timeout
         with Store(self._folder) as store:
             for _, change, obj in _follow(store, kind, end):
-                if obj["metadata"].get("namespace", "") in (where, "" if where is None else where) or where is None:
-                    if _selected(obj, selector):
-                        yield change, obj
+                if where in (None, obj["metadata"].get("namespace", "")) and _selected(obj, selector):
+                    yield change, obj
 
     def logs(
         self, pod: Obj, *, follow: bool = False, since: datetime | None = None, tail: int | None = None
@@ -144,7 +141,7 @@ class LocalApi:
         folder = self._folder / process.PODS / pod["metadata"]["uid"]
         yield from logs.read(folder, follow=follow, since=since, tail=tail)
 
-    def former_pods(self, namespace: str, selector: Mapping[str, str]) -> list[Obj]:
+    def former_pods(self, namespace: str, selector: Mapping[str, str]) -> Objs:
         """Return the last state of pods that are gone, the oldest first."""
         with Store(self._folder) as store, store.transaction(write=False) as tx:
             found = [obj | {"kind": "Pod"} for obj in tx.list("FormerPod", namespace) if _selected(obj, selector)]
@@ -156,14 +153,18 @@ def _follow(store: Store, kind: str, end: float | None) -> Iterator[tuple[int, C
     known: dict[str, Obj] = {}
     revision: int | None = None
     while True:
-        changes = None if revision is None else store.changes(kind, revision)
+        changes: list[tuple[int, Change, Obj]] | None = None
+        if revision is not None:
+            changes = store.changes(kind, revision)
         if changes is None:
             with store.transaction(write=False) as tx:
                 present = {obj["metadata"]["uid"]: obj for obj in tx.list(kind)}
                 revision = store.revision()
             gone = [obj for uid, obj in known.items() if uid not in present]
-            changes = [(revision, "DELETED", obj) for obj in gone]
-            changes += [(revision, "MODIFIED" if uid in known else "ADDED", obj) for uid, obj in present.items()]
+            changes = [
+                *((revision, "DELETED", obj) for obj in gone),
+                *((revision, "MODIFIED" if uid in known else "ADDED", obj) for uid, obj in present.items()),
+            ]
         for revision, change, obj in changes:
             known[obj["metadata"]["uid"]] = obj
             if change == "DELETED":

@@ -101,9 +101,11 @@ class Daemon:
                 self._reap(uid)
             elif o.is_terminating(pod):
                 process.terminate(self._pod_folder(uid), pod["metadata"]["deletionGracePeriodSeconds"])
-            elif startable and "nodeName" in pod["spec"] and uid not in self._shims:
-                if self._hosts.get(uid, Host()).state in ("absent", "prepared"):
-                    self._launch(pod, addresses)
+            elif startable and self._is_unborn(uid) and "nodeName" in pod["spec"]:
+                self._launch(pod, addresses)
+
+    def _is_unborn(self, uid: str) -> bool:
+        return uid not in self._shims and self._hosts.get(uid, Host()).state in ("absent", "prepared")
 
     def _launch(self, pod: Obj, addresses: dict[str, str]) -> None:
         uid = pod["metadata"]["uid"]

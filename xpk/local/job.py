@@ -45,12 +45,9 @@ def _matches(rule: Obj, pod: Obj) -> bool:
     codes = rule.get("onExitCodes")
     container = pod["spec"]["containers"][0]["name"]
     if codes:
-        code = _terminated(pod).get("exitCode", 0)
-        return (
-            code != 0
-            and codes.get("containerName", container) == container
-            and (code in codes["values"]) == (codes["operator"] == "In")
-        )
+        code = int(_terminated(pod).get("exitCode", 0))
+        named = codes.get("containerName", container) == container
+        return code != 0 and named and (code in codes["values"]) == (codes["operator"] == "In")
     wanted = rule.get("onPodConditions", ())
     return any(o.condition(pod, w["type"]).get("status") == w.get("status", "True") for w in wanted)
 

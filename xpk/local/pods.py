@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from xpk.api.base import Obj
 from xpk.local import objects as o
-from xpk.local.jobset import delete_pod
+from xpk.local.jobset import delete_pod, owned
 from xpk.local.process import Host
 from xpk.local.store import Transaction
 
@@ -106,10 +106,7 @@ def is_complete(tx: Transaction, jobset: Obj, pods: Sequence[Obj], *, bound: boo
     ]
     replicated = jobset["spec"]["replicatedJobs"]
     wanted = sum(job["replicas"] * job["template"]["spec"]["parallelism"] for job in replicated)
-    jobs = [
-        job for job in tx.list("Job", jobset["metadata"]["namespace"]) if o.owner_uid(job) == jobset["metadata"]["uid"]
-    ]
-    done = sum(job["status"].get("succeeded", 0) for job in jobs)
+    done = sum(job["status"].get("succeeded", 0) for job in owned(tx, "Job", jobset))
     return len(here) + done >= wanted and (not bound or all("nodeName" in pod["spec"] for pod in here))
 
 
@@ -127,11 +124,8 @@ def _bind(tx: Transaction) -> None:
             jobs.setdefault(o.owner_uid(pod), []).append(pod)
         plan: Plan = []
         for uid, mine in jobs.items():
-            homes = {
-                p["spec"]["nodeName"]
-                for p in pods
-                if o.owner_uid(p) == uid and not o.has_ended(p) and "nodeName" in p["spec"]
-            }
+            brothers = [p for p in pods if o.owner_uid(p) == uid and not o.has_ended(p)]
+            homes = {p["spec"]["nodeName"] for p in brothers if "nodeName" in p["spec"]}
             topology = mine[0]["metadata"]["annotations"].get(o.TOPOLOGY, "")
             fixed = next((o.label(placement.nodes[n], topology) for n in homes if n in placement.nodes), None)
             part = next(filter(None, (placement.place(mine, group) for group in placement.pools(mine, fixed))), None)

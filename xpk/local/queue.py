@@ -230,7 +230,7 @@ def _usable(node: Obj, labels: Mapping[str, str]) -> bool:
 def _schedule(tx: Transaction, queue: Obj, mine: dict[str, tuple[Obj, Obj]], others: list[Claim]) -> None:
     """Run one round for a ClusterQueue; `mine` maps a workload's UID to its JobSet and itself."""
     groups = queue["spec"].get("resourceGroups", [])
-    flavor = groups[0]["flavors"][0] if groups else {"name": "", "resources": []}
+    flavor: Obj = groups[0]["flavors"][0] if groups else {"name": "", "resources": []}
     nominal = {r["name"]: int(o.quantity(r["nominalQuota"])) for r in flavor["resources"]}
     found = tx.get("ResourceFlavor", "", flavor["name"])
     labels = found["spec"].get("nodeLabels", {}) if found else {}
@@ -284,7 +284,8 @@ def _why_not(
             )
         if lacking[name] > 0:
             return f"{who}insufficient unused quota for {name} in flavor {flavor}, {lacking[name]} more needed"
-    return f"{who}{needs.get(POOLS, 0)} usable node pools needed in flavor {flavor}, {pools} exist, {lacking.get(POOLS, 0)} more needed"
+    wanted = f"{needs.get(POOLS, 0)} of {pools} usable node pools requested"
+    return f"{who}insufficient free node pools in flavor {flavor}, {wanted}, {lacking.get(POOLS, 0)} more needed"
 
 
 def _status(queue: Obj, workloads: Sequence[Obj], nominal: Sequence[Obj]) -> None:

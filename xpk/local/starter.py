@@ -22,14 +22,16 @@ _STOP_SECONDS = 10.0
 def fingerprint(workloads: str) -> str:
     """Return what must be the same for a running daemon to be of use."""
     newest = max(path.stat().st_mtime_ns for path in Path(__file__).parent.glob("*.py"))
-    return f"{xpk.__version__} {newest} {workloads}"
+    return f"{xpk.__version__} {newest}\n{workloads}"
 
 
 def ensure(folder: Path, workloads: str) -> None:
     """Make sure that the cluster's daemon runs, and that it is of this version. Its hosts run on."""
+    info = folder / INFO
+    recorded = info.read_text(encoding="utf-8") if info.exists() else ""
+    workloads = workloads or recorded.partition("\n")[2]  # who has no opinion keeps what is there
     if process.is_locked(folder / LOCK):
-        info = folder / INFO
-        if not info.exists() or info.read_text(encoding="utf-8") == fingerprint(workloads):
+        if recorded == fingerprint(workloads):
             process.ring(folder)
             return
         stop(folder)
@@ -40,9 +42,8 @@ def ensure(folder: Path, workloads: str) -> None:
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", env=environment, check=False
         )
     if done.returncode:
-        raise XpkError(
-            f"the local control plane did not start (exit code {done.returncode})", hint=f"see {folder / LOG}"
-        )
+        problem = f"the local control plane did not start (exit code {done.returncode})"
+        raise XpkError(problem, hint=f"see {folder / LOG}")
 
 
 def stop(folder: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -121,12 +120,17 @@ def _tpu_shapes(family: str, row: Mapping[str, Any]) -> Iterator[SliceShape]:
 def _topologies(row: Mapping[str, Any]) -> list[str]:
     """Return the topologies of a family, smallest first and, among equals, the most cubic first."""
     found = {tuple(_sides(topology)) for topology in row["topologies"]}
-    most = row.get("cubes", 0)
-    for sides in itertools.product(range(1, most + 1), repeat=3):
-        if math.prod(sides) <= most and (not row["ordered"] or list(sides) == sorted(sides)):
-            found.add(tuple(side * _CUBE for side in sides))
+    found.update(_boxes(row["cubes"], ordered=row["ordered"]) if "cubes" in row else ())
     ordered = sorted(found, key=lambda sides: (math.prod(sides), max(sides), list(sides)))
     return ["x".join(map(str, sides)) for sides in ordered]
+
+
+def _boxes(most: int, *, ordered: bool) -> Iterator[tuple[int, ...]]:
+    """Yield the boxes, in chips, of at most `most` cubes."""
+    for a in range(1, most + 1):
+        for b in range(a if ordered else 1, most // a + 1):
+            for c in range(b if ordered else 1, most // (a * b) + 1):
+                yield a * _CUBE, b * _CUBE, c * _CUBE
 
 
 def _sides(topology: str) -> list[int]:

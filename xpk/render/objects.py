@@ -11,14 +11,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jinja2
 import yaml
 
 from xpk.model import names
 from xpk.model.specs import ClusterSpec, WorkloadSpec
 from xpk.render.resources import manifests_dir
+
+if TYPE_CHECKING:
+    import jinja2
 
 COORDINATOR_PORT = 8476  # JAX's default on TPU pods
 MEGASCALE_PORT = 8080  # the DCN transport's default on GKE
@@ -136,6 +138,8 @@ def _render(template: str, **values: Any) -> list[dict[str, Any]]:
 
 @cache
 def _environment() -> jinja2.Environment:
+    import jinja2  # only commands that create something need it
+
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(manifests_dir()),
         undefined=jinja2.StrictUndefined,
