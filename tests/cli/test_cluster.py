@@ -1,0 +1,130 @@
+"""`xpk cluster` on the local provider."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Xpk
+
+CREATE = ("cluster", "create", "dev", "--tpu-type", "v5litepod-8", "--num-slices", "2")
+
+
+def test_create_describe_list_delete(xpk: Xpk, state: Path) -> None:
+    assert xpk(*CREATE).code == 0
+    info = xpk("cluster", "describe", "dev", "-o", "json").data
+    assert (info["num_slices"], info["hosts_per_slice"], info["chips"], info["state"]) == (2, 2, 16, "Ready")
+    assert [item["node_pool"] for item in info["slices"]] == ["dev-np-0", "dev-np-1"]
+    assert xpk("cluster", "list", "-o", "name").out == "dev\n"
+    assert xpk("cluster", "delete", "dev", "--yes").code == 0
+    assert xpk("cluster", "list", "-o", "json").data == []
+    assert list((state / "clusters").iterdir()) == []
+
+
+def test_creating_again_changes_nothing(dev: Xpk) -> None:
+    before = dev("cluster", "describe", "dev", "-o", "json").data
+    again = dev(*CREATE)
+    assert again.code == 0 and "nothing to do" in again.err
+    assert dev("cluster", "describe", "dev", "-o", "json").data == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "difference"),
+    [
+        (("--tpu-type", "v5litepod-8", "--num-slices", "3"), "2 slices (asked for 3)"),
+        (("--tpu-type", "v5p-8", "--num-slices", "2"), "type v5litepod-8 (asked for v5p-8)"),
+    ],
+)
+def test_another_shape_is_a_conflict_that_shows_the_difference(
+    dev: Xpk, arguments: tuple[str, ...], difference: str
+) -> None:
+    outcome = dev("cluster", "create", "dev", *arguments)
+    assert outcome.code == 4 and difference in outcome.err and "next:" in outcome.err
+
+
+def test_a_dry_run_creates_nothing(xpk: Xpk, state: Path) -> None:
+    outcome = xpk(*CREATE, "--dry-run")
+    assert outcome.code == 0 and "4. set up queue" in outcome.out
+    assert not state.exists()
+    assert xpk(*CREATE, "--dry-run", "-o", "json").data["steps"]
+
+
+def test_an_interrupted_create_is_finished_by_the_next(xpk: Xpk, monkeypatch: pytest.MonkeyPatch) -> None:
+    from xpk.capacity.local import LocalProvider
+    from xpk.model.accelerators import find_shape
+    from xpk.model.specs import ClusterSpec
+
+    plan = LocalProvider().plan_create(ClusterSpec(name="dev", shape=find_shape("v5litepod-8"), num_slices=2))
+    for steps_taken in range(len(plan.steps)):
+        for step in plan.steps[:steps_taken]:
+            step.act()
+        assert xpk(*CREATE).code == 0
+        assert xpk("cluster", "describe", "dev", "-o", "json").data["num_slices"] == 2
+        assert xpk("cluster", "delete", "dev", "--yes").code == 0
+
+
+def test_resize_both_ways(dev: Xpk) -> None:
+    for num_slices in ("3", "1", "2"):
+        assert dev("cluster", "resize", "dev", "--num-slices", num_slices).code == 0
+        info = dev("cluster", "describe", "dev", "-o", "json").data
+        assert len(info["slices"]) == int(num_slices)
+    assert "nothing to do" in dev("cluster", "resize", "dev", "--num-slices", "2").err
+
+
+def test_slices_in_use_do_not_go_unless_forced(dev: Xpk) -> None:
+    assert dev("workload", "create", "busy", "--num-slices", "2", "--command", "sleep 60").code == 0
+    dev("workload", "wait", "busy", "--timeout", "1")
+    refused = dev("cluster", "resize", "dev", "--num-slices", "1")
+    assert refused.code == 4 and "busy runs on them" in refused.err
+    kept = dev("cluster", "delete", "dev", "--yes")
+    assert kept.code == 4 and "busy" in kept.err
+    assert dev("cluster", "delete", "dev", "--force").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("create", "dev"), 2, "which accelerator type?"),
+        (("create", "--tpu-type", "v5litepod-8"), 2, "which cluster?"),
+        (("create", "dev", "--tpu-type", "v5lite-8"), 2, "unknown accelerator type 'v5lite-8'"),
+        (("create", "Dev", "--tpu-type", "v5litepod-8"), 2, "is not a DNS label"),
+        (("create", "dev", "--tpu-type", "v5litepod-8", "--num-slices", "0"), 2, "0 slices cannot be had"),
+        (("create", "dev", "--tpu-type", "v5litepod-8", "--num-slices", "256"), 2, "at most 255 slices"),
+        (("create", "dev", "--tpu-type", "v5p-12288"), 2, "of 254 hosts"),
+        (("create", "dev", "--tpu-type", "v5litepod-8", "--provider", "moon"), 2, "unknown provider 'moon'"),
+        (("create", "dev", "--tpu-type", "v5litepod-8", "--spot", "--zone=us-x"), 2, "--zone is not supported"),
+        (("describe", "nope"), 3, "there is no cluster 'nope'"),
+        (("delete", "nope", "--yes"), 3, "there is no cluster 'nope'"),
+        (("resize", "nope", "--num-slices", "2"), 3, "there is no cluster 'nope'"),
+    ],
+)
+def test_bad_input_is_one_line_with_a_hint_and_creates_nothing(
+    xpk: Xpk, state: Path, arguments: tuple[str, ...], code: int, says: str
+) -> None:
+    outcome = xpk("cluster", *arguments)
+    assert outcome.code == code and says in outcome.err and "  next: " in outcome.err
+    assert "Traceback" not in outcome.err and outcome.out == ""
+    assert not state.exists()
+
+
+def test_deleting_what_is_not_there_can_be_fine(xpk: Xpk) -> None:
+    assert xpk("cluster", "delete", "nope", "--ignore-not-found").code == 0
+
+
+def test_a_state_folder_that_cannot_be_written(xpk: Xpk, state: Path) -> None:
+    state.write_text("a file where the folder should be")
+    outcome = xpk(*CREATE)
+    assert outcome.code == 1 and str(state) in outcome.err and "XPK_STATE_DIR" in outcome.err
+    assert len(outcome.err.strip().splitlines()) <= 3
+
+
+def test_a_damaged_store_is_named_and_can_be_deleted(dev: Xpk, state: Path) -> None:
+    for file in (state / "clusters" / "dev").glob("store.db*"):
+        file.unlink()
+    (state / "clusters" / "dev" / "store.db").write_bytes(b"not a database, not at all" * 100)
+    outcome = dev("workload", "list", "--cluster", "dev")
+    assert outcome.code == 1 and "damaged" in outcome.err and "cluster delete dev" in outcome.err
+    assert dev("cluster", "list").code == 0
+    assert dev("cluster", "delete", "dev", "--provider", "local", "--force").code == 0
+    assert dev("cluster", "list", "-o", "json").data == []

@@ -1,0 +1,235 @@
+"""`xpk workload` on the local provider: real processes, real queue."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cli.conftest import Xpk
+
+
+def until(xpk: Xpk, name: str, condition: Any, seconds: float = 30) -> dict[str, Any]:
+    """Return the workload's description once it fulfils a condition."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found: dict[str, Any] = xpk("workload", "describe", name, "-o", "json").data
+        if condition(found):
+            return found
+        assert time.monotonic() < deadline, found["phase"]
+        time.sleep(0.05)
+
+
+def is_running(found: dict[str, Any]) -> bool:
+    return found["phase"] == "Running"
+
+
+def test_from_create_to_delete(dev: Xpk) -> None:
+    created = dev(
+        "workload", "create", "hello", "--num-slices", "2", "--command", "echo $MEGASCALE_SLICE_ID/$TPU_WORKER_ID"
+    )
+    assert created.code == 0
+    assert dev("workload", "wait", "hello", "--timeout", "30").code == 0
+    lines = dev("workload", "logs", "hello").out.splitlines()
+    assert sorted(lines) == [f"s{s}/h{h} │ {s}/{h}" for s in (0, 1) for h in (0, 1)]
+    assert dev("workload", "logs", "hello", "--slice", "1", "--host", "0", "--no-prefix").out == "1/0\n"
+    assert dev("workload", "logs", "hello", "--grep", "^0/").out.count("\n") == 2
+    (listed,) = dev("workload", "list", "-o", "json").data
+    assert (listed["phase"], listed["num_slices"], listed["hosts_per_slice"]) == ("Succeeded", 2, 2)
+    assert dev("workload", "delete", "hello").code == 0
+    assert dev("workload", "list", "-o", "json").data == []
+
+
+def test_a_dry_run_prints_what_create_applies_and_creates_nothing(dev: Xpk) -> None:
+    create = ("workload", "create", "hello", "--command", "true", "--env", "A=1")
+    (manifest,) = yaml.safe_load_all(dev(*create, "--dry-run").out)
+    assert manifest["kind"] == "JobSet"
+    assert dev("workload", "list", "-o", "json").data == []
+    assert dev(*create).code == 0
+    from xpk.capacity.local import LocalProvider
+
+    stored = LocalProvider().connect("dev").get("JobSet", "hello")
+    assert stored["spec"]["replicatedJobs"] == manifest["spec"]["replicatedJobs"]
+
+
+VALUES = ["two words", "quo\"te's", "line\nbreak", "{{ x }}", "a: b", "$(A) $$ $HOME `x`", "ünï 😀", "", " lead", "#no"]
+
+
+def test_values_arrive_unchanged(dev: Xpk, tmp_path: Path) -> None:
+    flags = [part for index, value in enumerate(VALUES) for part in ("--env", f"V{index}={value}")]
+    program = "import json, os; json.dump({k: v for k, v in os.environ.items() if k[0] == 'V'}, open('env.json', 'w'))"
+    (tmp_path / "dump.py").write_text(program)
+    assert (
+        dev("workload", "create", "env", "--command", "if [ $TPU_WORKER_ID = 0 ]; then python dump.py; fi", *flags).code
+        == 0
+    )
+    assert dev("workload", "wait", "env", "--timeout", "30").code == 0
+    arrived = json.loads((tmp_path / "env.json").read_text())
+    assert [arrived[f"V{index}"] for index in range(len(VALUES))] == VALUES
+
+
+def test_environment_files(dev: Xpk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FROM_SHELL", "shell's")
+    (tmp_path / "env").write_text("# ours\nONE=1\nFROM_SHELL\nTWO=a=b\n")
+    dev(
+        "workload",
+        "create",
+        "env",
+        "--env-file",
+        "env",
+        "--env",
+        "ONE=uno",
+        "--command",
+        'echo "$ONE $FROM_SHELL $TWO"',
+    )
+    dev("workload", "wait", "env", "--timeout", "30")
+    assert dev("workload", "logs", "env", "--host", "0", "--no-prefix").out == "uno shell's a=b\n"
+
+
+def test_exit_codes_of_wait(dev: Xpk) -> None:
+    dev("workload", "create", "bad", "--command", "echo oh no; exit 3")
+    failed = dev("workload", "wait", "bad", "--timeout", "30")
+    assert failed.code == 8 and "exit code 3" in failed.err and "xpk workload logs bad" in failed.err
+    dev("workload", "create", "slow", "--command", "sleep 60")
+    late = dev("workload", "wait", "slow", "--timeout", "0.5")
+    assert late.code == 124 and "after 0.5 s" in late.err
+    assert dev("workload", "wait", "none").code == 3
+
+
+def test_a_killed_host_restarts_the_workload(dev: Xpk) -> None:
+    command = "echo attempt $XPK_RESTART_ATTEMPT; if [ $XPK_RESTART_ATTEMPT = 0 ]; then sleep 60; fi"
+    dev("workload", "create", "phoenix", "--num-slices", "2", "--max-restarts", "1", "--command", command)
+    hosts = until(dev, "phoenix", is_running)["hosts"]
+    os.kill(next(host["pid"] for host in hosts if (host["slice"], host["host"]) == (1, 1)), signal.SIGKILL)
+    assert dev("workload", "wait", "phoenix", "--timeout", "30").code == 0
+    found = dev("workload", "describe", "phoenix", "-o", "json").data
+    assert found["restarts"] == found["restarts_counted"] == 1 and len(found["restart_history"]) == 1
+    assert "attempt 1" in dev("workload", "logs", "phoenix").out
+    previous = dev("workload", "logs", "phoenix", "--previous").out
+    assert previous.count("attempt 0") == 4 and "attempt 1" not in previous
+
+
+def test_follow_goes_on_over_a_restart(dev: Xpk) -> None:
+    command = "echo attempt $XPK_RESTART_ATTEMPT; sleep 0.5; exit $((1 - XPK_RESTART_ATTEMPT))"
+    dev("workload", "create", "twice", "--max-restarts", "1", "--command", command)
+    followed = dev("workload", "logs", "twice", "-f", "--host", "0")
+    assert followed.code == 0
+    assert followed.out.splitlines() == ["s0/h0 │ attempt 0", "s0/h0 │ attempt 1"]
+
+
+def test_priority_preempts_and_the_preempted_one_comes_back(dev: Xpk) -> None:
+    dev("workload", "create", "small", "--num-slices", "2", "--priority", "low", "--command", "sleep 60")
+    until(dev, "small", is_running)
+    dev("workload", "create", "urgent", "--num-slices", "1", "--priority", "high", "--command", "sleep 1")
+    queued = until(dev, "small", lambda found: found["phase"] == "Queued")
+    assert queued["position"] == 1 and "preempt" in queued["reason"].lower()
+    assert "position" in dev("workload", "status", "small").out
+    assert dev("workload", "wait", "urgent", "--timeout", "30").code == 0
+    assert until(dev, "small", is_running)["restarts"] == 0
+
+
+def test_the_queue_says_who_is_ahead(dev: Xpk) -> None:
+    for name in ("first", "second", "third"):
+        dev("workload", "create", name, "--num-slices", "2", "--command", "sleep 60")
+    found = until(dev, "third", lambda found: found["position"] == 2)
+    assert found["ahead"] == ["second"] and "insufficient unused quota" in found["reason"]
+
+
+def test_suspend_and_resume(dev: Xpk) -> None:
+    dev("workload", "create", "nap", "--command", "sleep 60")
+    until(dev, "nap", is_running)
+    assert dev("workload", "suspend", "nap").code == 0
+    until(dev, "nap", lambda found: found["phase"] == "Suspended" and not found["hosts"])
+    assert dev("workload", "resume", "nap").code == 0
+    until(dev, "nap", is_running)
+
+
+def test_interrupting_create_wait_detaches(dev: Xpk) -> None:
+    timer = threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    outcome = dev("workload", "create", "long", "--command", "sleep 60", "--wait")
+    timer.join()
+    assert outcome.code == 130
+    assert "detached" in outcome.err and "xpk workload wait long --cluster dev" in outcome.err
+    assert dev("workload", "status", "long", "-o", "json").data["phase"] in ("Starting", "Running")
+
+
+def test_the_output_of_an_earlier_run_is_neither_lost_nor_continued_by_accident(dev: Xpk) -> None:
+    create = (
+        "workload",
+        "create",
+        "run",
+        "--wait",
+        "--timeout",
+        "30",
+        "--command",
+        "mkdir -p $XPK_OUTPUT_DIR; touch $XPK_OUTPUT_DIR/x",
+    )
+    assert dev(*create).code == 0
+    assert dev("workload", "delete", "run").code == 0
+    refused = dev(*create)
+    assert refused.code == 4 and "--resume" in refused.err and "--fresh" in refused.err
+    assert dev(*create, "--resume").code == 0
+    dev("workload", "delete", "run")
+    assert dev(*create, "--fresh").code == 0
+    output = Path(dev("workload", "status", "run", "-o", "json").data["output_dir"])
+    assert len(list(output.parent.glob("run.*"))) == 1
+    assert dev("workload", "delete", "run", "--with-output").code == 0
+    assert not output.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("Bad_Name", "--command", "true"), 2, "is not a DNS label"),
+        (("a-name-that-is-too-long-for-it", "--command", "true"), 2, "6 characters too long"),
+        (("w", "--num-slices", "0", "--command", "true"), 2, "0 slices cannot be had"),
+        (("w", "--num-slices", "3", "--command", "true"), 5, "use --num-slices 2"),
+        (("w", "--tpu-type", "v5p-8", "--command", "true"), 2, "has slices of type v5litepod-8"),
+        (("w", "--command", "true", "--env", "NOEQ"), 2, "has no '='"),
+        (("w", "--command", "true", "--env-file", "nope"), 2, "cannot read --env-file nope"),
+        (("w", "--command", "true", "--env", "XPK_WORKLOAD=x"), 2, "is set by xpk"),
+        (("w", "--command", "true", "--priority", "urgent"), 2, "unknown priority"),
+        (("w", "--command", "true", "--max-restarts", "-1"), 2, "cannot be negative"),
+        (("w", "--command", "true", "--fatal-exit-codes", "x"), 2, "not a list of codes"),
+        (("w", "--command", "true", "--timeout", "soon", "--wait"), 2, "is not a time"),
+        (("w", "--command", ""), 2, "--command is empty"),
+        (("w", "--command", "true", "--", "--config", "tiny"), 2, "exclude each other"),
+        (("w", "--command", "true", "--restart-on-exit-codes", "1-3"), 2, "--fatal-exit-codes"),
+        (("w", "--command", "true", "--cluster", "nope"), 3, "there is no cluster 'nope'"),
+        (("w", "--", "--config", "huge"), 2, "huge"),
+        (("w", "--", "--set", "optim.learning_rat=1"), 2, "learning_rat"),
+        (("w", "--", "--set", "data.path=/no/such/folder"), 2, "/no/such/folder"),
+    ],
+)
+def test_bad_input_is_one_line_with_a_hint_and_creates_nothing(
+    dev: Xpk, arguments: tuple[str, ...], code: int, says: str
+) -> None:
+    outcome = dev("workload", "create", *arguments)
+    assert outcome.code == code and says in outcome.err and "  next: " in outcome.err, outcome.err
+    assert "Traceback" not in outcome.err and outcome.out == ""
+    assert dev("workload", "list", "--cluster", "dev", "-o", "json").data == []
+
+
+def test_a_name_that_is_taken(dev: Xpk) -> None:
+    create = ("workload", "create", "one", "--command", "sleep 60")
+    assert dev(*create).code == 0
+    same, other = dev(*create), dev(*create, "--max-restarts", "2")
+    assert same.code == other.code == 4
+    assert "with the same settings" in same.err and "failurePolicy.maxRestarts" in other.err
+
+
+def test_all_output_formats_keep_stdout_clean(dev: Xpk) -> None:
+    created = dev("workload", "create", "one", "--command", "sleep 60", "-o", "json")
+    assert created.data["name"] == "one"
+    assert yaml.safe_load(dev("workload", "list", "-o", "yaml").out)[0]["name"] == "one"
+    assert dev("workload", "list", "-o", "name").out == "one\n"
+    assert dev("-o", "json", "workload", "status", "one").data["name"] == "one"
+    assert "NAMESPACE" in dev("workload", "list", "-o", "wide").out
