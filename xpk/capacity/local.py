@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections import defaultdict
 from functools import partial
@@ -16,15 +17,16 @@ from xpk.capacity.provider import ClusterInfo, SliceInfo
 from xpk.local.cluster import create_cluster, delete_cluster, list_clusters, open_cluster
 from xpk.model import names
 from xpk.model.accelerators import NODEPOOL_LABEL, find_shape
-from xpk.model.errors import CapacityError, ConflictError, NotFoundError, UsageError, XpkError
+from xpk.model.errors import ConflictError, NotFoundError, UsageError, XpkError
 from xpk.model.specs import ClusterSpec, Target
 from xpk.render import render_queues
 from xpk.render.resources import workloads_dir
 
 TYPE_LABEL = "xpk.dev/accelerator-type"
-# Every host has a loopback address 127.<cluster>.<slice>.<host + 1> of its own, so that two workloads can
-# listen on one port. Below 16 is left to others who do the same.
-_FIRST_NETWORK, _LAST_NETWORK = 16, 239
+# Every host has a loopback address of its own, so that two workloads can listen on one port. A cluster begins
+# at a block of 254 that its folder's name is hashed to: whoever else emulates clusters on this machine, under
+# whatever state folder, is very likely elsewhere. 127.0 to 127.15 are left to others.
+_FIRST_BLOCK, _BLOCKS, _BLOCK_HOSTS = 16 * 256, 224 * 256, 254
 _MOST_SLICES, _MOST_HOSTS = 255, 254
 
 
@@ -76,9 +78,9 @@ class LocalProvider:
                 f"{len(going)} slices would go, and {', '.join(busy)} runs on them",
                 hint=f"`xpk workload delete {busy[0]} --cluster {name}`, or --force to end it",
             )
-        api, network = self.connect(name), self._network(name)
+        api = self.connect(name)
         # Quota never exceeds what there is: it grows after the slices and shrinks before them.
-        grow = [self._slice_step(spec, index, network) for index in range(have.num_slices, num_slices)]
+        grow = [self._slice_step(spec, index) for index in range(have.num_slices, num_slices)]
         shrink = [
             Step(f"remove slice {item.node_pool}", partial(_delete_all, api, "Node", item.hosts))
             for item in reversed(going)
@@ -174,21 +176,20 @@ class LocalProvider:
         return ClusterSpec(name=name, shape=shape, num_slices=num_slices) if complete else None
 
     def _build_steps(self, spec: ClusterSpec) -> list[Step]:
-        network = self._network(spec.name)
-
         def make() -> None:
             create_cluster(self._root / spec.name)
 
         create = Step(f"create the store of '{spec.name}'", make)
-        slices = [self._slice_step(spec, index, network) for index in range(spec.num_slices)]
+        slices = [self._slice_step(spec, index) for index in range(spec.num_slices)]
         # The queue comes last: with it the cluster is complete.
         return [create, *slices, self._queue_step(spec)]
 
-    def _slice_step(self, spec: ClusterSpec, index: int, network: int) -> Step:
+    def _slice_step(self, spec: ClusterSpec, index: int) -> Step:
         def act() -> None:
-            api = open_cluster(self._root / spec.name)
+            folder = self._root / spec.name
+            api = open_cluster(folder)
             for host in range(spec.shape.hosts):
-                api.apply(_node(spec, index, host, network))
+                api.apply(_node(spec, index, host, _address(folder, index * spec.shape.hosts + host)))
 
         pool = names.node_pool_name(spec.name, index)
         return Step(f"add slice {pool}: {spec.shape.hosts} x {spec.shape.machine_type}, {spec.shape.chips} chips", act)
@@ -201,25 +202,6 @@ class LocalProvider:
 
         quota = spec.num_slices * spec.shape.hosts * spec.shape.resource_per_host
         return Step(f"set up queue '{names.QUEUE}' with a quota of {quota} {spec.shape.resource}", act)
-
-    def _network(self, name: str) -> int:
-        """Return the second byte of a cluster's loopback addresses: its own, or the first free one."""
-        taken: set[int] = set()
-        for other in self.names():
-            try:
-                nodes = open_cluster(self._root / other).list("Node")
-            except XpkError:
-                continue  # a damaged neighbour must not keep others from being made
-            used = {int(node["status"]["addresses"][0]["address"].split(".")[1]) for node in nodes}
-            if other == name and used:
-                return used.pop()
-            taken |= used
-        free = set(range(_FIRST_NETWORK, _LAST_NETWORK + 1)) - taken
-        if not free:
-            raise CapacityError(
-                "this machine's loopback addresses are used up", hint="`xpk cluster list`, then delete one"
-            )
-        return min(free)
 
 
 def _check(spec: ClusterSpec) -> None:
@@ -249,7 +231,7 @@ def _difference(have: ClusterSpec, want: ClusterSpec) -> str:
     return ", ".join(parts)
 
 
-def _node(spec: ClusterSpec, slice_index: int, host: int, network: int) -> Obj:
+def _node(spec: ClusterSpec, slice_index: int, host: int, address: str) -> Obj:
     """Return a node as GKE would label it, at its own loopback address."""
     pool = names.node_pool_name(spec.name, slice_index)
     resources = {spec.shape.resource: str(spec.shape.resource_per_host)}
@@ -262,7 +244,7 @@ def _node(spec: ClusterSpec, slice_index: int, host: int, network: int) -> Obj:
     status: dict[str, Any] = {
         "capacity": resources,
         "allocatable": resources,
-        "addresses": [{"type": "InternalIP", "address": f"127.{network}.{slice_index}.{host + 1}"}],
+        "addresses": [{"type": "InternalIP", "address": address}],
         "conditions": [{"type": "Ready", "status": "True", "reason": "LocalProcess"}],
     }
     return {
@@ -272,6 +254,14 @@ def _node(spec: ClusterSpec, slice_index: int, host: int, network: int) -> Obj:
         "spec": {},
         "status": status,
     }
+
+
+def _address(folder: Path, index: int) -> str:
+    """Return the loopback address of a cluster's host."""
+    digest = hashlib.sha256(str(folder.absolute()).encode()).digest()
+    start = int.from_bytes(digest[:8], "big") % _BLOCKS
+    block = _FIRST_BLOCK + (start + index // _BLOCK_HOSTS) % _BLOCKS
+    return f"127.{block // 256}.{block % 256}.{index % _BLOCK_HOSTS + 1}"
 
 
 def _slice_info(pool: str, nodes: list[Obj], holders: dict[str | None, str | None]) -> SliceInfo:

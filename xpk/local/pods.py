@@ -211,7 +211,7 @@ def _remember(tx: Transaction, pod: Obj) -> None:
     """Keep a pod's last state, and so its log; drop the oldest of the same host."""
     hostname = pod["spec"]["hostname"]
     same = [f for f in tx.list("FormerPod", pod["metadata"]["namespace"]) if f["spec"]["hostname"] == hostname]
-    for old in sorted(same, key=lambda f: str(f["metadata"]["uid"]))[: len(same) + 1 - _FORMER_KEPT]:
+    for old in sorted(same, key=lambda f: str(f["metadata"]["uid"]))[: max(0, len(same) + 1 - _FORMER_KEPT)]:
         tx.remove(old)
     tx.remember({**pod, "kind": "FormerPod"})
 

@@ -141,7 +141,7 @@ class Transaction:
                 event |= {"count": event["count"] + 1, "lastTimestamp": now()}
                 self.put(event)
                 return
-        for event in sorted(mine, key=lambda e: str(e["metadata"]["uid"]))[: len(mine) + 1 - _EVENTS_KEPT]:
+        for event in sorted(mine, key=lambda e: str(e["metadata"]["uid"]))[: max(0, len(mine) + 1 - _EVENTS_KEPT)]:
             self.remove(event)
         name = f"{meta['name']}.{new_uid()[:18].replace('-', '')}"
         keys = ("kind", "apiVersion"), ("namespace", "name", "uid")
