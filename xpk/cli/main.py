@@ -72,7 +72,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except click.ClickException as error:
-        error.show()
+        context = getattr(error, "ctx", None)
+        click.echo(f"error: {error.format_message().rstrip('.')}", err=True)
+        click.echo(f"  next: `{context.command_path if context else 'xpk'} --help`", err=True)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)

@@ -353,7 +353,12 @@ def _recovery_parts(
         ("teardown", failed.end if told else None),
     ]
     for name in ("start", "init", "data", "restore", "compile"):
-        times = [event.time for event in events if event.attempt == after.number and event.name == name]
+        # Later ones belong to the run: an evaluation is compiled when the first one is due.
+        times = [
+            event.time
+            for event in events
+            if event.attempt == after.number and event.name == name and event.time <= until
+        ]
         marks.append((name, max(times, default=None)))
     marks.append(("first step", until))
     parts, at = [], since

@@ -212,27 +212,31 @@ def _attempt_spans(own: Sequence[Event], attempt: Attempt, lost_since: float | N
     def span(cause: Cause, begin: float, end: float) -> Span:
         return Span(cause=cause, attempt=attempt.number, begin=begin - origin, end=end - origin)
 
-    spans = [
-        span(_PHASES[event.name], event.time - event.seconds, event.time)
-        for event in own
-        if event.name in _PHASES and event.seconds is not None
-    ]
-    ready = [event.time for event in own if event.name in _PHASES]
-    if attempt.first_step is None or not ready:
+    first_step = float("inf") if attempt.first_step_time is None else attempt.first_step_time
+    on_the_way = [event for event in own if event.name in _PHASES and event.time <= first_step]
+    within = [event for event in own if event.name in (_PHASES | _WITHIN_STEPS) and event.time > first_step]
+    causes = _PHASES | _WITHIN_STEPS
+
+    def spans_of(events: Sequence[Event]) -> list[Span]:
+        return [
+            span(causes[event.name], event.time - event.seconds, event.time)
+            for event in events
+            if event.seconds is not None
+        ]
+
+    spans = spans_of(on_the_way)
+    if attempt.first_step is None or not on_the_way:
         return spans
     # A step is everybody's: as long as the job finished steps, so did this host, even if it logs few.
-    begin, end = max(ready), max([attempt.last_work, *(event.time for event in own if event.name == "save")])
+    begin = max(event.time for event in on_the_way)
+    end = max([attempt.last_work, *(event.time for event in own if event.name == "save")])
     lost = end if lost_since is None else min(max(lost_since, begin), end)
     spans += [span(Cause.STEPS, begin, lost)] if lost > begin else []
     spans += [span(Cause.LOST, lost, end)] if end > lost else []
     stayed = own[-1].time
     if own[-1].name in ("peer_lost", "fail") and stayed > end:
         spans.append(span(Cause.DOWN, end, stayed))
-    return spans + [
-        span(_WITHIN_STEPS[event.name], event.time - event.seconds, event.time)
-        for event in own
-        if event.name in _WITHIN_STEPS and event.seconds is not None
-    ]
+    return spans + spans_of(within)
 
 
 def _merged(found: Mapping[HostId, Life], slices: Sequence[int]) -> Life:

@@ -89,8 +89,7 @@ class Daemon:
         self._live = [pod for group in by_jobset.values() for pod in group if not o.has_ended(pod)]
         for uid, group in by_jobset.items():
             self._act(group, startable=uid in startable)
-        if tx.writes:
-            process.sweep(self._folder, known)
+        process.sweep(self._folder, known)
 
     def _act(self, group: list[Obj], *, startable: bool) -> None:
         """Start and stop hosts of one JobSet, as the store now says."""
@@ -153,10 +152,16 @@ class Daemon:
                 self._reap(uid)
 
     def close(self, lock: int) -> None:
-        """Give up the lock while nobody can write: whoever writes later sees that no daemon runs."""
-        with self._store.transaction():
-            os.close(lock)
+        """Give up the lock while nobody can write: whoever writes later sees that no daemon runs.
+
+        Who tells it to stop waits for the lock, and may remove the store then.
+        """
+        if not self.stopping:
+            with self._store.transaction():
+                os.close(lock)
         self._store.close()
+        if self.stopping:
+            os.close(lock)
 
 
 def main(folder: Path, workloads: str) -> int:

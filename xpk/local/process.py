@@ -146,18 +146,15 @@ def kill_strays(folder: Path) -> None:
 
 def stop_all(cluster: Path, grace: float) -> None:
     """End every host of a cluster, whatever its store says."""
-    folders = [path for path in (cluster / PODS).glob("*") if path.is_dir()]
+    left = {folder: Host() for folder in (cluster / PODS).glob("*")}
     deadline = time.monotonic() + grace
-    while True:
-        left = [path for path in folders if is_locked(path / "lock")]
-        for folder in left:
-            terminate(folder, grace if time.monotonic() < deadline else 0)
-        if not left:
-            break
+    while left := {folder: host for folder in left if (host := observe(folder)).state not in ("absent", "ended")}:
+        for folder, host in left.items():
+            if host.state in ("prepared", "lost"):
+                bury(folder, "Stopped", "the cluster was deleted")
+            else:
+                terminate(folder, grace if time.monotonic() < deadline else 0)
         time.sleep(0.02)
-    for folder in folders:
-        if (folder / "start.json").exists() and not (folder / "exit.json").exists():
-            kill_strays(folder)
 
 
 def sweep(cluster: Path, wanted: set[str]) -> None:

@@ -122,6 +122,8 @@ def _device_env(spec: WorkloadSpec) -> dict[str, str]:
             "JAX_PLATFORMS": "cpu",
             "JAX_NUM_CPU_DEVICES": str(spec.shape.chips_per_host),
             "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
+            # The other schedule starts independent collectives in a different order on each host: they deadlock.
+            "XLA_FLAGS": "--xla_cpu_enable_concurrency_optimized_scheduler=false",
         }
     return env
 
