@@ -4,7 +4,7 @@
 #   make e2e       drills with real processes: hosts, daemons and saves killed (about 10 minutes)
 #   make check     what CI checks first: format, lint, types, layers
 #   make format    let ruff fix what it can
-#   make golden    write the golden manifests anew after a wanted change of rendering
+#   make golden    write golden manifests and generated docs anew after a wanted change
 #   make install   put everything into .venv (every target above does it when needed)
 #   make clean     remove what the targets above made
 #
@@ -55,7 +55,7 @@ format: $(STAMP)
 	@$(BIN)/ruff format .
 
 golden: $(STAMP)
-	@XPK_UPDATE_GOLDEN=1 $(BIN)/python -m pytest tests/render --quiet
+	@XPK_UPDATE_GOLDEN=1 $(BIN)/python -m pytest tests/render tests/docs --quiet
 
 clean:
 	rm -rf $(VENV) demo-output dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -136,9 +136,11 @@ class LocalApi:
         self, pod: Obj, *, follow: bool = False, since: datetime | None = None, tail: int | None = None
     ) -> Iterator[LogLine]:
         """Yield a pod's log lines; with `follow`, until the pod has ended."""
-        if follow:
-            starter.ensure(self._folder, self._workloads)
         folder = self._folder / process.PODS / pod["metadata"]["uid"]
+        while follow and not folder.exists():
+            if pod["metadata"]["uid"] not in {each["metadata"]["uid"] for each in self.list("Pod", None)}:
+                return
+            time.sleep(_POLL_SECONDS)
         yield from logs.read(folder, follow=follow, since=since, tail=tail)
 
     def former_pods(self, namespace: str, selector: Mapping[str, str]) -> Objs:

@@ -17,7 +17,8 @@ _GRACE_SECONDS = 5.0
 def create_cluster(folder: Path, *, workloads: str | None = None) -> LocalApi:
     """Create the cluster of a folder, if there is none yet, and open it."""
     try:
-        (folder / process.PODS).mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (folder / process.PODS).mkdir(exist_ok=True)
         bell = folder / process.BELL
         if not bell.exists():
             os.mkfifo(bell, 0o600)

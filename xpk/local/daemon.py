@@ -23,6 +23,7 @@ from xpk.local import job, jobset, pods, process, queue
 from xpk.local import objects as o
 from xpk.local.environment import addresses_of, launch_spec
 from xpk.local.process import Host
+from xpk.local.shim import Log
 from xpk.local.starter import INFO, LOCK, LOG, fingerprint
 from xpk.local.store import Store
 from xpk.model.errors import XpkError
@@ -113,8 +114,8 @@ class Daemon:
             spec = launch_spec(pod, addresses, folder, self._workloads)
             self._shims[uid] = process.launch(folder, spec, self._folder / process.BELL)
         except (OSError, XpkError) as error:
-            _log.exception("cannot start %s", o.full_name(pod))
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            Log(str(folder / "log")).say(f"the host was not started: {error}")
             (folder / "spec.json").touch()
             process.bury(folder, "StartError", str(error))
 
@@ -174,11 +175,11 @@ def main(folder: Path, workloads: str) -> int:
         time.sleep(0.01)
     else:
         return 0
+    os.truncate(lock, 0)
+    (folder / INFO).write_text(fingerprint(workloads), encoding="utf-8")
     child = os.fork()
     if child:
-        os.truncate(lock, 0)
         os.write(lock, str(child).encode())
-        (folder / INFO).write_text(fingerprint(workloads), encoding="utf-8")
         return 0
     os.setsid()
     handler = logging.handlers.RotatingFileHandler(folder / LOG, maxBytes=4 << 20, backupCount=1)

@@ -75,10 +75,8 @@ def _labels(jobset: Obj, replicated: Obj, index: int, name: str) -> dict[str, st
         "job-group-index": before + index,
         "restart-attempt": jobset["status"]["restarts"],
     }
-    leader = spec.get("coordinator")
-    if leader:
-        where = f"{leader.get('jobIndex', 0)}-{leader.get('podIndex', 0)}"
-        values["coordinator"] = f"{meta['name']}-{leader['replicatedJob']}-{where}.{spec['network']['subdomain']}"
+    if "coordinator" in spec:
+        values["coordinator"] = o.coordinator_address(jobset)
     return {o.JOBSET + key: str(value) for key, value in values.items()}
 
 

@@ -72,6 +72,15 @@ def condition(obj: Obj, kind: str) -> Obj:
     return next((item for item in found if item["type"] == kind), {})
 
 
+def coordinator_address(jobset: Obj) -> str:
+    """Return the DNS name of a JobSet's coordinator, or nothing."""
+    leader, name = jobset["spec"].get("coordinator"), jobset["metadata"]["name"]
+    if not leader:
+        return ""
+    where = f"{leader['replicatedJob']}-{leader.get('jobIndex', 0)}-{leader.get('podIndex', 0)}"
+    return f"{name}-{where}.{jobset['spec']['network']['subdomain']}"
+
+
 def is_true(obj: Obj, *kinds: str) -> bool:
     """Return whether one of these conditions holds."""
     return any(condition(obj, kind).get("status") == "True" for kind in kinds)

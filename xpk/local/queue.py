@@ -181,8 +181,10 @@ def _sync(tx: Transaction, jobset: Obj, workload: Obj, alive: bool) -> None:
         if sum(job["ready"] + job["succeeded"] for job in jobs) == wanted:
             o.set_condition(workload, "PodsReady", True, "Started", "all hosts are running")
         else:
-            why_not = "WaitForRecovery" if o.condition(workload, "PodsReady") else "WaitForStart"
-            o.set_condition(workload, "PodsReady", False, why_not, "not all hosts are running")
+            old = o.condition(workload, "PodsReady")
+            ran = old.get("status") == "True" or old.get("reason") == "WaitForRecovery"
+            reason = "WaitForRecovery" if ran else "WaitForStart"
+            o.set_condition(workload, "PodsReady", False, reason, "not all hosts are running")
     tx.put(workload)
     run = o.is_true(workload, "QuotaReserved") and not o.is_true(workload, "Evicted")
     if not jobset.get("status", {}).get("terminalState") and jobset["spec"].get("suspend", False) is run:

@@ -17,6 +17,7 @@ LOCK = "daemon.lock"
 INFO = "daemon.version"
 LOG = "daemon.log"
 _STOP_SECONDS = 10.0
+_PATIENCE = 10
 
 
 def fingerprint(workloads: str) -> str:
@@ -28,13 +29,16 @@ def fingerprint(workloads: str) -> str:
 def ensure(folder: Path, workloads: str) -> None:
     """Make sure that the cluster's daemon runs, and that it is of this version. Its hosts run on."""
     info = folder / INFO
-    recorded = info.read_text(encoding="utf-8") if info.exists() else ""
-    workloads = workloads or recorded.partition("\n")[2]  # who has no opinion keeps what is there
-    if process.is_locked(folder / LOCK):
+    for _ in range(_PATIENCE):  # it may be starting, and have its lock but not have said so
+        recorded = info.read_text(encoding="utf-8") if info.exists() else ""
+        workloads = workloads or recorded.partition("\n")[2]  # who has no opinion keeps what is there
+        if not process.is_locked(folder / LOCK):
+            break
         if recorded == fingerprint(workloads):
             process.ring(folder)
             return
-        stop(folder)
+        time.sleep(0.02)
+    stop(folder)
     environment = {**os.environ, "PYTHONPATH": str(Path(xpk.__file__).parent.parent)}
     command = [sys.executable, "-m", "xpk.local.daemon", str(folder), workloads]
     with (folder / LOG).open("ab") as log:

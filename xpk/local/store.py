@@ -13,7 +13,7 @@ from xpk.local.objects import label, new_uid, now
 from xpk.model.errors import XpkError
 
 FILE = "store.db"
-_CHANGES_KEPT = 5000
+_CHANGES_KEPT = 2000
 _EVENTS_KEPT = 200
 _BUSY_SECONDS = 10
 _SCHEMA = """

@@ -8,7 +8,8 @@ from typing import Any
 
 from xpk.api.base import Obj
 from xpk.api.kinds import KINDS
-from xpk.local.objects import quantity
+from xpk.local.environment import is_field
+from xpk.local.objects import coordinator_address, quantity
 from xpk.model.errors import MissingToolError, UsageError
 
 _ANY = object()  # knowingly ignored, or free in form
@@ -103,6 +104,10 @@ def _check_pod(pod: Obj, path: str, problems: list[str]) -> None:
         return
     if not containers[0].get("command"):
         problems.append(f"{path}.containers[0].command is required: images are not looked at here")
+    for item in containers[0].get("env", ()):
+        field = item.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath", "metadata.name")
+        if not is_field(field):
+            problems.append(f"{path}.containers[0].env: the field {field} is not supported by the local control plane")
     for where in ("limits", "requests"):
         for name, amount in containers[0].get("resources", {}).get(where, {}).items():
             try:
@@ -137,6 +142,10 @@ def _check_jobset(obj: Obj, problems: list[str]) -> None:
         hosts = job["template"]["spec"]["parallelism"] if job["replicas"] else 0
         if leader.get("jobIndex", 0) >= job["replicas"] or leader.get("podIndex", 0) >= hosts:
             problems.append("JobSet.spec.coordinator names a pod that this JobSet does not have")
+        elif len(coordinator_address(obj)) > 63:
+            problems.append(
+                f"JobSet.metadata.name is too long: '{coordinator_address(obj)}' must fit into 63 characters"
+            )
     policy = spec.get("failurePolicy", {})
     targets = [*spec["successPolicy"].get("targetReplicatedJobs", ())]
     for rule in policy.get("rules", ()):

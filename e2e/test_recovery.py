@@ -1,0 +1,180 @@
+"""Recovery drills: whatever is killed, the losses after it are those of the undisturbed run, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.harness import Lab, Workload
+
+STEPS, INTERVAL = 24, 6
+TRAINER = [
+    "--config", "tiny", "--set", f"run.steps={STEPS}", "--set", f"checkpoint.every={INTERVAL}",
+    "--set", "run.eval_every=0", "--set", "run.log_every=4", "--set", "data.max_bytes=400000",
+    "--set", "data.global_batch=16", "--set", "model.seq_len=64", "--set", "model.layers=1",
+]  # fmt: skip
+SECONDS = 240.0
+
+
+def say(text: str) -> None:
+    """Tell what happens; pytest shows it when a drill fails."""
+    print(text, file=sys.stderr, flush=True)
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """A cluster of two slices with two hosts each."""
+    made = Lab(folder=tmp_path_factory.mktemp("lab"), cluster="drill", say=say)
+    made.prepare()
+    made.create_cluster("v5litepod-8", 2)
+    yield made
+    made.delete_cluster()
+
+
+def start(lab: Lab, name: str, *, max_restarts: int = 2, options: tuple[str, ...] = ()) -> Workload:
+    """Start the run that all drills share, under a name; programs are compiled once for all of them."""
+    cache = f"JAX_COMPILATION_CACHE_DIR={lab.folder / 'compile-cache'}"
+    size = ("--num-slices", "2", "--max-restarts", str(max_restarts), "--env", cache)
+    lab.xpk("workload", "create", name, "--cluster", lab.cluster, *size, *options, "--", *TRAINER)
+    return Workload(lab, name)
+
+
+def finish(lab: Lab, run: Workload) -> dict[int, str]:
+    """Wait for the end and return every step's loss as it counts, in hexadecimal; then clean up."""
+    lab.xpk("workload", "wait", run.name, "--cluster", lab.cluster, "--timeout", str(SECONDS))
+    run.read()
+    return {line["step"]: line["loss_hex"] for line in run.steps}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(lab: Lab) -> dict[int, str]:
+    """The losses of a run that nothing happens to."""
+    run = start(lab, "calm")
+    losses = finish(lab, run)
+    assert sorted(losses) == list(range(1, STEPS + 1))
+    assert run.describe()["restarts"] == 0
+    return losses
+
+
+def until_step(run: Workload, step: int) -> None:
+    """Wait until a step is finished and the checkpoint before it is committed."""
+    run.await_(lambda: any(line["step"] >= step for line in run.steps) and run.saved() >= INTERVAL, SECONDS)
+
+
+def lost_steps(run: Workload) -> int:
+    """Return how many steps were finished twice."""
+    return len(run.steps) - len({line["step"] for line in run.steps})
+
+
+def events(run: Workload, name: str) -> list[dict[str, Any]]:
+    """Return all hosts' events of a name."""
+    lines = [line for file in (run.folder / "events").glob("*.jsonl") for line in file.read_text().splitlines()]
+    return [event for event in map(json.loads, lines) if event["event"] == name]
+
+
+@pytest.mark.parametrize(("slice_id", "host"), [(1, 1), (0, 0)], ids=["a-host", "the-coordinator"])
+def test_sigkill(lab: Lab, undisturbed: dict[int, str], slice_id: int, host: int) -> None:
+    run = start(lab, f"kill-s{slice_id}h{host}")
+    until_step(run, INTERVAL + 3)
+    run.end_host(slice_id, host)
+    assert finish(lab, run) == undisturbed
+    described = run.describe()
+    assert described["restarts"] == described["restarts_counted"] == 1
+    assert 0 < lost_steps(run) <= INTERVAL
+    assert {event["read"] for event in events(run, "restore") if event["slice"] == 1} == {False}
+
+
+def test_sigterm_saves_and_is_not_counted(lab: Lab, undisturbed: dict[int, str]) -> None:
+    run = start(lab, "term", max_restarts=0)
+    until_step(run, INTERVAL + 3)
+    run.end_host(1, 0, signal.SIGTERM)
+    assert finish(lab, run) == undisturbed
+    described = run.describe()
+    assert (described["restarts"], described["restarts_counted"]) == (1, 0)
+    assert lost_steps(run) == 0
+    assert len({event["step"] for event in events(run, "preempt")}) == 1
+
+
+def test_a_save_cut_in_half(lab: Lab, undisturbed: dict[int, str]) -> None:
+    run = start(lab, "half-saved")
+    deadline = time.monotonic() + SECONDS
+    while not any(event["step"] == 2 * INTERVAL for event in events(run, "save_begin")):
+        assert time.monotonic() < deadline
+    run.end_host(0, 0)
+    assert finish(lab, run) == undisturbed
+    assert lost_steps(run) <= INTERVAL + 1
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(lab: Lab, undisturbed: dict[int, str]) -> None:
+    run = start(lab, "damaged", max_restarts=0)
+    run.await_(lambda: run.saved() >= 2 * INTERVAL, SECONDS)
+    lab.xpk("workload", "suspend", run.name, "--cluster", lab.cluster)
+    run.await_(lambda: not run.describe()["hosts"], SECONDS)
+    newest = max(
+        (run.folder / "checkpoints").iterdir(), key=lambda folder: int(folder.name) if folder.name.isdigit() else -1
+    )
+    largest = max((file for file in newest.rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
+    os.truncate(largest, largest.stat().st_size // 2)
+    lab.xpk("workload", "resume", run.name, "--cluster", lab.cluster)
+    assert finish(lab, run) == undisturbed
+    skipped = events(run, "restore_skipped")
+    assert {event["step"] for event in skipped} == {int(newest.name)} and all(event["reason"] for event in skipped)
+
+
+def processes_of(lab: Lab) -> list[int]:
+    """Return every process of the cluster: hosts, their supervisors, the control plane."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            try:
+                told = (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
+            except OSError:
+                continue
+            if f"{lab.folder}/state/clusters/".encode() in told:
+                found.append(int(folder.name))
+    return found
+
+
+def test_the_whole_machine_dies(lab: Lab, undisturbed: dict[int, str]) -> None:
+    run = start(lab, "blackout")
+    until_step(run, INTERVAL + 3)
+    victims = processes_of(lab)
+    assert len(victims) >= 9  # four hosts, four supervisors, the daemon
+    for pid in victims:
+        os.kill(pid, signal.SIGKILL)
+    assert finish(lab, run) == undisturbed
+    assert run.describe()["restarts"] == 1
+    assert lost_steps(run) <= INTERVAL
+
+
+def test_the_control_plane_dies_and_the_run_does_not_notice(lab: Lab, undisturbed: dict[int, str]) -> None:
+    run = start(lab, "headless", max_restarts=0)
+    until_step(run, INTERVAL + 1)
+    before = {host["pid"] for host in run.describe()["hosts"]}
+    (daemon,) = {int((lab.folder / "state" / "clusters" / lab.cluster / "daemon.lock").read_text())}
+    os.kill(daemon, signal.SIGKILL)
+    assert {host["pid"] for host in run.describe()["hosts"]} == before
+    assert finish(lab, run) == undisturbed
+    assert run.describe()["restarts"] == 0 and lost_steps(run) == 0
+
+
+def test_preempted_by_a_higher_priority_and_resumed(lab: Lab, undisturbed: dict[int, str]) -> None:
+    run = start(lab, "small-fry", max_restarts=0, options=("--priority", "low"))
+    until_step(run, INTERVAL + 3)
+    lab.xpk(
+        "workload", "create", "urgent", "--cluster", lab.cluster, "--num-slices", "2", "--priority", "high",
+        "--command", "sleep 2",
+    )  # fmt: skip
+    lab.xpk("workload", "wait", "urgent", "--cluster", lab.cluster, "--timeout", str(SECONDS))
+    assert finish(lab, run) == undisturbed
+    assert run.describe()["restarts"] == 0
+    assert events(run, "preempt")
+    assert lost_steps(run) == 0

@@ -1,0 +1,101 @@
+"""The documentation tells the truth: references are generated, and what is named in them exists."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from trainer.config import sections
+from xpk.cli import upstream
+from xpk.cli.main import xpk
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+CLI_HEAD = """# Command line reference
+
+Generated from the program by `make golden`. `xpk COMMAND --help` shows the same.
+
+stdout is data, stderr everything else. Exit codes: 0 done, 1 failure, 2 wrong usage, 3 not found, 4 exists or
+conflicts, 5 no quota or never fits, 6 not authorised, 7 a program or package is missing, 8 the workload failed, 124 timed out, 130 interrupted.
+"""
+TRAINER_HEAD = """# Settings of the trainer
+
+Generated from `workloads/trainer/config.py` by `make golden`. `--config NAME` starts from `tiny`, `16b`, `32b`,
+`64b`, `128b` or the path of a YAML file; `--set section.key=value` changes one setting and may be repeated.
+"""
+
+
+def commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
+    """Yield every command below a group."""
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        assert command is not None
+        yield f"{path} {name}", command
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{path} {name}")
+
+
+def cli_reference() -> str:
+    """Return docs/cli.md as it should be."""
+    parts = [CLI_HEAD]
+    for path, command in [("xpk", xpk), *commands(xpk, "xpk")]:
+        context = click.Context(command, info_name=path, max_content_width=100, terminal_width=100)
+        parts.append(f"## {path}\n```\n{command.get_help(context)}\n```\n")
+    return "\n".join(parts)
+
+
+def trainer_reference() -> str:
+    """Return docs/trainer-settings.md as it should be."""
+    source = (ROOT / "workloads" / "trainer" / "config.py").read_text(encoding="utf-8")
+    parts = [TRAINER_HEAD]
+    for name, kind in sections().items():
+        parts += [f"## {name}", (kind.__doc__ or "").strip(), "", "| setting | default | meaning |", "|---|---|---|"]
+        for field in dataclasses.fields(kind):
+            comment = re.search(rf"^    {field.name}: [^#\n]*(?:# (.*))?$", source, re.MULTILINE)
+            meaning = (comment[1] or "") if comment else ""
+            parts.append(f"| `{name}.{field.name}` | `{field.default}` | {meaning.replace('|', '/')} |")
+        parts.append("")
+    return "\n".join(parts)
+
+
+@pytest.mark.parametrize(("file", "reference"), [("cli.md", cli_reference), ("trainer-settings.md", trainer_reference)])
+def test_references_are_what_the_program_says(file: str, reference: object) -> None:
+    assert callable(reference)
+    text = reference()
+    if os.environ.get("XPK_UPDATE_GOLDEN"):
+        (DOCS / file).write_text(text, encoding="utf-8")
+    assert text == (DOCS / file).read_text(encoding="utf-8"), "run `make golden`"
+
+
+def test_every_command_and_option_has_help() -> None:
+    for path, command in commands(xpk, "xpk"):
+        assert command.help, path
+        for parameter in command.params:
+            if isinstance(parameter, click.Option) and not parameter.hidden:
+                assert parameter.help or parameter.name in ("filter_by_status",), f"{path} {parameter.name}"
+
+
+def test_every_flag_of_googles_xpk_that_is_refused_is_in_the_table() -> None:
+    text = (DOCS / "migrating-from-xpk.md").read_text(encoding="utf-8")
+    missing = [flag for flag in {**upstream.CLUSTER, **upstream.WORKLOAD} if f"`{flag}`" not in text]
+    assert not missing
+
+
+@pytest.mark.parametrize(
+    "file", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))], ids=lambda f: f.name
+)
+def test_commands_and_links_in_the_documentation_exist(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    known = {path for path, _ in commands(xpk, "xpk")} | {"xpk"}
+    for line in re.findall(r"^ *(?:\$ )?(xpk [a-z].*)$", text, re.MULTILINE):
+        words = line.split()
+        path = " ".join(words[:3]) if " ".join(words[:3]) in known else " ".join(words[:2])
+        assert path in known, line
+    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", text):
+        assert (file.parent / target).exists(), target
