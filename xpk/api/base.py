@@ -45,9 +45,7 @@ class ObjectApi(Protocol):
         """Return one object."""
         ...
 
-    def list(
-        self, kind: str, namespace: str | None = "default", selector: Mapping[str, str] | None = None
-    ) -> Objs:
+    def list(self, kind: str, namespace: str | None = "default", selector: Mapping[str, str] | None = None) -> Objs:
         """Return the objects of a kind, by name; `namespace=None` means all namespaces."""
         ...
 

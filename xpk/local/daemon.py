@@ -25,7 +25,7 @@ from xpk.local.environment import addresses_of, launch_spec
 from xpk.local.process import Host
 from xpk.local.shim import Log
 from xpk.local.starter import INFO, LOCK, LOG, fingerprint
-from xpk.local.store import Store
+from xpk.local.store import FILE, Store
 from xpk.model.errors import XpkError
 
 _IDLE_SECONDS = 60.0
@@ -40,23 +40,27 @@ class Daemon:
         self._folder, self._workloads = folder, workloads
         self._store = Store(folder)
         self._bell = os.open(folder / process.BELL, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(self._bell, warn_on_full_buffer=False)
         self._live: list[Obj] = []  # pods whose hosts have not ended
         self._hosts: dict[str, Host] = {}
         self._shims: dict[str, subprocess.Popen[bytes]] = {}
         self.stopping = False
 
-    def _pod_folder(self, uid: str) -> Path:
-        return self._folder / process.PODS / uid
+    def _pod_folder(self, pod: Obj) -> Path:
+        return self._folder / process.PODS / str(pod["metadata"]["uid"])
 
-    def _observe(self, uid: str, *, terminating: bool) -> Host:
+    def _observe(self, pod: Obj) -> Host:
         """Look at a host. One without a supervisor ends here, unless it may still be started."""
-        folder = self._pod_folder(uid)
+        folder, shim = self._pod_folder(pod), self._shims.get(pod["metadata"]["uid"])
         host = process.observe(folder)
-        shim = self._shims.get(uid)
-        unborn = host.state == "prepared" and (terminating or (shim is not None and shim.poll() is not None))
-        if host.state == "lost":
+        given_up = o.is_terminating(pod) if shim is None else shim.poll() is not None
+        if host.state == "absent" and pod["status"]["phase"] == "Running":
+            folder.mkdir()
+            (folder / "spec.json").touch()
+            process.bury(folder, "ContainerStatusUnknown", "the folder of the host was removed")
+        elif host.state == "lost":
             process.bury(folder, "ContainerStatusUnknown", "the supervisor of the host was killed")
-        elif unborn and (shim is None or shim.poll() is not None):
+        elif host.state == "prepared" and given_up:
             process.bury(folder, "StartError", "the host was not started")
         else:
             return host
@@ -66,10 +70,7 @@ class Daemon:
         """Make one pass."""
         with self._store.transaction() as tx:
             found = [pod for pod in tx.list("Pod") if not o.has_ended(pod)]
-            hosts = {
-                pod["metadata"]["uid"]: self._observe(pod["metadata"]["uid"], terminating=o.is_terminating(pod))
-                for pod in found
-            }
+            hosts = {pod["metadata"]["uid"]: self._observe(pod) for pod in found}
             pods.observe(tx, hosts)
             for _ in range(_ROUNDS):
                 before = tx.writes
@@ -98,9 +99,9 @@ class Daemon:
         for pod in group:
             uid = pod["metadata"]["uid"]
             if o.has_ended(pod):
-                self._reap(uid)
-            elif o.is_terminating(pod):
-                process.terminate(self._pod_folder(uid), pod["metadata"]["deletionGracePeriodSeconds"])
+                continue
+            if o.is_terminating(pod):
+                process.terminate(self._pod_folder(pod), pod["metadata"]["deletionGracePeriodSeconds"])
             elif startable and self._is_unborn(uid) and "nodeName" in pod["spec"]:
                 self._launch(pod, addresses)
 
@@ -108,8 +109,7 @@ class Daemon:
         return uid not in self._shims and self._hosts.get(uid, Host()).state in ("absent", "prepared")
 
     def _launch(self, pod: Obj, addresses: dict[str, str]) -> None:
-        uid = pod["metadata"]["uid"]
-        folder = self._pod_folder(uid)
+        uid, folder = pod["metadata"]["uid"], self._pod_folder(pod)
         try:
             spec = launch_spec(pod, addresses, folder, self._workloads)
             self._shims[uid] = process.launch(folder, spec, self._folder / process.BELL)
@@ -119,18 +119,18 @@ class Daemon:
             (folder / "spec.json").touch()
             process.bury(folder, "StartError", str(error))
 
-    def _reap(self, uid: str) -> None:
-        shim = self._shims.get(uid)
-        if shim is not None and shim.poll() is not None:
-            del self._shims[uid]
+    def _reap(self) -> None:
+        """Let go of supervisors that have ended, but not before it is known what became of their hosts."""
+        live = {pod["metadata"]["uid"] for pod in self._live}
+        self._shims = {uid: shim for uid, shim in self._shims.items() if uid in live or shim.poll() is None}
 
     def _changed(self) -> bool:
         """Look at the live hosts, and at those whose time to end is over."""
         for pod in self._live:
             meta = pod["metadata"]
             if o.is_terminating(pod):
-                process.terminate(self._pod_folder(meta["uid"]), meta["deletionGracePeriodSeconds"])
-            if self._observe(meta["uid"], terminating=o.is_terminating(pod)) != self._hosts.get(meta["uid"], Host()):
+                process.terminate(self._pod_folder(pod), meta["deletionGracePeriodSeconds"])
+            if self._observe(pod) != self._hosts.get(meta["uid"], Host()):
                 return True
         return False
 
@@ -139,9 +139,16 @@ class Daemon:
         version, last_step, last_active = -1, 0.0, time.monotonic()
         while not self.stopping:
             now = time.monotonic()
-            if version != (version := self._store.version()) or now - last_step > 1 or self._changed():
-                self.step()
-                last_step = time.monotonic()
+            try:
+                if version != (version := self._store.version()) or now - last_step > 1 or self._changed():
+                    last_step = now
+                    self.step()
+            except (XpkError, OSError):  # e.g. locked for long: the hosts must not lose their daemon for that
+                _log.exception("a pass failed, it is tried again")
+            if not (self._folder / FILE).exists():  # removed behind our back, and the hosts' folders with it
+                for pod in self._live:
+                    process.kill_strays(self._pod_folder(pod))
+                return
             if self._live:
                 last_active = now
             elif now - last_active > _IDLE_SECONDS:
@@ -149,8 +156,7 @@ class Daemon:
             if select.select([self._bell], [], [], 0.03 if self._live else 0.5)[0]:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._bell, 65536)
-            for uid in list(self._shims):
-                self._reap(uid)
+            self._reap()
 
     def close(self, lock: int) -> None:
         """Give up the lock while nobody can write: whoever writes later sees that no daemon runs.

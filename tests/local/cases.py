@@ -1,0 +1,193 @@
+"""What the tests of the local control plane build on: nodes, queues, JobSets, and waiting with a deadline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from xpk.api.base import Obj
+from xpk.local.api import LocalApi
+
+RESOURCE = "google.com/tpu"
+ACCELERATOR = {"cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice"}
+KUEUE = "kueue.x-k8s.io/v1beta2"
+SH = ["sh", "-c"]
+T = TypeVar("T")
+
+
+def node(pool: int, host: int, cluster: str = "c") -> Obj:
+    """A ready host of a slice."""
+    name = f"{cluster}-np-{pool}-{host}"
+    labels = {"cloud.google.com/gke-nodepool": f"{cluster}-np-{pool}", "kubernetes.io/hostname": name, **ACCELERATOR}
+    chips = {RESOURCE: "4"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels},
+        "spec": {},
+        "status": {
+            "capacity": chips,
+            "allocatable": chips,
+            "addresses": [{"type": "InternalIP", "address": f"127.16.{pool}.{host + 1}"}],
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+
+
+def set_up(api: LocalApi, slices: int = 2, hosts: int = 2) -> None:
+    """Give a cluster its nodes and its queue."""
+    for pool in range(slices):
+        for host in range(hosts):
+            api.apply(node(pool, host))
+
+    def kueue(kind: str, name: str, **rest: object) -> None:
+        api.apply({"apiVersion": KUEUE, "kind": kind, "metadata": {"name": name}, **rest})
+
+    quota = {"name": RESOURCE, "nominalQuota": slices * hosts * 4}
+    kueue("ResourceFlavor", "flavor", spec={"nodeLabels": ACCELERATOR})
+    kueue(
+        "ClusterQueue",
+        "cluster-queue",
+        spec={
+            "namespaceSelector": {},
+            "queueingStrategy": "BestEffortFIFO",
+            "preemption": {"withinClusterQueue": "LowerPriority", "reclaimWithinCohort": "Never"},
+            "resourceGroups": [{"coveredResources": [RESOURCE], "flavors": [{"name": "flavor", "resources": [quota]}]}],
+        },
+    )
+    kueue("LocalQueue", "multislice-queue", spec={"clusterQueue": "cluster-queue"})
+    for name, value in (("low", 250), ("medium", 500), ("high", 750)):
+        kueue("WorkloadPriorityClass", name, value=value)
+
+
+def jobset(
+    name: str,
+    script: str,
+    *,
+    slices: int = 2,
+    hosts: int = 2,
+    priority: str = "medium",
+    max_restarts: int = 0,
+    ttl: int = 3600,
+    grace: int = 5,
+    strategy: str = "BlockingRecreate",
+    env: list[Obj] | None = None,
+    queued: bool = True,
+    command: list[str] | None = None,
+) -> Obj:
+    """A JobSet of the shape that manifests/jobset.yaml.j2 renders."""
+    labels = {"xpk.google.com/workload": name}
+    queue = {"kueue.x-k8s.io/queue-name": "multislice-queue", "kueue.x-k8s.io/priority-class": priority}
+    label = "metadata.labels['jobset.sigs.k8s.io/{}']"
+
+    def down(key: str, path: str) -> Obj:
+        return {"name": key, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+    container = {
+        "name": "host",
+        "image": "none",
+        "command": command or [*SH, script],
+        "securityContext": {"allowPrivilegeEscalation": False},
+        "resources": {"limits": {RESOURCE: 4}},
+        "env": [
+            {"name": "XPK_WORKLOAD", "value": name},
+            {"name": "XPK_COORDINATOR_ADDRESS", "value": f"{name}-slice-job-0-0.{name}:8476"},
+            down("XPK_RESTART_ATTEMPT", label.format("restart-attempt")),
+            down("MEGASCALE_NUM_SLICES", label.format("replicatedjob-replicas")),
+            down("MEGASCALE_SLICE_ID", label.format("job-index")),
+            down("TPU_WORKER_ID", "metadata.annotations['batch.kubernetes.io/job-completion-index']"),
+            {
+                "name": "TPU_WORKER_HOSTNAMES",
+                "value": ",".join(f"{name}-slice-job-$(MEGASCALE_SLICE_ID)-{i}.{name}" for i in range(hosts)),
+            },
+            *(env or []),
+        ],
+    }
+    pod = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": grace,
+        "automountServiceAccountToken": False,
+        "nodeSelector": ACCELERATOR,
+        "tolerations": [{"key": RESOURCE, "operator": "Exists", "effect": "NoSchedule"}],
+        "containers": [container],
+    }
+
+    def codes(*values: int) -> Obj:
+        return {"action": "FailJob", "onExitCodes": {"containerName": "host", "operator": "In", "values": [*values]}}
+
+    disrupted = {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+    job = {
+        "parallelism": hosts,
+        "completions": hosts,
+        "completionMode": "Indexed",
+        "backoffLimit": 0,
+        "podReplacementPolicy": "Failed",
+        "podFailurePolicy": {"rules": [disrupted, codes(143), codes(42)]},
+        "template": {"metadata": {"labels": labels}, "spec": pod},
+    }
+    rules = [
+        {
+            "name": "hostDisrupted",
+            "action": "RestartJobSetAndIgnoreMaxRestarts",
+            "onJobFailureReasons": ["PodFailurePolicy"],
+            "onJobFailureMessagePatterns": ["condition DisruptionTarget", "exit code 143 "],
+        },
+        {"name": "fatalExitCode", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]},
+    ]
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "labels": {**labels, **(queue if queued else {})},
+            "annotations": {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"},
+        },
+        "spec": {
+            "ttlSecondsAfterFinished": ttl,
+            "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True, "subdomain": name},
+            "successPolicy": {"operator": "All"},
+            "coordinator": {"replicatedJob": "slice-job", "jobIndex": 0, "podIndex": 0},
+            "failurePolicy": {"maxRestarts": max_restarts, "restartStrategy": strategy, "rules": rules},
+            "replicatedJobs": [{"name": "slice-job", "replicas": slices, "template": {"spec": job}}],
+        },
+    }
+
+
+def until(what: Callable[[], T], *, seconds: float = 30) -> T:
+    """Wait until something is true and return it."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = what()
+        if found:
+            return found
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.02)
+
+
+def status(api: LocalApi, name: str) -> Any:
+    return api.get("JobSet", name)["status"]
+
+
+def ended(api: LocalApi, name: str) -> str:
+    """Wait for the end of a JobSet; return Completed or Failed."""
+    return until(lambda: str(api.get("JobSet", name).get("status", {}).get("terminalState", "")))
+
+
+def running(api: LocalApi, name: str, hosts: int = 4, attempt: int | None = None) -> list[Obj]:
+    """Wait until so many hosts of a JobSet run, and return their pods."""
+    selector = {"jobset.sigs.k8s.io/jobset-name": name}
+    if attempt is not None:
+        selector["jobset.sigs.k8s.io/restart-attempt"] = str(attempt)
+
+    def found() -> list[Obj]:
+        pods = [p for p in api.list("Pod", selector=selector) if "deletionTimestamp" not in p["metadata"]]
+        pods = [p for p in pods if p["status"]["phase"] == "Running"]
+        return pods if len(pods) == hosts else []
+
+    return until(found)
+
+
+def pid(pod: Obj) -> int:
+    return int(pod["status"]["containerStatuses"][0]["containerID"].removeprefix("process://"))

@@ -1,0 +1,156 @@
+"""What every `ObjectApi` must do, as functions of an API: the Kubernetes one runs the same cases.
+
+Each takes an API that may be written to and a namespace of its own. Objects used here run no process.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from xpk.api.base import Obj, ObjectApi
+from xpk.model.errors import ConflictError, MissingToolError, NotFoundError, UsageError
+
+CASES: list[Callable[[ObjectApi, str], None]] = []
+
+
+def case(function: Callable[[ObjectApi, str], None]) -> Callable[[ObjectApi, str], None]:
+    """Add a function to the cases."""
+    CASES.append(function)
+    return function
+
+
+def queue(name: str, namespace: str, cluster_queue: str = "one", **labels: str) -> Obj:
+    """A LocalQueue: the simplest object that both sides take."""
+    return {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "LocalQueue",
+        "metadata": {"name": name, "namespace": namespace, "labels": labels},
+        "spec": {"clusterQueue": cluster_queue},
+    }
+
+
+@case
+def create_gives_an_identity(api: ObjectApi, namespace: str) -> None:
+    made = api.create(queue("a", namespace))
+    assert made["metadata"].keys() >= {"uid", "creationTimestamp", "resourceVersion", "generation"}
+    found = api.get("LocalQueue", "a", namespace)
+    assert (found["metadata"]["uid"], found["spec"]) == (made["metadata"]["uid"], {"clusterQueue": "one"})
+
+
+@case
+def create_refuses_what_exists(api: ObjectApi, namespace: str) -> None:
+    api.create(queue("a", namespace))
+    with pytest.raises(ConflictError):
+        api.create(queue("a", namespace))
+    with pytest.raises(ConflictError):
+        api.create(queue("a", namespace), dry_run=True)
+
+
+@case
+def dry_run_stores_nothing(api: ObjectApi, namespace: str) -> None:
+    api.create(queue("a", namespace), dry_run=True)
+    assert api.apply(queue("b", namespace), dry_run=True) == "created"
+    assert api.list("LocalQueue", namespace) == []
+    api.apply(queue("a", namespace))
+    assert api.apply(queue("a", namespace, x="1"), dry_run=True) == "configured"
+    assert "x" not in api.get("LocalQueue", "a", namespace)["metadata"].get("labels", {})
+
+
+@case
+def apply_says_what_it_did(api: ObjectApi, namespace: str) -> None:
+    assert api.apply(queue("a", namespace, x="1")) == "created"
+    assert api.apply(queue("a", namespace, x="1")) == "unchanged"
+    assert api.apply(queue("a", namespace, x="2")) == "configured"
+    assert api.get("LocalQueue", "a", namespace)["metadata"]["labels"]["x"] == "2"
+
+
+@case
+def apply_removes_what_it_gave_and_keeps_what_others_gave(api: ObjectApi, namespace: str) -> None:
+    api.apply(queue("a", namespace, mine="1", also="1"))
+    api.patch("LocalQueue", "a", {"metadata": {"labels": {"theirs": "1"}}}, namespace)
+    assert api.apply(queue("a", namespace, mine="2")) == "configured"
+    assert api.get("LocalQueue", "a", namespace)["metadata"]["labels"] == {"mine": "2", "theirs": "1"}
+
+
+@case
+def patch_merges_and_null_removes(api: ObjectApi, namespace: str) -> None:
+    api.create(queue("a", namespace, x="1", y="1"))
+    patched = api.patch("LocalQueue", "a", {"metadata": {"labels": {"x": None, "z": "1"}}}, namespace)
+    assert patched["metadata"]["labels"] == {"y": "1", "z": "1"}
+
+
+@case
+def stale_writes_are_refused(api: ObjectApi, namespace: str) -> None:
+    old = api.create(queue("a", namespace))["metadata"]["resourceVersion"]
+    api.patch("LocalQueue", "a", {"metadata": {"labels": {"x": "1"}}}, namespace)
+    with pytest.raises(ConflictError):
+        api.patch("LocalQueue", "a", {"metadata": {"resourceVersion": old, "labels": {"x": "2"}}}, namespace)
+
+
+@case
+def list_selects_by_label_and_namespace(api: ObjectApi, namespace: str) -> None:
+    for name, color in (("c", "red"), ("a", "red"), ("b", "blue")):
+        api.create(queue(name, namespace, color=color))
+    assert [obj["metadata"]["name"] for obj in api.list("LocalQueue", namespace)] == ["a", "b", "c"]
+    reds = api.list("LocalQueue", namespace, {"color": "red"})
+    assert [obj["metadata"]["name"] for obj in reds] == ["a", "c"]
+    assert api.list("LocalQueue", f"{namespace}-other") == []
+    assert len([obj for obj in api.list("LocalQueue", None) if obj["metadata"]["namespace"] == namespace]) == 3
+
+
+@case
+def what_is_not_there_is_not_found(api: ObjectApi, namespace: str) -> None:
+    with pytest.raises(NotFoundError):
+        api.get("LocalQueue", "none", namespace)
+    with pytest.raises(NotFoundError):
+        api.patch("LocalQueue", "none", {"metadata": {"labels": {"x": "1"}}}, namespace)
+    with pytest.raises(NotFoundError):
+        api.delete("LocalQueue", "none", namespace)
+    with pytest.raises(MissingToolError):
+        api.list("NoSuchKind", namespace)
+
+
+@case
+def delete_removes(api: ObjectApi, namespace: str) -> None:
+    api.create(queue("a", namespace))
+    api.delete("LocalQueue", "a", namespace)
+    assert api.list("LocalQueue", namespace) == []
+
+
+@case
+def watch_tells_what_is_there_and_what_changes(api: ObjectApi, namespace: str) -> None:
+    api.create(queue("a", namespace, seen="yes"))
+
+    def work() -> None:
+        api.create(queue("hidden", namespace))
+        api.create(queue("b", namespace, seen="yes"))
+        api.patch("LocalQueue", "a", {"metadata": {"labels": {"x": "1"}}}, namespace)
+        api.delete("LocalQueue", "a", namespace)
+
+    seen = []
+    thread = threading.Thread(target=work)
+    for change, obj in api.watch("LocalQueue", namespace, {"seen": "yes"}, timeout=10):
+        seen.append((change, obj["metadata"]["name"]))
+        if len(seen) == 1:
+            thread.start()
+        if change == "DELETED":
+            break
+    thread.join()
+    assert [each for each in seen if each[0] != "MODIFIED"] == [("ADDED", "a"), ("ADDED", "b"), ("DELETED", "a")]
+    assert ("MODIFIED", "a") in seen
+
+
+@case
+def watch_ends_in_time(api: ObjectApi, namespace: str) -> None:
+    assert list(api.watch("LocalQueue", namespace, timeout=0.1)) == []
+
+
+@case
+def what_the_server_does_not_know_is_refused(api: ObjectApi, namespace: str) -> None:
+    wrong = queue("a", namespace)
+    wrong["spec"]["clusterQueue"] = 7
+    with pytest.raises(UsageError):
+        api.create(wrong)

@@ -1,0 +1,201 @@
+"""The store as an API server: the cases that every one must pass, and what only this one promises."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.local.cases import ended, jobset, node, set_up, until
+from tests.local.conformance import CASES
+from xpk.api.base import ObjectApi
+from xpk.local.api import LocalApi
+from xpk.local.cluster import create_cluster, delete_cluster
+from xpk.local.environment import expand
+from xpk.local.objects import merge_applied, merge_patch, new_uid, quantity
+from xpk.local.store import Store
+from xpk.model.errors import ConflictError, UsageError
+
+JSON = st.recursive(
+    st.integers(0, 3) | st.text("ab", max_size=1),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+)
+OBJECTS = st.dictionaries(st.sampled_from("abc"), JSON, max_size=3)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalApi]:
+    folder = tmp_path_factory.mktemp("clusters") / "shared"
+    yield create_cluster(folder)
+    delete_cluster(folder)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_conformance(shared: LocalApi, case: Callable[[ObjectApi, str], None]) -> None:
+    case(shared, case.__name__.replace("_", "-"))
+
+
+@given(OBJECTS, OBJECTS)
+def test_apply_of_the_same_changes_nothing(live: Any, wanted: Any) -> None:
+    once = merge_applied(live, {}, wanted)
+    assert merge_applied(once, wanted, wanted) == once
+
+
+@given(OBJECTS, OBJECTS)
+def test_apply_over_nothing_of_others_gives_what_was_asked(before: Any, wanted: Any) -> None:
+    assert merge_applied(merge_applied({}, {}, before), before, wanted) == wanted
+
+
+@given(OBJECTS, OBJECTS)
+def test_patch_is_idempotent(target: Any, patch: Any) -> None:
+    once = merge_patch(target, patch)
+    assert merge_patch(once, patch) == once
+
+
+@given(st.text("$()ab", max_size=12))
+def test_expansion_leaves_what_it_does_not_know(text: str) -> None:
+    assert expand(text.replace("$", "$$"), {"a": "x"}) == text
+    if "$$" not in text:
+        assert expand(text, {}) == text
+
+
+def test_uids_sort_by_time() -> None:
+    uids = [new_uid() for _ in range(2000)]
+    assert uids == sorted(uids)
+    assert len(set(uids)) == 2000
+
+
+def test_quantities() -> None:
+    assert [quantity(text) for text in ("4", 4, "500m", "1Ki", "2G")] == [4, 4, 0.5, 1024, 2e9]
+    with pytest.raises(UsageError):
+        quantity("many")
+
+
+def changed(path: str, value: object) -> Any:
+    obj: Any = jobset("a", "true")
+    *parents, last = [int(key) if key.isdigit() else key for key in path.split(".")]
+    place = obj
+    for key in parents:
+        place = place[key]
+    place[last] = value
+    return obj
+
+
+JOB = "spec.replicatedJobs.0.template.spec"
+POD = f"{JOB}.template.spec"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "problem"),
+    [
+        ("spec.startupPolicy", {}, "JobSet.spec.startupPolicy is not supported by the local control plane"),
+        (f"{POD}.volumes", [], "JobSet.spec.replicatedJobs[0].template.spec.template.spec.volumes is not supported"),
+        (f"{POD}.containers.0.livenessProbe", {}, "containers[0].livenessProbe is not supported"),
+        (f"{JOB}.activeDeadlineSeconds", 5, "template.spec.activeDeadlineSeconds is not supported"),
+        ("spec.failurePolicy.restartStrategy", "InPlaceRestart", "(use BlockingRecreate or Recreate)"),
+        ("spec.suspend", "yes", "JobSet.spec.suspend must be true or false"),
+        ("spec.replicatedJobs", [], "JobSet.spec.replicatedJobs is required"),
+        ("spec.replicatedJobs", {}, "JobSet.spec.replicatedJobs must be a list"),
+        ("spec.coordinator.jobIndex", 2, "names a pod that this JobSet does not have"),
+        ("spec.failurePolicy.rules.0.onJobFailureMessagePatterns", ["("], "is no regular expression"),
+        (f"{JOB}.completions", 3, "completions must equal parallelism"),
+        (f"{POD}.containers.0.command", [], "containers[0].command is required"),
+        (f"{POD}.containers.0.resources.limits", {"cpu": "many"}, "'many' is not a quantity"),
+        (
+            f"{POD}.containers.0.env.0",
+            {"name": "X", "valueFrom": {"secretKeyRef": {}}},
+            "secretKeyRef is not supported",
+        ),
+        ("metadata.name", "Demo", "must be lowercase letters"),
+        ("metadata.name", "1demo", "start with a letter"),
+        ("metadata.name", "x" * 48, "JobSet.metadata.name is 5 characters too long"),
+        ("spec.network.subdomain", "x" * 60, "must fit into 63 characters"),
+        (
+            f"{POD}.containers.0.env.0",
+            {"name": "X", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIPs"}}},
+            "hostIPs is not",
+        ),
+        ("metadata.labels", {"x": 1}, "JobSet.metadata.labels.x must be text"),
+        ("apiVersion", "v1", "JobSet.apiVersion must be jobset.x-k8s.io/v1alpha2"),
+    ],
+)
+def test_what_is_not_obeyed_is_refused_by_its_path(folder: Any, path: str, value: object, problem: str) -> None:
+    api = create_cluster(folder)
+    for dry_run in (True, False):
+        with pytest.raises(UsageError) as raised:
+            api.create(changed(path, value), dry_run=dry_run)
+        assert problem in raised.value.message
+    assert api.list("Node") == []
+
+
+def test_all_problems_are_told_at_once(api: LocalApi) -> None:
+    wanted = jobset("a", "true")
+    wanted["spec"] |= {"startupPolicy": {}, "managedBy": "me", "suspend": 1}
+    with pytest.raises(UsageError) as raised:
+        api.apply(wanted)
+    assert len(raised.value.problems) == 3
+
+
+def test_what_jobset_does_not_let_change(api: LocalApi) -> None:
+    api.delete("LocalQueue", "multislice-queue")
+    assert api.apply(jobset("a", "true")) == "created"
+    assert api.apply(jobset("a", "true")) == "unchanged"
+    assert api.apply(jobset("a", "true", ttl=5)) == "configured"
+    assert api.get("JobSet", "a")["spec"]["suspend"] is True
+    for dry_run in (True, False):
+        with pytest.raises(UsageError, match=r"JobSet\.spec\.replicatedJobs is immutable"):
+            api.apply(jobset("a", "false"), dry_run=dry_run)
+    with pytest.raises(UsageError, match=r"JobSet\.spec\.failurePolicy is immutable"):
+        api.patch("JobSet", "a", {"spec": {"failurePolicy": {"maxRestarts": 9}}})
+    generation = api.get("JobSet", "a")["metadata"]["generation"]
+    api.patch("JobSet", "a", {"metadata": {"annotations": {"x": "1"}}})
+    assert api.get("JobSet", "a")["metadata"]["generation"] == generation
+    with pytest.raises(ConflictError):
+        api.create(jobset("a", "true"))
+    with pytest.raises(UsageError, match="a Pod is made by the control plane only"):
+        api.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}})
+
+
+def test_watch_starts_over_when_it_is_too_late(api: LocalApi, folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xpk.local.store._CHANGES_KEPT", 3)
+    watch = api.watch("Node", timeout=5)
+    assert len(list(itertools.islice(watch, 4))) == 4
+    api.delete("Node", "c-np-0-0")
+    for number in range(5):
+        api.apply(node(7, number))
+    seen = list(itertools.islice(watch, 9))
+    assert (seen[0][0], seen[0][1]["metadata"]["name"]) == ("DELETED", "c-np-0-0")
+    assert {o["metadata"]["name"] for c, o in seen if c == "ADDED"} == {f"c-np-7-{number}" for number in range(5)}
+    with Store(folder) as store:
+        assert store.changes("Node", 1) is None
+
+
+def test_watch_of_a_whole_run(api: LocalApi) -> None:
+    api.create(jobset("a", "true"))
+    states = []
+    for _, obj in api.watch("JobSet", timeout=10):
+        states.append(obj.get("status", {}).get("terminalState"))
+        if states[-1]:
+            break
+    assert states[-1] == "Completed"
+
+
+def test_events_are_bounded(api: LocalApi) -> None:
+    api.create(jobset("a", "exit 1", max_restarts=30, slices=1, hosts=1))
+    assert ended(api, "a") == "Failed"
+    events = api.list("Event")
+    assert 100 < len(events) <= 200
+    assert any(event["reason"] == "ReachedMaxRestarts" for event in events)
+
+
+def test_deletion_leaves_nothing(api: LocalApi, folder: Any) -> None:
+    api.create(jobset("a", "exec sleep 600", max_restarts=1))
+    until(lambda: len([p for p in api.list("Pod") if p["status"]["phase"] == "Running"]) == 4)
+    api.delete("JobSet", "a", grace_seconds=0)
+    until(lambda: not api.list("Pod") and not api.list("Job") and not list((folder / "pods").iterdir()))
+    assert api.former_pods("default", {}) == []
+    set_up(api)

@@ -1,0 +1,231 @@
+"""Anything here may be killed at any time: nothing is lost, nothing runs twice, nothing is left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.local.cases import ended, jobset, pid, running, set_up, status, until
+from xpk.local import process, shim, starter
+from xpk.local.api import LocalApi
+from xpk.local.cluster import create_cluster, delete_cluster, list_clusters, open_cluster
+from xpk.local.store import FILE, Store
+from xpk.model.errors import NotFoundError, XpkError
+
+FOREVER = "trap 'exit 143' TERM; while :; do sleep 0.02; done"
+
+
+def kill_daemon(folder: Path) -> None:
+    assert process.tell(folder / starter.LOCK, signal.SIGKILL)
+    until(lambda: not process.is_locked(folder / starter.LOCK))
+
+
+def test_daemon_killed_and_hosts_adopted(api: LocalApi, folder: Path) -> None:
+    script = "i=0; while [ $i -lt 100 ]; do echo $i; i=$((i+1)); sleep 0.01; done; exit 42"
+    api.create(jobset("a", script, slices=1, hosts=1))
+    pods = running(api, "a", 1)
+    kill_daemon(folder)
+    assert pid(running(api, "a", 1)[0]) == pid(pods[0])
+    assert ended(api, "a") == "Failed"
+    pod = api.list("Pod")[0]
+    assert pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 42
+    assert [line.text for line in api.logs(pod)] == [str(i) for i in range(100)]
+    assert status(api, "a")["restarts"] == 0
+
+
+def test_everything_killed_at_once_restarts_once(api: LocalApi, folder: Path) -> None:
+    api.create(jobset("a", FOREVER, max_restarts=3))
+    pods = running(api, "a")
+    kill_daemon(folder)
+    for pod in pods:
+        assert process.tell(folder / process.PODS / pod["metadata"]["uid"] / "lock", signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it dies with its supervisor
+            os.kill(pid(pod), signal.SIGKILL)
+    running(api, "a", attempt=1)
+    assert (status(api, "a")["restarts"], status(api, "a")["restartsCountTowardsMax"]) == (1, 1)
+    former = api.former_pods("default", {})
+    ends = [p["status"]["containerStatuses"][0]["state"]["terminated"] for p in former]
+    assert [(end["exitCode"], end["reason"]) for end in ends] == [(137, "ContainerStatusUnknown")] * 4
+
+
+def test_supervisor_killed_ends_its_host_and_all_it_started(api: LocalApi, folder: Path) -> None:
+    api.create(jobset("a", "sleep 600 & setsid sleep 600 & wait", slices=1, hosts=1))
+    pod_folder = folder / process.PODS / running(api, "a", 1)[0]["metadata"]["uid"]
+    until(lambda: len(process.strays(pod_folder)) == 3)
+    assert process.tell(pod_folder / "lock", signal.SIGKILL)
+    assert ended(api, "a") == "Failed"
+    until(lambda: process.strays(pod_folder) == [])
+
+
+def test_daemon_killed_over_and_over_while_hosts_come_and_go(api: LocalApi, folder: Path) -> None:
+    api.create(jobset("a", 'test "$XPK_RESTART_ATTEMPT" = 3 || exit 1', max_restarts=5))
+    end = time.monotonic() + 20
+    while status(api, "a").get("terminalState") is None if "status" in api.get("JobSet", "a") else True:
+        api.list("Pod")
+        process.tell(folder / starter.LOCK, signal.SIGKILL)
+        time.sleep(0.03)
+        assert time.monotonic() < end
+    assert ended(api, "a") == "Completed"
+    assert status(api, "a")["restarts"] == 3
+
+
+ALONE = """
+import fcntl, os, sys, time
+name, attempt = os.environ["MEGASCALE_SLICE_ID"] + os.environ["TPU_WORKER_ID"], os.environ["XPK_RESTART_ATTEMPT"]
+lock = os.open(sys.argv[1] + name, os.O_RDWR | os.O_CREAT)
+fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails beside a host of the same name that lives
+os.write(os.open(sys.argv[1] + "starts", os.O_WRONLY | os.O_CREAT | os.O_APPEND), f"{name} {attempt}\\n".encode())
+if os.fork() == 0 and name == "00":
+    os.setsid()
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_killing_at_random(api: LocalApi, folder: Path, tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    command = ["python", "-S", "-c", ALONE, f"{tmp_path}/"]
+    api.create(jobset("a", "", command=command, max_restarts=1000, grace=1))
+    end = time.monotonic() + 2.5
+    while time.monotonic() < end:
+        time.sleep(chance.random() * 0.2)
+        pods = list((folder / process.PODS).glob("*"))
+        what = chance.choice(["daemon", "daemon", "host", "supervisor", "all"])
+        if what in ("daemon", "all"):
+            process.tell(folder / starter.LOCK, signal.SIGKILL)
+        for pod in pods if what == "all" else chance.sample(pods, min(len(pods), 1)):
+            if what in ("supervisor", "all"):
+                process.tell(pod / "lock", signal.SIGKILL)
+            elif what == "host" and (host := process.observe(pod)).state == "running":
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(host.facts["pid"], signal.SIGKILL)
+        if chance.random() < 0.5:
+            api.list("Pod")
+    running(api, "a")
+    starts = (tmp_path / "starts").read_text().splitlines()
+    assert len(starts) == len(set(starts)) >= 4
+    failed = [line.text for pod in api.former_pods("default", {}) for line in api.logs(pod)]
+    assert not [text for text in failed if "BlockingIOError" in text]
+
+
+def test_pod_folder_removed_behind_our_back(api: LocalApi, folder: Path, tmp_path: Path) -> None:
+    api.create(jobset("a", FOREVER, max_restarts=1))
+    pods = running(api, "a")
+    (folder / process.PODS / pods[0]["metadata"]["uid"]).rename(tmp_path / "gone")
+    again = running(api, "a", attempt=1)
+    assert not process.strays(folder / process.PODS / pods[0]["metadata"]["uid"])
+    assert len({pid(pod) for pod in [*pods, *again]}) == 8
+
+
+def test_folder_removed_behind_our_back(api: LocalApi, folder: Path, tmp_path: Path) -> None:
+    api.create(jobset("a", FOREVER))
+    pods = running(api, "a")
+    folder.rename(tmp_path / "gone")
+    until(lambda: not any(process.strays(folder / process.PODS / pod["metadata"]["uid"]) for pod in pods))
+    create_cluster(folder)
+
+
+def test_a_host_never_starts_twice(tmp_path: Path) -> None:
+    folder = tmp_path / "pod"
+    spec = {"command": ["sh", "-c", "echo on; sleep 0.5"], "environment": dict(os.environ), "folder": "/"}
+    supervisors = [process.launch(folder, spec, tmp_path / "bell") for _ in range(5)]
+    assert sorted(each.wait(10) for each in supervisors) == [0, 1, 1, 1, 1]
+    assert (folder / "log").read_text().count("on") == 1
+    again = [sys.executable, "-S", "-E", "-s", shim.__file__, str(folder)]
+    assert subprocess.run(again, check=False).returncode == 1
+
+
+def test_what_is_buried_never_starts(tmp_path: Path) -> None:
+    folder = tmp_path / "pod"
+    folder.mkdir()
+    (folder / "spec.json").touch()
+    assert process.observe(folder).state == "prepared"
+    process.bury(folder, "StartError", "too late")
+    assert process.observe(folder).facts["exitCode"] == 137
+    again = [sys.executable, "-S", "-E", "-s", shim.__file__, str(folder)]
+    assert subprocess.run(again, check=False).returncode == 1
+
+
+def test_daemon_of_another_version_is_replaced(api: LocalApi, folder: Path) -> None:
+    api.create(jobset("a", FOREVER))
+    pods = running(api, "a")
+    before = (folder / starter.LOCK).read_text()
+    (folder / starter.INFO).write_text("0.0.1")
+    assert {pid(pod) for pod in running(api, "a")} == {pid(pod) for pod in pods}
+    assert (folder / starter.LOCK).read_text() != before
+
+
+def test_workloads_folder_is_kept_by_who_has_no_opinion(api: LocalApi, folder: Path) -> None:
+    show = 'echo "$PYTHONPATH"'
+    open_cluster(folder, workloads="/some/where").create(jobset("a", show, slices=1, hosts=1))
+    assert ended(api, "a") == "Completed"
+    (folder / starter.INFO).write_text("0.0.1\n/some/where")
+    api.create(jobset("b", show, slices=1, hosts=1))
+    assert ended(api, "b") == "Completed"
+    assert [[line.text for line in api.logs(pod)] for pod in api.list("Pod")] == [["/some/where"]] * 2
+
+
+def test_daemon_ends_when_there_is_nothing_to_do_and_comes_back(api: LocalApi, folder: Path) -> None:
+    api.create(jobset("a", "sleep 0.3; exit 42", slices=1, hosts=1))
+    running(api, "a", 1)
+    starter.stop(folder)
+    short = "import sys, pathlib, xpk.local.daemon as d; d._IDLE_SECONDS = 0.2; d.main(pathlib.Path(sys.argv[1]), '')"
+    subprocess.run([sys.executable, "-c", short, str(folder)], check=True, cwd=Path(starter.__file__).parents[2])
+    until(lambda: not process.is_locked(folder / starter.LOCK))
+    assert status(api, "a")["terminalState"] == "Failed"  # it stayed as long as a host ran
+    api.create(jobset("b", "true"))
+    assert ended(api, "b") == "Completed"
+
+
+def test_damaged_store(api: LocalApi, folder: Path) -> None:
+    api.create(jobset("a", FOREVER))
+    pods = running(api, "a")
+    kill_daemon(folder)
+    for path in folder.glob(f"{FILE}*"):
+        path.write_bytes(b"this is no database at all" * 400)
+    with pytest.raises(XpkError, match="the store of cluster 'demo' is damaged") as raised:
+        open_cluster(folder)
+    assert raised.value.hint == "xpk cluster delete demo --provider local --force"
+    with pytest.raises(XpkError, match="damaged"):
+        delete_cluster(folder)
+    delete_cluster(folder, force=True)
+    for pod in pods:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid(pod), 0)
+    create_cluster(folder)
+
+
+def test_locked_store(api: LocalApi, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xpk.local.store._BUSY_SECONDS", 0.1)
+    with Store(folder) as store, store.transaction(), pytest.raises(XpkError, match="locked by another process"):
+        api.create(jobset("a", "true"))
+
+
+def test_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(XpkError, match=r"cannot write to '.*/file/demo': Not a directory") as raised:
+        create_cluster(tmp_path / "file" / "demo")
+    assert "XPK_STATE_DIR" in raised.value.hint
+
+
+def test_clusters_come_and_go(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError):
+        open_cluster(tmp_path / "a")
+    with pytest.raises(NotFoundError):
+        delete_cluster(tmp_path / "a", force=True)
+    create_cluster(tmp_path / "b")
+    create_cluster(tmp_path / "a")
+    set_up(create_cluster(tmp_path / "a"))
+    assert list_clusters(tmp_path) == ["a", "b"]
+    assert len(open_cluster(tmp_path / "a").list("Node")) == 4
+    delete_cluster(tmp_path / "a")
+    delete_cluster(tmp_path / "b")
+    assert list_clusters(tmp_path) == []

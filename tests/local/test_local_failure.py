@@ -1,0 +1,162 @@
+"""Hosts die in every way; the JobSet restarts, or fails, as its policy says."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+
+from tests.local.cases import ended, jobset, pid, running, status, until
+from xpk.api.base import Obj
+from xpk.local.api import LocalApi
+
+FOREVER = "trap 'echo got TERM; exit 143' TERM; echo up; while :; do sleep 0.02; done"
+FIRST_TIME = 'if [ "$XPK_RESTART_ATTEMPT" = 0 ] && [ "$MEGASCALE_SLICE_ID$TPU_WORKER_ID" = 00 ]; then {}; fi; '
+
+
+def condition(obj: Obj, kind: str) -> Any:
+    return next((c for c in obj["status"]["conditions"] if c["type"] == kind), {"reason": ""})
+
+
+def events(api: LocalApi) -> list[str]:
+    return [event["reason"] for event in api.list("Event")]
+
+
+def test_killed_host_restarts_all(api: LocalApi) -> None:
+    api.create(jobset("a", FOREVER, max_restarts=1))
+    pods = running(api, "a")
+    until(lambda: all(list(api.logs(p)) for p in pods))
+    os.kill(pid(pods[2]), signal.SIGKILL)
+    again = running(api, "a", attempt=1)
+    assert (status(api, "a")["restarts"], status(api, "a")["restartsCountTowardsMax"]) == (1, 1)
+    assert {p["metadata"]["labels"]["jobset.sigs.k8s.io/restart-attempt"] for p in again} == {"1"}
+    former = api.former_pods("default", {"jobset.sigs.k8s.io/jobset-name": "a"})
+    assert {p["metadata"]["uid"] for p in former} == {p["metadata"]["uid"] for p in pods}
+    ends = {p["spec"]["hostname"]: p["status"]["containerStatuses"][0]["state"]["terminated"] for p in former}
+    killed = ends.pop(pods[2]["spec"]["hostname"])
+    assert (killed["exitCode"], killed["signal"], killed["reason"]) == (137, 9, "Error")
+    assert {end["exitCode"] for end in ends.values()} == {143}
+    others = [p for p in former if p["spec"]["hostname"] in ends]
+    assert [list(api.logs(p))[-1].text for p in others] == ["got TERM"] * 3
+    until(lambda: condition(api.get("JobSet", "a"), "RestartingJobSet")["reason"] == "JobsReady")
+    assert "RestartJobSetFailurePolicyAction" in events(api)
+    os.kill(pid(again[0]), signal.SIGKILL)
+    assert ended(api, "a") == "Failed"
+    assert condition(api.get("JobSet", "a"), "Failed")["reason"] == "ReachedMaxRestarts"
+    until(lambda: all(p["status"]["phase"] == "Failed" for p in api.list("Pod")))
+
+
+def test_terminated_with_a_checkpoint_is_not_counted(api: LocalApi) -> None:
+    api.create(jobset("a", FIRST_TIME.format("exit 143") + "exit 0"))
+    assert ended(api, "a") == "Completed"
+    assert (status(api, "a")["restarts"], status(api, "a")["restartsCountTowardsMax"]) == (1, 0)
+
+
+def test_fatal_exit_code_fails_at_once(api: LocalApi) -> None:
+    api.create(jobset("a", FIRST_TIME.format("exit 42") + FOREVER, max_restarts=5))
+    assert ended(api, "a") == "Failed"
+    failed = condition(api.get("JobSet", "a"), "Failed")
+    assert failed["reason"] == "FailJobSetFailurePolicyAction"
+    assert "Container host for pod default/a-slice-job-0-0-" in failed["message"]
+    assert "failed with exit code 42 matching FailJob rule at index 2" in failed["message"]
+    assert status(api, "a")["restarts"] == 0
+    until(lambda: all(p["status"]["phase"] == "Failed" for p in api.list("Pod")))
+    job = until(lambda: [j for j in api.list("Job") if j["metadata"]["name"] == "a-slice-job-0"])[0]
+    until(lambda: condition(api.get("Job", job["metadata"]["name"]), "Failed")["reason"] == "PodFailurePolicy")
+    assert [w["status"]["conditions"][-1]["reason"] for w in api.list("Workload")] == ["Failed"]
+
+
+@pytest.mark.parametrize("strategy", ["BlockingRecreate", "Recreate"])
+def test_no_new_host_beside_an_old_one(api: LocalApi, strategy: str) -> None:
+    slow = "trap 'sleep 0.7; exit 143' TERM; while :; do sleep 0.02; done"
+    api.create(jobset("a", slow, max_restarts=1, strategy=strategy))
+    pods = running(api, "a")
+    os.kill(pid(pods[0]), signal.SIGKILL)
+    again = running(api, "a", attempt=1)
+    former = api.former_pods("default", {})
+    last = max(p["status"]["containerStatuses"][0]["state"]["terminated"]["finishedAt"] for p in former)
+    first = min(p["status"]["containerStatuses"][0]["state"]["running"]["startedAt"] for p in again)
+    assert len(former) == 4
+    assert first > last
+
+
+def test_grace_period_then_kill(api: LocalApi) -> None:
+    api.create(jobset("a", "trap '' TERM; while :; do sleep 0.02; done", slices=1, hosts=1, grace=1))
+    running(api, "a", 1)
+    before = time.monotonic()
+    api.delete("Pod", api.list("Pod")[0]["metadata"]["name"])
+    assert ended(api, "a") == "Failed"
+    assert 0.9 < time.monotonic() - before < 3
+    state = api.list("Pod") or api.former_pods("default", {})
+    assert state[0]["status"]["containerStatuses"][0]["state"]["terminated"]["signal"] == 9
+
+
+def test_delete_without_grace(api: LocalApi) -> None:
+    api.create(jobset("a", "trap '' TERM; while :; do sleep 0.02; done", grace=60))
+    running(api, "a")
+    api.delete("JobSet", "a")
+    api.create(jobset("b", "exit 0"))
+    time.sleep(0.2)
+    assert status(api, "b").get("terminalState") is None  # a's hosts still hold the slices
+    for pod in api.list("Pod", selector={"jobset.sigs.k8s.io/jobset-name": "a"}):
+        api.delete("Pod", pod["metadata"]["name"], grace_seconds=0)
+    assert ended(api, "b") == "Completed"
+
+
+def test_lost_node_evicts_and_is_not_counted(api: LocalApi) -> None:
+    api.create(jobset("a", FOREVER, slices=1))
+    pods = running(api, "a", 2)
+    assert {p["spec"]["nodeName"] for p in pods} == {"c-np-0-0", "c-np-0-1"}
+    api.delete("Node", "c-np-0-1")
+    again = running(api, "a", 2, attempt=1)
+    assert {p["spec"]["nodeName"] for p in again} == {"c-np-1-0", "c-np-1-1"}
+    assert (status(api, "a")["restarts"], status(api, "a")["restartsCountTowardsMax"]) == (1, 0)
+    former = api.former_pods("default", {})
+    assert [p for p in former if condition(p, "DisruptionTarget")["reason"] == "DeletionByPodGC"]
+    assert "Evicted" in events(api)
+
+
+def test_tainted_node_evicts(api: LocalApi) -> None:
+    api.create(jobset("a", FOREVER, slices=1))
+    running(api, "a", 2)
+    taint = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}
+    api.patch("Node", "c-np-0-0", {"spec": {"taints": [taint]}})
+    again = running(api, "a", 2, attempt=1)
+    assert {p["spec"]["nodeName"] for p in again} == {"c-np-1-0", "c-np-1-1"}
+
+
+def test_backoff_limit_replaces_one_host(api: LocalApi, tmp_path: Any) -> None:
+    wanted = jobset("a", f"mkdir {tmp_path}/$MEGASCALE_SLICE_ID-$TPU_WORKER_ID || exit 0; exit 1")
+    wanted["spec"]["replicatedJobs"][0]["template"]["spec"]["backoffLimit"] = 2
+    api.create(wanted)
+    assert ended(api, "a") == "Completed"
+    assert [job["status"]["failed"] for job in api.list("Job")] == [2, 2]
+    assert status(api, "a")["restarts"] == 0
+
+
+def test_ignored_failures_are_not_counted(api: LocalApi, tmp_path: Any) -> None:
+    wanted = jobset("a", f"mkdir {tmp_path}/$MEGASCALE_SLICE_ID-$TPU_WORKER_ID || exit 0; exit 7")
+    rule = {"action": "Ignore", "onExitCodes": {"operator": "NotIn", "values": [0, 42]}}
+    wanted["spec"]["replicatedJobs"][0]["template"]["spec"]["podFailurePolicy"] = {"rules": [rule]}
+    api.create(wanted)
+    assert ended(api, "a") == "Completed"
+    assert [job["status"].get("failed") for job in api.list("Job")] == [0, 0]
+
+
+def test_without_a_failure_policy_any_failure_is_the_end(api: LocalApi) -> None:
+    wanted = jobset("a", "exit 1")
+    del wanted["spec"]["failurePolicy"]
+    api.create(wanted)
+    assert ended(api, "a") == "Failed"
+    assert condition(api.get("JobSet", "a"), "Failed")["reason"] == "FailedJobs"
+
+
+def test_logs_of_the_last_five_attempts_are_kept(api: LocalApi) -> None:
+    api.create(jobset("a", "exit 1", max_restarts=7, slices=1, hosts=1))
+    assert ended(api, "a") == "Failed"
+    former = api.former_pods("default", {})
+    attempts = [p["metadata"]["labels"]["jobset.sigs.k8s.io/restart-attempt"] for p in former]
+    assert attempts == ["2", "3", "4", "5", "6"]

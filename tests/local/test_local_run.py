@@ -1,0 +1,148 @@
+"""A JobSet runs to its end, and its hosts find what the environment contract promises."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from tests.local.cases import ended, jobset, running, status, until
+from xpk.api.base import Obj
+from xpk.local.api import LocalApi
+
+DUMP = "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv[1:], os.getcwd(), sys.executable]))"
+
+
+def lines(api: LocalApi, pod: Obj) -> list[str]:
+    return [line.text for line in api.logs(pod)]
+
+
+def test_environment_contract(api: LocalApi, tmp_path: Path) -> None:
+    output = tmp_path / "output" / "a"
+    env = [{"name": "XPK_OUTPUT_DIR", "value": str(output)}]
+    api.create(jobset("a", "", env=env, command=["python", "-S", "-c", DUMP, "b.a-slice-job-0-0.a"]))
+    assert ended(api, "a") == "Completed"
+    pods = api.list("Pod")
+    found = [json.loads(lines(api, pod)[0]) for pod in pods]
+    for pod, (environment, _, cwd, executable) in zip(pods, found, strict=True):
+        slice_id, host = pod["spec"]["hostname"].split("-")[-2:]
+        expected = {
+            "XPK_WORKLOAD": "a",
+            "XPK_COORDINATOR_ADDRESS": "127.16.0.1:8476",
+            "XPK_RESTART_ATTEMPT": "0",
+            "XPK_OUTPUT_DIR": str(output),
+            "MEGASCALE_NUM_SLICES": "2",
+            "MEGASCALE_SLICE_ID": slice_id,
+            "TPU_WORKER_ID": host,
+            "TPU_WORKER_HOSTNAMES": f"127.16.{slice_id}.1,127.16.{slice_id}.2",
+            "JOB_COMPLETION_INDEX": host,
+        }
+        ours = {k: v for k, v in environment.items() if k in expected}
+        assert ours == expected
+        unwanted = [k for k in environment if k.startswith(("PYTEST", "VIRTUAL_ENV", "XPK_STATE"))]
+        assert unwanted == []
+        assert cwd == str(output)
+        assert Path(executable).parent == Path(sys.executable).parent
+        assert pod["spec"]["nodeName"] == f"c-np-{slice_id}-{host}"
+        assert pod["status"]["podIP"] == f"127.16.{slice_id}.{int(host) + 1}"
+
+
+def test_values_arrive_unchanged(api: LocalApi) -> None:
+    values = {
+        "QUOTES": """it's "so" `he` said\\""",
+        "LINES": "a\nb\n\n",
+        "BRACES": "{{ x }} {% y %} {# z #}",
+        "YAML": "a: b # c\n- d: [e]",
+        "UNDEFINED": "$(NOT_DEFINED) $X ${Y} $(",
+        "ESCAPED": "$$(XPK_WORKLOAD) $$$$",
+        "REFERENCE": "$(XPK_WORKLOAD)-$(TPU_WORKER_ID)",
+        "NAMES": "a-slice-job-0-1.a:1,a-slice-job-1-0.a.default.svc.cluster.local,xa-slice-job-0-1.a,a-slice-job-0-1.b",
+        "EMPTY": "",
+        "WIDE": "ž → 🙂",
+    }
+    env = [{"name": k, "value": v} for k, v in values.items()]
+    command = ["python", "-S", "-c", DUMP, "$(QUOTES)", "$(LINES)", "$$(LINES)", "$(NOT_DEFINED)", ""]
+    api.create(jobset("a", "", slices=2, hosts=2, env=env, command=command))
+    assert ended(api, "a") == "Completed"
+    environment, arguments, _, _ = json.loads(lines(api, api.list("Pod")[0])[0])
+    resolved = "127.16.0.2:1,127.16.1.1,xa-slice-job-0-1.a,a-slice-job-0-1.b"
+    expected = values | {"ESCAPED": "$(XPK_WORKLOAD) $$", "REFERENCE": "a-0", "NAMES": resolved}
+    assert {k: environment[k] for k in values} == expected
+    assert arguments == [values["QUOTES"], values["LINES"], "$(LINES)", "$(NOT_DEFINED)", ""]
+
+
+def test_objects_have_the_shape_of_kubernetes(api: LocalApi) -> None:
+    api.create(jobset("a", "exec sleep 60"))
+    pods = running(api, "a")
+    job = api.get("Job", "a-slice-job-1")
+    labels = job["metadata"]["labels"]
+    prefix = "jobset.sigs.k8s.io/"
+    assert labels[f"{prefix}job-index"] == "1"
+    assert labels[f"{prefix}coordinator"] == "a-slice-job-0-0.a"
+    assert labels[f"{prefix}replicatedjob-replicas"] == "2"
+    assert pods[0]["metadata"]["labels"].items() >= api.get("Job", "a-slice-job-0")["metadata"]["labels"].items()
+    assert until(lambda: status(api, "a")["replicatedJobsStatus"][0]["ready"] == 2)
+    workload = api.list("Workload")[0]
+    assert [c["type"] for c in workload["status"]["conditions"]] == ["QuotaReserved", "Admitted", "PodsReady"]
+    queue = api.get("LocalQueue", "multislice-queue")["status"]
+    assert (queue["admittedWorkloads"], queue["flavorsUsage"][0]["resources"][0]["total"]) == (1, "16")
+    api.delete("JobSet", "a", grace_seconds=0)
+    until(lambda: not api.list("Pod") and not api.list("Job"))
+    assert api.list("Workload") == []
+
+
+def test_command_that_does_not_exist(api: LocalApi) -> None:
+    api.create(jobset("a", "", command=["no-such-program"]))
+    assert ended(api, "a") == "Failed"
+    states = [p["status"]["containerStatuses"][0]["state"].get("terminated", {}) for p in api.list("Pod")]
+    assert (127, "StartError") in [(state.get("exitCode"), state.get("reason")) for state in states]
+    pod = next(p for p in api.list("Pod") if p["status"]["phase"] == "Failed")
+    assert lines(api, pod) == ["cannot run 'no-such-program': No such file or directory"]
+
+
+def test_working_folder_that_does_not_exist(api: LocalApi) -> None:
+    wanted = jobset("a", "true")
+    container = wanted["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]
+    container["workingDir"] = "/no/such/folder"
+    api.create(wanted)
+    assert ended(api, "a") == "Failed"
+    states = [p["status"]["containerStatuses"][0]["state"].get("terminated", {}) for p in api.list("Pod")]
+    assert {"StartError"} == {state["reason"] for state in states if state.get("exitCode") == 128}
+
+
+def test_logs(api: LocalApi) -> None:
+    script = (
+        "import sys; o = sys.stdout.buffer; o.write(b'x' * 100000 + b'\\n' + b'bad \\xff\\n' + b'no end'); o.flush()"
+    )
+    api.create(jobset("a", "", slices=1, hosts=1, command=["python", "-S", "-c", script]))
+    pod = until(lambda: api.list("Pod"))[0]
+    found = list(api.logs(pod, follow=True))
+    assert [line.text for line in found] == ["x" * 100000, "bad \ufffd", "no end"]
+    assert [line.text for line in api.logs(pod, tail=1)] == ["no end"]
+    assert list(api.logs(pod, since=found[-1].time)) == [line for line in found if line.time >= found[-1].time]
+
+
+def test_burst_of_lines_is_complete(api: LocalApi) -> None:
+    script = "for i in range(50000): print(i)"
+    api.create(jobset("a", "", slices=1, hosts=1, command=["python", "-S", "-c", script]))
+    assert ended(api, "a") == "Completed"
+    assert lines(api, api.list("Pod")[0]) == [str(i) for i in range(50000)]
+
+
+def test_time_to_live(api: LocalApi) -> None:
+    api.create(jobset("a", "true", ttl=0))
+    until(lambda: not api.list("JobSet") and not api.list("Pod") and not api.list("Workload"))
+
+
+def test_what_a_host_leaves_behind_is_killed(api: LocalApi, folder: Path) -> None:
+    # One child in the host's group and one that left it; both outlive the host.
+    api.create(jobset("a", "sleep 600 & setsid sleep 600 & echo on", slices=1, hosts=1))
+    assert ended(api, "a") == "Completed"
+
+
+def test_any_success_is_enough(api: LocalApi) -> None:
+    wanted = jobset("a", 'test "$MEGASCALE_SLICE_ID" = 0 || exec sleep 600')
+    wanted["spec"]["successPolicy"] = {"operator": "Any"}
+    api.create(wanted)
+    assert ended(api, "a") == "Completed"
+    until(lambda: all(p["status"]["phase"] != "Running" for p in api.list("Pod")))
