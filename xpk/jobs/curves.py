@@ -23,6 +23,7 @@ class Run:
 
     @property
     def wall(self) -> float:
+        """Seconds from the first start to the end."""
         return self.account.wall / 1_000_000
 
 
@@ -59,6 +60,7 @@ def _step_text(line: StepRecord, *, lost: bool = False) -> str:
 
 
 def loss_by_step(run: Run) -> Plot:
+    """Return the loss over steps: what counts as one curve, lost steps behind it."""
     steps = run.record.steps
     lost = _lost_runs(run)
     series = [Series("lost-halo", [(line.step, line.loss) for line in lines]) for lines in lost]
@@ -81,6 +83,8 @@ def loss_by_step(run: Run) -> Plot:
 
 
 def loss_by_time(run: Run) -> Plot:
+    """Return the loss over wall time, with the gaps in which no step was finished."""
+
     def point(line: StepRecord) -> Point:
         return line.time - run.origin, line.loss
 
@@ -121,10 +125,12 @@ def failure_time(run: Run, attempt: Attempt) -> float:
 
 
 def failure_rules(run: Run) -> list[tuple[float, str]]:
+    """Return when each attempt failed, in seconds since the first start, and what to write there."""
     return [(failure_time(run, attempt), f"✕ {text}") for attempt, text in _failures(run)]
 
 
 def gaps(run: Run) -> list[tuple[float, float, str, str]]:
+    """Return begin and end of each gap in seconds since the first start, a label and a title."""
     return [
         (
             one.since - run.origin,

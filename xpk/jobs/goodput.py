@@ -257,20 +257,20 @@ def _ending(events: list[Event], *, is_last: bool, finished: bool) -> tuple[Ende
         return "preempted", "stopped by SIGTERM after a checkpoint", None
     lost = last_words.get("peer_lost", [])
     if lost or not is_last:
-        host = _dead_host(events, lost)
+        host = _dead_host(events, lost, spoke={event.host for event in [*lost, *last_words.get("done", [])]})
         return "host lost", f"{host} died" if host else "a host died", host
     return "running", "", None
 
 
-def _dead_host(events: list[Event], lost: list[Event]) -> HostId | None:
-    """Return the host that the others missed first: a killed host has no last word of its own."""
-    silent = {event.host for event in events} - {event.host for event in lost}
-    hosts_per_slice = 1 + max((host.host for host in {event.host for event in events}), default=0)
+def _dead_host(events: list[Event], lost: list[Event], spoke: set[HostId]) -> HostId | None:
+    """Return the host that the others missed first, else the only one that left without a last word."""
+    silent = {event.host for event in events} - spoke
+    hosts_per_slice = 1 + max((event.host.host for event in events), default=0)
     for event in lost:
         peer = event.details.get("peer")
         if isinstance(peer, int) and (named := HostId(*divmod(peer, hosts_per_slice))) in silent:
             return named
-    return next(iter(silent)) if lost and len(silent) == 1 else None
+    return next(iter(silent)) if spoke and len(silent) == 1 else None
 
 
 _EVENT_CAUSES = {

@@ -17,7 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from xpk.jobs.charts import NARROW, WIDE, Chart, Plot, draw
 from xpk.jobs.curves import Run, failure_rules, failure_time, gaps, loss_by_step, loss_by_time
-from xpk.jobs.goodput import Cause, Goodput, Recovery, attempts, goodput, lost_steps, recoveries
+from xpk.jobs.goodput import Attempt, Cause, Goodput, Recovery, attempts, goodput, lost_steps, recoveries
 from xpk.jobs.record import RunRecord, StepRecord
 from xpk.jobs.timeline import Timeline, draw_timeline, lives
 from xpk.jobs.wording import CAUSE_EXPLANATIONS, CAUSE_NAMES, clock, count, duration, loss, percent
@@ -77,11 +77,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartLine:
-    """One line of the table of restarts."""
+    """One line of the table of restarts: the cause as the hosts tell it, and as the control plane does."""
 
     number: int
     when: str
     cause: str
+    told: str
     host: str
     resumed: str
     lost: str
@@ -142,7 +143,7 @@ def _view(run: Run, facts: ReportFacts) -> dict[str, Any]:
             for cause, spent in run.account.microseconds.items()
             if spent and cause is not Cause.OTHER
         ],
-        "recoveries": [_recovery(recovery) for recovery in run.recoveries],
+        "recoveries": [_recovery(recovery, run.attempts) for recovery in run.recoveries],
         "restarts": _restarts(run, facts.restarts),
         "command": " ".join(_shown(part) for part in facts.command),
         "written": clock(facts.written) if facts.written is not None else "",
@@ -190,14 +191,13 @@ def _figures(run: Run, restarts: int) -> list[Figure]:
 
 
 def _speed(steps: Sequence[StepRecord]) -> list[Figure]:
-    figures = []
     speeds = [line.tokens_per_second for line in steps if line.tokens_per_second is not None]
-    if speeds:
-        figures.append(Figure("Tokens per second", f"{statistics.median(speeds):,.0f}", "median over the steps"))
-    shares = [line.mfu for line in steps if line.mfu is not None]
-    if shares:
-        figures.append(Figure("MFU", percent(statistics.median(shares)), "median over the steps"))
-    return figures
+    if not speeds:
+        return []
+    # On CPUs it is measured against a made-up peak, or 0: no figure worth a place.
+    shares = [line.mfu for line in steps if line.mfu is not None and line.mfu >= 0.001]
+    note = f"MFU {percent(statistics.median(shares))}; medians" if shares else "median over the steps"
+    return [Figure("Tokens per second", f"{statistics.median(speeds):,.0f}", note)]
 
 
 def _both(plot: Plot) -> tuple[Chart, ...]:
@@ -239,11 +239,16 @@ _LEGS: Mapping[str, tuple[str, str, str]] = {
 }
 
 
-def _recovery(recovery: Recovery) -> RecoveryView:
+_NOTICE_AND_SAVE = ("save", "Notice and save", "until all hosts had seen the signal and the step was saved")
+
+
+def _recovery(recovery: Recovery, found: Sequence[Attempt]) -> RecoveryView:
+    preempted = any(one.number == recovery.failed_attempt and one.ended == "preempted" for one in found)
+    legs = {**_LEGS, "detection": _NOTICE_AND_SAVE} if preempted else _LEGS
     parts = []
     untold = ""
     for part in recovery.parts:
-        meaning, name, note = _LEGS[part.name]
+        meaning, name, note = legs[part.name]
         if part.seconds is None:
             untold += f"{name}, "
             continue
@@ -275,7 +280,8 @@ def _restarts(run: Run, facts: Sequence[RestartFact]) -> list[RestartLine]:
             RestartLine(
                 number=number,
                 when="" if when is None else f"after {duration(when)}",
-                cause=fact.cause if fact else failed.reason if failed else "",
+                cause=failed.reason if failed and failed.reason else "not known",
+                told=fact.cause if fact else "",
                 host=str(failed.cause_host or "not known") if failed else "not known",
                 resumed="" if restored is None else f"step {restored:,}" if restored else "the beginning",
                 lost="" if restored is None else f"{max(0, reached - restored):,}",

@@ -16,10 +16,10 @@ def sparkline(values: Sequence[float], width: int = 40) -> str:
     if columns < 1:
         return ""
     edges = [index * len(finite) // columns for index in range(columns + 1)]
-    means = [math.fsum(finite[left:right]) / (right - left) for left, right in pairwise(edges)]
-    low, high = min(means), max(means)
+    # Half of each mean: the sum and the span of huge values are more than a float holds.
+    halves = [math.fsum(value / 2 / (right - left) for value in finite[left:right]) for left, right in pairwise(edges)]
+    low, high = min(halves), max(halves)
     if low == high:
         return _BLOCKS[len(_BLOCKS) // 2] * columns
     top = len(_BLOCKS) - 1
-    # Halves first: the span of two huge values of opposite sign is more than a float holds.
-    return "".join(_BLOCKS[round((mean / 2 - low / 2) / (high / 2 - low / 2) * top)] for mean in means)
+    return "".join(_BLOCKS[round((half - low) / (high - low) * top)] for half in halves)

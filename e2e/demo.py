@@ -1,0 +1,219 @@
+"""`make demo`: two slices of two hosts each on this machine, one host killed in the middle of training.
+
+Every figure at the end is measured from this run. What people read goes to stderr; the one line on stdout
+is a JSON object. Needs no cloud, no container and no network: `python -m e2e.demo`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from e2e.harness import DrillError, Lab, Workload
+from xpk.jobs.sparkline import sparkline
+
+CLUSTER = WORKLOAD = "demo"
+TPU_TYPE = "v5litepod-8"
+SLICES = 2
+VICTIM = (1, 1)  # slice 1 host 1
+FIRST_STEP_SECONDS = 240.0  # compiling for the first time, four processes on two cores
+RECOVERY_SECONDS = 180.0
+RUN_SECONDS = 300.0
+_QUIET_SECONDS = 5.0  # between two lines of progress where no line can be rewritten
+
+
+class Progress:
+    """One line that is rewritten on a terminal; elsewhere a line every few seconds."""
+
+    def __init__(self, total: int) -> None:
+        self._total, self._live, self._last = total, sys.stderr.isatty(), 0.0
+
+    def show(self, run: Workload, note: str = "") -> None:
+        """Show how far the run is."""
+        now = time.monotonic()
+        if not self._live and now - self._last < _QUIET_SECONDS:
+            return
+        self._last = now
+        text = note or "starting"
+        if run.steps:
+            step, losses = run.steps[-1]["step"], [line["loss"] for line in run.steps]
+            filled = 20 * step // self._total
+            bar = "━" * filled + "╌" * (20 - filled)
+            text = f"{bar} step {step}/{self._total}  loss {losses[-1]:.3f}  {sparkline(losses, 24)}  {note}"
+        self._write(text)
+
+    def end(self) -> None:
+        """Leave the line as it is."""
+        if self._live:
+            print(file=sys.stderr)
+        self._last = 0.0
+
+    def _write(self, text: str) -> None:
+        if self._live:
+            width = shutil.get_terminal_size().columns - 3
+            print(f"\r\x1b[2K  {text[:width]}", end="", file=sys.stderr, flush=True)
+        else:
+            print(f"  {text.rstrip()}", file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    """Run the demo; return the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--output", type=Path, default=Path("demo-output"), help="folder for all that it makes")
+    parser.add_argument("--steps", type=int, default=100, help="steps of training")
+    parser.add_argument("--every", type=int, default=20, help="steps from one checkpoint to the next")
+    given = parser.parse_args()
+    lab = Lab(folder=given.output.resolve(), cluster=CLUSTER, say=_say)
+    # Python's own Ctrl-C raises in the main thread; a SIGTERM must clean up just the same.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        lab.prepare()
+    except DrillError as error:
+        _say(f"error: {error}")
+        return 1
+    try:
+        figures = _drill(lab, given.steps, given.every)
+    except KeyboardInterrupt:
+        _say("\ninterrupted; cleaning up")
+        return 130
+    except DrillError as error:
+        _say(f"\nerror: {error}")
+        _say_logs(lab)
+        return 1
+    finally:
+        _clean(lab)
+    print(json.dumps(figures), flush=True)
+    return 0
+
+
+def _drill(lab: Lab, steps: int, every: int) -> dict[str, Any]:
+    """Do what the demo shows and return its figures."""
+    lab.create_cluster(TPU_TYPE, SLICES)
+    run = lab.create_workload(WORKLOAD, num_slices=SLICES, max_restarts=3, trainer=_trainer(steps, every))
+    progress = Progress(steps)
+    for description in run.follow(lambda: bool(run.steps), FIRST_STEP_SECONDS):
+        progress.show(run, f"starting: {description['reason']}" if description else "starting")
+    _follow(run, progress, lambda: _past_checkpoint(run, steps, every))
+    killed = _kill(run, progress)
+    _follow(run, progress, lambda: bool(run.steps[-1]["step"] >= steps))
+    progress.end()
+    lab.xpk("workload", "wait", WORKLOAD, "--cluster", CLUSTER, "--timeout", f"{RUN_SECONDS:.0f}")
+    page = lab.folder / "report.html"
+    asked = ("workload", "report", WORKLOAD, "--cluster", CLUSTER, "--file", str(page))
+    figures = json.loads(lab.xpk(*asked, "--kill-time", f"{killed:.6f}", "-o", "json", capture=True))
+    _say_figures(figures, run, page)
+    return {key: figures[key] for key in _FIGURES} | {"report": str(page)}
+
+
+_FIGURES = (
+    "workload",
+    "state",
+    "slices",
+    "hosts",
+    "steps",
+    "restarts",
+    "lost_steps",
+    "recovery_seconds",
+    "initial_loss",
+    "final_loss",
+    "eval_loss",
+    "goodput",
+)
+
+
+def _trainer(steps: int, every: int) -> list[str]:
+    """Return the trainer's arguments: bytes of Python's own library, so nothing has to be fetched."""
+    settings = {
+        "data.path": "stdlib",
+        "run.steps": steps,
+        "run.eval_every": 2 * every,
+        "run.log_every": 5,
+        "checkpoint.every": every,
+    }
+    return ["--config", "tiny", *(word for key, value in settings.items() for word in ("--set", f"{key}={value}"))]
+
+
+def _past_checkpoint(run: Workload, steps: int, every: int) -> bool:
+    """Whether the run is about in its middle and some steps past a committed checkpoint."""
+    step = int(run.steps[-1]["step"])
+    return step >= steps // 2 and every // 3 <= step - run.saved() < every
+
+
+def _follow(run: Workload, progress: Progress, until: Callable[[], bool]) -> None:
+    for _ in run.follow(until, RUN_SECONDS):
+        progress.show(run)
+
+
+def _kill(run: Workload, progress: Progress) -> float:
+    """Kill the victim and wait for the next finished step; return when it was killed, in Unix seconds."""
+    progress.end()
+    host = run.host(*VICTIM)
+    step, saved = run.steps[-1]["step"], run.saved()
+    _say(f"$ kill -9 {host['pid']}   # slice {VICTIM[0]} host {VICTIM[1]}, after step {step}; saved: step {saved}")
+    attempt = run.steps[-1]["attempt"]
+    killed = run.end_host(*VICTIM)
+    reason = "noticing"
+    for description in run.follow(lambda: bool(run.steps[-1]["attempt"] > attempt), RECOVERY_SECONDS):
+        reason = f"{description['phase']}: {description['reason']}" if description else reason
+        progress.show(run, f"{time.time() - killed:5.1f} s since the kill, {reason}")
+    progress.end()
+    first = next(line for line in run.steps if line["attempt"] > attempt)
+    _say(f"  trains again: step {first['step']} finished {first['time'] - killed:.1f} s after the kill")
+    return killed
+
+
+def _say_figures(figures: dict[str, Any], run: Workload, page: Path) -> None:
+    recovery, evaluation = figures["recovery_seconds"], figures["eval_loss"]
+    rows = {
+        "state": figures["state"],
+        "size": f"{figures['slices']} slices, {figures['hosts']} hosts",
+        "steps": figures["steps"],
+        "restarts": figures["restarts"],
+        "lost steps": figures["lost_steps"],
+        "recovery": "-" if recovery is None else f"{recovery:.1f} s from the kill to the next finished step",
+        "goodput": f"{figures['goodput']:.1%}",
+        "loss": f"{figures['initial_loss']:.3f} → {figures['final_loss']:.3f}",
+        "evaluation loss": "-" if evaluation is None else f"{evaluation:.3f}",
+        "": sparkline([line["loss"] for line in run.steps], 48),
+        "report": page,
+    }
+    _say("")
+    for name, value in rows.items():
+        _say(f"  {name:<16} {value}")
+    _say("")
+
+
+def _say_logs(lab: Lab) -> None:
+    """Show what every host said last; there may be no workload yet."""
+    asked = ("workload", "logs", WORKLOAD, "--cluster", CLUSTER, "--tail", "15")
+    for extra in ((), ("--previous",)):
+        try:
+            lab.xpk(*asked, *extra)
+        except DrillError as error:
+            _say(f"  no logs: {error}")
+
+
+def _clean(lab: Lab) -> None:
+    """End every process of ours, whatever happened; a second Ctrl-C must not leave half of them."""
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        lab.delete_cluster()
+    except (DrillError, OSError) as error:
+        _say(f"warning: {error}")
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+"""The page: well-formed, closed to the outside, escaped, and bounded in size."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from tests.report.runs import START, RunWriter, one_kill
+from xpk.jobs.record import RunRecord, read_folder
+from xpk.jobs.report import ReportFacts, RestartFact, render_report
+
+FACTS = ReportFacts(
+    workload="demo",
+    cluster="dev",
+    accelerator="v5litepod-8",
+    slices=2,
+    hosts_per_slice=2,
+    chips_per_host=4,
+    state="Succeeded",
+    command=("python", "-m", "trainer"),
+    config={"run.steps": "150"},
+    restarts=(RestartFact(cause="s1/h1 ended with exit code 137", time=START + 40),),
+)
+VOID = {"meta", "link", "br", "img", "input", "hr"}
+
+
+class Checker(HTMLParser):
+    """Checks that every tag that is opened is closed in order; collects tags, attributes and text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text = ""
+        self.feed(page)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open[-1] == tag, f"</{tag}> closes {self.open[-3:]}"
+        self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def page_of(folder: Path, facts: ReportFacts = FACTS) -> str:
+    return render_report(read_folder(folder), facts)
+
+
+def test_the_page_is_well_formed_and_tells_the_figures(tmp_path: Path) -> None:
+    page = Checker(page_of(one_kill(tmp_path)))
+    for text in ("demo", "2 slices × 2 hosts × 4 chips = 16 chips", "Lost steps", "slice 1 host 1 lost", "Goodput"):
+        assert text in page.text
+    assert "ended with exit code 137" in page.text
+    assert page.tags.count("script") == 1
+
+
+def test_nothing_is_fetched_from_anywhere(tmp_path: Path) -> None:
+    page = page_of(one_kill(tmp_path))
+    assert not re.search(r"https?://|url\((?!#)|@import|<link|<iframe|<img", page)
+    names = {name for name, _ in Checker(page).attributes}
+    assert not names & {"src", "href", "srcset", "onload", "onclick"}
+
+
+def test_what_users_and_runs_wrote_cannot_run(tmp_path: Path) -> None:
+    evil = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
+    facts = ReportFacts(
+        workload=evil,
+        cluster=evil,
+        accelerator=evil,
+        slices=2,
+        hosts_per_slice=2,
+        chips_per_host=4,
+        state=evil,
+        command=("bash", "-c", evil),
+        config={evil: evil},
+        restarts=(RestartFact(cause=evil),),
+    )
+    run = RunWriter(tmp_path)
+    run.bring_up(0)
+    run.steps(1, 4)
+    run.event("fail", (0, 1), reason=evil)
+    run.attempt = 1
+    run.bring_up(0)
+    run.steps(1, 4)
+    page = Checker(page_of(run.write(), facts))
+    assert page.tags.count("script") == 1 and "img" not in page.tags
+    assert page.text.count(evil) >= 5
+
+
+def test_after_a_sigterm_the_first_leg_is_the_save(tmp_path: Path) -> None:
+    run = RunWriter(tmp_path)
+    run.bring_up(0)
+    run.steps(1, 7)
+    run.save(7)
+    run.all("preempt", step=7)
+    run.attempt = 1
+    run.bring_up(7)
+    run.steps(8, 9)
+    text = Checker(page_of(run.write())).text
+    assert "Notice and save" in text and "SIGTERM" in text and "Detection" not in text
+
+
+def test_a_run_that_wrote_nothing_has_a_page_too() -> None:
+    assert "Nothing to show yet" in Checker(render_report(RunRecord(), FACTS)).text
+
+
+def test_a_run_that_died_before_its_first_step_has_a_page(tmp_path: Path) -> None:
+    run = RunWriter(tmp_path)
+    run.all("start")
+    run.kill((0, 0))
+    run.all("start")
+    assert "Hosts over wall time" in Checker(page_of(run.write())).text
+
+
+def test_a_loss_that_is_not_finite_leaves_a_hole(tmp_path: Path) -> None:
+    lines = [
+        f'{{"time": {START + step}, "step": {step}, "loss": {"NaN" if step > 5 else 3}, "step_seconds": 1}}'
+        for step in range(1, 11)
+    ]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
+    page = Checker(page_of(tmp_path))
+    assert "not finite" in page.text
+    assert not any("nan" in (value or "").lower() for name, value in page.attributes if name in ("d", "cx", "cy"))
+
+
+@pytest.mark.parametrize(("slices", "hosts", "rows"), [(1, 1, 1), (2, 2, 4), (16, 4, 64), (32, 4, 32), (128, 1, 64)])
+def test_from_one_to_128_hosts(tmp_path: Path, slices: int, hosts: int, rows: int) -> None:
+    run = RunWriter(tmp_path, slices=slices, hosts=hosts)
+    run.bring_up(0)
+    run.steps(1, 10)
+    run.done(10)
+    page = page_of(run.write())
+    Checker(page)
+    assert page.count('<g transform="translate(0') == 2 * rows  # once for a desk, once for a phone
+
+
+def test_a_long_run_stays_a_small_page(tmp_path: Path) -> None:
+    run = RunWriter(tmp_path)
+    run.bring_up(0)
+    run.steps(1, 100_000, each=0.01, log_every=1000)
+    run.done(100_000)
+    page = page_of(run.write())
+    assert len(page) < 500_000
+    for path in re.findall(r'<path class="curve [a-z-]+" d="M([^"]*)"', page):
+        assert len(path.split()) <= 2000
