@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from e2e.harness import DrillError, Lab, Workload
-from xpk.jobs.goodput import Recovery, lost_steps, recoveries
-from xpk.jobs.record import read_folder
+from xpk.jobs.report.goodput import Recovery, lost_steps, recoveries
+from xpk.jobs.report.record import read_folder
 
 CLUSTER = "bench"
 TPU_TYPE = "v5litepod-8"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from e2e.harness import DrillError, Lab, Workload
-from xpk.jobs.sparkline import sparkline
+from xpk.jobs.report.sparkline import sparkline
 
 CLUSTER = WORKLOAD = "demo"
 TPU_TYPE = "v5litepod-8"

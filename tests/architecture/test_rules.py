@@ -45,7 +45,7 @@ def test_the_program_ends_in_one_place() -> None:
 
 
 def test_every_error_has_an_exit_code_of_its_own_and_a_line_in_the_tree() -> None:
-    kinds = [errors.XpkError, *errors.XpkError.__subclasses__()]
+    kinds: list[type[errors.XpkError]] = [errors.XpkError, *errors.XpkError.__subclasses__()]
     assert len({kind.exit_code for kind in kinds}) == len(kinds)
     for kind in kinds:
         assert f"{kind.__name__} ({kind.exit_code})" in (errors.__doc__ or "")

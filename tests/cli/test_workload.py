@@ -28,7 +28,7 @@ def until(xpk: Xpk, name: str, condition: Any, seconds: float = 30) -> dict[str,
 
 
 def is_running(found: dict[str, Any]) -> bool:
-    return found["phase"] == "Running"
+    return bool(found["phase"] == "Running")
 
 
 def test_from_create_to_delete(dev: Xpk) -> None:

@@ -50,6 +50,7 @@ def test_the_trainer_is_there_and_says_what_it_lacks(installed: Path, tmp_path: 
     check = subprocess.run(
         [str(installed / "python"), "-m", "trainer", "check", "--num-slices", "1", "--hosts-per-slice", "1",
          "--chips-per-host", "4", "--no-data", "--config", "nope"],
-        env={"PATH": os.defpath, "PYTHONPATH": str(unpacked / "_workloads")}, capture_output=True, text=True, check=False,
+        env={"PATH": os.defpath, "PYTHONPATH": str(unpacked / "_workloads")},
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert check.returncode == 42 and "nope" in check.stdout, check.stderr

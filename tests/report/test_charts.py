@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xpk.jobs.charts import NARROW, WIDE, Plot, Series, downsample, draw, number_ticks, time_ticks
-from xpk.jobs.sparkline import sparkline
-from xpk.jobs.wording import duration
+from xpk.jobs.report.charts import NARROW, WIDE, Plot, Series, downsample, draw, number_ticks, time_ticks
+from xpk.jobs.report.sparkline import sparkline
+from xpk.jobs.report.wording import duration
 
 _values = st.floats(-1e6, 1e6)
 

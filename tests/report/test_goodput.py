@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.report.runs import START, RunWriter, one_kill
-from xpk.jobs.goodput import Cause, attempts, goodput, lost_steps, recoveries, recovery_seconds
-from xpk.jobs.record import Event, HostId, RunRecord, StepRecord, read_folder
+from xpk.jobs.report.goodput import Cause, attempts, goodput, lost_steps, recoveries, recovery_seconds
+from xpk.jobs.report.record import Event, HostId, RunRecord, StepRecord, read_folder
 
 
 def test_an_empty_run_has_no_account() -> None:

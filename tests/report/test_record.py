@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.report.runs import RunWriter, one_kill
-from xpk.jobs.record import FolderReader, HostId, RunRecord, read_folder, read_record
+from xpk.jobs.report.record import FolderReader, HostId, RunRecord, read_folder, read_record
 
 
 def test_an_empty_or_missing_folder_gives_an_empty_record(tmp_path: Path) -> None:

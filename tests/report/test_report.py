@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.report.runs import START, RunWriter, one_kill
-from xpk.jobs.record import RunRecord, read_folder
-from xpk.jobs.report import ReportFacts, RestartFact, render_report
+from xpk.jobs.report.page import ReportFacts, RestartFact, render_report
+from xpk.jobs.report.record import RunRecord, read_folder
 
 FACTS = ReportFacts(
     workload="demo",

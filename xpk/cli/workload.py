@@ -244,7 +244,7 @@ def report(
     output: str | None,
 ) -> None:
     """Write a page on a run: loss, goodput, restarts and what every host did when."""
-    from xpk.jobs import reporting  # brings the charts and jinja2, which no other command needs
+    from xpk.jobs.report import account as reporting  # brings the charts and jinja2, which no other command needs
 
     place, chosen, console = the_cluster(cluster), the_name("workload", name, name_flag), console.choosing(output)
     found = observe.find(provider_of(place).connect(place), chosen, namespace)

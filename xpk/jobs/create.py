@@ -89,7 +89,9 @@ def check_trainer(runner: Runner, spec: WorkloadSpec, trainer_args: Sequence[str
         for problem in problems
     ]
     raise UsageError(
-        f"workload '{spec.name}' cannot train like this", problems=lines, hint="docs/trainer-settings.md has every setting"
+        f"workload '{spec.name}' cannot train like this",
+        problems=lines,
+        hint="docs/trainer-settings.md has every setting",
     )
 
 

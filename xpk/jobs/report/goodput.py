@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from xpk.jobs.record import Event, HostId, RunRecord, StepRecord
+from xpk.jobs.report.record import Event, HostId, RunRecord, StepRecord
 
 Ended = Literal["done", "preempted", "failed", "host lost", "running"]
 

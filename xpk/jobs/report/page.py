@@ -1,7 +1,7 @@
 """One self-contained HTML page about a run: loss, goodput, hosts and restarts.
 
 No script is fetched, no style, no font: the file can be mailed. Everything that a user or a run wrote is
-escaped. The template (report.html.j2) draws what is computed here.
+escaped. The template (page.html.j2) draws what is computed here.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from xpk.jobs.charts import NARROW, WIDE, Chart, Plot, draw
-from xpk.jobs.curves import Run, failure_rules, failure_time, gaps, loss_by_step, loss_by_time
-from xpk.jobs.goodput import Attempt, Cause, Goodput, Recovery, attempts, goodput, lost_steps, recoveries
-from xpk.jobs.record import RunRecord, StepRecord
-from xpk.jobs.timeline import Timeline, draw_timeline, lives
-from xpk.jobs.wording import CAUSE_EXPLANATIONS, CAUSE_NAMES, clock, count, duration, loss, percent
+from xpk.jobs.report.charts import NARROW, WIDE, Chart, Plot, draw
+from xpk.jobs.report.curves import Run, failure_rules, failure_time, gaps, loss_by_step, loss_by_time
+from xpk.jobs.report.goodput import Attempt, Cause, Goodput, Recovery, attempts, goodput, lost_steps, recoveries
+from xpk.jobs.report.record import RunRecord, StepRecord
+from xpk.jobs.report.timeline import Timeline, draw_timeline, lives
+from xpk.jobs.report.wording import CAUSE_EXPLANATIONS, CAUSE_NAMES, clock, count, duration, loss, percent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,7 @@ def render_report(record: RunRecord, facts: ReportFacts) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("report.html.j2").render(_view(run, facts))
+    return environment.get_template("page.html.j2").render(_view(run, facts))
 
 
 def _view(run: Run, facts: ReportFacts) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from xpk.jobs.goodput import Cause
+from xpk.jobs.report.goodput import Cause
 
 CAUSE_NAMES: Mapping[Cause, str] = {
     Cause.STEPS: "Steps that count",

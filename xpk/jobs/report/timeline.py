@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from xpk.jobs.charts import WIDE, Band, Frame, Mark, Rule, Tick, time_ticks
-from xpk.jobs.charts import bands as draw_bands
-from xpk.jobs.charts import rules as draw_rules
-from xpk.jobs.goodput import Attempt, Cause
-from xpk.jobs.record import Event, HostId, RunRecord
-from xpk.jobs.wording import CAUSE_NAMES, duration
+from xpk.jobs.report.charts import WIDE, Band, Frame, Mark, Rule, Tick, time_ticks
+from xpk.jobs.report.charts import bands as draw_bands
+from xpk.jobs.report.charts import rules as draw_rules
+from xpk.jobs.report.goodput import Attempt, Cause
+from xpk.jobs.report.record import Event, HostId, RunRecord
+from xpk.jobs.report.wording import CAUSE_NAMES, duration
 
 MOST_ROWS = 64
 _PHASES = {

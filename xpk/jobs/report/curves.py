@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from xpk.jobs.charts import Plot, Point, Series
-from xpk.jobs.goodput import Attempt, Goodput, Recovery
-from xpk.jobs.record import RunRecord, StepRecord
-from xpk.jobs.wording import duration, loss
+from xpk.jobs.report.charts import Plot, Point, Series
+from xpk.jobs.report.goodput import Attempt, Goodput, Recovery
+from xpk.jobs.report.record import RunRecord, StepRecord
+from xpk.jobs.report.wording import duration, loss
 
 
 @dataclass(frozen=True, slots=True)

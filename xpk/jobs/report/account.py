@@ -10,9 +10,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from xpk.jobs.goodput import goodput, lost_steps, recovery_seconds
-from xpk.jobs.record import RunRecord, read_folder
-from xpk.jobs.report import ReportFacts, RestartFact, render_report
+from xpk.jobs.report.goodput import goodput, lost_steps, recovery_seconds
+from xpk.jobs.report.page import ReportFacts, RestartFact, render_report
+from xpk.jobs.report.record import RunRecord, read_folder
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import NotFoundError, XpkError
 from xpk.model.status import WorkloadStatus

@@ -1,0 +1,1 @@
+"""What a run leaves behind, accounted for: record → goodput → one page."""
