@@ -8,6 +8,7 @@ where they were cut off.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
@@ -22,7 +23,7 @@ from kubernetes.client.exceptions import ApiException
 from xpk.api.base import Applied, Change, LogLine, Obj, Objs
 from xpk.api.kinds import KINDS, Kind
 from xpk.api.refusal import GoneError, explain, unreachable
-from xpk.model.errors import NotFoundError
+from xpk.model.errors import MissingToolError, NotFoundError
 
 MANAGER = "xpk"  # the field manager of server-side apply
 _BUSY = (429, 500, 502, 503, 504)
@@ -61,20 +62,19 @@ class KubernetesApi:
         after = self._call("PATCH", path, query, obj, content="application/apply-patch+yaml", about=obj)
         if before is None:
             return "created"
-        same = "generation" if dry_run and "generation" in before["metadata"] else "resourceVersion"
-        return "unchanged" if before["metadata"].get(same) == after["metadata"].get(same) else "configured"
+        return "unchanged" if _content(before) == _content(after) else "configured"
 
     def get(self, kind: str, name: str, namespace: str = "default") -> Obj:
         """See `ObjectApi.get`."""
-        return self._call("GET", _path(KINDS[kind], namespace, name))
+        return self._call("GET", _path(_known(kind), namespace, name))
 
     def list(self, kind: str, namespace: str | None = "default", selector: Mapping[str, str] | None = None) -> Objs:
         """See `ObjectApi.list`."""
-        return self._list(KINDS[kind], namespace, selector)[0]
+        return self._list(_known(kind), namespace, selector)[0]
 
     def patch(self, kind: str, name: str, patch: Obj, namespace: str = "default") -> Obj:
         """See `ObjectApi.patch`."""
-        path = _path(KINDS[kind], namespace, name)
+        path = _path(_known(kind), namespace, name)
         return self._call("PATCH", path, {"fieldManager": MANAGER}, patch, content="application/merge-patch+json")
 
     def delete(self, kind: str, name: str, namespace: str = "default", *, grace_seconds: int | None = None) -> None:
@@ -82,7 +82,7 @@ class KubernetesApi:
         options: Obj = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         if grace_seconds is not None and kind == "Pod":
             options["gracePeriodSeconds"] = grace_seconds
-        self._call("DELETE", _path(KINDS[kind], namespace, name), body=options)
+        self._call("DELETE", _path(_known(kind), namespace, name), body=options)
         if grace_seconds is not None and kind == "JobSet":
             # The pods' own grace period is in the manifest; a shorter one has to be asked of each pod.
             for pod in self.list("Pod", namespace, {"jobset.sigs.k8s.io/jobset-name": name}):
@@ -103,9 +103,9 @@ class KubernetesApi:
         version = ""
         while deadline is None or time.monotonic() < deadline:
             if not version:  # the first time, and when the server no longer knows where we were
-                there, version = self._list(KINDS[kind], namespace, selector)
+                there, version = self._list(_known(kind), namespace, selector)
                 yield from _difference(known, there)
-            version = yield from self._watch_once(KINDS[kind], namespace, selector, version, known, deadline)
+            version = yield from self._watch_once(_known(kind), namespace, selector, version, known, deadline)
 
     def logs(
         self, pod: Obj, *, follow: bool = False, since: datetime | None = None, tail: int | None = None
@@ -167,13 +167,13 @@ class KubernetesApi:
         deadline: float | None,
     ) -> Generator[tuple[Change, Obj], None, str]:
         """Yield changes until the connection ends; return the version to go on from, "" to list again."""
-        left = _WATCH_SECONDS if deadline is None else min(_WATCH_SECONDS, max(1, round(deadline - time.monotonic())))
+        left = _WATCH_SECONDS if deadline is None else min(_WATCH_SECONDS, max(0.01, deadline - time.monotonic()))
         query = {
             "watch": "1", "allowWatchBookmarks": "true", "resourceVersion": version,
-            "timeoutSeconds": str(left), **_selecting(selector),
+            "timeoutSeconds": str(math.ceil(left)), **_selecting(selector),
         }  # fmt: skip
         try:
-            for line in self._stream(_path(kind, namespace), query, left + 5.0):
+            for line in self._stream(_path(kind, namespace), query, left):
                 event = json.loads(line)
                 obj = event["object"]
                 if event["type"] == "ERROR":  # 410 Gone: the server has forgotten that version
@@ -260,8 +260,20 @@ class KubernetesApi:
         return answer
 
 
+def _content(obj: Obj) -> Obj:
+    """Return an object without what every write changes: a dry run gives no new version to compare."""
+    volatile = ("managedFields", "resourceVersion", "generation")
+    return {**obj, "metadata": {key: value for key, value in obj["metadata"].items() if key not in volatile}}
+
+
 def _kind(obj: Obj) -> Kind:
-    return KINDS[obj["kind"]]
+    return _known(obj["kind"])
+
+
+def _known(kind: str) -> Kind:
+    if kind not in KINDS:
+        raise MissingToolError(f"xpk does not handle objects of kind {kind}", hint="use kubectl for them")
+    return KINDS[kind]
 
 
 def _path(kind: Kind, namespace: str | None, name: str | None = None) -> str:
