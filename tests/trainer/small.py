@@ -1,0 +1,131 @@
+"""The smallest model that still uses everything, and ways to run it in this process or in several."""
+
+import dataclasses
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+WORKLOADS = Path(__file__).parents[2] / "workloads"
+
+SETTINGS = (
+    "model.embed=32",
+    "model.heads=2",
+    "model.head_dim=8",
+    "model.mlp=64",
+    "model.layers=2",
+    "model.seq_len=16",
+    "data.global_batch=8",
+    "optim.warmup=2",
+)
+
+
+def arguments(settings: Sequence[str]) -> list[str]:
+    """Return `--set` options for the tiny configuration made small, then `settings`."""
+    return ["--config", "tiny", *(word for setting in (*SETTINGS, *settings) for word in ("--set", setting))]
+
+
+@dataclasses.dataclass
+class Cluster:
+    """Processes of one job on this machine, as many slices as asked, one host each."""
+
+    out: Path
+    processes: list[subprocess.Popen[bytes]]
+    attempt: int
+
+    def losses(self) -> dict[int, str]:
+        """Return this attempt's losses as hex, by step."""
+        return {r["step"]: r["loss_hex"] for r in self._metrics() if "loss_hex" in r}
+
+    def _metrics(self) -> list[dict[str, Any]]:
+        path = self.out / "metrics.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        whole = [json.loads(line) for line in lines if line.endswith("}")]
+        return [record for record in whole if record["attempt"] == self.attempt]
+
+    def events(self, slice_id: int) -> list[dict[str, Any]]:
+        """Return what a slice's host did in this attempt."""
+        path = self.out / "events" / f"s{slice_id}-h0.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [e for e in map(json.loads, lines) if e["attempt"] == self.attempt]
+
+    def wait_for_step(self, step: int, seconds: float = 120) -> None:
+        """Wait until a step is finished; fails if the job ends before."""
+        deadline = time.monotonic() + seconds
+        while max(self.losses(), default=0) < step:
+            assert time.monotonic() < deadline, f"no step {step} in {seconds} s:\n{self.logs()}"
+            assert all(p.poll() is None for p in self.processes), self.logs()
+            time.sleep(0.02)
+
+    def exit_codes(self, seconds: float = 120) -> list[int]:
+        """Wait for all hosts to end."""
+        deadline = time.monotonic() + seconds
+        try:
+            return [p.wait(max(0.1, deadline - time.monotonic())) for p in self.processes]
+        except subprocess.TimeoutExpired as error:
+            raise AssertionError(f"hosts still run:\n{self.logs()}") from error
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """End what still runs."""
+        for process in self.processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+
+    def logs(self) -> str:
+        """Return everything the hosts printed."""
+        return "\n".join(path.read_text() for path in sorted(self.out.glob(f"log-{self.attempt}-*")))
+
+
+def start(out: Path, settings: Sequence[str], *, slices: int = 2, attempt: int = 0) -> Cluster:
+    """Start a job of `slices` slices with one host of two chips each."""
+    out.mkdir(parents=True, exist_ok=True)
+    address = f"127.0.0.1:{free_ports()}"
+    processes = []
+    for slice_id in range(slices):
+        env = {
+            "MEGASCALE_NUM_SLICES": str(slices),
+            "MEGASCALE_SLICE_ID": str(slice_id),
+            "TPU_WORKER_ID": "0",
+            "XPK_HOSTS_PER_SLICE": "1",
+            "XPK_COORDINATOR_ADDRESS": address,
+            "XPK_RESTART_ATTEMPT": str(attempt),
+            "XPK_OUTPUT_DIR": str(out),
+            "JAX_PLATFORMS": "cpu",
+            "JAX_NUM_CPU_DEVICES": "2",
+            "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
+            "PYTHONPATH": str(WORKLOADS),
+        }
+        command = [sys.executable, "-m", "trainer", "train", *arguments(settings)]
+        with (out / f"log-{attempt}-{slice_id}").open("wb") as log:
+            processes.append(subprocess.Popen(command, env=os.environ | env, stdout=log, stderr=subprocess.STDOUT))
+    return Cluster(out, processes, attempt)
+
+
+def run_alone(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of the trainer as a user would, outside any job."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("XPK_", "MEGASCALE_", "TPU_", "JAX_"))}
+    clean |= {"PYTHONPATH": str(WORKLOADS), "JAX_PLATFORMS": "cpu", **env}
+    command = [sys.executable, "-m", "trainer", *words]
+    return subprocess.run(command, env=clean, capture_output=True, text=True, timeout=120)
+
+
+def free_ports() -> int:
+    """Return a port that is free and whose successor is free too."""
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port = int(first.getsockname()[1])
+            try:
+                second.bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+            return port

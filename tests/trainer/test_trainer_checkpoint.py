@@ -1,0 +1,121 @@
+"""Checkpoints: whole or not at all, the newest whole one wins, and a full disk costs no older one."""
+
+import json
+import queue
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from tests.trainer.emulated import Trainer, on
+from trainer import checkpoint
+from trainer.checkpoint import Checkpoints
+from trainer.compiling import Compiler
+from trainer.metrics import Events, JsonLines
+from trainer.peers import Peers
+
+
+@pytest.fixture(scope="module")
+def trainer() -> Trainer:
+    return on(2, 2, 2)
+
+
+@pytest.fixture(scope="module")
+def state(trainer: Trainer) -> Any:
+    state = trainer.init(np.uint32(0))
+    return trainer.train()(state, trainer.blocks(np.arange(8)), trainer.flags)[0]
+
+
+class Store:
+    """The checkpoints of one process in a folder, and the events it wrote."""
+
+    def __init__(self, folder: Path, keep: int = 3) -> None:
+        lost: queue.Queue[int] = queue.Queue()
+        self.peers = Peers(0, 1, on_lost=lost.put, on_told=lambda what, by: None)
+        self.log = folder / "events.jsonl"
+        events = Events(JsonLines(self.log), 0, 0, 0, time.monotonic())
+        self.folder = folder / "checkpoints"
+        self.checkpoints = Checkpoints(self.folder, keep, {"note": 1}, self.peers, events)
+
+    def save(self, step: int, state: Any) -> str:
+        self.checkpoints.save(step, state)
+        return self.checkpoints.wait()
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        return [e for e in map(json.loads, self.log.read_text().splitlines()) if e["event"] == name]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    yield Store(tmp_path)
+
+
+def biggest_file(folder: Path) -> Path:
+    return max((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+
+
+def test_what_is_restored_is_what_was_saved_on_every_replica(store: Store, trainer: Trainer, state: Any) -> None:
+    assert store.save(3, state) == ""
+    assert store.checkpoints.choose() == (3, {"note": 1})
+    compiler = Compiler(store.folder, store.peers)
+    restored, read = store.checkpoints.restore(3, trainer.mesh, trainer.programs.state, compiler)()
+    assert read
+    for old, new in zip(jax.tree.leaves(state), jax.tree.leaves(restored), strict=True):
+        assert new.sharding.is_equivalent_to(old.sharding, old.ndim)
+        for a, b in zip(old.addressable_shards, new.addressable_shards, strict=True):
+            assert np.asarray(a.data).tobytes() == np.asarray(b.data).tobytes()
+
+
+def test_the_newest_are_kept(tmp_path: Path, state: Any) -> None:
+    store = Store(tmp_path, keep=2)
+    for step in (1, 2, 10):
+        store.save(step, state)
+    assert checkpoint.steps(store.folder) == [2, 10]
+
+
+@pytest.mark.parametrize("harm", ["truncate", "flip", "manifest", "missing"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
+    harm: str, store: Store, state: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store.save(1, state)
+    store.save(2, state)
+    victim = biggest_file(store.folder / "2")
+    content = bytearray(victim.read_bytes())
+    if harm == "truncate":
+        victim.write_bytes(content[:-1])
+    elif harm == "flip":
+        content[len(content) // 2] ^= 1
+        victim.write_bytes(content)
+    elif harm == "manifest":
+        (store.folder / "2" / "manifest.json").write_text('{"files": {"a"')
+    else:
+        victim.unlink()
+    found = store.checkpoints.choose()
+    assert found is not None
+    assert found[0] == 1
+    assert [event["step"] for event in store.events("restore_skipped")] == [2]
+    assert f"{store.folder / '2'} is damaged" in capsys.readouterr().out
+    assert store.save(2, state) == ""
+    assert checkpoint.steps(store.folder) == [1, 2]
+
+
+def test_a_save_that_was_cut_off_is_ignored_and_cleaned_up(store: Store, state: Any) -> None:
+    store.save(1, state)
+    (store.folder / "1").rename(store.folder / ".saving-2-0")
+    assert store.checkpoints.choose() is None
+    assert list(store.folder.iterdir()) == []
+
+
+def test_a_failed_save_keeps_the_one_before(store: Store, state: Any) -> None:
+    store.save(1, state)
+    (store.folder / ".saving-2-0").write_text("in the way")  # the folder cannot be made
+    assert store.save(2, state) == "File exists"
+    assert [event["reason"] for event in store.events("save_failed")] == ["File exists"]
+    found = store.checkpoints.choose()
+    assert found is not None
+    assert found[0] == 1
+    assert store.save(3, state) == ""

@@ -1,0 +1,110 @@
+"""Configurations: what is accepted, and what a user reads when it is not."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.small import WORKLOADS, run_alone
+from trainer import config, layout
+from trainer.errors import FatalError
+
+JOB = ("--num-slices", "2", "--hosts-per-slice", "2", "--chips-per-host", "4")
+
+
+def messages(error: pytest.ExceptionInfo[FatalError]) -> list[str]:
+    return [str(problem) for problem in error.value.problems]
+
+
+def test_every_named_config_fits_the_job_it_is_for() -> None:
+    for name in ("16b", "32b", "64b", "128b"):
+        assert layout.check(config.load(name), layout.Chips(2, 64, 4)) == []
+    assert layout.check(config.load("tiny"), layout.Chips(2, 2, 4)) == []
+
+
+def test_settings_take_the_type_of_their_field() -> None:
+    made = config.load("tiny", ["optim.lr=3e-4", "run.steps=2e3", "model.remat=true", "data.path=7"])
+    assert (made.optim.lr, made.run.steps, made.model.remat, made.data.path) == (3e-4, 2000, True, "7")
+
+
+def test_all_problems_are_reported_together_with_a_way_out() -> None:
+    with pytest.raises(FatalError) as error:
+        config.load("tiny", ["optim.lr=abc", "model.hedas=3", "steps=5", "run.steps"])
+    lines = messages(error)
+    assert len(lines) == 4
+    assert "optim.lr='abc' is not a number" in lines[1]
+    assert "Did you mean 'model.heads'?" in lines[2]
+    assert "Did you mean 'run.steps'?" in lines[3]
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("data.global_batch=12", "Nearest that work: 16"),
+        ("model.embed=100", "Nearest that work: 96 or 104"),
+        ("mesh.tp=3", "Values that divide 8: 1, 2, 4, 8"),
+        ("mesh.dp=3", "not a multiple of the 2 slices"),
+        ("data.loader_hosts=3", "Values that work: 1, 2, 4"),
+        ("model.head_dim=7", "odd"),
+        ("checkpoint.keep=0", "Use more than 0"),
+        ("data.eval_fraction=1.5", "below 1"),
+        ("model.compute_dtype=int4", "bfloat16 or float32"),
+    ],
+)
+def test_what_does_not_fit_is_said_before_anything_runs(setting: str, says: str) -> None:
+    problems = layout.check(config.load("tiny", [setting]), layout.Chips(2, 2, 4))
+    assert len(problems) == 1
+    assert says in str(problems[0])
+
+
+def test_check_prints_nothing_or_one_json_object(tmp_path: Path) -> None:
+    good = run_alone("check", *JOB)
+    assert (good.returncode, good.stdout, good.stderr) == (0, "", "")
+    wrong = [f"data.path={tmp_path / 'none'}", "model.heads=3", "mesh.tp=2"]
+    bad = run_alone("check", *JOB, *(word for setting in wrong for word in ("--set", setting)))
+    assert bad.returncode == 42
+    problems = json.loads(bad.stdout)["problems"]
+    assert [sorted(problem) for problem in problems] == [["hint", "message"]] * 2
+
+
+CHECK = """
+import sys
+from trainer import main
+try:
+    main.main(sys.argv[1:])
+except SystemExit as end:
+    print(end.code, "jax" in sys.modules, "numpy" in sys.modules)
+"""
+
+
+def test_check_does_not_import_jax() -> None:
+    command = [sys.executable, "-c", CHECK, "check", *JOB]
+    ran = subprocess.run(command, env={"PYTHONPATH": str(WORKLOADS)}, capture_output=True, text=True)
+    assert ran.stdout == "0 False False\n", ran.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--config", "tinny"),
+        ("--set", "run.stepps=3"),
+        ("--nonsense",),
+        ("--set", "data.path=/nowhere/at/all", "--set", "run.output_dir=OUT"),
+        ("--set", "run.output_dir=/proc/none"),
+        ("prepare", "/nowhere/at/all", "--out", "OUT"),
+    ],
+)
+def test_bad_input_ends_with_42_and_one_line(words: tuple[str, ...], tmp_path: Path) -> None:
+    ran = run_alone(*(word.replace("OUT", str(tmp_path)) for word in words))
+    assert ran.returncode == 42
+    assert ran.stderr.count("\n") == 1, ran.stderr
+    assert ran.stderr.startswith("error: ")
+
+
+def test_half_an_environment_is_named() -> None:
+    ran = run_alone("--set", "run.steps=1", MEGASCALE_NUM_SLICES="2")
+    assert ran.returncode == 42
+    assert "MEGASCALE_SLICE_ID is not set" in ran.stderr
+    assert "XPK_COORDINATOR_ADDRESS" in ran.stderr

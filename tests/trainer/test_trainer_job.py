@@ -1,0 +1,75 @@
+"""Whole jobs of two slices in real processes: killed, told to stop, short of disk."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.small import arguments, run_alone, start
+
+pytestmark = pytest.mark.timeout(240)
+
+
+def test_a_killed_host_costs_only_the_steps_since_the_checkpoint(tmp_path: Path) -> None:
+    settings = [
+        "run.steps=16",
+        "checkpoint.every=4",
+        "run.eval_every=8",
+        "data.max_bytes=100000",
+        "run.log_every=1",
+    ]
+    whole = start(tmp_path / "whole", settings)
+    assert whole.exit_codes() == [0, 0], whole.logs()
+    expected = whole.losses()
+    assert sorted(expected) == list(range(1, 17))
+
+    first = start(tmp_path / "cut", [*settings, "data.loader_hosts=1"])
+    first.wait_for_step(6)
+    first.processes[1].send_signal(signal.SIGKILL)
+    assert first.exit_codes() == [75, -9], first.logs()
+    assert "slice 0 host 0: lost slice 1 host 0" in first.logs()
+    reached = max(first.losses())
+
+    second = start(tmp_path / "cut", [*settings, "data.loader_hosts=1"], attempt=1)
+    assert second.exit_codes() == [0, 0], second.logs()
+    begun = next(event for event in second.events(1) if event["event"] == "restore")
+    assert (begun["source"], begun["read"]) == ("checkpoint", False)
+    assert 0 <= reached - begun["step"] <= 4 + 1
+    again = second.losses()
+    assert sorted(again) == list(range(begun["step"] + 1, 17))
+    assert first.losses() | again == expected
+    result = json.loads((tmp_path / "cut" / "result.json").read_text())
+    assert result["steps"] == 16
+    assert float(result["initial_loss"]).hex() == expected[1]
+    assert float(result["final_loss"]).hex() == expected[16]
+
+
+def test_sigterm_to_one_host_saves_the_same_step_on_all(tmp_path: Path) -> None:
+    job = start(tmp_path, ["run.steps=100000", "checkpoint.every=100000", "data.max_bytes=100000"])
+    job.wait_for_step(3)
+    job.processes[1].send_signal(signal.SIGTERM)
+    assert job.exit_codes() == [143, 143], job.logs()
+    ends = [job.events(n)[-1] for n in (0, 1)]
+    assert [end["event"] for end in ends] == ["preempt", "preempt"]
+    assert ends[0]["step"] == ends[1]["step"]
+    assert (tmp_path / "checkpoints" / str(ends[0]["step"]) / "manifest.json").exists()
+
+
+def test_sigterm_before_the_first_step_ends_all_at_once(tmp_path: Path) -> None:
+    job = start(tmp_path, ["run.steps=100000"])
+    while not any(event["event"] == "init" for event in job.events(0)):
+        assert job.processes[0].poll() is None, job.logs()
+    job.processes[0].send_signal(signal.SIGTERM)
+    assert job.exit_codes(20) == [143, 143], job.logs()
+    assert not list((tmp_path / "checkpoints").glob("[0-9]*"))
+
+
+def test_alone_it_needs_no_environment(tmp_path: Path) -> None:
+    out = f"run.output_dir={tmp_path}"
+    ran = run_alone(*arguments(["run.steps=3", "data.max_bytes=50000", out]), XPK_PEAK_FLOPS="1e12")
+    assert ran.returncode == 0, ran.stderr
+    steps = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in steps] == [1, 2, 3, 3]
+    assert 0 < steps[0]["mfu"] < 1
+    assert json.loads((tmp_path / "result.json").read_text())["steps"] == 3

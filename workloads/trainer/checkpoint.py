@@ -1,0 +1,240 @@
+"""Checkpoints: written in the background, committed whole, read by one slice. The only user of Orbax.
+
+Orbax writes the arrays; the commit is ours, because a host that cannot write must not leave the others
+waiting in a barrier. Each host reports how its writing went, process 0 collects the reports, seals the
+folder and renames it into place (or removes it), and announces the verdict. A folder named by a number
+is therefore complete, and one named `.saving-...` is a save that was cut off.
+"""
+
+# mypy: disallow-untyped-calls=False
+
+import asyncio
+import functools
+import logging
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding
+
+from trainer import integrity
+from trainer.compiling import Compiler
+from trainer.errors import reason
+from trainer.metrics import Events, say
+from trainer.peers import Peers
+from trainer.spread import spread
+from trainer.step import State
+
+_MARGIN = 8 << 20  # bytes that stay free beside a checkpoint, for logs and the folder itself
+
+
+class Checkpoints:
+    """The checkpoints of a run in `folder`, seen by one host."""
+
+    def __init__(self, folder: Path, keep: int, notes: dict[str, Any], peers: Peers, events: Events) -> None:
+        self.folder, self.keep, self.notes = folder, keep, notes
+        self._peers, self._events = peers, events
+        self._committing: threading.Thread | None = None
+        self._failure = ""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.last: int | None = None  # step of the newest committed checkpoint this host knows of
+
+    def choose(self) -> tuple[int, dict[str, Any]] | None:
+        """Agree with all hosts on the newest whole checkpoint; return (step, notes), or None for none.
+
+        Process 0 looks: it removes what a killed save left and passes over damaged checkpoints.
+        """
+        if self._peers.process_id == 0:
+            for path in self.folder.glob(".saving-*"):
+                shutil.rmtree(path, ignore_errors=True)
+            whole = next(filter(self._is_whole, reversed(steps(self.folder))), None)
+            chosen = None if whole is None else [whole, integrity.read_notes(self.folder / str(whole))]
+            self._peers.announce("restore", chosen)
+        chosen = self._peers.await_("restore")
+        if chosen is None:
+            return None
+        self.last = int(chosen[0])
+        return self.last, chosen[1]
+
+    def room(self, state: State) -> tuple[int, int]:
+        """Return (bytes free, bytes that a save of `state` needs) in the folder."""
+        disk = os.statvfs(self.folder)
+        need = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)) + _MARGIN
+        return disk.f_bavail * disk.f_frsize, need
+
+    def save(self, step: int, state: State) -> None:
+        """Begin to save `state`; returns once it is copied off the chips, so it may be donated.
+
+        A failure costs this one checkpoint: the older ones stay, and an event and a line tell of it.
+        """
+        self.wait()
+        began = time.monotonic()
+        self._events.write("save_begin", step)
+        partial = self.folder / f".saving-{step}-{self._events.attempt}"
+        writes: list[Any] = []
+        failure = ""
+        try:
+            partial.mkdir(parents=True, exist_ok=True)
+            begun = _handler().async_save(_epath(partial), args=_orbax().args.PyTreeSave(state))
+            writes = asyncio.run(begun) or []
+        except Exception as error:
+            failure = reason(error)
+        arguments = (step, partial, writes, failure, began)
+        self._committing = threading.Thread(target=self._commit, args=arguments, name="commit", daemon=True)
+        self._committing.start()
+
+    def wait(self) -> str:
+        """Wait for the save under way; return why it failed, or nothing."""
+        if self._committing is not None:
+            self._committing.join()
+            self._committing = None
+        return self._failure
+
+    def restore(self, step: int, mesh: Mesh, abstract: State, compiler: Compiler) -> Callable[[], tuple[State, bool]]:
+        """Begin to read checkpoint `step`; the returned function gives (state, whether this host read).
+
+        Only hosts with chips in the first "dp" replica read; the others get the state over the network.
+        """
+        readers = {device.process_index for device in mesh.devices[0].flat}
+        reads = jax.process_index() in readers
+        outcome: list[Any] = []
+
+        def read() -> None:
+            try:
+                outcome.append(_read(self.folder / str(step), mesh, abstract, readers) if reads else None)
+            except BaseException as error:
+                outcome.append(error)
+
+        thread = threading.Thread(target=read, name="restore", daemon=True)
+        thread.start()
+
+        def finish() -> tuple[State, bool]:
+            thread.join()
+            if isinstance(outcome[0], BaseException):
+                raise outcome[0]
+            return spread(outcome[0], mesh, abstract, compiler), reads
+
+        return finish
+
+    def fail(self, step: int, why: str) -> None:
+        """Record that a checkpoint was not written."""
+        self._failure = why
+        self._events.write("save_failed", step, reason=why)
+        if self._peers.process_id == 0:
+            kept = "there is none before it" if self.last is None else f"the one of step {self.last} stays"
+            say(f"warning: checkpoint of step {step} not saved in {self.folder}: {why}; {kept}")
+
+    def _is_whole(self, step: int) -> bool:
+        damage = integrity.damage(self.folder / str(step))
+        if damage:
+            self._events.write("restore_skipped", step, reason=damage)
+            say(f"warning: checkpoint {self.folder / str(step)} is damaged and passed over: {damage}")
+            # Out of the way, so that it never counts among the ones to keep; gone with the next commit.
+            os.replace(self.folder / str(step), self.folder / f".damaged-{step}")
+        return not damage
+
+    def _commit(self, step: int, partial: Path, writes: list[Any], failure: str, began: float) -> None:
+        for write in writes:
+            try:
+                write.result()
+            except Exception as error:
+                failure = failure or reason(error)
+        self._peers.report(f"written/{step}", failure)
+        if self._peers.process_id == 0:
+            self._peers.announce(f"saved/{step}", self._seal(step, partial, self._peers.collect(f"written/{step}")))
+        self._failure = self._peers.await_(f"saved/{step}")
+        if self._failure:
+            self.fail(step, self._failure)
+        else:
+            self.last = step
+            self._events.write("save", step, time.monotonic() - began)
+
+    def _seal(self, step: int, partial: Path, failures: list[str]) -> str:
+        """Commit or remove a written checkpoint, process 0 only; return why it failed, or nothing."""
+        failure = next(filter(None, failures), "")
+        if not failure:
+            try:
+                _handler().finalize(_epath(partial))
+                integrity.seal(partial, self.notes)
+                os.replace(partial, self.folder / str(step))
+                _sync_folder(self.folder)
+            except Exception as error:
+                failure = reason(error)
+        if failure:
+            shutil.rmtree(partial, ignore_errors=True)
+        else:
+            outdated = [self.folder / str(old) for old in steps(self.folder)[: -self.keep]]
+            for path in (*outdated, *self.folder.glob(".damaged-*")):
+                shutil.rmtree(path, ignore_errors=True)
+        return failure
+
+
+def steps(folder: Path) -> list[int]:
+    """Return the steps of the committed checkpoints, oldest first."""
+    return sorted(int(path.name) for path in folder.glob("*") if path.name.isdigit()) if folder.is_dir() else []
+
+
+def warm_up() -> None:
+    """Import Orbax on a thread: it takes a while, and nothing needs it before the first save or restore."""
+    threading.Thread(target=_orbax, name="import-orbax", daemon=True).start()
+
+
+@functools.cache
+def _orbax() -> Any:
+    import orbax.checkpoint  # type: ignore[import-untyped]
+
+    # A save that fails is told in one line of ours; Orbax and TensorStore would print hundreds.
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
+    report = sys.unraisablehook
+    sys.unraisablehook = lambda args: None if str(args.exc_value) == "Event loop is closed" else report(args)
+    return orbax.checkpoint
+
+
+def _handler(readers: set[int] | None = None) -> Any:
+    options = _orbax().options.MultiprocessingOptions(
+        primary_host=0 if readers is None else min(readers), active_processes=readers
+    )
+    kinds = _orbax().type_handlers
+    # Off: replicas sharing the writing of an array. It compiles a program for every slice of every array,
+    # and one slice's hosts are enough.
+    arrays = kinds.ArrayHandler(use_replica_parallel=False, enable_write_sharding_file=False)
+    return _orbax().PyTreeCheckpointHandler(
+        use_ocdbt=True,
+        multiprocessing_options=options,
+        type_handler_registry=kinds.create_type_handler_registry((jax.Array, arrays)),
+    )
+
+
+def _epath(path: Path) -> Any:
+    from etils import epath  # type: ignore[import-untyped]
+
+    return epath.Path(path)
+
+
+def _read(folder: Path, mesh: Mesh, abstract: State, readers: set[int]) -> State:
+    """Read a checkpoint onto the chips of the first replica only."""
+    first = Mesh(mesh.devices[:1], mesh.axis_names)
+    args = _orbax().args
+    target = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(first, leaf.sharding.spec)),
+        abstract,
+    )
+    restore_args = _orbax().checkpoint_utils.construct_restore_args(target)
+    handler = _handler(readers)
+    state: State = handler.restore(_epath(folder), args=args.PyTreeRestore(item=target, restore_args=restore_args))
+    return state
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename itself survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

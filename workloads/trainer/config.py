@@ -1,0 +1,199 @@
+"""The whole configuration: one frozen dataclass a section, and how it is read and changed.
+
+Never imports JAX: `python -m trainer check` and tools that only read a config must be quick.
+"""
+
+import dataclasses
+import difflib
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trainer.errors import FatalError, Problem
+
+CONFIG_FOLDER = Path(__file__).parent / "configs"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A decoder-only language model."""
+
+    embed: int = 128  # width of the residual stream
+    heads: int = 4  # attention heads
+    head_dim: int = 32  # width of a head; even, for the rotary embedding
+    mlp: int = 512  # hidden width of the MLP
+    layers: int = 2
+    vocab: int = 256  # 256 is enough for bytes
+    seq_len: int = 128  # tokens in a training example
+    compute_dtype: str = "bfloat16"  # of matrix products; parameters and sums are always float32
+    remat: bool = True  # recompute a layer in the backward pass instead of keeping its activations
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Mesh:
+    """How the chips are laid out; `fsdp` takes what `dp` and `tp` leave."""
+
+    dp: int = 0  # data parallel over slices (DCN); 0 = the number of slices
+    tp: int = 1  # tensor parallel inside a slice (ICI)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Data:
+    """What is read, and by whom."""
+
+    path: str = ""  # a folder of text, a prepared token file, or "stdlib": Python's own library
+    suffixes: str = ""  # comma separated, for example ".py,.md"; empty = every text file
+    max_bytes: int = 0  # stop after this much text; 0 = all of it
+    global_batch: int = 0  # examples a step over all chips; 0 = batch_per_chip x chips
+    batch_per_chip: int = 1
+    eval_fraction: float = 0.01  # the last part of the records is held out
+    loader_hosts: int = 0  # hosts that read for all of them; 0 = every host reads its own rows
+    prefetch: int = 2  # batches made ready ahead of the step
+    seed: int = 0  # of the order of the records
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Optim:
+    """AdamW with a linear warm-up and a cosine decay."""
+
+    lr: float = 1e-3  # at the end of the warm-up
+    warmup: int = 20  # steps
+    final_fraction: float = 0.1  # of lr, at the last step
+    weight_decay: float = 0.1  # on matrices only
+    b1: float = 0.9
+    b2: float = 0.95
+    clip: float = 1.0  # largest global norm of the gradient
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """When the state is saved, and how much is kept."""
+
+    every: int = 50  # steps; the last step is always saved
+    keep: int = 3  # newest committed checkpoints
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """The run as a whole."""
+
+    steps: int = 100
+    eval_every: int = 50  # steps; 0 = only at the end
+    log_every: int = 10  # steps
+    seed: int = 0  # of the initial parameters
+    output_dir: str = ""  # empty = $XPK_OUTPUT_DIR, or ./output/<config> outside a workload
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """All sections, and the name the configuration was asked for by."""
+
+    name: str = "default"
+    model: Model = Model()
+    mesh: Mesh = Mesh()
+    data: Data = Data()
+    optim: Optim = Optim()
+    checkpoint: Checkpoint = Checkpoint()
+    run: Run = Run()
+
+
+def sections() -> dict[str, type]:
+    """Section name -> its dataclass."""
+    return {f.name: typing.cast(type, f.type) for f in dataclasses.fields(Config) if f.name != "name"}
+
+
+def load(name_or_path: str, overrides: Sequence[str] = ()) -> Config:
+    """Read a named or user-written YAML file and apply `section.key=value` overrides.
+
+    Raises FatalError with every problem found, not just the first.
+    """
+    values, problems = _read(name_or_path)
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals:
+            problems.append(Problem(f"--set {override!r} has no value", "Write --set section.key=value"))
+            continue
+        values[key.strip()] = _scalar(text)
+    built: dict[str, dict[str, Any]] = {section: {} for section in sections()}
+    for key, value in values.items():
+        outcome = _typed(key, value)
+        if isinstance(outcome, Problem):
+            problems.append(outcome)
+        else:
+            section, field = key.split(".")
+            built[section][field] = outcome
+    if problems:
+        raise FatalError(*problems)
+    made = {section: kind(**built[section]) for section, kind in sections().items()}
+    return Config(name=Path(name_or_path).stem, **made)
+
+
+def _read(name_or_path: str) -> tuple[dict[str, Any], list[Problem]]:
+    """Return the file's values keyed `section.key`, and what was wrong with it."""
+    known = sorted(path.stem for path in CONFIG_FOLDER.glob("*.yaml"))
+    path = CONFIG_FOLDER / f"{name_or_path}.yaml" if name_or_path in known else Path(name_or_path)
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        guess = _closest(name_or_path, known) or f"Use one of {', '.join(known)} or the path of a YAML file"
+        return {}, [Problem(f"config {name_or_path!r} cannot be read: {reason}", guess)]
+    except yaml.YAMLError as error:
+        where = str(error).replace("\n", " ")
+        return {}, [Problem(f"config {name_or_path!r} is not YAML: {where}", "Correct the file")]
+    if not isinstance(tree, dict):
+        return {}, [Problem(f"config {name_or_path!r} is not a mapping", "Write sections such as `model:`")]
+    return dict(_flatten(tree)), []
+
+
+def _flatten(tree: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
+    for section, body in tree.items():
+        if isinstance(body, dict):
+            yield from ((f"{section}.{key}", value) for key, value in body.items())
+        elif body is not None:
+            yield str(section), body
+
+
+def _scalar(text: str) -> Any:
+    """Read one value the way YAML would, but let 3e-4 be a number as everyone expects."""
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+def _typed(key: str, value: Any) -> Any:
+    """Return `value` as the type of the field `key`, or the Problem with it."""
+    fields = {f"{s}.{f.name}": f.type for s, kind in sections().items() for f in dataclasses.fields(kind)}
+    if key not in fields:
+        guess = _closest(key, list(fields)) or f"Sections are {', '.join(sections())}"
+        return Problem(f"unknown setting {key!r}", guess)
+    wanted = fields[key]
+    if wanted is bool and isinstance(value, bool):
+        return value
+    if wanted is str:
+        return "" if value is None else str(value)
+    if wanted in (int, float) and not isinstance(value, bool):
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            number = None
+        if number is not None and (wanted is float or number.is_integer()):
+            return wanted(number) if wanted is float else int(number)
+    words = {int: "a whole number", float: "a number", bool: "true or false"}
+    return Problem(f"{key}={value!r} is not {words[typing.cast(type, wanted)]}", f"Write --set {key}=VALUE")
+
+
+def _closest(word: str, known: Sequence[str]) -> str:
+    """Return "Did you mean ...?" or nothing."""
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    if not near:
+        near = [name for name in known if name.split(".")[-1] == word.split(".")[-1]][:1]
+    return f"Did you mean {near[0]!r}?" if near else ""

@@ -1,0 +1,142 @@
+"""Batches: read by the hosts that load, made ready by a thread, handed to the step as blocks.
+
+A batch of B rows is cut along the chips of the hosts that read, in mesh order: each of those chips gets a
+block of R rows, the other chips a block of zeros, and the step puts the rows together (step.py). Nothing
+here talks to another host, so the prefetching thread cannot get collectives out of order.
+"""
+
+import dataclasses
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import numpy.typing as npt
+from jax.sharding import Mesh
+
+from trainer.corpus import Corpus
+from trainer.mesh import ALL, sharding
+from trainer.sampler import record_ids
+
+Index = tuple[slice, ...] | None  # of a chip's part in a global array; None for all of it
+Read = Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int32]]
+
+
+class Blocks(NamedTuple):
+    """One block a chip: D chips, R rows, S = T + 1 tokens."""
+
+    tokens: Any  # int32 [D, R, S]
+    weight: Any  # float32 [D, R]; 0 for padding
+
+
+@dataclasses.dataclass(frozen=True)
+class Slots:
+    """Which chips bring rows, and how many each."""
+
+    chips: int
+    readers: tuple[int, ...]  # positions in the flattened mesh
+    rows: int
+
+
+def make_slots(mesh: Mesh, loader_hosts: int, hosts: int, global_batch: int) -> Slots:
+    """Choose every (hosts / loader_hosts)-th host to read, so that readers are spread over slices."""
+    stride = hosts // loader_hosts
+    owners = [device.process_index for device in mesh.devices.flat]
+    readers = tuple(place for place, owner in enumerate(owners) if owner % stride == 0)
+    return Slots(chips=len(owners), readers=readers, rows=-(-global_batch // len(readers)))
+
+
+def open_records(corpus: Corpus, seq_len: int) -> Read:
+    """Return a function from record ids [N] to tokens [N, T + 1]; maps the file, reads what is asked."""
+    tokens = np.memmap(corpus.path, dtype=np.dtype(corpus.dtype).newbyteorder("<"), mode="r")
+
+    def read(ids_N: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+        places_NS = ids_N[:, None] * seq_len + np.arange(seq_len + 1)
+        block_NS: npt.NDArray[np.int32] = tokens[places_NS].astype(np.int32)
+        return block_NS
+
+    return read
+
+
+def to_blocks(mesh: Mesh, slots: Slots, ids_B: npt.NDArray[np.int64], read: Read | None, seq_len: int) -> Blocks:
+    """Read this host's rows of a batch and put them on its chips.
+
+    An id below zero is a row of padding: zeros with weight 0. `read` is None on hosts that do not load.
+    """
+    placed = sharding(mesh, ALL)
+    row_of = {place: nth * slots.rows for nth, place in enumerate(slots.readers)}
+
+    def ids_of(index: Index) -> npt.NDArray[np.int64]:
+        start = row_of.get((index[0].start or 0) if index else 0)
+        ids_R = np.full(slots.rows, -1, np.int64)
+        if start is not None:
+            mine = ids_B[start : start + slots.rows]
+            ids_R[: len(mine)] = mine
+        return ids_R
+
+    def tokens(index: Index) -> npt.NDArray[np.int32]:
+        ids_R = ids_of(index)
+        block_RS = np.zeros((slots.rows, seq_len + 1), np.int32)
+        if read is not None and (real := ids_R >= 0).any():
+            block_RS[real] = read(ids_R[real])
+        return block_RS[None]
+
+    def weight(index: Index) -> npt.NDArray[np.float32]:
+        return (ids_of(index) >= 0).astype(np.float32)[None]
+
+    shape = (slots.chips, slots.rows)
+    return Blocks(
+        jax.make_array_from_callback((*shape, seq_len + 1), placed, tokens),
+        jax.make_array_from_callback(shape, placed, weight),
+    )
+
+
+def train_ids(seed: int, batch: int, records: int, step: int) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield the record ids of `step` (from 0) and of every step after it."""
+    while True:
+        yield record_ids(seed, step, batch, records)
+        step += 1
+
+
+def eval_ids(batch: int, first: int, records: int) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield the held-out records first..first+records once, the last batch padded with -1."""
+    for start in range(0, records, batch):
+        ids_B = np.full(batch, -1, np.int64)
+        real = min(batch, records - start)
+        ids_B[:real] = first + start + np.arange(real)
+        yield ids_B
+
+
+def prefetch(make: Callable[[npt.NDArray[np.int64]], Blocks], ids: Iterator[Any], depth: int) -> Iterator[Blocks]:
+    """Yield make(ids) with `depth` of them made ahead on a thread; its errors are raised here."""
+    ready: queue.Queue[Blocks | BaseException | None] = queue.Queue(maxsize=depth)
+    closed = threading.Event()
+
+    def put(item: Blocks | BaseException | None) -> bool:
+        while not closed.is_set():
+            try:
+                ready.put(item, timeout=0.2)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+    def work() -> None:
+        try:
+            for ids_B in ids:
+                if not put(make(ids_B)):
+                    return
+            put(None)
+        except BaseException as error:
+            put(error)
+
+    threading.Thread(target=work, name="prefetch", daemon=True).start()
+    try:
+        while (item := ready.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        closed.set()

@@ -1,0 +1,64 @@
+"""What a user can be told, and the exit codes a host ends with.
+
+Problem        one thing that is wrong, and what to do about it
+FatalError     problems that no retry can cure; the host ends with 42
+SaveError      the last state could not be saved, as all hosts know; they end with 1
+StorageError   this host could not write what the others need; it ends with 1
+PeerAbsent     a host never came; this one ends with 75
+"""
+
+import dataclasses
+import enum
+
+
+class ExitCode(enum.IntEnum):
+    """Exit codes of a host; the JobSet's failure policy acts on them."""
+
+    DONE = 0
+    CRASH = 1
+    FATAL = 42
+    PEER_LOST = 75
+    INTERRUPTED = 130
+    PREEMPTED = 143
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong (`message`) and how to put it right (`hint`)."""
+
+    message: str
+    hint: str
+
+    def __str__(self) -> str:
+        return f"error: {self.message}. {self.hint}"
+
+
+class FatalError(Exception):
+    """The run cannot work however often it is tried."""
+
+    def __init__(self, *problems: Problem) -> None:
+        super().__init__("; ".join(problem.message for problem in problems))
+        self.problems = problems
+
+
+class SaveError(Exception):
+    """The last state could not be saved, so the work since the last checkpoint would be lost."""
+
+
+class StorageError(Exception):
+    """This host could not write something that the run needs."""
+
+
+class PeerAbsent(Exception):
+    """Another host did not come in time."""
+
+
+def reason(error: BaseException) -> str:
+    """Return an error as one short line."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    text = " ".join(str(error).split()) or type(error).__name__
+    for word in ("No space left on device", "File too large", "Disk quota exceeded"):
+        if word in text:
+            return word
+    return text[:300]

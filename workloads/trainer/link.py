@@ -1,0 +1,62 @@
+"""A TCP connection that carries JSON, one message a line."""
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from typing import Any
+
+from trainer.errors import PeerAbsent
+
+_KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
+
+
+class Link:
+    """One connection carrying JSON lines."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock, self.peer, self.left = sock, -1, False
+        self.heard = time.monotonic()
+        self._buffer, self._sending = b"", threading.Lock()
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEPALIVE.items():  # a machine that vanishes sends no end of stream
+            if hasattr(socket, option):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send; a connection that is already gone is noticed by its reader, not here."""
+        with contextlib.suppress(OSError), self._sending:
+            self.sock.sendall(json.dumps(message).encode() + b"\n")
+
+    def receive(self) -> list[dict[str, Any]] | None:
+        """Block for data; return the whole messages in it, or None at the end of the stream."""
+        try:
+            data = self.sock.recv(65536)
+        except OSError:
+            return None
+        if not data:
+            return None
+        self.heard = time.monotonic()
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        try:
+            return [json.loads(line) for line in lines]
+        except ValueError:
+            return None  # not one of us
+
+
+def dial(address: str, port: int, deadline: float) -> socket.socket:
+    """Connect, trying again until `deadline` (monotonic): the hub may start later than this host.
+
+    Raises PeerAbsent after that.
+    """
+    while True:
+        try:
+            sock = socket.create_connection((address, port), timeout=max(0.1, deadline - time.monotonic()))
+            sock.settimeout(None)
+            return sock
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise PeerAbsent(f"process 0 cannot be reached at {address}:{port}: {error}") from error
+            time.sleep(0.1)

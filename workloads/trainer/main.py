@@ -1,0 +1,114 @@
+"""Command line of the trainer: train (the default), prepare, check."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from trainer import config as configs
+from trainer import corpus, layout
+from trainer.distributed import read_host
+from trainer.errors import ExitCode, FatalError, Problem
+
+_COMMANDS = ("train", "prepare", "check")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports a bad command line like any other error that no retry can cure."""
+
+    def error(self, message: str) -> NoReturn:
+        print(Problem(message, f"See {self.prog} --help"), file=sys.stderr)
+        raise SystemExit(ExitCode.FATAL)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run a command and end the process with its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or (arguments[0] not in _COMMANDS and arguments[0] not in ("-h", "--help")):
+        arguments.insert(0, "train")
+    options = _parser().parse_args(arguments)
+    try:
+        code: int = options.command(options)
+    except FatalError as error:
+        for problem in error.problems:
+            print(problem, file=sys.stderr)
+        code = ExitCode.FATAL
+    sys.exit(code)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="python -m trainer", description="Train a language model on one or many slices.")
+    commands = parser.add_subparsers(required=True, parser_class=_Parser, metavar="{train,prepare,check}")
+    chosen = _Parser(add_help=False)
+    names = ", ".join(sorted(path.stem for path in configs.CONFIG_FOLDER.glob("*.yaml")))
+    chosen.add_argument("--config", default="tiny", help=f"one of {names}, or a YAML file (default: tiny)")
+    chosen.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="change a setting")
+    train = commands.add_parser("train", parents=[chosen], help="train (the default command)")
+    train.set_defaults(command=_train)
+    prepare = commands.add_parser("prepare", help="make a token file of a folder of text")
+    prepare.add_argument("source", metavar="SRC", help="a folder of text")
+    prepare.add_argument("--out", required=True, help="the folder that the token file is put in")
+    prepare.add_argument("--suffixes", default="", help='only these files, for example ".py,.md" (default: any text)')
+    prepare.set_defaults(command=_prepare)
+    check = commands.add_parser("check", parents=[chosen], help="check a configuration against a job's size")
+    for option in ("--num-slices", "--hosts-per-slice", "--chips-per-host"):
+        check.add_argument(option, type=int, required=True, metavar="N")
+    check.add_argument("--no-data", action="store_true", help="do not look at data.path")
+    check.set_defaults(command=_check)
+    return parser
+
+
+def _train(options: argparse.Namespace) -> int:
+    config = configs.load(options.config, options.set)
+    host = read_host(os.environ)
+    if os.environ.get("JAX_PLATFORMS") == "cpu" and os.environ.get("JAX_NUM_CPU_DEVICES", "").isdigit():
+        chips = layout.Chips(host.num_slices, host.hosts_per_slice, int(os.environ["JAX_NUM_CPU_DEVICES"]))
+        _refuse(layout.check(config, chips))
+    from trainer import job as jobs  # after the cheap checks: from here on there are files and threads
+
+    job = jobs.open_job(config, host)
+    try:
+        meeting = jobs.meet(job)
+        from trainer.train import train  # imports JAX, while the hosts find each other
+
+        code = train(job, meeting)
+    except BaseException as error:
+        jobs.fail(job, error)
+    jobs.end(code)
+
+
+def _prepare(options: argparse.Namespace) -> int:
+    try:
+        made = corpus.prepare(options.source, Path(options.out), options.suffixes)
+    except OSError as error:
+        problem = Problem(f"{error.filename or options.out!r} cannot be written: {error.strerror}", "Use another --out")
+        raise FatalError(problem) from error
+    print(made.path)
+    skipped = f", {made.skipped} binary or unreadable files skipped" if made.skipped else ""
+    print(f"{made.tokens:,} tokens from {made.documents} files{skipped}", file=sys.stderr)
+    return ExitCode.DONE
+
+
+def _check(options: argparse.Namespace) -> int:
+    chips = layout.Chips(options.num_slices, options.hosts_per_slice, options.chips_per_host)
+    try:
+        config = configs.load(options.config, options.set)
+        if min(chips.num_slices, chips.hosts_per_slice, chips.chips_per_host) < 1:
+            raise FatalError(Problem("slices, hosts and chips count from 1", "Use 1 or more of each"))
+        problems = layout.check(config, chips)
+        if not options.no_data:
+            problems += corpus.check_source(config, layout.layout(config, chips).global_batch)
+    except FatalError as error:
+        problems = list(error.problems)
+    if not problems:
+        return ExitCode.DONE
+    print(json.dumps({"problems": [{"message": p.message, "hint": p.hint} for p in problems]}))
+    return ExitCode.FATAL
+
+
+def _refuse(problems: list[Problem]) -> None:
+    if problems:
+        raise FatalError(*problems)

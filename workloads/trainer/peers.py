@@ -1,0 +1,230 @@
+"""A line between the hosts beside JAX: who is alive, who was told to stop, and small agreements.
+
+Process 0 listens on the coordinator's port + 1; every other host keeps one TCP connection to it. The
+kernel closes the connection of a process that dies, so a death is known within milliseconds, also while
+the main thread is stuck in a collective that will never end. Messages are JSON, one a line:
+
+    hello    host -> hub   {"hello": id, "attempt": n}    ready     hub -> hosts  everyone is connected
+    report   host -> hub   {"report": key, "value": v}    announce  hub -> hosts  {"announce": key, "value"}
+    tell     any  -> all   {"tell": what, "by": id}       lost      hub -> hosts  {"lost": id}
+    beat     both ways, every two seconds: a host that hangs keeps its connection but falls silent
+    bye      both ways: the end of this connection is no death
+"""
+
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from trainer.errors import PeerAbsent
+from trainer.link import Link, dial
+
+BEAT_SECONDS = 2.0
+SILENT_SECONDS = 20.0  # on a busy machine loading JAX alone may keep a host silent for seconds
+
+
+class Peers:
+    """This host's view of the others. All callbacks run on a background thread.
+
+    `on_lost(id)`: another host died. `on_told(what, id)`: another host said `what` to everybody.
+    """
+
+    def __init__(
+        self,
+        process_id: int,
+        processes: int,
+        attempt: int = 0,
+        *,
+        on_lost: Callable[[int], None],
+        on_told: Callable[[str, int], None],
+    ) -> None:
+        self.process_id, self.processes, self.attempt = process_id, processes, attempt
+        self._on_lost, self._on_told = on_lost, on_told
+        self._links: dict[int, Link] = {}
+        self._reports: dict[str, dict[int, Any]] = {}
+        self._announced: dict[str, Any] = {}
+        self._changed = threading.Condition()
+        self._ready = processes == 1
+        self._closing = False
+        self._listener: socket.socket | None = None
+
+    def connect(self, address: str, port: int, timeout: float) -> None:
+        """Listen (process 0) or connect, then wait until every host is here.
+
+        Raises PeerAbsent naming the processes that did not come.
+        """
+        if self.processes == 1:
+            return
+        deadline = time.monotonic() + timeout
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        if self.process_id == 0:
+            self._listener = socket.create_server((address, port), family=family, backlog=1024)
+            threading.Thread(target=self._serve, name="peers-hub", daemon=True).start()
+        else:
+            link = Link(dial(address, port, deadline))
+            self._links[0] = link
+            link.send({"hello": self.process_id, "attempt": self.attempt})
+            threading.Thread(target=self._listen, args=(link,), name="peers", daemon=True).start()
+        threading.Thread(target=self._beat, name="peers-beat", daemon=True).start()
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._ready, max(0.0, deadline - time.monotonic())):
+                missing = sorted(set(range(1, self.processes)) - set(self._links)) if self.process_id == 0 else [0]
+                raise PeerAbsent(f"processes {missing} did not come within {timeout:.0f} s")
+
+    def report(self, key: str, value: Any) -> None:
+        """Hand `value` (JSON) to process 0, which waits for everyone's in `collect`."""
+        if self.process_id == 0:
+            self._reported(0, key, value)
+        else:
+            self._links[0].send({"report": key, "value": value})
+
+    def collect(self, key: str) -> list[Any]:
+        """Process 0 only: wait for every host's report of `key`; return them in process order."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._reports.get(key, ())) == self.processes)
+            reports = self._reports.pop(key)
+        return [reports[process] for process in range(self.processes)]
+
+    def announce(self, key: str, value: Any) -> None:
+        """Process 0 only: give every host, itself too, the value that `await_` returns."""
+        self._broadcast({"announce": key, "value": value})
+        self._store(key, value)
+
+    def await_(self, key: str) -> Any:
+        """Wait for process 0 to announce `key` and return its value.
+
+        No time limit: if process 0 or any other host dies, `on_lost` ends this process.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: key in self._announced)
+            return self._announced.pop(key)
+
+    def barrier(self, key: str) -> None:
+        """Wait until every host is here."""
+        self.report(key, None)
+        if self.process_id == 0:
+            self.collect(key)
+            self.announce(key, None)
+        self.await_(key)
+
+    def tell(self, what: str) -> None:
+        """Say `what` to every other host."""
+        message = {"tell": what, "by": self.process_id}
+        if self.process_id == 0:
+            self._broadcast(message)
+        elif self._links:
+            self._links[0].send(message)
+
+    def leave(self, timeout: float = 10.0) -> None:
+        """End the connection in order, so that nobody takes this host for dead. Process 0 leaves last."""
+        if self.process_id != 0:
+            self._closing = True
+            for link in self._links.values():
+                link.send({"bye": self.process_id})
+            return
+        with self._changed:
+            self._changed.wait_for(lambda: all(link.left for link in self._links.values()), timeout)
+        self._closing = True
+        self._broadcast({"bye": 0})
+
+    def _serve(self) -> None:
+        """Hub thread: accept hosts and read what they say."""
+        assert self._listener is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._listener, selectors.EVENT_READ)
+            while True:
+                for key, _ in selector.select():
+                    if key.data is None:
+                        sock, _ = self._listener.accept()
+                        selector.register(sock, selectors.EVENT_READ, Link(sock))
+                    elif not self._heard(key.data):
+                        selector.unregister(key.fileobj)
+
+    def _heard(self, link: Link) -> bool:
+        """Act on what came over a host's connection; return False when it is over."""
+        messages = link.receive()
+        for message in messages or ():
+            if "hello" in message:
+                if message.get("attempt") != self.attempt:
+                    messages = None  # a host left over from an earlier attempt
+                    break
+                self._joined(link, int(message["hello"]))
+            elif "report" in message:
+                self._reported(link.peer, message["report"], message["value"])
+            elif "tell" in message:
+                self._broadcast(message, but=link.peer)
+                self._on_told(message["tell"], link.peer)
+            elif "bye" in message:
+                with self._changed:
+                    link.left = True
+                    self._changed.notify_all()
+        if messages is not None:
+            return True
+        link.sock.close()
+        if link.peer >= 0 and not link.left and not self._closing:
+            self._broadcast({"lost": link.peer}, but=link.peer)
+            self._on_lost(link.peer)
+        return False
+
+    def _joined(self, link: Link, peer: int) -> None:
+        link.peer = peer
+        with self._changed:
+            self._links[peer] = link
+            complete = len(self._links) == self.processes - 1
+        if complete:
+            self._broadcast({"ready": True})
+            with self._changed:
+                self._ready = True
+                self._changed.notify_all()
+
+    def _listen(self, link: Link) -> None:
+        """Host thread: read what the hub says until it ends."""
+        while (messages := link.receive()) is not None:
+            for message in messages:
+                if "announce" in message:
+                    self._store(message["announce"], message["value"])
+                elif "lost" in message:
+                    self._on_lost(message["lost"])
+                elif "tell" in message:
+                    self._on_told(message["tell"], message["by"])
+                elif "bye" in message:
+                    self._closing = True
+                elif "ready" in message:
+                    with self._changed:
+                        self._ready = True
+                        self._changed.notify_all()
+        if not self._closing:
+            self._on_lost(0)
+
+    def _beat(self) -> None:
+        """Beat thread: show that this host lives, and notice those that fell silent."""
+        me, woke = {"beat": self.process_id}, time.monotonic()
+        while not self._closing:
+            time.sleep(BEAT_SECONDS)
+            self._broadcast(me)
+            now = time.monotonic()
+            if now - woke > 2 * BEAT_SECONDS:  # it was this host that stood still, so it has not listened
+                for link in self._links.values():
+                    link.heard = now
+            woke = now
+            for peer, link in list(self._links.items()):
+                if now - link.heard > SILENT_SECONDS and not link.left and not self._closing:
+                    self._broadcast({"lost": peer}, but=peer)
+                    self._on_lost(peer)
+
+    def _broadcast(self, message: dict[str, Any], but: int = -1) -> None:
+        for peer, link in list(self._links.items()):
+            if peer != but and not link.left:
+                link.send(message)
+
+    def _reported(self, peer: int, key: str, value: Any) -> None:
+        with self._changed:
+            self._reports.setdefault(key, {})[peer] = value
+            self._changed.notify_all()
+
+    def _store(self, key: str, value: Any) -> None:
+        with self._changed:
+            self._announced[key] = value
+            self._changed.notify_all()

@@ -1,0 +1,117 @@
+"""What a run needs before its first step: hosts joined, data prepared, mesh laid out, programs built."""
+
+# mypy: disallow-untyped-calls=False
+
+import dataclasses
+import time
+from concurrent.futures import Future
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from trainer import checkpoint, corpus, data, distributed, layout, metrics, step
+from trainer.checkpoint import Checkpoints
+from trainer.compiling import Compiler
+from trainer.corpus import Corpus
+from trainer.errors import FatalError, StorageError
+from trainer.job import Address, Job
+from trainer.mesh import make_mesh
+from trainer.progress import Progress
+from trainer.step import Programs
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """Everything that stays the same from the first step of this attempt to the last."""
+
+    job: Job
+    corpus: Corpus
+    mesh: Mesh
+    slots: data.Slots
+    batch: int
+    programs: Programs
+    compiler: Compiler
+    checkpoints: Checkpoints
+    progress: Progress
+    read: data.Read | None  # None on a host that does not load
+
+    @property
+    def held_out(self) -> int:
+        """Records kept for evaluation."""
+        return corpus.eval_records(self.job.config, self.records)
+
+    @property
+    def records(self) -> int:
+        """All records of the corpus."""
+        return self.corpus.records(self.job.config.model.seq_len)
+
+    def blocks(self, ids_B: Any) -> data.Blocks:
+        """Read this host's part of a batch and put it on its chips."""
+        return data.to_blocks(self.mesh, self.slots, ids_B, self.read, self.job.config.model.seq_len)
+
+
+def set_up(job: Job, meeting: "Future[Address]") -> Run:
+    """Join the other hosts and prepare everything; compiles nothing. Raises FatalError."""
+    address = meeting.result()
+    if job.host.processes > 1:
+        distributed.join(job.host, *address)
+    devices = jax.devices()
+    job.events.write(
+        "init", None, time.monotonic() - job.events.began, processes=job.host.processes, devices=len(devices)
+    )
+    checkpoint.warm_up()
+    chips = layout.Chips(job.host.num_slices, job.host.hosts_per_slice, jax.local_device_count())
+    problems = layout.check(job.config, chips)
+    if problems:
+        raise FatalError(*problems)
+    sizes = layout.layout(job.config, chips)
+    tokens = _corpus(job, sizes.global_batch)
+    mesh = make_mesh(sizes, devices, job.host.num_slices, job.host.hosts_per_slice)
+    slots = data.make_slots(mesh, sizes.loader_hosts, chips.hosts, sizes.global_batch)
+    loads = any(mesh.devices.flat[place].process_index == jax.process_index() for place in slots.readers)
+    notes = {
+        "model": dataclasses.asdict(job.config.model),
+        "data": tokens.digest,
+        "seed": job.config.data.seed,
+    }
+    notes["global_batch"] = sizes.global_batch
+    folder = job.out / "checkpoints"
+    if job.is_first:
+        axes = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
+        count = metrics.parameters(job.config.model)
+        batch = sizes.global_batch
+        metrics.say(f"{job.config.name}: {count:,} parameters   {axes}   batch {batch}   {tokens.tokens:,} tokens")
+    return Run(
+        job=job,
+        corpus=tokens,
+        mesh=mesh,
+        slots=slots,
+        batch=sizes.global_batch,
+        programs=step.build(job.config, mesh, slots, sizes.global_batch),
+        compiler=Compiler(job.out / "compile-cache", job.peers),
+        checkpoints=Checkpoints(folder, job.config.checkpoint.keep, notes, job.peers, job.events),
+        progress=Progress(job, sizes.global_batch, chips.total),
+        read=data.open_records(tokens, job.config.model.seq_len) if loads else None,
+    )
+
+
+def _corpus(job: Job, batch: int) -> Corpus:
+    """Let process 0 make or find the token file and tell the others of it; only hosts that load open it."""
+    began = time.monotonic()
+    config = job.config
+    if job.is_first:
+        begun = bool(checkpoint.steps(job.out / "checkpoints"))
+        folder, wanted = job.out / "data", config.data
+        try:
+            made = corpus.prepare(wanted.path, folder, wanted.suffixes, wanted.max_bytes, pinned=begun)
+        except OSError as error:
+            reason = error.strerror or error
+            raise StorageError(f"the token file cannot be made in {folder}: {reason}") from error
+        corpus.check_corpus(config, made, batch)
+        if made.skipped:
+            metrics.say(f"data: {made.skipped} binary or unreadable files skipped, {made.documents} used")
+        job.peers.announce("corpus", dataclasses.asdict(made))
+    found = Corpus(**job.peers.await_("corpus"))
+    job.events.write("data", None, time.monotonic() - began, records=found.records(config.model.seq_len))
+    return found

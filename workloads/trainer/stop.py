@@ -1,0 +1,62 @@
+"""SIGTERM and SIGINT: a wish to stop that is honoured also while the main thread is in C++.
+
+Python runs a signal handler only between two bytecodes, so not during a long compilation. The C-level
+handler however writes the signal's number to a wake-up socket at once, and a thread reads it there.
+"""
+
+import signal
+import socket
+import threading
+from collections.abc import Callable
+
+from trainer.errors import ExitCode
+
+
+class Stop:
+    """Whether this host was asked to stop, and what that ends with.
+
+    Until `arm()` is called nothing can be lost, so `at_once(code)` runs on the first signal; after it the
+    training loop sees `requested`. `again(code)` runs on the second signal in any case.
+    """
+
+    def __init__(self, at_once: Callable[[ExitCode], None], again: Callable[[ExitCode], None]) -> None:
+        self.requested = False
+        self.code = ExitCode.PREEMPTED
+        self._at_once, self._again = at_once, again
+        self._armed = False
+        self._lock = threading.Lock()
+
+    def install(self) -> None:
+        """Take over SIGTERM and SIGINT; call from the main thread."""
+        reader, writer = socket.socketpair()
+        writer.setblocking(False)
+        signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: None)
+        threading.Thread(target=self._watch, args=(reader, writer), name="signals", daemon=True).start()
+
+    def arm(self) -> None:
+        """From now on there is work that a checkpoint must save first."""
+        with self._lock:
+            self._armed = True
+
+    def request(self, code: ExitCode = ExitCode.PREEMPTED) -> None:
+        """Ask for a stop without a signal: another host was told to."""
+        with self._lock:
+            if not self.requested:
+                self.requested, self.code = True, code
+                if not self._armed:
+                    self._at_once(code)
+
+    def _watch(self, reader: socket.socket, writer: socket.socket) -> None:
+        signals = 0
+        while data := reader.recv(16):
+            for number in data:
+                if number in (signal.SIGTERM, signal.SIGINT):
+                    signals += 1
+                    code = ExitCode.INTERRUPTED if number == signal.SIGINT else ExitCode.PREEMPTED
+                    if signals == 1:
+                        self.request(code)
+                    else:
+                        self._again(code)
+        writer.close()

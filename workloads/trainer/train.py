@@ -1,0 +1,172 @@
+"""A run, read from top to bottom: hosts, data, mesh, state, then steps until done or told to stop."""
+
+# mypy: disallow-untyped-calls=False
+
+import functools
+import itertools
+import time
+from concurrent.futures import Future
+from typing import Any
+
+import jax
+import numpy as np
+
+from trainer import data, metrics, step
+from trainer.errors import ExitCode, FatalError, Problem, SaveError
+from trainer.job import Address, Job
+from trainer.progress import Flags, Pending
+from trainer.setup import Run, set_up
+from trainer.step import State
+
+
+def train(job: Job, meeting: "Future[Address]") -> ExitCode:
+    """Run `job.config` to its end, or to a stop that all hosts agree on; return the exit code."""
+    run = set_up(job, meeting)
+    state, start = _first_state(run)
+    train_step = _compiled(
+        run, "train", run.programs.train, run.programs.state, run.programs.blocks, run.programs.flags
+    )
+    return _loop(run, train_step, state(), start)
+
+
+def _first_state(run: Run) -> tuple[Any, int]:
+    """Begin to restore the newest whole checkpoint, or make a fresh state; return (wait for it, its step)."""
+    began, job = time.monotonic(), run.job
+    found = run.checkpoints.choose()
+    if found is None:
+        seed = np.uint32(job.config.run.seed)
+        state = run.compiler("init", run.programs.init, seed)[0](seed)
+        job.events.write("restore", 0, time.monotonic() - began, source="init", read=False)
+        return lambda: state, 0
+    start, notes = found
+    _check_notes(run, start, notes)
+    finish = run.checkpoints.restore(start, run.mesh, run.programs.state, run.compiler)
+
+    def restored() -> State:
+        state, read = finish()
+        jax.block_until_ready(state)
+        job.events.write("restore", start, time.monotonic() - began, source="checkpoint", read=read)
+        how = "read" if read else "received"
+        who = job.host.name(job.host.process_id)
+        metrics.say(f"{who}: attempt {job.host.attempt} goes on from step {start} ({how})")
+        return state
+
+    return restored, start
+
+
+def _check_notes(run: Run, start: int, notes: dict[str, Any]) -> None:
+    """Refuse a checkpoint of another model; tell of other data."""
+    mine = run.checkpoints.notes
+    changed = [key for key, value in mine["model"].items() if notes["model"].get(key) != value]
+    changed = [key for key in changed if key not in ("compute_dtype", "remat", "seq_len")]
+    if changed:
+        was = ", ".join(f"model.{key} {notes['model'].get(key)} -> {mine['model'][key]}" for key in changed)
+        message = f"checkpoint {run.checkpoints.folder / str(start)} is of another model ({was})"
+        raise FatalError(Problem(message, "Use another run.output_dir, or the model it was made with"))
+    if run.job.is_first and any(notes.get(key) != mine[key] for key in ("data", "seed", "global_batch")):
+        metrics.say("warning: the data or the batch is not that of the checkpoint; the order of records changes")
+
+
+def _compiled(run: Run, name: str, program: Any, *arguments: Any) -> Any:
+    began = time.monotonic()
+    compiled, cached = run.compiler(name, program, *arguments)
+    run.job.events.write("compile", None, time.monotonic() - began, cached=cached, program=name)
+    return compiled
+
+
+def _loop(run: Run, train_step: Any, state: State, at: int) -> ExitCode:
+    """Train from finished step `at`. While a step computes, the one before it is recorded."""
+    config = run.job.config
+    last, every, eval_every = config.run.steps, config.checkpoint.every, config.run.eval_every
+    ids = data.train_ids(config.data.seed, run.batch, run.records - run.held_out, at)
+    batches = data.prefetch(run.blocks, itertools.islice(ids, max(0, last - at)), config.data.prefetch)
+    evaluate = functools.cache(
+        lambda: _compiled(run, "evaluate", run.programs.evaluate, run.programs.state["params"], run.programs.blocks)
+    )
+    pending: Pending | None = None
+    while at < last:
+        at += 1
+        saving = at % every == 0 or at == last
+        evaluating = run.held_out > 0 and eval_every > 0 and at % eval_every == 0 and at < last
+        dispatched = time.monotonic()
+        state, out = train_step(state, next(batches), _flags(run, saving))
+        flags = run.progress.finish(pending) if pending is not None else Flags()
+        pending = Pending(at, out, dispatched)
+        if not (saving or evaluating or flags.stop):
+            continue
+        now = run.progress.finish(pending)
+        pending = None
+        stopping = flags.stop or now.stop
+        if saving or stopping:
+            _save(run, at, state, now.disk_low, final=stopping or at == last)
+        if stopping and at < last:
+            return _preempted(run, at)
+        if evaluating:
+            _evaluate(run, evaluate(), state, at)
+    return _finish(run, state, at, _evaluate(run, evaluate(), state, at) if run.held_out else None)
+
+
+def _flags(run: Run, saving: bool) -> jax.Array:
+    """Return what this host tells the others with a step: asked to stop, and no room for a checkpoint."""
+    free, need = run.checkpoints.room(run.programs.state) if saving else (1, 0)
+    return _placed_flags(run.programs.flags.sharding, run.slots.chips, run.job.stop.requested, free < need)
+
+
+@functools.lru_cache(maxsize=4)
+def _placed_flags(placed: Any, chips: int, stop: bool, disk_low: bool) -> jax.Array:
+    row = np.array([[stop, disk_low]], np.int32)
+    return jax.make_array_from_callback((chips, step.FLAGS), placed, lambda _: row)
+
+
+def _save(run: Run, at: int, state: State, disk_low: bool, *, final: bool) -> None:
+    """Save in the background, or for good if it is the last thing this host does. Raises SaveError then."""
+    if disk_low:
+        free, need = (size / 2**20 for size in run.checkpoints.room(state))
+        run.checkpoints.wait()
+        run.checkpoints.fail(at, f"no room: {free:.0f} MiB free, {need:.0f} MiB needed")
+    else:
+        run.checkpoints.save(at, state)
+    failure = run.checkpoints.wait() if final else ""
+    if failure:
+        where = run.checkpoints.folder
+        raise SaveError(f"the state of step {at} is not saved in {where}: {failure}. Free some space there")
+
+
+def _preempted(run: Run, at: int) -> ExitCode:
+    job = run.job
+    job.events.write("preempt", at)
+    metrics.say(f"{job.host.name(job.host.process_id)}: stopped after step {at}, which is saved")
+    job.peers.leave()
+    return job.stop.code if job.stop.requested else ExitCode.PREEMPTED
+
+
+def _evaluate(run: Run, evaluate: Any, state: State, at: int) -> float | None:
+    """Return the mean loss over the held-out records; every host runs the same number of steps."""
+    began = time.monotonic()
+    total = weight = 0.0
+    ids = data.eval_ids(run.batch, run.records - run.held_out, run.held_out)
+    for blocks in data.prefetch(run.blocks, ids, run.job.config.data.prefetch):
+        loss_sum, weight_sum = jax.device_get(evaluate(state["params"], blocks))
+        total, weight = total + float(loss_sum), weight + float(weight_sum)
+    loss = total / max(weight, 1.0)
+    run.progress.evaluated(at, loss, int(weight), time.monotonic() - began)
+    return loss
+
+
+def _finish(run: Run, state: State, at: int, eval_loss: float | None) -> ExitCode:
+    job = run.job
+    if job.is_first:
+        losses = metrics.losses(job.out / "metrics.jsonl")
+        result = {"steps": at, "initial_loss": losses.get(1), "final_loss": losses.get(at)}
+        result["eval_loss"] = eval_loss
+        result |= {
+            "tokens": at * run.batch * job.config.model.seq_len,
+            "parameters": metrics.parameters(job.config.model),
+        }
+        metrics.write_json(job.out / "result.json", result)
+    job.events.write("done", at)
+    job.peers.barrier("done")
+    job.peers.leave()
+    if job.is_first:
+        metrics.say(f"done: {at} steps, results in {job.out}")
+    return ExitCode.DONE
