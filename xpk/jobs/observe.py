@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -181,12 +182,37 @@ def _host(pod: Obj, slice_id: int, host: int) -> HostStatus:
 
 
 def _restarts(events: Iterable[Obj], uid: str) -> tuple[Restart, ...]:
-    found = [
-        Restart(time=str(event.get("lastTimestamp") or event.get("eventTime")), cause=str(event.get("message", "")))
-        for event in events
-        if event.get("involvedObject", {}).get("uid") == uid and str(event.get("reason", "")).startswith(_RESTARTS)
-    ]
-    return tuple(sorted(found, key=lambda restart: restart.time))
+    """Return the restarts of a JobSet, each with the first host that failed before it, where events tell."""
+    ordered = sorted(events, key=lambda event: (_time(event), str(event["metadata"].get("uid"))))
+    found: list[Restart] = []
+    failed: list[Obj] = []
+    for event in ordered:
+        about, reason = event.get("involvedObject", {}), str(event.get("reason", ""))
+        if about.get("kind") == "Pod" and reason == "Failed" and event.get("type") == "Warning":
+            failed.append(event)
+        elif about.get("uid") == uid and reason.startswith(_RESTARTS):
+            message = str(event.get("message", ""))
+            first = next((each for each in failed if each["involvedObject"]["name"].startswith(_job(message))), None)
+            found.append(Restart(time=_time(event), cause=_host_failure(first) if first else message))
+            failed = []
+    return tuple(found)
+
+
+def _time(event: Obj) -> str:
+    return str(event.get("lastTimestamp") or event.get("eventTime") or "")
+
+
+def _job(message: str) -> str:
+    """Return the prefix of the names of the pods of the Job that a restart's message blames."""
+    return f"{match[1]}-" if (match := re.search(r"first failed job: ([^:\s]+)", message)) else ""
+
+
+def _host_failure(event: Obj) -> str:
+    name = str(event["involvedObject"]["name"])
+    slice_id, host, _ = name.rsplit("-", 3)[1:]
+    message = str(event.get("message", ""))
+    said = message.removeprefix("The host")
+    return f"host s{slice_id}/h{host}{said}" if said != message else f"host s{slice_id}/h{host}: {message}"
 
 
 def events(api: ObjectApi, name: str, namespace: str = "default") -> list[dict[str, str]]:
@@ -200,13 +226,13 @@ def events(api: ObjectApi, name: str, namespace: str = "default") -> list[dict[s
     found = [event for event in api.list("Event", namespace) if event["involvedObject"].get("uid") in uids]
     return [
         {
-            "time": str(event.get("lastTimestamp") or event.get("eventTime") or ""),
+            "time": _time(event),
             "type": str(event.get("type", "Normal")),
             "reason": str(event.get("reason", "")),
             "object": "{kind}/{name}".format(**event["involvedObject"]),
             "message": str(event.get("message", "")),
         }
-        for event in sorted(found, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime")))
+        for event in sorted(found, key=_time)
     ]
 
 
