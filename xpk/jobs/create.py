@@ -79,6 +79,9 @@ def check_trainer(runner: Runner, spec: WorkloadSpec, trainer_args: Sequence[str
     if result.exit_code == 0:
         return
     problems = _problems(result.stdout)
+    if not problems and result.exit_code in (2, 42):
+        message = f"the trainer does not understand its arguments: {result.last_line.removeprefix('error: ')}"
+        raise UsageError(message, hint="docs/trainer-settings.md has every setting")
     if not problems:
         raise XpkError(
             f"the trainer could not check its configuration: {result.last_line}",
