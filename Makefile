@@ -38,7 +38,7 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	@echo "==> unit and local tests"
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(PYTEST_ARGS)
 
 e2e: $(STAMP)
 	@echo "==> drills with real processes"

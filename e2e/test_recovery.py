@@ -40,9 +40,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 
 def start(lab: Lab, name: str, *, max_restarts: int = 2, options: tuple[str, ...] = ()) -> Workload:
-    """Start the run that all drills share, under a name; programs are compiled once for all of them."""
-    cache = f"JAX_COMPILATION_CACHE_DIR={lab.folder / 'compile-cache'}"
-    size = ("--num-slices", "2", "--max-restarts", str(max_restarts), "--env", cache)
+    """Start the run that all drills share, under a name."""
+    size = ("--num-slices", "2", "--max-restarts", str(max_restarts))
     lab.xpk("workload", "create", name, "--cluster", lab.cluster, *size, *options, "--", *TRAINER)
     return Workload(lab, name)
 

@@ -46,7 +46,10 @@ def cli_reference() -> str:
     """Return docs/cli.md as it should be."""
     parts = [CLI_HEAD]
     for path, command in [("xpk", xpk), *commands(xpk, "xpk")]:
-        context = click.Context(command, info_name=path, max_content_width=100, terminal_width=100)
+        names = ["-h", "--help"]
+        context = click.Context(
+            command, info_name=path, help_option_names=names, max_content_width=100, terminal_width=100
+        )
         parts.append(f"## {path}\n```\n{command.get_help(context)}\n```\n")
     return "\n".join(parts)
 

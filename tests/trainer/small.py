@@ -85,8 +85,14 @@ class Cluster:
         return "\n".join(path.read_text() for path in sorted(self.out.glob(f"log-{self.attempt}-*")))
 
 
-def start(out: Path, settings: Sequence[str], *, slices: int = 2, attempt: int = 0) -> Cluster:
-    """Start a job of `slices` slices with one host of two chips each."""
+def start(
+    out: Path, settings: Sequence[str], *, slices: int = 2, attempt: int = 0, blind: Path | None = None
+) -> Cluster:
+    """Start a job of `slices` slices with one host of two chips each.
+
+    With `blind` the hosts of all slices but the first get that folder for their output: they cannot see
+    checkpoints or data.
+    """
     out.mkdir(parents=True, exist_ok=True)
     address = f"127.0.0.1:{free_ports()}"
     processes = []
@@ -98,7 +104,7 @@ def start(out: Path, settings: Sequence[str], *, slices: int = 2, attempt: int =
             "XPK_HOSTS_PER_SLICE": "1",
             "XPK_COORDINATOR_ADDRESS": address,
             "XPK_RESTART_ATTEMPT": str(attempt),
-            "XPK_OUTPUT_DIR": str(out),
+            "XPK_OUTPUT_DIR": str(blind if blind and slice_id else out),
             "JAX_PLATFORMS": "cpu",
             "JAX_NUM_CPU_DEVICES": "2",
             "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",

@@ -1,6 +1,7 @@
 """Whole jobs of two slices in real processes: killed, told to stop, short of disk."""
 
 import json
+import resource
 import signal
 from pathlib import Path
 
@@ -31,10 +32,11 @@ def test_a_killed_host_costs_only_the_steps_since_the_checkpoint(tmp_path: Path)
     assert "slice 0 host 0: lost slice 1 host 0" in first.logs()
     reached = max(first.losses())
 
-    second = start(tmp_path / "cut", [*settings, "data.loader_hosts=1"], attempt=1)
+    second = start(tmp_path / "cut", [*settings, "data.loader_hosts=1"], attempt=1, blind=tmp_path / "blind")
     assert second.exit_codes() == [0, 0], second.logs()
-    begun = next(event for event in second.events(1) if event["event"] == "restore")
-    assert (begun["source"], begun["read"]) == ("checkpoint", False)
+    begun = next(event for event in second.events(0) if event["event"] == "restore")
+    assert (begun["source"], begun["read"]) == ("checkpoint", True)
+    assert "slice 1 host 0: attempt 1 goes on from step" in second.logs()
     assert 0 <= reached - begun["step"] <= 4 + 1
     again = second.losses()
     assert sorted(again) == list(range(begun["step"] + 1, 17))
@@ -73,3 +75,16 @@ def test_alone_it_needs_no_environment(tmp_path: Path) -> None:
     assert [line["step"] for line in steps] == [1, 2, 3, 3]
     assert 0 < steps[0]["mfu"] < 1
     assert json.loads((tmp_path / "result.json").read_text())["steps"] == 3
+
+
+def test_a_full_disk_costs_checkpoints_but_neither_hangs_nor_loses_the_run(tmp_path: Path) -> None:
+    job = start(tmp_path, ["run.steps=8", "checkpoint.every=4", "data.max_bytes=20000", "run.eval_every=0"])
+    for process in job.processes:  # writing past this gives an error, as a full disk does
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (64 << 10, 64 << 10))
+    codes = job.exit_codes()
+    assert codes[0] == 1 and set(codes) <= {1, 75}, job.logs()
+    assert sorted(job.losses()) == list(range(1, 9))
+    failed = [event for event in job.events(0) if event["event"] == "save_failed"]
+    assert [event["step"] for event in failed] == [4, 8]
+    assert "the state of step 8 is not saved" in job.logs() and "File too large" in job.logs()
+    assert not [path for path in (tmp_path / "checkpoints").iterdir() if path.name.isdigit()]

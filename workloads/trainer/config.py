@@ -45,7 +45,7 @@ class Data:
     """What is read, and by whom."""
 
     path: str = ""  # a folder of text, a prepared token file, or "stdlib": Python's own library
-    suffixes: str = ""  # comma separated, for example ".py,.md"; empty = every text file
+    suffixes: str = ""  # comma separated, such as ".py,.md"; empty = every text file
     max_bytes: int = 0  # stop after this much text; 0 = all of it
     global_batch: int = 0  # examples a step over all chips; 0 = batch_per_chip x chips
     batch_per_chip: int = 1

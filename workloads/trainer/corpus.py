@@ -45,6 +45,11 @@ def source_folder(path: str) -> Path:
     return Path(sysconfig.get_paths()["stdlib"]) if path == "stdlib" else Path(path).expanduser()
 
 
+def wanted_suffixes(path: str, suffixes: str) -> str:
+    """Return `data.suffixes`, or those of Python's sources where Python's own library is asked for."""
+    return suffixes or (".py" if path == "stdlib" else "")
+
+
 def text_files(folder: Path, suffixes: str = "") -> Iterator[Path]:
     """Yield the candidate files under `folder` in a fixed order; hidden and vendored folders are left out."""
     wanted = tuple(suffix.strip() for suffix in suffixes.split(",") if suffix.strip())
@@ -68,12 +73,13 @@ def check_source(config: Config, batch: int) -> list[Problem]:
     if not source.is_dir():
         return [_missing(config.data.path)]
     needed, found = _needed_tokens(config, batch), 0
-    for path in text_files(source, config.data.suffixes):
+    suffixes = wanted_suffixes(config.data.path, config.data.suffixes)
+    for path in text_files(source, suffixes):
         found += path.stat().st_size if path.is_file() else 0
         if found >= needed:
             return []
     if not found:
-        return [_empty(config.data.path, config.data.suffixes)]
+        return [_empty(config.data.path, suffixes)]
     return [_small(config.data.path, found, needed)]
 
 
@@ -90,6 +96,7 @@ def prepare(source: str, out: Path, suffixes: str = "", max_bytes: int = 0, *, p
         return open_corpus(folder)
     if not folder.is_dir():
         raise FatalError(_missing(source))
+    suffixes = wanted_suffixes(source, suffixes)
     asked = {"source": str(folder.resolve()), "suffixes": suffixes, "max_bytes": max_bytes}
     fingerprint = "" if pinned else _fingerprint(folder, suffixes)
     for path in sorted(out.glob("tokens-*.json"), key=lambda path: path.stat().st_mtime, reverse=True):

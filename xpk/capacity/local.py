@@ -43,8 +43,6 @@ class LocalProvider:
 
     def __init__(self, root: Path | None = None) -> None:
         self._root = (root or state_dir()) / "clusters"
-        # The control plane finds the bundled trainer through this when it is started.
-        os.environ["XPK_WORKLOADS_DIR"] = str(workloads_dir())
 
     def plan_create(self, spec: ClusterSpec) -> Plan:
         """See `Provider.plan_create`."""
@@ -147,7 +145,7 @@ class LocalProvider:
         """See `Provider.connect`."""
         if name not in self.names():
             raise NotFoundError(f"there is no cluster '{name}'", hint="`xpk cluster list` shows those there are")
-        return open_cluster(self._root / name)
+        return open_cluster(self._root / name, workloads=str(workloads_dir()))
 
     def target(self, name: str) -> Target:
         """See `Provider.target`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -28,7 +27,7 @@ class LocalApi:
 
     def __init__(self, folder: Path, *, workloads: str | None = None) -> None:
         self._folder = folder.absolute()
-        self._workloads = os.environ.get("XPK_WORKLOADS_DIR", "") if workloads is None else workloads
+        self._workloads = workloads or ""
 
     @contextmanager
     def _change(self, *, dry_run: bool = False) -> Iterator[Transaction]:
