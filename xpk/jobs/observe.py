@@ -71,6 +71,8 @@ def read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
     hosts = _hosts(pods, attempt=str(status.get("restarts", 0)))
     size = replicated["replicas"] * job["parallelism"]
     phase, reason = _phase(jobset, workload, hosts, size)
+    if phase in (Phase.STARTING, Phase.RESTARTING) and (trouble := _trouble(pods)):
+        reason = f"{reason}: {trouble}"
     queue = _queue_order(snapshot.workloads) if phase is Phase.QUEUED else []
     ahead = _before(queue, meta["name"])
     labels, annotations = meta.get("labels", {}), meta.get("annotations", {})
@@ -155,6 +157,20 @@ def host_key(pod: Obj) -> tuple[int, int]:
     return int(meta["labels"][f"{_PREFIX}/job-index"]), int(meta["annotations"][_INDEX])
 
 
+def _trouble(pods: Iterable[Obj]) -> str:
+    """Return why a host does not start, if one says so: its image, its place, its configuration."""
+    for pod in sorted(pods, key=host_key):
+        who = "s{}/h{}".format(*host_key(pod))
+        scheduled = _condition(pod, "PodScheduled")
+        if scheduled.get("status") == "False":
+            return f"{who} has no node: {scheduled.get('message') or scheduled.get('reason')}"
+        for container in pod.get("status", {}).get("containerStatuses") or []:
+            waiting = container.get("state", {}).get("waiting") or {}
+            if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
+                return f"{who} cannot start: {waiting['reason']}: {waiting.get('message', '')}".rstrip(": ")
+    return ""
+
+
 def _attempt(pod: Obj) -> str:
     return str(pod["metadata"]["labels"].get(f"{_PREFIX}/restart-attempt", "0"))
 
@@ -175,7 +191,9 @@ def _host(pod: Obj, slice_id: int, host: int) -> HostStatus:
         else status.get("phase", "Pending"),
         pid=int(pid) if scheme == "process" and running else None,
         exit_code=ended.get("exitCode"),
-        reason=ended.get("reason") or status.get("reason"),
+        reason=ended.get("reason")
+        or (container.get("state", {}).get("waiting") or {}).get("reason")
+        or status.get("reason"),
         started=running.get("startedAt") or ended.get("startedAt"),
         finished=ended.get("finishedAt"),
     )
