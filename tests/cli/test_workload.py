@@ -238,3 +238,14 @@ def test_all_output_formats_keep_stdout_clean(dev: Xpk) -> None:
     assert dev("workload", "list", "-o", "name").out == "one\n"
     assert dev("-o", "json", "workload", "status", "one").data["name"] == "one"
     assert "NAMESPACE" in dev("workload", "list", "-o", "wide").out
+
+
+def test_exec_runs_beside_a_host(dev: Xpk, tmp_path: Path) -> None:
+    dev("workload", "create", "long", "--num-slices", "2", "--command", "sleep 60", "--env", "MINE=a b")
+    until(dev, "long", is_running)
+    echo = "echo $MEGASCALE_SLICE_ID-$TPU_WORKER_ID $MINE > told; exit 5"
+    outcome = dev("workload", "exec", "long", "--slice", "1", "--host", "1", "--", "bash", "-c", echo)
+    assert outcome.code == 5 and (tmp_path / "told").read_text() == "1-1 a b\n"
+    assert dev("workload", "exec", "long", "--slice", "7", "--", "true").code == 3
+    assert dev("workload", "exec", "long").code == 2
+    assert dev("workload", "exec", "long", "--", "no-such-program").code == 3

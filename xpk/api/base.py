@@ -6,7 +6,7 @@ own, and the embedded one of `xpk.local`; a conformance test runs the same cases
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, Protocol
@@ -72,6 +72,13 @@ class ObjectApi(Protocol):
         self, pod: Obj, *, follow: bool = False, since: datetime | None = None, tail: int | None = None
     ) -> Iterator[LogLine]:
         """Yield a pod's log lines; with `follow`, until the pod has ended."""
+        ...
+
+    def exec(self, pod: Obj, argv: Sequence[str], *, interactive: bool = False) -> int:
+        """Run a program beside a running host, on our own stdin and stdout; return its exit code.
+
+        `interactive` gives it a terminal. Raises ConflictError if the host does not run.
+        """
         ...
 
     def former_pods(self, namespace: str, selector: Mapping[str, str]) -> Objs:

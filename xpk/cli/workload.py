@@ -225,6 +225,25 @@ def resume(console: Console, name: str | None, name_flag: str | None, cluster: s
     console.done(f"workload '{chosen}' is queued again")
 
 
+@workload.command("exec", cls=WorkloadCommand)
+@name_argument("workload")
+@cluster_option
+@namespace_option
+@click.option("--slice", "slice_id", type=int, default=0, show_default=True, help="The host's slice.")
+@click.option("--host", type=int, default=0, show_default=True, help="The host's index in its slice.")
+@click.option("-it", "interactive", is_flag=True, help="Give the program a terminal.")
+@click.pass_context
+def exec_(ctx: click.Context, /, name: str | None, name_flag: str | None, cluster: str | None, **given: Any) -> None:
+    """Run a program beside a host, with its environment: `xpk workload exec NAME -- COMMAND`."""
+    place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
+    command = ctx.meta.get("trainer_args") or ()
+    if not command:
+        raise UsageError("which program?", hint=f"xpk workload exec {chosen} -- COMMAND")
+    api = provider_of(place).connect(place)
+    pod = observe.find_pod(api, chosen, given["namespace"], given["slice_id"], given["host"])
+    ctx.exit(api.exec(pod, command, interactive=given["interactive"]))
+
+
 @workload.command(cls=WorkloadCommand)
 @name_argument("workload")
 @cluster_option

@@ -43,6 +43,16 @@ def not_found(api: ObjectApi, name: str, namespace: str) -> NotFoundError:
     return NotFoundError(f"there is no workload '{name}'", hint=hint)
 
 
+def find_pod(api: ObjectApi, name: str, namespace: str, slice_id: int, host: int) -> Obj:
+    """Return the pod of one host of the current attempt. Raises NotFoundError naming those there are."""
+    status = find(api, name, namespace)
+    for known in status.hosts:
+        if (known.slice, known.host) == (slice_id, host):
+            return api.get("Pod", known.pod, namespace)
+    there = ", ".join(known.label for known in status.hosts) or "none"
+    raise NotFoundError(f"'{name}' has no host s{slice_id}/h{host} now", hint=f"there are: {there}")
+
+
 def find_all(api: ObjectApi, namespace: str | None = "default") -> list[WorkloadStatus]:
     """Return the status of every workload, oldest first."""
     snapshot = take(api, namespace)

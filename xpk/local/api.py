@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -13,6 +15,7 @@ from xpk.api.base import Applied, Change, LogLine, Obj, Objs
 from xpk.api.kinds import KINDS
 from xpk.local import logs, process, starter
 from xpk.local import objects as o
+from xpk.local.environment import MARK
 from xpk.local.jobset import delete_job, delete_jobset, delete_pod
 from xpk.local.store import Store, Transaction
 from xpk.local.validate import check_unchanged, validated
@@ -141,6 +144,27 @@ class LocalApi:
                 return
             time.sleep(_POLL_SECONDS)
         yield from logs.read(folder, follow=follow, since=since, tail=tail)
+
+    def exec(self, pod: Obj, argv: Sequence[str], *, interactive: bool = False) -> int:
+        """Run a program with the environment and the working folder of a host."""
+        status = (pod.get("status", {}).get("containerStatuses") or [{}])[0]
+        pid = str(status.get("containerID", "")).removeprefix("process://")
+        try:
+            entries = Path("/proc", pid or "none", "environ").read_bytes().split(b"\0")
+            folder = Path("/proc", pid, "cwd").resolve()
+        except OSError:
+            name = pod["metadata"]["name"]
+            raise ConflictError(
+                f"the host of pod '{name}' does not run", hint="`xpk workload status` says why"
+            ) from None
+        environment = dict(os.fsdecode(entry).split("=", 1) for entry in entries if b"=" in entry)
+        environment.pop(MARK, None)  # it is a guest, not a part of the host
+        try:
+            return subprocess.run(list(argv), env=environment, cwd=folder, check=False).returncode
+        except OSError as error:
+            raise NotFoundError(
+                f"cannot run '{argv[0]}': {error.strerror}", hint="give the program's whole path"
+            ) from error
 
     def former_pods(self, namespace: str, selector: Mapping[str, str]) -> Objs:
         """Return the last state of pods that are gone, the oldest first."""
