@@ -180,6 +180,7 @@ def steps(folder: Path) -> list[int]:
     return sorted(int(path.name) for path in folder.glob("*") if path.name.isdigit()) if folder.is_dir() else []
 
 
+@functools.cache
 def warm_up() -> None:
     """Import Orbax on a thread: it takes a while, and nothing needs it before the first save or restore."""
     threading.Thread(target=_orbax, name="import-orbax", daemon=True).start()

@@ -60,7 +60,8 @@ def set_up(job: Job, meeting: "Future[Address]") -> Run:
     job.events.write(
         "init", None, time.monotonic() - job.events.began, processes=job.host.processes, devices=len(devices)
     )
-    checkpoint.warm_up()
+    if job.host.slice_id == 0 and checkpoint.steps(job.out / "checkpoints"):
+        checkpoint.warm_up()  # it will read; the other hosts need Orbax only after their first step
     chips = layout.Chips(job.host.num_slices, job.host.hosts_per_slice, jax.local_device_count())
     problems = layout.check(job.config, chips)
     if problems:

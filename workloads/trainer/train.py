@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from trainer import data, metrics, step
+from trainer import checkpoint, data, metrics, step
 from trainer.errors import ExitCode, FatalError, Problem, SaveError
 from trainer.job import Address, Job
 from trainer.progress import Flags, Pending
@@ -90,7 +90,10 @@ def _loop(run: Run, train_step: Any, state: State, at: int) -> ExitCode:
         evaluating = run.held_out > 0 and eval_every > 0 and at % eval_every == 0 and at < last
         dispatched = time.monotonic()
         state, out = train_step(state, next(batches), _flags(run, saving))
-        flags = run.progress.finish(pending) if pending is not None else Flags()
+        flags = Flags()
+        if pending is not None:
+            flags = run.progress.finish(pending)
+            checkpoint.warm_up()
         pending = Pending(at, out, dispatched)
         if not (saving or evaluating or flags.stop):
             continue
