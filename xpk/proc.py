@@ -39,6 +39,10 @@ class Runner(Protocol):
         """Run a program to its end. Raises MissingToolError if there is none."""
         ...
 
+    def attach(self, argv: Sequence[str]) -> int:
+        """Run a program on our own stdin, stdout and stderr; return its exit code."""
+        ...
+
 
 class LocalRunner:
     """Runs programs on this machine."""
@@ -50,3 +54,10 @@ class LocalRunner:
         except FileNotFoundError as error:
             raise MissingToolError(f"there is no program '{argv[0]}'", hint="install it, or add it to PATH") from error
         return Result(tuple(argv), done.returncode, done.stdout, done.stderr)
+
+    def attach(self, argv: Sequence[str]) -> int:
+        """See `Runner.attach`."""
+        try:
+            return subprocess.run(list(argv), check=False).returncode
+        except FileNotFoundError as error:
+            raise MissingToolError(f"there is no program '{argv[0]}'", hint="install it, or add it to PATH") from error

@@ -14,10 +14,13 @@ from hypothesis import strategies as st
 
 from xpk.model.accelerators import find_shape
 from xpk.model.specs import ClusterSpec, Target, WorkloadSpec
-from xpk.render import render_queues, render_workload, to_yaml
+from xpk.render import render_kind, render_queues, render_workload, to_yaml
 
 GOLDEN = Path(__file__).parent / "golden"
 EMULATED = Target(emulated=True, sets_slice_environment=True, output_root="/output")
+ON_KIND = Target(
+    emulated=True, sets_slice_environment=True, output_root="/shared/output", shared_folder="/shared/output"
+)
 ON_GKE = Target(emulated=False, sets_slice_environment=False, output_root="gs://bucket/output")
 
 
@@ -50,6 +53,17 @@ CASES = {
     "gpu-command": lambda: render_workload(
         workload(shape=find_shape("h100-80gb-8"), command=("bash", "-c", 'echo "$(hostname): $$"'), target=ON_GKE)
     ),
+    "kind-command": lambda: render_workload(
+        workload(target=ON_KIND, image="xpk-trainer:0123456789ab", command=("bash", "-c", "hostname"))
+    ),
+    "kind-cluster": lambda: [
+        render_kind(
+            ClusterSpec(name="dev", shape=find_shape("v5litepod-16"), num_slices=2),
+            nodes_per_slice=2,
+            spare_slices=1,
+            shared_folder="/shared/output",
+        )
+    ],
     "queues": lambda: render_queues(ClusterSpec(name="dev", shape=find_shape("v5litepod-8"), num_slices=2)),
 }
 

@@ -17,6 +17,8 @@ class Kind:
 
 _JOBSET = "jobset.x-k8s.io/v1alpha2"
 _KUEUE = "kueue.x-k8s.io/v1beta2"
+_RBAC = "rbac.authorization.k8s.io/v1"
+_ADMISSION = "admissionregistration.k8s.io/v1"
 
 KINDS = {
     kind.name: kind
@@ -33,6 +35,28 @@ KINDS = {
         Kind("WorkloadPriorityClass", _KUEUE, "workloadpriorityclasses", namespaced=False),
     )
 }
+
+# What controllers are made of: written on a real API server only, when they are installed.
+INSTALLED_KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind("Namespace", "v1", "namespaces", namespaced=False),
+        Kind("ServiceAccount", "v1", "serviceaccounts"),
+        Kind("ConfigMap", "v1", "configmaps"),
+        Kind("Secret", "v1", "secrets"),
+        Kind("Service", "v1", "services"),
+        Kind("Deployment", "apps/v1", "deployments"),
+        Kind("Role", _RBAC, "roles"),
+        Kind("RoleBinding", _RBAC, "rolebindings"),
+        Kind("ClusterRole", _RBAC, "clusterroles", namespaced=False),
+        Kind("ClusterRoleBinding", _RBAC, "clusterrolebindings", namespaced=False),
+        Kind("CustomResourceDefinition", "apiextensions.k8s.io/v1", "customresourcedefinitions", namespaced=False),
+        Kind("APIService", "apiregistration.k8s.io/v1", "apiservices", namespaced=False),
+        Kind("MutatingWebhookConfiguration", _ADMISSION, "mutatingwebhookconfigurations", namespaced=False),
+        Kind("ValidatingWebhookConfiguration", _ADMISSION, "validatingwebhookconfigurations", namespaced=False),
+    )
+}
+EVERY_KIND = KINDS | INSTALLED_KINDS
 
 
 def kind_of(obj: dict[str, object]) -> Kind:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -21,9 +21,11 @@ from kubernetes import config
 from kubernetes.client.exceptions import ApiException
 
 from xpk.api.base import Applied, Change, LogLine, Obj, Objs
-from xpk.api.kinds import KINDS, Kind
+from xpk.api.kinds import EVERY_KIND as KINDS
+from xpk.api.kinds import Kind
 from xpk.api.refusal import GoneError, explain, unreachable
-from xpk.model.errors import MissingToolError, NotFoundError
+from xpk.model.errors import ConflictError, MissingToolError, NotFoundError
+from xpk.proc import LocalRunner, Runner
 
 MANAGER = "xpk"  # the field manager of server-side apply
 _BUSY = (429, 500, 502, 503, 504)
@@ -37,9 +39,17 @@ class KubernetesApi:
     """The API server that a kubeconfig's context names."""
 
     def __init__(
-        self, *, kubeconfig: Path | None = None, context: str | None = None, pause: Callable[[float], None] = time.sleep
+        self,
+        *,
+        kubeconfig: Path | None = None,
+        context: str | None = None,
+        pause: Callable[[float], None] = time.sleep,
+        runner: Runner | None = None,
     ) -> None:
         self._pause = pause
+        self._runner = runner or LocalRunner()
+        self._place = [f"--kubeconfig={kubeconfig}"] if kubeconfig else []
+        self._place += [f"--context={context}"] if context else []
         try:
             self._client = config.new_client_from_config(  # type: ignore[no-untyped-call]
                 config_file=str(kubeconfig) if kubeconfig else None, context=context
@@ -131,6 +141,15 @@ class KubernetesApi:
             if not follow or self._has_ended(meta["namespace"], meta["name"]):
                 return
             self._pause(_FIRST_PAUSE)
+
+    def exec(self, pod: Obj, argv: Sequence[str], *, interactive: bool = False) -> int:
+        """See `ObjectApi.exec`. kubectl does it: it knows terminals and every version of the protocol."""
+        meta = pod["metadata"]
+        if pod.get("status", {}).get("phase") != "Running":
+            raise ConflictError(f"pod '{meta['name']}' does not run", hint="`xpk workload status` says why")
+        terminal = ["--stdin", "--tty"] if interactive else ["--stdin"]
+        where = [f"--namespace={meta['namespace']}", "--container=host", *terminal, meta["name"]]
+        return self._runner.attach(["kubectl", *self._place, "exec", *where, "--", *argv])
 
     def former_pods(self, namespace: str, selector: Mapping[str, str]) -> Objs:
         """See `ObjectApi.former_pods`."""

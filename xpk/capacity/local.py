@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,12 +50,12 @@ class LocalProvider:
     def plan_create(self, spec: ClusterSpec) -> Plan:
         """See `Provider.plan_create`."""
         _check(spec)
-        summary = _summary(spec)
+        summary, alone = _summary(spec), self._alone(spec.name, lambda: self.plan_create(spec))
         if spec.name not in self.names():
-            return Plan(summary, self._build_steps(spec))
+            return Plan(summary, self._build_steps(spec), alone)
         have = self._spec(spec.name)
         if have is None:  # an earlier `create` was interrupted
-            return Plan(summary, self._build_steps(spec))
+            return Plan(summary, self._build_steps(spec), alone)
         if (have.shape, have.num_slices) != (spec.shape, spec.num_slices):
             raise ConflictError(
                 f"cluster '{spec.name}' exists with another shape: {_difference(have, spec)}",
@@ -67,9 +70,9 @@ class LocalProvider:
         have = self._known(name)
         spec = ClusterSpec(name=name, shape=have.shape, num_slices=num_slices)
         _check(spec)
-        if num_slices == have.num_slices:
-            return Plan(_summary(spec))
         going = self.describe(name).slices[num_slices:]
+        if num_slices == have.num_slices and not going:  # a shrink that was interrupted leaves slices behind
+            return Plan(_summary(spec))
         busy = sorted({item.workload for item in going if item.workload})
         if busy and not force:
             raise ConflictError(
@@ -84,7 +87,7 @@ class LocalProvider:
             for item in reversed(going)
         ]
         steps = [*grow, self._queue_step(spec), *shrink]
-        return Plan(_summary(spec), steps)
+        return Plan(_summary(spec), steps, self._alone(name, lambda: self.plan_resize(name, num_slices, force=force)))
 
     def plan_delete(self, name: str, *, force: bool) -> Plan:
         """See `Provider.plan_delete`."""
@@ -151,6 +154,26 @@ class LocalProvider:
         """See `Provider.target`."""
         output = self._root / name / "output"
         return Target(emulated=True, sets_slice_environment=True, output_root=str(output))
+
+    def _alone(self, name: str, again: Callable[[], Plan]) -> Callable[[], AbstractContextManager[None]]:
+        """Return what holds a cluster's lock, and makes sure that planning `again` still finds work to do."""
+
+        @contextmanager
+        def hold() -> Iterator[None]:
+            folder = self._root.parent / "locks"
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                lock = (folder / f"{name}.lock").open("w")
+            except OSError as error:
+                message = f"cannot write to '{folder}': {error.strerror}"
+                raise XpkError(message, hint="set XPK_STATE_DIR to a folder that you can write to") from error
+            with lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if not again().steps:
+                    raise ConflictError(f"cluster '{name}' was changed meanwhile", hint="run the same command again")
+                yield
+
+        return hold
 
     def _known(self, name: str) -> ClusterSpec:
         self.connect(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 Progress = Callable[[str], None]
@@ -22,9 +23,15 @@ class Plan:
 
     summary: str
     steps: list[Step] = field(default_factory=list)
+    alone: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def carry_out(self, progress: Progress) -> None:
-        """Take the steps in order, telling of each as it is done."""
-        for step in self.steps:
-            step.act()
-            progress(step.title)
+        """Take the steps in order, telling of each as it is done.
+
+        `alone` keeps others from changing the same cluster meanwhile; it raises ConflictError if one has since
+        the plan was made.
+        """
+        with self.alone():
+            for step in self.steps:
+                step.act()
+                progress(step.title)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 # Known without installed metadata, so that a bare checkout works too; others come from the entry point group.
-_BUILT_IN = {"local": "xpk.capacity.local:LocalProvider"}
+_BUILT_IN = {"kind": "xpk.capacity.kind:KindProvider", "local": "xpk.capacity.local:LocalProvider"}
 _GROUP = "xpk.providers"
 
 

@@ -29,7 +29,7 @@ from xpk.jobs import manage, observe, output, request
 from xpk.model import names
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import UsageError, WorkloadFailedError
-from xpk.model.specs import WorkloadSpec
+from xpk.model.specs import Target, WorkloadSpec
 from xpk.proc import LocalRunner
 from xpk.render import render_workload, to_yaml
 
@@ -121,7 +121,7 @@ def _check(spec: WorkloadSpec, trainer_args: tuple[str, ...], *, bundled: bool) 
     """Find all that can be wrong before anything is created."""
     creating.check_spec(spec)
     if bundled:
-        if spec.target.emulated:
+        if spec.target.emulated and not spec.target.shared_folder:  # processes of this machine
             creating.check_trainer_installed()
         creating.check_trainer(LocalRunner(), spec, trainer_args, see_data=spec.target.emulated)
 
@@ -145,16 +145,21 @@ def _spec(
         num_slices=given["num_slices"],
         command=request.host_command(given["command"], trainer_args),
         target=target,
-        image=given["image"],
+        image=_image(given["image"], target),
         env=request.parse_env(given["env"], given["env_files"]),
         priority=given["priority"],
         max_restarts=given["max_restarts"],
         fatal_exit_codes=request.parse_exit_codes(given["fatal_exit_codes"]),
         termination_grace_seconds=given["grace"],
         ttl_seconds=given["ttl"],
-        working_dir=os.getcwd() if target.emulated else None,
+        working_dir=os.getcwd() if target.emulated and not target.shared_folder else None,
         user=getpass.getuser(),
     )
+
+
+def _image(asked: str, target: Target) -> str:
+    """Return the image that was asked for, or the bundled trainer's as the cluster's nodes have it."""
+    return target.trainer_image or asked if asked == request.TRAINER_IMAGE else asked
 
 
 def _stay(console: Console, api: ObjectApi, spec: WorkloadSpec, cluster: str, timeout: float | None) -> None:

@@ -15,6 +15,7 @@ from xpk.jobs.observe import find, host_key
 from xpk.model.errors import NotFoundError, UsageError
 
 _PAUSE = 0.2  # seconds between looks for new hosts
+_AHEAD = 10_000  # lines that are read before somebody takes them
 _ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
 
 
@@ -55,19 +56,25 @@ def follow_logs(api: ObjectApi, name: str, namespace: str, wanted: Wanted) -> It
     """Yield what the hosts write, over restarts, until the workload ends. Raises as `read_logs` does."""
     keep = _filter(wanted)
     find(api, name, namespace)
-    lines: queue.Queue[HostLine] = queue.Queue()
+    lines: queue.Queue[HostLine] = queue.Queue(maxsize=_AHEAD)
     readers: dict[str, threading.Thread] = {}
+    passed_over: set[str] | None = None
     while True:
         final = _is_over(api, name, namespace)
-        for pod in _matching(api.list("Pod", namespace, _selector(name)), wanted):
+        # A host may end between two looks: what it wrote is kept.
+        pods = api.former_pods(namespace, _selector(name)) + api.list("Pod", namespace, _selector(name))
+        if passed_over is None:
+            passed_over = {pod["metadata"]["uid"] for pod in _by_age(pods)[1]}
+        for pod in _matching(pods, wanted):
             uid = pod["metadata"]["uid"]
-            if uid not in readers and pod.get("status", {}).get("phase", "Pending") != "Pending":
+            started = pod.get("status", {}).get("phase", "Pending") != "Pending"
+            if started and uid not in readers and uid not in passed_over:
                 readers[uid] = threading.Thread(target=_pump, args=(api, pod, wanted, lines), daemon=True)
                 readers[uid].start()
-        if final:
-            for reader in readers.values():
-                reader.join(timeout=5)
-        yield from filter(keep, _drain(lines))
+        while True:
+            yield from filter(keep, _drain(lines))
+            if not final or (lines.empty() and not any(reader.is_alive() for reader in readers.values())):
+                break
         if final:
             return
 
@@ -140,10 +147,11 @@ def _drain(lines: queue.Queue[HostLine]) -> list[HostLine]:
     batch: list[HostLine] = []
     try:
         batch.append(lines.get(timeout=_PAUSE))
-        while True:
+        while len(batch) < _AHEAD:
             batch.append(lines.get_nowait())
     except queue.Empty:
-        return sorted(batch)
+        pass
+    return sorted(batch)
 
 
 def _is_over(api: ObjectApi, name: str, namespace: str) -> bool:

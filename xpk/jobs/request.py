@@ -24,7 +24,7 @@ def parse_env(pairs: Iterable[str], files: Iterable[Path], environ: Mapping[str,
     problems: list[str] = []
     for file in files:
         try:
-            lines = file.read_text(encoding="utf-8").splitlines()
+            lines = file.read_text(encoding="utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             problems.append(f"cannot read --env-file {file}: {getattr(error, 'strerror', None) or 'not UTF-8 text'}")
             continue
@@ -50,12 +50,12 @@ def parse_exit_codes(text: str | None) -> tuple[int, ...]:
     if not text:
         return FATAL_EXIT_CODES
     codes = set(FATAL_EXIT_CODES)
-    try:
-        for part in text.split(","):
-            first, _, last = part.partition("-")
-            codes.update(range(int(first), int(last or first) + 1))
-    except ValueError:
-        raise UsageError(f"--fatal-exit-codes '{text}' is not a list of codes", hint="for example 3,10-12") from None
+    for part in text.split(","):
+        first, _, last = (end.strip() for end in part.partition("-"))
+        if not (first.isdecimal() and (last or first).isdecimal() and 1 <= int(first) <= int(last or first) <= 255):
+            message = f"--fatal-exit-codes '{text}' is not a list of codes from 1 to 255: '{part.strip()}'"
+            raise UsageError(message, hint="for example 3,10-12")
+        codes.update(range(int(first), int(last or first) + 1))
     return tuple(sorted(codes))
 
 
@@ -75,7 +75,9 @@ def host_command(command: str | None, trainer_args: tuple[str, ...]) -> tuple[st
 
 def _take(pair: str, where: str, env: dict[str, str], problems: list[str], environ: Mapping[str, str]) -> None:
     key, equals, value = pair.partition("=")
-    if equals:
+    if key.startswith("export "):
+        problems.append(f"{where}: write {key.removeprefix('export ').strip()}=... without `export`")
+    elif equals:
         env[key] = value
     elif key in environ:
         env[key] = environ[key]

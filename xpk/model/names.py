@@ -13,6 +13,7 @@ WORKLOAD_LABEL = "xpk.google.com/workload"
 OUTPUT_ANNOTATION = "xpk.dev/output-dir"
 TYPE_ANNOTATION = "xpk.dev/accelerator-type"
 USER_ANNOTATION = "xpk.dev/user"
+SPARE_LABEL = "xpk.dev/spare"  # on nodes of slices that no quota counts: a failed slice's workload moves there
 
 _LABEL_LENGTH = 63  # RFC 1035
 _CLUSTER_LENGTH = 40  # GKE's limit for cluster names

@@ -31,11 +31,15 @@ class Target:
 
     `emulated`: the chips are virtual CPU devices. `sets_slice_environment`: nobody else injects
     MEGASCALE_* and TPU_WORKER_*, so the manifest does. `output_root`: the shared folder or bucket.
+    `shared_folder`: a folder of the nodes that pods mount at the same path. `trainer_image`: the bundled
+    trainer's image, where the nodes have one.
     """
 
     emulated: bool
     sets_slice_environment: bool
     output_root: str
+    shared_folder: str | None = None
+    trainer_image: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

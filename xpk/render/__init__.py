@@ -1,5 +1,5 @@
 """From a spec to the objects that an API server gets, through the templates in `manifests/`."""
 
-from xpk.render.objects import render_queues, render_workload, to_yaml
+from xpk.render.objects import render_kind, render_queues, render_workload, to_yaml
 
-__all__ = ["render_queues", "render_workload", "to_yaml"]
+__all__ = ["render_kind", "render_queues", "render_workload", "to_yaml"]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from xpk.model import names
+from xpk.model.accelerators import NODEPOOL_LABEL
 from xpk.model.specs import ClusterSpec, WorkloadSpec
 from xpk.render.resources import manifests_dir
 
@@ -46,6 +47,24 @@ def render_queues(spec: ClusterSpec, *, namespace: str = "default") -> list[dict
     return _render("kueue/queues.yaml.j2", q=view)
 
 
+def render_kind(spec: ClusterSpec, *, nodes_per_slice: int, spare_slices: int, shared_folder: str) -> dict[str, Any]:
+    """Return kind's configuration: a control plane, and worker nodes labelled as GKE labels a slice's."""
+    labels = {names.TYPE_ANNOTATION: spec.shape.name, **spec.shape.node_labels}
+    workers = []
+    for index in range(spec.num_slices + spare_slices):
+        spare = {names.SPARE_LABEL: "true"} if index >= spec.num_slices else {}
+        pool = {NODEPOOL_LABEL: names.node_pool_name(spec.name, index)}
+        workers += [pool | labels | spare] * nodes_per_slice
+    view = {
+        "name": spec.name,
+        "workers": workers,
+        "resource": spec.shape.resource,
+        "shared_folder": shared_folder,
+    }
+    (config,) = _render("kind/cluster.yaml.j2", k=view)
+    return config
+
+
 def to_yaml(objects: list[dict[str, Any]]) -> str:
     """Return objects as the multi-document YAML that `kubectl apply -f -` takes."""
     # ASCII: PyYAML folds U+0085 and its like when it may write them as they are.
@@ -74,6 +93,7 @@ class _WorkloadView:
     command: list[str]
     working_dir: str | None
     output_dir: str
+    shared_folder: str | None
     coordinator_address: str
     sets_slice_environment: bool
     megascale_address: str
@@ -105,13 +125,22 @@ class _WorkloadView:
             image=spec.image,
             command=[_literal(part) for part in spec.command],
             working_dir=spec.working_dir,
-            output_dir=spec.output_dir,
+            output_dir=_literal(spec.output_dir),
+            shared_folder=spec.target.shared_folder,
             coordinator_address=f"{coordinator}:{COORDINATOR_PORT}",
             sets_slice_environment=spec.target.sets_slice_environment,
             megascale_address=f"{coordinator}:{MEGASCALE_PORT}",
             worker_hostnames=",".join(hosts),
-            env={key: _literal(value) for key, value in (_device_env(spec) | dict(spec.env)).items()},
+            env={key: _literal(value) for key, value in _env(spec).items()},
         )
+
+
+def _env(spec: WorkloadSpec) -> dict[str, str]:
+    """Return the user's variables over ours; their XLA_FLAGS come after ours, where the later flag counts."""
+    ours, theirs = _device_env(spec), dict(spec.env)
+    if "XLA_FLAGS" in ours and "XLA_FLAGS" in theirs:
+        theirs["XLA_FLAGS"] = f"{ours['XLA_FLAGS']} {theirs['XLA_FLAGS']}"
+    return ours | theirs
 
 
 def _device_env(spec: WorkloadSpec) -> dict[str, str]:

@@ -1,0 +1,71 @@
+# shellcheck shell=bash
+# Sourced by `up`: the programs, from Debian packages and from Go modules that tools/*/go.sum pin.
+
+debian_packages() {
+  local missing=() program
+  for program in dockerd iptables debootstrap jq curl gcc; do
+    command -v "$program" > /dev/null || missing+=("$program")
+  done
+  [ -e /bin/busybox ] || missing+=(busybox)
+  [ ${#missing[@]} -eq 0 ] && return
+  [ "$(id -u)" = 0 ] || fail "these are not installed: ${missing[*]}" "run this as root, or install them first"
+  say "installing Debian packages for ${missing[*]}"
+  apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+    docker.io iptables debootstrap jq curl ca-certificates busybox-static gcc libc6-dev > /dev/null
+}
+
+docker_engine() {
+  local wrapper=/usr/local/sbin/runc-bounded
+  docker info > /dev/null 2>&1 && return
+  say "starting the Docker engine"
+  install -m 755 "$HERE/node/runc-bounded" "$wrapper"
+  # In a session of its own, and without our stdout: it outlives this script, and `eval` must not wait for it.
+  setsid dockerd --add-runtime "bounded=$wrapper" --default-runtime bounded \
+    > "$CACHE/dockerd.log" 2>&1 < /dev/null 3>&- &
+  for _ in $(seq 120); do
+    docker info > /dev/null 2>&1 && return
+    sleep 0.5
+  done
+  tail -n 20 "$CACHE/dockerd.log"
+  fail "the Docker engine does not come up" "see $CACHE/dockerd.log"
+}
+
+go_programs() { # build the programs of each of these modules, unless its go.sum is the one they were built from
+  local module
+  for module in "$@"; do
+    cmp --silent "$HERE/tools/$module/go.sum" "$CACHE/$module.built" && programs_are_there "$module" && continue
+    command -v go > /dev/null || fail "Go is not installed" "install Go 1.25 or newer: https://go.dev/dl"
+    say "go build: $module"
+    go_build "$module"
+    cp "$HERE/tools/$module/go.sum" "$CACHE/$module.built"
+  done
+}
+
+programs_of() {
+  case $1 in
+    kubernetes) echo kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubeadm kubectl ;;
+    *) echo "$1" ;;
+  esac
+}
+
+programs_are_there() {
+  local program
+  for program in $(programs_of "$1"); do
+    [ -x "$BIN/$program" ] || return 1
+  done
+}
+
+go_build() {
+  local flags='-s -w' key
+  if [ "$1" = kubernetes ]; then # kubeadm refuses to work with programs that do not know their version
+    for key in k8s.io/component-base/version k8s.io/client-go/pkg/version; do
+      flags+=" -X $key.gitVersion=$KUBERNETES -X $key.gitMajor=1 -X $key.gitMinor=34"
+    done
+  fi
+  (
+    cd "$HERE/tools/$1" || exit
+    export CGO_ENABLED=0 GOBIN=$BIN
+    if [ -e main.go ]; then go build -ldflags "$flags" -o "$BIN/$1" .; else go install -ldflags "$flags" tool; fi
+  )
+}

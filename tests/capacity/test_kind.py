@@ -1,0 +1,188 @@
+"""The kind provider's plans, on a machine of doubles. The real thing is in e2e/test_kind.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.capacity.machine import Machine, spec
+from xpk.capacity.kind import KindOptions
+from xpk.capacity.plan import Plan
+from xpk.model import names
+from xpk.model.errors import ConflictError, MissingToolError, NotFoundError, UsageError, XpkError
+from xpk.proc import Result
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def carry_out(plan: Plan) -> list[str]:
+    done: list[str] = []
+    plan.carry_out(done.append)
+    return done
+
+
+def test_create_builds_all_and_a_second_one_finds_nothing_to_do(machine: Machine) -> None:
+    provider = machine.provider()
+    plan = provider.plan_create(spec())
+    assert [step.title for step in plan.steps] == [
+        "create kind cluster 'dev': a control plane and 2 nodes",
+        "advertise 8 google.com/tpu on every slice's node",
+        "install JobSet 0.12.0",
+        "install Kueue 0.19.2",
+        "load trainer image xpk-trainer:given into the nodes",
+        "set up queue 'multislice-queue' with a quota of 16 google.com/tpu",
+    ]
+    assert not provider.names(), "a plan changes nothing"
+    carry_out(plan)
+    assert provider.plan_create(spec()).steps == []
+    info = provider.describe("dev")
+    assert (info.state, info.num_slices, info.hosts_per_slice, info.chips) == ("Ready", 2, 2, 16)
+    assert [(item.node_pool, len(item.hosts)) for item in info.slices] == [("dev-np-0", 2), ("dev-np-1", 2)]
+    target = provider.target("dev")
+    assert target.trainer_image == "xpk-trainer:given"
+    assert Path(str(target.shared_folder)).stat().st_mode & 0o777 == 0o777
+
+
+def test_nothing_of_the_users_is_touched(machine: Machine) -> None:
+    carry_out(machine.provider().plan_create(spec()))
+    for call in machine.runner.ran("kind create") + machine.runner.ran("kind delete"):
+        kubeconfig = call[call.index("--kubeconfig") + 1]
+        assert kubeconfig.startswith(str(machine.state / "kind" / "dev"))
+    assert machine.networks == {"xpk-dev"}, "its network is its own"
+
+
+@pytest.mark.parametrize("steps", range(7))
+def test_an_interrupted_create_goes_on_where_it_was(machine: Machine, steps: int) -> None:
+    provider = machine.provider()
+    plan = provider.plan_create(spec())
+    for step in plan.steps[:steps]:
+        step.act()
+    rest = provider.plan_create(spec())
+    assert [step.title for step in rest.steps] == [step.title for step in plan.steps[steps:]]
+    carry_out(rest)
+    assert provider.describe("dev").state == "Ready"
+
+
+def test_a_half_made_cluster_is_removed_first(machine: Machine) -> None:
+    provider = machine.provider()
+    carry_out(provider.plan_create(spec()))
+    (machine.state / "kind" / "dev" / "kubeconfig").unlink()
+    titles = carry_out(provider.plan_create(spec()))
+    assert titles[0] == "remove what an interrupted create left of 'dev'"
+    assert provider.describe("dev").state == "Ready"
+
+
+@pytest.mark.parametrize("retain", [False, True])
+def test_a_failed_create_leaves_nothing_unless_retained(machine: Machine, retain: bool) -> None:
+    machine.fails.add("kind create cluster")
+    provider = machine.provider(KindOptions(retain=retain))
+    with pytest.raises(XpkError, match=r"failed to create cluster: port taken$"):
+        carry_out(provider.plan_create(spec()))
+    assert bool(machine.clusters) == bool(provider.names()) == retain
+    machine.fails.clear()
+    carry_out(provider.plan_create(spec()))
+    assert provider.describe("dev").state == "Ready"
+
+
+def test_another_shape_is_a_conflict(machine: Machine) -> None:
+    provider = machine.provider()
+    carry_out(provider.plan_create(spec()))
+    with pytest.raises(ConflictError, match="2 slices \\(asked for 3\\)"):
+        provider.plan_create(spec(num_slices=3))
+    with pytest.raises(ConflictError, match="type v5litepod-8 \\(asked for v5litepod-16\\)"):
+        provider.plan_create(spec("v5litepod-16"))
+
+
+def test_somebody_elses_kind_cluster_is_left_alone(machine: Machine) -> None:
+    other = machine.provider()
+    carry_out(other.plan_create(spec()))
+    machine.state = machine.folder / "another user"
+    with pytest.raises(ConflictError, match="xpk did not make"):
+        machine.provider().plan_create(spec())
+    assert machine.provider().names() == []
+
+
+def test_nodes_per_slice_and_spares(machine: Machine) -> None:
+    provider = machine.provider(XPK_KIND_NODES_PER_SLICE="2", XPK_KIND_SPARE_SLICES="1")
+    plan = provider.plan_create(spec())
+    assert "a control plane and 6 nodes" in plan.steps[0].title
+    assert "advertise 4 google.com/tpu" in plan.steps[1].title
+    carry_out(plan)
+    assert provider.plan_create(spec()).steps == []
+    assert machine.provider().plan_create(spec()).steps == [], "how it was made counts, not what is asked for now"
+    info = provider.describe("dev")
+    assert info.num_slices == 2, "spare slices are not counted"
+    assert info.slices[0].hosts == ("dev-worker1", "dev-worker2")
+    nodes = machine.api("dev").list("Node")
+    assert sum(names.SPARE_LABEL in node["metadata"]["labels"] for node in nodes) == 2
+
+
+def test_all_that_is_wrong_is_said_at_once(machine: Machine) -> None:
+    with pytest.raises(UsageError) as caught:
+        machine.provider(KindOptions(nodes_per_slice=3)).plan_create(spec("n2-standard-32-4", 0, name="Bad_Name"))
+    assert len(caught.value.problems) == 4
+    with pytest.raises(UsageError, match="XPK_KIND_SPARE_SLICES is 'x'"):
+        machine.provider(XPK_KIND_SPARE_SLICES="x").plan_create(spec())
+
+
+@pytest.mark.parametrize("program", ["docker", "kind"])
+def test_a_missing_program_is_named(machine: Machine, program: str) -> None:
+    machine.runner.missing.add(program)
+    with pytest.raises(MissingToolError, match=f"needs `{program}`"):
+        machine.provider().plan_create(spec())
+    assert machine.provider().names() == [], "other commands go on without it"
+
+
+def test_docker_stopped_and_kind_too_old(machine: Machine) -> None:
+    machine.fails.add("docker version")
+    with pytest.raises(MissingToolError, match="Docker does not answer"):
+        machine.provider().plan_create(spec())
+    machine.fails.clear()
+    machine.runner.script["kind version"] = "kind v0.11.1 go1.16 linux/amd64"
+    with pytest.raises(MissingToolError, match=r"kind v0\.11 is too old"):
+        machine.provider().plan_create(spec())
+
+
+def test_delete_leaves_nothing(machine: Machine) -> None:
+    provider = machine.provider()
+    carry_out(provider.plan_create(spec()))
+    jobset = {"kind": "JobSet", "metadata": {"name": "lm", "namespace": "default"}}
+    machine.api("dev").create(jobset)
+    with pytest.raises(ConflictError, match="workloads are on cluster 'dev': lm"):
+        provider.plan_delete("dev", force=False)
+    carry_out(provider.plan_delete("dev", force=True))
+    assert (machine.clusters, machine.networks, provider.names()) == ({}, set(), [])
+    assert not (machine.state / "kind" / "dev").exists()
+    with pytest.raises(NotFoundError):
+        provider.plan_delete("dev", force=True)
+
+
+def test_resize_says_what_to_do_instead(machine: Machine) -> None:
+    provider = machine.provider()
+    carry_out(provider.plan_create(spec()))
+    assert provider.plan_resize("dev", 2, force=False).steps == []
+    with pytest.raises(UsageError) as caught:
+        provider.plan_resize("dev", 3, force=False)
+    assert "--num-slices 3" in caught.value.hint
+
+
+def test_a_changed_trainer_is_loaded_again(machine: Machine) -> None:
+    carry_out(machine.provider().plan_create(spec()))
+    machine.images.add("xpk-trainer:newer")
+    provider = machine.provider(XPK_TRAINER_IMAGE="xpk-trainer:newer")
+    assert carry_out(provider.plan_create(spec())) == ["load trainer image xpk-trainer:newer into the nodes"]
+    (load,) = [call for call in machine.runner.ran("kind load") if "xpk-trainer:newer" in call]
+    assert load[-1] == "dev-worker1,dev-worker2"
+    assert provider.target("dev").trainer_image == "xpk-trainer:newer"
+
+
+def test_an_image_that_cannot_be_built_says_why(machine: Machine, tmp_path: Path) -> None:
+    machine.runner.script["docker build"] = Result((), 1, "Step 1/9", "The command 'pip install' returned 1")
+    del machine.environ["XPK_TRAINER_IMAGE"]
+    with pytest.raises(XpkError, match=r"cannot build image xpk-trainer:[0-9a-f]{12}: The command 'pip install'"):
+        carry_out(machine.provider(XPK_BASE_IMAGE="python:3.13").plan_create(spec()))
+    assert "BASE_IMAGE=python:3.13" in machine.runner.ran("docker build")[0]

@@ -1,0 +1,122 @@
+"""Docker and kind, as programs: what the kind provider asks of them, and what their failures mean."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from xpk.model.errors import MissingToolError, XpkError
+from xpk.proc import Result, Runner
+
+_OLDEST_KIND = (0, 20)
+_READY = "180s"  # for the control plane; the other nodes are waited for afterwards
+
+
+class Engine:
+    """The container engine of this machine, and the kind clusters in it."""
+
+    def __init__(self, runner: Runner, environ: Mapping[str, str] = os.environ) -> None:
+        self._runner = runner
+        self._environ = environ
+
+    def check(self) -> None:
+        """Raise MissingToolError unless Docker answers and kind is recent enough."""
+        docker = self._run("docker", "version", "--format", "{{.Server.Version}}")
+        if docker.exit_code:
+            raise MissingToolError(
+                f"Docker does not answer: {docker.last_line}",
+                hint="start it (`sudo systemctl start docker`), or use --provider local, which needs none",
+            )
+        said = self._must("kind", "version", what="ask kind for its version").stdout
+        match = re.search(r"v(\d+)\.(\d+)", said)
+        if match and (int(match[1]), int(match[2])) < _OLDEST_KIND:
+            raise MissingToolError(
+                f"kind {match[0]} is too old: {'.'.join(map(str, _OLDEST_KIND))} or newer is needed",
+                hint="https://kind.sigs.k8s.io/docs/user/quick-start/#installation",
+            )
+
+    def clusters(self) -> list[str]:
+        """Return the names of all kind clusters, whoever made them."""
+        return self._must("kind", "get", "clusters", what="list kind clusters").stdout.split()
+
+    def create(self, name: str, *, config: Path, kubeconfig: Path, image: str | None, retain: bool) -> None:
+        """Create a cluster; what a failed or interrupted attempt leaves is removed, unless `retain`."""
+        argv = ["kind", "create", "cluster", "--name", name, "--config", str(config)]
+        argv += ["--kubeconfig", str(kubeconfig), "--wait", _READY]
+        argv += [*(["--image", image] if image else []), *(["--retain"] if retain else [])]
+        done = False
+        try:
+            # A network of its own, so that the cluster's end can take it along.
+            env = {**self._environ, "KIND_EXPERIMENTAL_DOCKER_NETWORK": network_of(name)}
+            self._must(*argv, env=env, what=f"create kind cluster '{name}'")
+            done = True
+        finally:
+            if not done and not retain:
+                self.delete(name, kubeconfig)
+
+    def delete(self, name: str, kubeconfig: Path) -> None:
+        """Remove a cluster's containers, volumes and network, and its entries in its own kubeconfig."""
+        self._must("kind", "delete", "cluster", "--name", name, "--kubeconfig", str(kubeconfig), what="delete it")
+        network = network_of(name)
+        if self._run("docker", "network", "inspect", network).exit_code == 0:
+            self._must("docker", "network", "rm", network, what=f"remove Docker network '{network}'")
+
+    def empty_folder(self, cluster: str, folder: Path) -> None:
+        """Remove what pods wrote, as other users, from a folder that the nodes share. Best effort."""
+        node = f"{cluster}-control-plane"
+        self._run("docker", "exec", node, "find", str(folder), "-mindepth", "1", "-delete")
+
+    def has_image(self, image: str) -> bool:
+        """Tell whether an image is in the local engine."""
+        return self._run("docker", "image", "inspect", "--format", "{{.Id}}", image).exit_code == 0
+
+    def build(self, image: str, folder: Path, arguments: Mapping[str, str]) -> None:
+        """Build a folder's Dockerfile. Raises XpkError with the build's last line."""
+        given = [part for key, value in arguments.items() for part in ("--build-arg", f"{key}={value}")]
+        # Without --force-rm a failed build leaves a container behind.
+        result = self._run("docker", "build", "--force-rm", "--tag", image, *given, str(folder))
+        if result.exit_code:
+            raise XpkError(
+                f"cannot build image {image}: {_reason(result)}",
+                hint="XPK_BASE_IMAGE names another image to build on, XPK_TRAINER_IMAGE one that is built; "
+                f"`{result.command}` shows more",
+            )
+
+    def load(self, cluster: str, images: Sequence[str], nodes: Sequence[str]) -> None:
+        """Copy images of the local engine into nodes; those it lacks are left for the nodes to pull."""
+        here = [image for image in images if self.has_image(image)]
+        if here and nodes:
+            argv = ["kind", "load", "docker-image", *here, "--name", cluster, "--nodes", ",".join(nodes)]
+            self._must(*argv, what=f"load {', '.join(here)} into the nodes")
+
+    def _run(self, *argv: str, env: Mapping[str, str] | None = None) -> Result:
+        try:
+            return self._runner.run(argv, env=env)
+        except MissingToolError as error:
+            where = {
+                "docker": "https://docs.docker.com/engine/install/",
+                "kind": "https://kind.sigs.k8s.io/docs/user/quick-start/#installation",
+            }[argv[0]]
+            raise MissingToolError(
+                f"the kind provider needs `{argv[0]}`, which is not on PATH",
+                hint=f"install it ({where}), or use --provider local, which needs neither Docker nor kind",
+            ) from error
+
+    def _must(self, *argv: str, what: str, env: Mapping[str, str] | None = None) -> Result:
+        result = self._run(*argv, env=env)
+        if result.exit_code:
+            raise XpkError(f"cannot {what}: {_reason(result)}", hint=f"`{result.command}` shows more")
+        return result
+
+
+def network_of(cluster: str) -> str:
+    """Return the name of the Docker network of a cluster."""
+    return f"xpk-{cluster}"
+
+
+def _reason(result: Result) -> str:
+    """Return the line that says why: kind's begins with ERROR, and others may follow it."""
+    lines = result.stderr.splitlines()
+    return next((line.strip() for line in lines if line.startswith("ERROR")), result.last_line)

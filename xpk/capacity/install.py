@@ -1,0 +1,240 @@
+"""JobSet and Kueue on a cluster: their release manifests, applied server-side, until their webhooks answer.
+
+Never forced: a field that somebody else manages is reported. An upgrade applies the newer manifest over the older
+one, so that queues and workloads stay.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from xpk.api.base import Obj, ObjectApi
+from xpk.model import names
+from xpk.model.errors import AuthorizationError, NotFoundError, TimedOutError, UsageError, XpkError
+
+Pause = Callable[[float], None]
+Version = tuple[int, ...]
+
+CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
+_READY_SECONDS, _POLL_SECONDS = 300.0, 1.0
+_DOWNLOAD_SECONDS = 60.0
+_FRAMEWORKS = ["jobset.x-k8s.io/jobset"]
+# Fencing of hosts whose node is gone: without it their pods stay, and the JobSet waits for them for ever.
+_GATES = {"FailureRecoveryPolicy": True}
+_KUEUE_CONFIG = "controller_manager_config.yaml"
+_LAST = ("Deployment",)  # with it the installation is complete: an interrupted one is begun again
+_FIRST = ("Namespace", "CustomResourceDefinition")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Controller:
+    """A controller that workloads need. `sources`: variables that name another manifest, a path or a URL."""
+
+    name: str
+    version: str
+    namespace: str
+    deployment: str
+    url: str
+    sources: tuple[str, ...]
+
+
+JOBSET = Controller(
+    name="JobSet",
+    version="0.12.0",
+    namespace="jobset-system",
+    deployment="jobset-controller-manager",
+    url="https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0/manifests.yaml",
+    sources=("XPK_JOBSET_MANIFEST", "XPK_E2E_JOBSET_MANIFEST"),
+)
+KUEUE = Controller(
+    name="Kueue",
+    version="0.19.2",
+    namespace="kueue-system",
+    deployment="kueue-controller-manager",
+    url="https://github.com/kubernetes-sigs/kueue/releases/download/v0.19.2/manifests.yaml",
+    sources=("XPK_KUEUE_MANIFEST", "XPK_E2E_KUEUE_MANIFEST"),
+)
+CONTROLLERS = (JOBSET, KUEUE)  # in this order: Kueue's webhooks look at JobSets
+
+
+def whats_missing(api: ObjectApi, controller: Controller) -> str | None:
+    """Return what has to be done, in words; None if this version or a newer one is there and runs."""
+    try:
+        deployment = api.get("Deployment", controller.deployment, controller.namespace)
+    except NotFoundError:
+        return f"install {controller.name} {controller.version}"
+    have = version_of(deployment)
+    if have and have < _numbers(controller.version):
+        return f"upgrade {controller.name} {'.'.join(map(str, have))} to {controller.version}"
+    return None if _runs(deployment) else f"wait until {controller.name} runs"
+
+
+def version_of(deployment: Obj) -> Version:
+    """Return the version in the tag of a controller's image, () if it does not tell."""
+    image = _containers(deployment)[0]["image"]
+    return _numbers(image.rpartition(":")[2])
+
+
+def install(
+    api: ObjectApi,
+    controller: Controller,
+    *,
+    pinned: bool,
+    load: Callable[[list[str]], None] = lambda images: None,
+    environ: Mapping[str, str] = os.environ,
+    pause: Pause = time.sleep,
+) -> None:
+    """Apply a controller's manifest and wait until it answers.
+
+    `pinned`: it runs on the control plane, which outlives the slices' nodes. `load` is given its images first.
+    Raises ConflictError if somebody else manages a field, TimedOutError if it does not come up.
+    """
+    objects = prepare(read_manifest(controller, environ), pinned=pinned)
+    load([item["image"] for obj in objects if obj["kind"] == "Deployment" for item in _containers(obj)])
+    for obj in objects:
+        api.apply(obj)
+    wait_until_ready(api, controller, pause=pause)
+
+
+def read_manifest(controller: Controller, environ: Mapping[str, str] = os.environ) -> list[Obj]:
+    """Return a release's objects. Raises XpkError if its manifest cannot be had."""
+    source = next((environ[name] for name in controller.sources if environ.get(name)), controller.url)
+    try:
+        if source.startswith(("https://", "http://")):
+            with urllib.request.urlopen(source, timeout=_DOWNLOAD_SECONDS) as answer:
+                text = answer.read().decode()
+        else:
+            text = Path(source).read_text(encoding="utf-8")
+        return [obj for obj in yaml.safe_load_all(text) if obj]
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise XpkError(
+            f"cannot read the manifest of {controller.name} from {source}: {str(error).splitlines()[0]}",
+            hint=f"download it elsewhere, and set {controller.sources[0]} to its path",
+        ) from error
+
+
+def prepare(objects: list[Obj], *, pinned: bool) -> list[Obj]:
+    """Return a release's objects as we apply them: in a safe order, for JobSets alone, pinned if asked for."""
+    for obj in objects:
+        if obj["kind"] == "Deployment":
+            _place(obj, pinned=pinned)
+        elif obj["kind"] == "ConfigMap" and _KUEUE_CONFIG in obj.get("data", {}):
+            obj["data"][_KUEUE_CONFIG] = _configured(obj["data"][_KUEUE_CONFIG])
+        elif obj["kind"].endswith("WebhookConfiguration"):
+            obj["webhooks"] = [hook for hook in obj["webhooks"] if _is_wanted(hook)]
+
+    def rank(obj: Obj) -> int:
+        return _FIRST.index(obj["kind"]) if obj["kind"] in _FIRST else 10 if obj["kind"] in _LAST else 5
+
+    return sorted(objects, key=rank)
+
+
+def wait_until_ready(
+    api: ObjectApi, controller: Controller, *, pause: Pause = time.sleep, seconds: float = _READY_SECONDS
+) -> None:
+    """Return when the controller runs and its webhooks let our objects through. Raises TimedOutError."""
+    waited, reason = 0.0, ""
+    while True:
+        try:
+            if _runs(api.get("Deployment", controller.deployment, controller.namespace)):
+                for probe in _probes(controller):
+                    api.create(probe, dry_run=True)
+                return
+            reason = _why_not(api, controller)
+        except (AuthorizationError, UsageError):
+            raise
+        except XpkError as error:  # its webhook has no endpoint yet, or its certificate is not yet there
+            reason = error.message
+        if waited >= seconds:
+            raise TimedOutError(
+                f"{controller.name} does not answer after {seconds:.0f} s: {reason}",
+                hint=f"`kubectl get events -n {controller.namespace}` shows more; the same command goes on from here",
+            )
+        pause(_POLL_SECONDS)
+        waited += _POLL_SECONDS
+
+
+def _place(deployment: Obj, *, pinned: bool) -> None:
+    pod = deployment["spec"]["template"]["spec"]
+    for container in pod["containers"]:
+        container["imagePullPolicy"] = "IfNotPresent"  # tags of releases do not move
+    if pinned:
+        pod["nodeSelector"] = {**pod.get("nodeSelector", {}), CONTROL_PLANE: ""}
+        pod["tolerations"] = [*pod.get("tolerations", []), {"key": CONTROL_PLANE, "operator": "Exists"}]
+
+
+def _configured(text: str) -> str:
+    """Return a controller's configuration; Kueue's with JobSet as its only framework."""
+    config: dict[str, Any] = yaml.safe_load(text)
+    if not config["apiVersion"].startswith("config.kueue"):
+        return text
+    config["integrations"] = {**config.get("integrations", {}), "frameworks": _FRAMEWORKS}
+    config["featureGates"] = {**config.get("featureGates", {}), **_GATES}
+    return yaml.safe_dump(config, sort_keys=False)
+
+
+def _is_wanted(webhook: Obj) -> bool:
+    """Tell whether a webhook looks at what we use; Kueue's others would be asked about every pod for nothing."""
+    groups = {group for rule in webhook["rules"] for group in rule["apiGroups"]}
+    ours = all(group.endswith(".x-k8s.io") and group.split(".")[0] in ("jobset", "kueue") for group in groups)
+    return ours or "objectSelector" in webhook  # JobSet's own, which look at pods of JobSets alone
+
+
+def _runs(deployment: Obj) -> bool:
+    status = deployment.get("status", {})
+    current: bool = status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)
+    wanted: int = deployment["spec"].get("replicas", 1)
+    return current and bool(min(status.get("updatedReplicas", 0), status.get("availableReplicas", 0)) >= wanted)
+
+
+def _why_not(api: ObjectApi, controller: Controller) -> str:
+    """Return what its pods wait for."""
+    for pod in api.list("Pod", controller.namespace):
+        status = pod.get("status", {})
+        for container in status.get("containerStatuses", []):
+            waiting = container.get("state", {}).get("waiting")
+            if waiting:
+                return f"{waiting.get('reason', 'waiting')} {waiting.get('message', '')}".strip()
+        for condition in status.get("conditions", []):
+            if condition["status"] == "False" and condition.get("message"):
+                return str(condition["message"])
+    return "its pod is not ready"
+
+
+def _probes(controller: Controller) -> list[Obj]:
+    """Return objects that pass only when the controller's webhooks answer. None of them is kept."""
+    jobset: Obj = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": "xpk-probe", "namespace": "default"},
+        "spec": {"suspend": True, "replicatedJobs": [{"name": "none", "template": _no_job()}]},
+    }
+    if controller is JOBSET:
+        return [jobset]
+    jobset["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": names.QUEUE}
+    flavor = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": "xpk-probe"}}
+    return [flavor, jobset]
+
+
+def _no_job() -> Obj:
+    pod = {"restartPolicy": "Never", "containers": [{"name": "none", "image": "none"}]}
+    return {"spec": {"parallelism": 1, "completions": 1, "template": {"spec": pod}}}
+
+
+def _containers(deployment: Obj) -> list[Obj]:
+    found: list[Obj] = deployment["spec"]["template"]["spec"]["containers"]
+    return found
+
+
+def _numbers(text: str) -> Version:
+    match = re.match(r"v?(\d+(?:\.\d+)*)", text)
+    return tuple(int(part) for part in match[1].split(".")) if match else ()

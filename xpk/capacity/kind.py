@@ -1,0 +1,371 @@
+"""Capacity in Docker: a kind cluster whose nodes stand in for slices, with real controllers and real pods on CPUs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import yaml
+
+from xpk.api.base import Obj, ObjectApi, Objs
+from xpk.capacity import install
+from xpk.capacity.engine import Engine
+from xpk.capacity.image import TrainerImage, trainer_image
+from xpk.capacity.local import state_dir
+from xpk.capacity.nodes import (
+    advertises,
+    difference,
+    has_queues,
+    holders,
+    is_ready,
+    live_workloads,
+    pool_index,
+    pool_of,
+    slice_info,
+    slice_nodes,
+    spec_of,
+)
+from xpk.capacity.plan import Plan, Step
+from xpk.capacity.provider import ClusterInfo
+from xpk.model import names
+from xpk.model.errors import ConflictError, MissingToolError, NotFoundError, TimedOutError, UsageError, XpkError
+from xpk.model.specs import ClusterSpec, Target
+from xpk.proc import LocalRunner, Runner
+from xpk.render import render_kind, render_queues
+
+_MOST_NODES = 64  # each is a container with a kubelet and a container runtime of its own
+_NODES_SECONDS, _POLL_SECONDS = 120.0, 1.0
+_KUBECONFIG, _CONFIG, _OUTPUT, _IMAGE = "kubeconfig", "kind.yaml", "output", "trainer-image"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindOptions:
+    """How slices become nodes. `nodes_per_slice` divides a slice's hosts; spare slices have no quota."""
+
+    nodes_per_slice: int = 1
+    spare_slices: int = 0
+    node_image: str | None = None
+    retain: bool = False
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str]) -> KindOptions:
+        """Return what XPK_KIND_NODES_PER_SLICE, _SPARE_SLICES, _NODE_IMAGE and _RETAIN say."""
+
+        def number(name: str, default: int) -> int:
+            text = environ.get(name) or str(default)
+            if not text.isdigit():
+                raise UsageError(f"{name} is '{text}', not a number", hint=f"unset {name}, or give it a number")
+            return int(text)
+
+        return cls(
+            nodes_per_slice=number("XPK_KIND_NODES_PER_SLICE", 1),
+            spare_slices=number("XPK_KIND_SPARE_SLICES", 0),
+            node_image=environ.get("XPK_KIND_NODE_IMAGE") or environ.get("KIND_NODE_IMAGE"),
+            retain=environ.get("XPK_KIND_RETAIN", "") not in ("", "0"),
+        )
+
+
+def _kubernetes(kubeconfig: Path) -> ObjectApi:
+    try:
+        from xpk.api.kubernetes import KubernetesApi  # heavy, and an extra
+    except ModuleNotFoundError as error:
+        raise MissingToolError(
+            "the Python package `kubernetes` is not installed", hint="pip install 'xpk-multislice[kubernetes]'"
+        ) from error
+    return KubernetesApi(kubeconfig=kubeconfig)
+
+
+class KindProvider:
+    """kind clusters, each with a folder below `root`: its kubeconfig and what its workloads write."""
+
+    name = "kind"
+
+    def __init__(
+        self,
+        root: Path | None = None,
+        *,
+        runner: Runner | None = None,
+        options: KindOptions | None = None,
+        environ: Mapping[str, str] = os.environ,
+        connect: Callable[[Path], ObjectApi] = _kubernetes,
+        pause: install.Pause = time.sleep,
+    ) -> None:
+        self._root = (root or state_dir()) / self.name
+        self._engine = Engine(runner or LocalRunner(), environ)
+        self._given_options = options
+        self._environ = environ
+        self._open = connect
+        self._pause = pause
+
+    def plan_create(self, spec: ClusterSpec) -> Plan:
+        """See `Provider.plan_create`. What an interrupted create has done already is not done again."""
+        options = self._options(spec)
+        self._engine.check()
+        summary = _summary(spec, options)
+        exists, ours = spec.name in self._engine.clusters(), spec.name in self.names()
+        if exists and not ours:
+            raise ConflictError(
+                f"there is a kind cluster '{spec.name}' that xpk did not make",
+                hint=f"choose another name, or `kind delete cluster --name {spec.name}` first",
+            )
+        if not exists or not self._path(spec.name, _KUBECONFIG).exists():
+            return Plan(summary, self._build_steps(spec, options, half_made=exists))
+        api = self.connect(spec.name)
+        nodes = slice_nodes(api)
+        have = spec_of(spec.name, nodes)
+        if have is None or (have.shape, have.num_slices) != (spec.shape, spec.num_slices):
+            raise ConflictError(
+                f"cluster '{spec.name}' exists with another shape: {difference(have, spec)}",
+                hint=f"nodes of kind clusters are fixed: `xpk cluster delete {spec.name}` first, or another name",
+            )
+        have_options = _options_of(nodes)
+        return Plan(_summary(spec, have_options), self._missing_steps(spec, have_options, api, nodes))
+
+    def plan_resize(self, name: str, num_slices: int, *, force: bool) -> Plan:
+        """See `Provider.plan_resize`. kind can neither add nor remove nodes."""
+        have = self.describe(name)
+        if num_slices == have.num_slices:
+            return Plan(f"cluster '{name}': {num_slices} x {have.accelerator_type}, as it is")
+        raise UsageError(
+            f"kind cannot add or remove nodes: cluster '{name}' keeps its {have.num_slices} slices",
+            hint=f"`xpk cluster delete {name}`, then `xpk cluster create {name} --provider kind "
+            f"--tpu-type {have.accelerator_type} --num-slices {num_slices}`",
+        )
+
+    def plan_delete(self, name: str, *, force: bool) -> Plan:
+        """See `Provider.plan_delete`."""
+        self._known(name)
+        self._engine.check()
+        exists = name in self._engine.clusters()
+        if exists and not force and self._path(name, _KUBECONFIG).exists():
+            running = live_workloads(self.connect(name), name)
+            if running:
+                raise ConflictError(
+                    f"workloads are on cluster '{name}': {', '.join(running)}",
+                    hint=f"`xpk workload delete {running[0]} --cluster {name}`, or --force to end them",
+                )
+        title = f"remove the containers, the network and the files of '{name}'"
+        return Plan(f"cluster '{name}' is gone", [Step(title, partial(self._delete, name))])
+
+    def names(self) -> list[str]:
+        """See `Provider.names`. Those that xpk made: asking kind would cost every command a process."""
+        return sorted(entry.name for entry in self._root.iterdir() if entry.is_dir()) if self._root.is_dir() else []
+
+    def describe(self, name: str) -> ClusterInfo:
+        """See `Provider.describe`."""
+        api = self.connect(name)
+        nodes = slice_nodes(api)
+        spec = spec_of(name, nodes)
+        held = holders(api)
+        pools: dict[str, list[Obj]] = defaultdict(list)
+        for node in nodes:
+            if names.SPARE_LABEL not in node["metadata"]["labels"]:
+                pools[pool_of(node)].append(node)
+        hosts = spec.shape.hosts if spec else 0
+        return ClusterInfo(
+            name=name,
+            provider=self.name,
+            accelerator_type=spec.shape.name if spec else "unknown",
+            num_slices=len(pools),
+            hosts_per_slice=hosts,
+            chips=len(pools) * spec.shape.chips if spec else 0,
+            state="Ready" if spec and has_queues(api, spec) else "Incomplete",
+            created=min((str(node["metadata"]["creationTimestamp"]) for node in nodes), default=""),
+            location=str(self._root / name),
+            slices=tuple(
+                slice_info(pool, members, hosts, held)
+                for pool, members in sorted(pools.items(), key=lambda item: pool_index(item[0]))
+            ),
+        )
+
+    def connect(self, name: str) -> ObjectApi:
+        """See `Provider.connect`."""
+        self._known(name)
+        kubeconfig = self._path(name, _KUBECONFIG)
+        if not kubeconfig.exists():
+            raise XpkError(f"cluster '{name}' is incomplete", hint="run its `xpk cluster create` again")
+        return self._open(kubeconfig)
+
+    def target(self, name: str) -> Target:
+        """See `Provider.target`."""
+        output = str(self._path(name, _OUTPUT))
+        return Target(
+            emulated=True,
+            sets_slice_environment=True,
+            output_root=output,
+            shared_folder=output,
+            trainer_image=self._loaded_image(name),
+        )
+
+    def _path(self, name: str, file: str) -> Path:
+        return self._root / name / file
+
+    def _known(self, name: str) -> None:
+        if name not in self.names():
+            raise NotFoundError(f"there is no cluster '{name}'", hint="`xpk cluster list` shows those there are")
+
+    def _options(self, spec: ClusterSpec) -> KindOptions:
+        """Return how to build it. Raises UsageError with all that is wrong."""
+        options = self._given_options or KindOptions.read(self._environ)
+        problems, per_slice = spec.problems(), options.nodes_per_slice
+        if spec.shape.kind == "cpu":
+            problems.append(f"{spec.shape.name} has no accelerator for a kind node to advertise: use a TPU or GPU type")
+        if not 1 <= per_slice <= spec.shape.hosts or spec.shape.hosts % per_slice:
+            problems.append(f"a slice of {spec.shape.hosts} hosts cannot be spread evenly over {per_slice} nodes")
+        elif (spec.num_slices + options.spare_slices) * per_slice > _MOST_NODES:
+            problems.append(f"one machine holds at most {_MOST_NODES} kind nodes")
+        if problems:
+            raise UsageError(
+                f"cluster '{spec.name}' cannot be created", problems=problems, hint="see `xpk cluster create --help`"
+            )
+        return options
+
+    def _build_steps(self, spec: ClusterSpec, options: KindOptions, *, half_made: bool) -> list[Step]:
+        steps = []
+        if half_made:
+            undo = partial(self._engine.delete, spec.name, self._path(spec.name, _KUBECONFIG))
+            steps.append(Step(f"remove what an interrupted create left of '{spec.name}'", undo))
+        count = (spec.num_slices + options.spare_slices) * options.nodes_per_slice
+        title = f"create kind cluster '{spec.name}': a control plane and {count} nodes"
+        steps += [Step(title, partial(self._make, spec, options)), self._advertise_step(spec, options)]
+        for controller in install.CONTROLLERS:
+            steps.append(self._install_step(spec.name, controller, f"install {controller.name} {controller.version}"))
+        image = trainer_image(self._environ)
+        # The queue comes last: with it the cluster is complete.
+        return [*steps, *([self._image_step(spec.name, image)] if image else []), self._queue_step(spec)]
+
+    def _missing_steps(self, spec: ClusterSpec, options: KindOptions, api: ObjectApi, nodes: Objs) -> list[Step]:
+        steps = []
+        if not all(advertises(node, spec.shape.resource, _units(spec, options)) for node in nodes):
+            steps.append(self._advertise_step(spec, options))
+        for controller in install.CONTROLLERS:
+            if title := install.whats_missing(api, controller):
+                steps.append(self._install_step(spec.name, controller, title))
+        image = trainer_image(self._environ)
+        if image and image.name != self._loaded_image(spec.name):
+            steps.append(self._image_step(spec.name, image))
+        return steps if has_queues(api, spec) else [*steps, self._queue_step(spec)]
+
+    def _make(self, spec: ClusterSpec, options: KindOptions) -> None:
+        folder, output = self._root / spec.name, self._path(spec.name, _OUTPUT)
+        existed = folder.exists()
+        output.mkdir(parents=True, exist_ok=True)
+        output.chmod(0o777)  # pods run as a user of their own
+        for stale in (_KUBECONFIG, _IMAGE):
+            self._path(spec.name, stale).unlink(missing_ok=True)
+        config = render_kind(
+            spec,
+            nodes_per_slice=options.nodes_per_slice,
+            spare_slices=options.spare_slices,
+            shared_folder=str(output),
+        )
+        file = self._path(spec.name, _CONFIG)
+        file.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+        # Under another name until it is whole: the kubeconfig's presence says that the cluster is.
+        fresh = self._path(spec.name, f"{_KUBECONFIG}.new")
+        try:
+            self._engine.create(
+                spec.name, config=file, kubeconfig=fresh, image=options.node_image, retain=options.retain
+            )
+        except BaseException:
+            if not existed and not options.retain:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+        fresh.rename(self._path(spec.name, _KUBECONFIG))
+
+    def _advertise_step(self, spec: ClusterSpec, options: KindOptions) -> Step:
+        units, resource = _units(spec, options), spec.shape.resource
+        return Step(f"advertise {units} {resource} on every slice's node", partial(self._advertise, spec, units))
+
+    def _advertise(self, spec: ClusterSpec, units: int) -> None:
+        """Write the accelerators into the nodes' status; kubelet makes them allocatable within seconds."""
+        api, resource, waited = self.connect(spec.name), spec.shape.resource, 0.0
+        while True:
+            nodes = slice_nodes(api)
+            for node in nodes:
+                if node["status"].get("capacity", {}).get(resource) != str(units):
+                    name = node["metadata"]["name"]
+                    api.patch("Node", f"{name}/status", {"status": {"capacity": {resource: str(units)}}})
+            if all(advertises(node, resource, units) and is_ready(node) for node in nodes):
+                return
+            if waited >= _NODES_SECONDS:
+                raise TimedOutError(
+                    f"the nodes of '{spec.name}' are not ready after {_NODES_SECONDS:.0f} s",
+                    hint="`docker ps` shows their containers; the same command goes on from here",
+                )
+            self._pause(_POLL_SECONDS)
+            waited += _POLL_SECONDS
+
+    def _install_step(self, name: str, controller: install.Controller, title: str) -> Step:
+        def act() -> None:
+            install.install(
+                self.connect(name),
+                controller,
+                pinned=True,
+                load=lambda images: self._engine.load(name, images, [f"{name}-control-plane"]),
+                environ=self._environ,
+                pause=self._pause,
+            )
+
+        return Step(title, act)
+
+    def _image_step(self, name: str, image: TrainerImage) -> Step:
+        def act() -> None:
+            if image.folder and not self._engine.has_image(image.name):
+                self._engine.build(image.name, image.folder, image.arguments)
+            nodes = [node["metadata"]["name"] for node in slice_nodes(self.connect(name))]
+            self._engine.load(name, [image.name], nodes)
+            self._path(name, _IMAGE).write_text(f"{image.name}\n", encoding="utf-8")
+
+        return Step(f"load trainer image {image.name} into the nodes", act)
+
+    def _loaded_image(self, name: str) -> str | None:
+        try:
+            return self._path(name, _IMAGE).read_text(encoding="utf-8").strip() or None
+        except FileNotFoundError:
+            return None
+
+    def _queue_step(self, spec: ClusterSpec) -> Step:
+        def act() -> None:
+            api = self.connect(spec.name)
+            for obj in render_queues(spec):
+                api.apply(obj)
+
+        quota = spec.num_slices * spec.shape.hosts * spec.shape.resource_per_host
+        return Step(f"set up queue '{names.QUEUE}' with a quota of {quota} {spec.shape.resource}", act)
+
+    def _delete(self, name: str) -> None:
+        folder = self._root / name
+        self._engine.empty_folder(name, self._path(name, _OUTPUT))
+        self._engine.delete(name, self._path(name, _KUBECONFIG))
+        try:
+            shutil.rmtree(folder)
+        except OSError as error:
+            raise XpkError(f"cannot remove {folder}: {error.strerror}", hint="remove it by hand") from error
+
+
+def _options_of(nodes: Objs) -> KindOptions:
+    """Return how a cluster's slices became nodes: what was asked for when it was made counts from then on."""
+    pools = {pool_of(node) for node in nodes}
+    spare = {pool_of(node) for node in nodes if names.SPARE_LABEL in node["metadata"]["labels"]}
+    return KindOptions(nodes_per_slice=len(nodes) // len(pools), spare_slices=len(spare))
+
+
+def _units(spec: ClusterSpec, options: KindOptions) -> int:
+    """Return the accelerators of one node."""
+    return spec.shape.hosts // options.nodes_per_slice * spec.shape.resource_per_host
+
+
+def _summary(spec: ClusterSpec, options: KindOptions) -> str:
+    hosts, chips = spec.num_slices * spec.shape.hosts, spec.num_slices * spec.shape.chips
+    spare = f" and {options.spare_slices} spare" if options.spare_slices else ""
+    return (
+        f"cluster '{spec.name}': {spec.num_slices} x {spec.shape.name}{spare} = {hosts} hosts, {chips} chips, "
+        "emulated by kind on this machine's CPUs"
+    )

@@ -1,0 +1,183 @@
+"""Doubles for tests of code that uses xpk: programs that do not run, an API server in memory."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from xpk.api.base import Applied, Change, LogLine, Obj, Objs
+from xpk.api.kinds import EVERY_KIND
+from xpk.model.errors import ConflictError, MissingToolError, NotFoundError
+from xpk.proc import Result
+
+Answer = Result | str | int | Callable[[tuple[str, ...]], "Result | str | int"]
+
+
+class FakeRunner:
+    """A `Runner` that records what it is asked to run and gives scripted answers.
+
+    `script` maps the beginning of a command line to its answer: stdout, an exit code, a whole `Result`, or a
+    function of the arguments that returns one of these. The longest beginning that matches counts; without one a
+    program succeeds silently. Programs in `missing` are not installed.
+    """
+
+    def __init__(self, script: Mapping[str, Answer] | None = None, *, missing: Sequence[str] = ()) -> None:
+        self.script = dict(script or {})
+        self.missing = set(missing)
+        self.calls: list[tuple[str, ...]] = []
+        self.environments: list[Mapping[str, str] | None] = []
+
+    def run(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Result:
+        """See `Runner.run`."""
+        command = tuple(argv)
+        if command[0] in self.missing:
+            raise MissingToolError(f"there is no program '{command[0]}'", hint="install it, or add it to PATH")
+        self.calls.append(command)
+        self.environments.append(env)
+        line = " ".join(command)
+        found = [key for key in self.script if line == key or line.startswith(f"{key} ")]
+        answer: Any = self.script[max(found, key=len)] if found else ""
+        if callable(answer):
+            answer = answer(command)
+        if isinstance(answer, Result):
+            return answer
+        if isinstance(answer, int):
+            return Result(command, answer, "", f"{command[0]} failed")
+        return Result(command, 0, str(answer), "")
+
+    def attach(self, argv: Sequence[str]) -> int:
+        """See `Runner.attach`."""
+        return self.run(argv).exit_code
+
+    def ran(self, beginning: str) -> list[tuple[str, ...]]:
+        """Return the commands that begin so."""
+        return [call for call in self.calls if " ".join(call).startswith(beginning)]
+
+
+class FakeApi:
+    """An `ObjectApi` that keeps objects in memory and runs no controllers.
+
+    `react` is called after each write with the kind and the stored object, to do what a controller would.
+    """
+
+    def __init__(self, objects: Sequence[Obj] = (), *, react: Callable[[str, Obj], None] | None = None) -> None:
+        self.objects: dict[tuple[str, str, str], Obj] = {}
+        self.calls: list[tuple[str, str, str]] = []  # verb, kind, name
+        self._react = react
+        self._versions = itertools.count(1)
+        for obj in objects:
+            self._store(obj)
+
+    def create(self, obj: Obj, *, dry_run: bool = False) -> Obj:
+        """See `ObjectApi.create`."""
+        self._note("create", obj["kind"], obj["metadata"]["name"])
+        if _key_of(obj) in self.objects:
+            raise ConflictError(f"{obj['kind']} '{obj['metadata']['name']}' exists already")
+        return copy.deepcopy(obj) if dry_run else self._store(obj)
+
+    def apply(self, obj: Obj, *, dry_run: bool = False) -> Applied:
+        """See `ObjectApi.apply`. Lists are replaced, and nobody owns a field."""
+        self._note("apply", obj["kind"], obj["metadata"]["name"])
+        before = self.objects.get(_key_of(obj))
+        merged = _merged(before, obj) if before else obj
+        if before is not None and merged == before:
+            return "unchanged"
+        if not dry_run:
+            self._store(merged)
+        return "configured" if before else "created"
+
+    def get(self, kind: str, name: str, namespace: str = "default") -> Obj:
+        """See `ObjectApi.get`."""
+        self._note("get", kind, name)
+        return copy.deepcopy(self._find(kind, name, namespace))
+
+    def list(self, kind: str, namespace: str | None = "default", selector: Mapping[str, str] | None = None) -> Objs:
+        """See `ObjectApi.list`."""
+        self._note("list", kind, "")
+        return [
+            copy.deepcopy(obj)
+            for (of_kind, where, _), obj in sorted(self.objects.items(), key=lambda item: item[0])
+            if of_kind == kind
+            and (namespace is None or where in (namespace, ""))
+            and (selector or {}).items() <= obj["metadata"].get("labels", {}).items()
+        ]
+
+    def patch(self, kind: str, name: str, patch: Obj, namespace: str = "default") -> Obj:
+        """See `ObjectApi.patch`."""
+        self._note("patch", kind, name)
+        return copy.deepcopy(self._store(_merged(self._find(kind, name.partition("/")[0], namespace), patch)))
+
+    def delete(self, kind: str, name: str, namespace: str = "default", *, grace_seconds: int | None = None) -> None:
+        """See `ObjectApi.delete`. Nothing that the object owns goes with it."""
+        self._note("delete", kind, name)
+        obj = self._find(kind, name, namespace)
+        del self.objects[_key_of(obj)]
+
+    def watch(
+        self,
+        kind: str,
+        namespace: str | None = "default",
+        selector: Mapping[str, str] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> Iterator[tuple[Change, Obj]]:
+        """See `ObjectApi.watch`. Ends after what is there."""
+        for obj in self.list(kind, namespace, selector):
+            yield "ADDED", obj
+
+    def logs(
+        self, pod: Obj, *, follow: bool = False, since: datetime | None = None, tail: int | None = None
+    ) -> Iterator[LogLine]:
+        """See `ObjectApi.logs`. Pods here write nothing."""
+        return iter(())
+
+    def exec(self, pod: Obj, argv: Sequence[str], *, interactive: bool = False) -> int:
+        """See `ObjectApi.exec`. Every program succeeds."""
+        self._note("exec", "Pod", pod["metadata"]["name"])
+        return 0
+
+    def former_pods(self, namespace: str, selector: Mapping[str, str]) -> Objs:
+        """See `ObjectApi.former_pods`."""
+        return []
+
+    def _note(self, verb: str, kind: str, name: str) -> None:
+        self.calls.append((verb, kind, name))
+
+    def _find(self, kind: str, name: str, namespace: str) -> Obj:
+        try:
+            return self.objects[_key(kind, namespace, name)]
+        except KeyError:
+            raise NotFoundError(f"there is no {kind} '{name}'") from None
+
+    def _store(self, obj: Obj) -> Obj:
+        kept = copy.deepcopy(obj)
+        kept["metadata"]["resourceVersion"] = str(next(self._versions))
+        self.objects[_key_of(kept)] = kept
+        if self._react:
+            self._react(kept["kind"], kept)
+        return kept
+
+
+def _key(kind: str, namespace: str, name: str) -> tuple[str, str, str]:
+    return kind, namespace if EVERY_KIND[kind].namespaced else "", name
+
+
+def _key_of(obj: Obj) -> tuple[str, str, str]:
+    meta = obj["metadata"]
+    return _key(obj["kind"], meta.get("namespace", "default"), meta["name"])
+
+
+def _merged(have: Any, patch: Any) -> Any:
+    """Return what a JSON merge patch (RFC 7386) makes of a value."""
+    if not isinstance(patch, dict):
+        return copy.deepcopy(patch)
+    result = dict(have) if isinstance(have, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = _merged(result.get(key), value)
+    return result
