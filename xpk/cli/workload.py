@@ -82,7 +82,7 @@ def status(
     if console.is_data:
         console.data(_with_progress(found))
     else:
-        click.echo(show.status(found, place))
+        click.echo(found.name if console.output == "name" else show.status(found, place))
 
 
 @workload.command(cls=WorkloadCommand)
@@ -101,7 +101,7 @@ def describe(
     if console.is_data:
         console.data({**_with_progress(found), "events": events})
     else:
-        click.echo(show.describe(found, events, place))
+        click.echo(found.name if console.output == "name" else show.describe(found, events, place))
 
 
 @workload.command(cls=WorkloadCommand)
@@ -161,9 +161,11 @@ def wait(
     place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
     seconds, console = parse_duration(timeout, "--timeout"), console.choosing(output)
     api = provider_of(place).connect(place)
-    ended = manage.wait(api, chosen, namespace, timeout=seconds, tell=show.Ticker(console))
+    where = f" --cluster {place}"
+    ended = manage.wait(api, chosen, namespace, timeout=seconds, tell=show.Ticker(console), where=where)
     if console.is_data:
         console.data(_with_progress(ended))
+    manage.check_succeeded(ended, where=where)
 
 
 @workload.command(cls=WorkloadCommand)
@@ -173,7 +175,7 @@ def wait(
 @click.option("--all", "every", is_flag=True, help="All workloads of the namespace.")
 @click.option("-y", "--yes", "--force", "yes", is_flag=True, help="Do not ask.")
 @click.option("--grace-period", type=click.IntRange(min=0), help="Seconds from SIGTERM to SIGKILL.")
-@click.option("--with-output", is_flag=True, help="Remove its checkpoints, metrics and logs too.")
+@click.option("--with-output", is_flag=True, help="Remove its checkpoints and metrics too; its logs go in any case.")
 @click.option("--wait/--no-wait", default=True, help="Stay until its last host is gone.")
 @click.option("--timeout", default="120", show_default=True, metavar="TIME", help="How long --wait stays.")
 @click.option("--ignore-not-found", is_flag=True, help="It is fine if there is none.")

@@ -28,8 +28,9 @@ from xpk.jobs import create as creating
 from xpk.jobs import manage, observe, output, request
 from xpk.model import names
 from xpk.model.accelerators import find_shape
-from xpk.model.errors import UsageError, WorkloadFailedError
+from xpk.model.errors import UsageError, XpkError
 from xpk.model.specs import Target, WorkloadSpec
+from xpk.model.status import WorkloadStatus
 from xpk.proc import LocalRunner
 from xpk.render import render_workload, to_yaml
 
@@ -96,11 +97,9 @@ def create(ctx: click.Context, /, name: str | None, name_flag: str | None, clust
     provider = provider_of(place)
     spec = _spec(chosen, place, provider, ctx.meta.get("trainer_args", ()), given)
     _check(spec, ctx.meta.get("trainer_args", ()), bundled=given["command"] is None)
-    manifest = to_yaml(render_workload(spec))
-    if given["output_manifest_file"]:
-        given["output_manifest_file"].write_text(manifest, encoding="utf-8")
+    _write_manifest(spec, given["output_manifest_file"])
     if given["dry_run"]:
-        click.echo(manifest, nl=False)
+        click.echo(to_yaml(render_workload(spec)), nl=False)
         return
     api = provider.connect(place)
     creating.check_fits(api, spec, cluster=place)
@@ -109,12 +108,30 @@ def create(ctx: click.Context, /, name: str | None, name_flag: str | None, clust
     creating.create_workload(api, spec, cluster=place)
     hosts = spec.num_slices * spec.shape.hosts
     console.done(f"workload '{chosen}' is queued on '{place}': {spec.num_slices} x {spec.shape.name}, {hosts} hosts")
+    status = None
     if given["wait"]:
-        _stay(console, api, spec, place, timeout)
+        status = _stay(console, api, spec, place, timeout)
     else:
         console.tell(f"  next: xpk workload logs {chosen} --cluster {place} -f")
     if console.is_data:
-        console.data(asdict(observe.find(api, chosen, spec.namespace)))
+        console.data(asdict(status or observe.find(api, chosen, spec.namespace)))
+    if status:
+        manage.check_succeeded(status, where=f" --cluster {place}")
+
+
+def _write_manifest(spec: WorkloadSpec, file: Path | None) -> None:
+    if file:
+        try:
+            file.write_text(to_yaml(render_workload(spec)), encoding="utf-8")
+        except OSError as error:
+            raise XpkError(f"cannot write {file}: {error.strerror}", hint="--output-manifest-file elsewhere") from error
+
+
+def _working_dir() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError as error:
+        raise XpkError("the folder that you are in was deleted", hint="cd to one that exists") from error
 
 
 def _check(spec: WorkloadSpec, trainer_args: tuple[str, ...], *, bundled: bool) -> None:
@@ -152,7 +169,7 @@ def _spec(
         fatal_exit_codes=request.parse_exit_codes(given["fatal_exit_codes"]),
         termination_grace_seconds=given["grace"],
         ttl_seconds=given["ttl"],
-        working_dir=os.getcwd() if target.emulated and not target.shared_folder else None,
+        working_dir=_working_dir() if target.emulated and not target.shared_folder else None,
         user=getpass.getuser(),
     )
 
@@ -162,15 +179,13 @@ def _image(asked: str, target: Target) -> str:
     return target.trainer_image or asked if asked == request.TRAINER_IMAGE else asked
 
 
-def _stay(console: Console, api: ObjectApi, spec: WorkloadSpec, cluster: str, timeout: float | None) -> None:
+def _stay(console: Console, api: ObjectApi, spec: WorkloadSpec, cluster: str, timeout: float | None) -> WorkloadStatus:
     """Wait for the end; Ctrl-C leaves the workload to itself."""
+    where = f" --cluster {cluster}"
     try:
-        manage.wait(api, spec.name, spec.namespace, timeout=timeout, tell=show.Ticker(console))
+        return manage.wait(api, spec.name, spec.namespace, timeout=timeout, tell=show.Ticker(console), where=where)
     except KeyboardInterrupt:
         console.tell(f"\ndetached; workload '{spec.name}' goes on")
-        for verb, why in (("logs", "-f"), ("wait", ""), ("delete", "")):
-            console.tell(f"  xpk workload {verb} {spec.name} --cluster {cluster} {why}".rstrip())
-        raise
-    except WorkloadFailedError as error:
-        error.hint = f"`xpk workload logs {spec.name} --cluster {cluster}`"
+        for verb, more in (("logs", " -f"), ("wait", ""), ("delete", "")):
+            console.tell(f"  xpk workload {verb} {spec.name}{where}{more}")
         raise

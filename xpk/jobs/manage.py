@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-from xpk.api.base import ObjectApi
-from xpk.jobs.observe import find, not_found
+from xpk.api.base import Obj, ObjectApi
+from xpk.jobs.observe import Snapshot, find, not_found, read
 from xpk.model import names
 from xpk.model.errors import ConflictError, NotFoundError, TimedOutError, WorkloadFailedError
-from xpk.model.status import WorkloadStatus
+from xpk.model.status import Phase, WorkloadStatus
 
 _LOOK_AGAIN = 5.0  # seconds after which a silent watch is checked against the truth
 
@@ -23,15 +23,21 @@ def follow_status(
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     last: WorkloadStatus | None = None
+    seen: Obj | None = None
     while True:
-        status = find(api, name, namespace)
+        try:
+            status = find(api, name, namespace)
+        except NotFoundError:
+            # Its time to live may be over already; the last that we saw of it tells how it ended.
+            if seen is None or not (status := read(seen, Snapshot(jobsets=[seen]))).phase.is_final:
+                raise
         if status != last:
             yield status
             last = status
         left = _LOOK_AGAIN if deadline is None else min(_LOOK_AGAIN, deadline - time.monotonic())
         if status.phase.is_final or left <= 0:
             return
-        _until_change(api, name, namespace, left)
+        seen = _until_change(api, name, namespace, left) or seen
 
 
 def wait(
@@ -41,10 +47,12 @@ def wait(
     *,
     timeout: float | None,
     tell: Callable[[WorkloadStatus], None] = lambda status: None,
+    where: str = "",
 ) -> WorkloadStatus:
     """Wait for a workload's end and return its status; `tell` hears of every change.
 
-    Raises WorkloadFailedError if it failed, TimedOutError if `timeout` seconds were not enough.
+    `where` is what the commands in hints need beside the name. Raises TimedOutError if `timeout` seconds were
+    not enough. A failure is for the caller to judge: `check_succeeded`.
     """
     status = None
     for status in follow_status(api, name, namespace, timeout=timeout):
@@ -53,11 +61,17 @@ def wait(
         phase = status.phase if status else "unknown"
         raise TimedOutError(
             f"workload '{name}' is {phase} after {timeout:g} s",
-            hint=f"`xpk workload status {name}` says why; it goes on without us",
+            hint=f"`xpk workload status {name}{where}` says why; it goes on without us",
         )
-    if status.phase == "Failed":
-        raise WorkloadFailedError(f"workload '{name}' failed: {status.reason}", hint=f"`xpk workload logs {name}`")
     return status
+
+
+def check_succeeded(status: WorkloadStatus, *, where: str = "") -> None:
+    """Raise WorkloadFailedError for a workload that failed."""
+    if status.phase == Phase.FAILED:
+        raise WorkloadFailedError(
+            f"workload '{status.name}' failed: {status.reason}", hint=f"`xpk workload logs {status.name}{where}`"
+        )
 
 
 def delete(
@@ -78,7 +92,8 @@ def delete(
     while left := len(api.list("Pod", namespace, selector)):
         if time.monotonic() > deadline:
             raise TimedOutError(
-                f"{left} hosts of '{name}' still run after {timeout:g} s", hint="--grace-period 0 ends them at once"
+                f"{left} hosts of '{name}' still run after {timeout:g} s",
+                hint="--grace-period 0 ends them at once" if grace_seconds != 0 else "wait, or look at their processes",
             )
         for _change in api.watch("Pod", namespace, selector, timeout=min(1.0, timeout)):
             if _change[0] == "DELETED":
@@ -97,11 +112,12 @@ def set_active(api: ObjectApi, name: str, namespace: str, *, active: bool) -> No
     raise NotFoundError(f"workload '{name}' is not queued yet", hint="try again in a moment")
 
 
-def _until_change(api: ObjectApi, name: str, namespace: str, seconds: float) -> None:
-    """Return when the workload's JobSet or one of its pods changes, after `seconds` at the latest."""
-    known = False
+def _until_change(api: ObjectApi, name: str, namespace: str, seconds: float) -> Obj | None:
+    """Return the workload's JobSet when it has changed, or as it is after `seconds`; None if it is not there."""
+    seen: Obj | None = None
     for change, obj in api.watch("JobSet", namespace, {names.WORKLOAD_LABEL: name}, timeout=seconds):
         # The first ADDED is what was there already.
-        if known or change != "ADDED":
-            return
-        known = obj["metadata"]["name"] == name
+        if seen is not None or change != "ADDED":
+            return obj
+        seen = obj
+    return seen
