@@ -2,6 +2,7 @@
 #   make demo      the main job on this machine: 2 slices x 2 hosts train on real text, one host is killed
 #   make test      unit and local tests (under 5 minutes)
 #   make e2e       drills with real processes: hosts, daemons and saves killed (about 10 minutes)
+#   make e2e-kind  the same path on a real kind cluster (root; builds its images, 20 minutes the first time)
 #   make check     what CI checks first: format, lint, types, layers
 #   make format    let ruff fix what it can
 #   make golden    write golden manifests and generated docs anew after a wanted change
@@ -16,7 +17,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test e2e check format golden clean
+.PHONY: help install demo test e2e e2e-kind check format golden clean
 
 help:  ## show this
 	@sed -n 's/^#\( \{0,1\}\)/\1/p' Makefile | sed '/^$$/q'
@@ -43,6 +44,11 @@ test: $(STAMP)
 e2e: $(STAMP)
 	@echo "==> drills with real processes"
 	@$(BIN)/python -m pytest e2e --timeout 900 $(PYTEST_ARGS)
+
+e2e-kind: $(STAMP)
+	@echo "==> kind: environment (built once, then cached) and tests"
+	@set -e; exports=$$(e2e/environment/up); eval "$$exports"; \
+	  $(BIN)/python -m pytest e2e/test_kind.py e2e/test_api_conformance.py --timeout 900 $(PYTEST_ARGS)
 
 check: $(STAMP)
 	@echo "==> format"; $(BIN)/ruff format --check --quiet . || { echo "  next: make format" >&2; exit 1; }

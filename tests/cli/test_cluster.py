@@ -128,3 +128,28 @@ def test_a_damaged_store_is_named_and_can_be_deleted(dev: Xpk, state: Path) -> N
     assert dev("cluster", "list").code == 0
     assert dev("cluster", "delete", "dev", "--provider", "local", "--force").code == 0
     assert dev("cluster", "list", "-o", "json").data == []
+
+
+def test_a_plan_that_was_overtaken_is_not_carried_out(xpk: Xpk) -> None:
+    from xpk.capacity.local import LocalProvider
+    from xpk.model.accelerators import find_shape
+    from xpk.model.errors import ConflictError
+    from xpk.model.specs import ClusterSpec
+
+    mine, theirs = (
+        LocalProvider().plan_create(ClusterSpec(name="dev", shape=find_shape(kind), num_slices=2))
+        for kind in ("v5litepod-8", "v5litepod-16")
+    )
+    theirs.carry_out(lambda title: None)
+    with pytest.raises(ConflictError):
+        mine.carry_out(lambda title: None)
+    assert xpk("cluster", "describe", "dev", "-o", "json").data["accelerator_type"] == "v5litepod-16"
+
+
+def test_an_interrupted_shrink_is_finished_by_the_next(dev: Xpk) -> None:
+    from xpk.capacity.local import LocalProvider
+
+    LocalProvider().plan_resize("dev", 1, force=False).steps[0].act()
+    assert len(dev("cluster", "describe", "dev", "-o", "json").data["slices"]) == 2
+    assert dev("cluster", "resize", "dev", "--num-slices", "1").code == 0
+    assert len(dev("cluster", "describe", "dev", "-o", "json").data["slices"]) == 1

@@ -201,6 +201,8 @@ def test_the_output_of_an_earlier_run_is_neither_lost_nor_continued_by_accident(
         (("w", "--command", "true", "--priority", "urgent"), 2, "unknown priority"),
         (("w", "--command", "true", "--max-restarts", "-1"), 2, "cannot be negative"),
         (("w", "--command", "true", "--fatal-exit-codes", "x"), 2, "not a list of codes"),
+        (("w", "--command", "true", "--fatal-exit-codes", "1-999999999"), 2, "not a list of codes"),
+        (("w", "--command", "true", "--output-manifest-file", "no/such/file"), 1, "cannot write no/such/file"),
         (("w", "--command", "true", "--timeout", "soon", "--wait"), 2, "is not a time"),
         (("w", "--command", ""), 2, "--command is empty"),
         (("w", "--command", "true", "--", "--config", "tiny"), 2, "exclude each other"),
@@ -249,3 +251,22 @@ def test_exec_runs_beside_a_host(dev: Xpk, tmp_path: Path) -> None:
     assert dev("workload", "exec", "long", "--slice", "7", "--", "true").code == 3
     assert dev("workload", "exec", "long").code == 2
     assert dev("workload", "exec", "long", "--", "no-such-program").code == 3
+
+
+def test_a_long_log_is_followed_to_its_end(dev: Xpk) -> None:
+    dev("workload", "create", "long", "--command", "if [ $TPU_WORKER_ID = 0 ]; then seq 200000; fi")
+    dev("workload", "wait", "long", "--timeout", "60")
+    assert dev("workload", "logs", "long", "--host", "0", "-f", "--no-prefix").out.count("\n") == 200_000
+
+
+def test_the_users_xla_flags_come_beside_ours(dev: Xpk) -> None:
+    create = ("workload", "create", "w", "--command", "true", "--env", "XLA_FLAGS=--xla_dump_to=/tmp/d", "--dry-run")
+    (manifest,) = yaml.safe_load_all(dev(*create).out)
+    container = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]
+    flags = next(entry["value"] for entry in container["env"] if entry["name"] == "XLA_FLAGS")
+    assert flags.endswith(" --xla_dump_to=/tmp/d") and "concurrency_optimized_scheduler=false" in flags
+
+
+def test_a_workload_that_is_gone_as_soon_as_it_ends_still_tells_how(dev: Xpk) -> None:
+    create = ("workload", "create", "brief", "--ttl-seconds-after-finished", "0", "--wait")
+    assert dev(*create, "--command", "exit 3").code == 8

@@ -70,7 +70,8 @@ def test_an_unknown_type_gets_the_closest_names_or_the_list(name: str) -> None:
     assert "closest" in caught.value.hint or "accelerator list" in caught.value.hint
 
 
-def test_the_closest_name_is_offered_first() -> None:
+@pytest.mark.parametrize(("name", "closest"), [("v5litepod-255", "v5litepod-256"), ("v5p-99", "v5p-128")])
+def test_the_closest_name_is_offered_first(name: str, closest: str) -> None:
     with pytest.raises(UsageError) as caught:
-        find_shape("v5litepod-255")
-    assert "v5litepod-256" in caught.value.hint
+        find_shape(name)
+    assert caught.value.hint.startswith(f"the closest are {closest}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -49,7 +50,7 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "XPK"})
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="table", help="How to print what is read.")
 @click.option("-q", "--quiet", is_flag=True, help="Print data and errors only.")
-@click.option("-v", "--verbose", is_flag=True, help="Tell more, with tracebacks.")
+@click.option("-v", "--verbose", is_flag=True, help="Print tracebacks with errors.")
 @click.version_option(__version__, prog_name="xpk")
 @click.pass_context
 def xpk(ctx: click.Context, output: str, quiet: bool, verbose: bool) -> None:
@@ -61,7 +62,7 @@ def xpk(ctx: click.Context, output: str, quiet: bool, verbose: bool) -> None:
       xpk workload create hello --num-slices 2 --command 'echo slice $MEGASCALE_SLICE_ID'
       xpk workload logs hello -f
     """
-    ctx.obj = Console(output=output, quiet=quiet, verbose=verbose)
+    ctx.obj = Console(output=output, quiet=quiet)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,8 +70,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         code = xpk.main(args=arguments, prog_name="xpk", standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout:
+            sys.stdout.flush()
         return code if isinstance(code, int) else 0
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return error.exit_code
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         click.echo(f"error: {error.format_message().rstrip('.')}", err=True)
@@ -80,22 +85,41 @@ def main(argv: Sequence[str] | None = None) -> int:
         click.echo("interrupted", err=True)
         return INTERRUPTED
     except BrokenPipeError:  # `xpk ... | head`: the reader has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_stdout()
         return 0
     except XpkError as error:
-        _show(error)
-        return error.exit_code
-    except Exception as error:  # a bug of ours: still one line, the rest on demand
         if {"-v", "--verbose"} & set(arguments):
             traceback.print_exc()
-        click.echo(f"internal error: {type(error).__name__}: {error}", err=True)
-        click.echo("  next: run `xpk --verbose ...` again and report the traceback", err=True)
+        _show(error)
+        return error.exit_code
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EIO) or error.filename:
+            return _bug(error, arguments)
+        click.echo(f"error: cannot write the output: {error.strerror}", err=True)
+        click.echo("  next: free some space, or write it elsewhere", err=True)
+        _forget_stdout()
         return 1
+    except Exception as error:
+        return _bug(error, arguments)
 
 
 def run() -> NoReturn:
     """Be the program `xpk`."""
     sys.exit(main())
+
+
+def _bug(error: Exception, arguments: Sequence[str]) -> int:
+    """Tell of a bug of ours: still one line, the rest on demand."""
+    if {"-v", "--verbose"} & set(arguments):
+        traceback.print_exc()
+    click.echo(f"internal error: {type(error).__name__}: {error}", err=True)
+    click.echo("  next: run `xpk --verbose ...` again and report the traceback", err=True)
+    return 1
+
+
+def _forget_stdout() -> None:
+    """Keep the interpreter from complaining at its end about what cannot be written any more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _show(error: XpkError) -> None:

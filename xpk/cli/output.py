@@ -19,11 +19,10 @@ Column = tuple[str, Callable[[Any], object]]
 
 @dataclass(frozen=True, slots=True)
 class Console:
-    """How to print: format, and how much to tell beside the data."""
+    """How to print: format, and whether to tell anything beside the data."""
 
     output: str = "table"
     quiet: bool = False
-    verbose: bool = False
 
     def choosing(self, output: str | None) -> Console:
         """Return this console with the format that a subcommand was given, if it was."""

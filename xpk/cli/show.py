@@ -48,6 +48,7 @@ _HOST_COLUMNS = (
     ("EXIT", lambda h: "-" if h.exit_code is None else h.exit_code),
     ("REASON", lambda h: h.reason or ""),
 )
+_RESTARTS_SHOWN = 5
 _COLOURS = {
     Phase.SUCCEEDED: "green",
     Phase.RUNNING: "green",
@@ -95,9 +96,11 @@ def status(found: WorkloadStatus, cluster: str) -> str:
     progress = latest_progress(Path(found.output_dir))
     if progress:
         lines.append(f"  progress   step {progress.step}, loss {progress.loss:.4f}")
-    limit = f"{found.restarts_counted} of {found.max_restarts} allowed" if found.max_restarts else "none allowed"
-    lines.append(f"  restarts   {found.restarts} ({limit})")
-    lines += [f"             {restart.time}  {restart.cause}" for restart in found.restart_history]
+    lines.append(f"  restarts   {found.restarts}, of which {found.restarts_counted} count; {found.max_restarts} may")
+    shown = found.restart_history[-_RESTARTS_SHOWN:]
+    lines += [f"             {restart.time}  {restart.cause}" for restart in shown]
+    if len(shown) < len(found.restart_history):
+        lines.append(f"             and {len(found.restart_history) - len(shown)} before them")
     lines.append(f"  created    {age(found.created)} ago" + (f" by {found.user}" if found.user else ""))
     if found.finished:
         lines.append(f"  finished   {age(found.finished)} ago")

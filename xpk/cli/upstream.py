@@ -6,7 +6,7 @@ import click
 
 from xpk.model.errors import UsageError
 
-_CLOUD = "this version has the local provider only; it emulates any --tpu-type without a cloud"
+_CLOUD = "the GKE provider is not there yet; `local` and `kind` emulate any --tpu-type without a cloud"
 _NOT_NEEDED = "leave it out: it is not needed here"
 
 CLUSTER = {

@@ -51,7 +51,7 @@ def check_fits(api: ObjectApi, spec: WorkloadSpec, *, cluster: str) -> None:
         there = [queue["metadata"]["name"] for queue in api.list("LocalQueue", spec.namespace)]
         raise NotFoundError(
             f"there is no queue '{spec.queue}' in namespace '{spec.namespace}'",
-            hint=f"there are: {', '.join(there)}" if there else f"run the `xpk cluster create {cluster} ...` again",
+            hint=f"there are: {', '.join(there)}" if there else f"`xpk cluster create {cluster}` made one in 'default'",
         ) from None
     queue = api.get("ClusterQueue", local_queue["spec"]["clusterQueue"])
     quota = _quota(queue, spec.shape.resource, spec.shape.name)

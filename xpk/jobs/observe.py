@@ -15,6 +15,10 @@ from xpk.model.status import HostStatus, Phase, Restart, WorkloadStatus
 _PREFIX = "jobset.sigs.k8s.io"
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _RESTARTS = ("RestartJobSet", "Restart")  # how JobSet's restart events begin
+_FAILURES = {
+    "ReachedMaxRestarts": "and no restart is left",
+    "FailJobSetFailurePolicyAction": "which restarting cannot help",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,9 +145,11 @@ def _failure(condition: Mapping[str, Any], hosts: Iterable[HostStatus]) -> str:
     failed = [host for host in hosts if host.exit_code not in (None, 0)]
     own = [host for host in failed if host.exit_code not in (75, 143)] or failed
     first = min(own, key=lambda host: host.finished or "", default=None)
-    cause = f"host {first.label} ended with exit code {first.exit_code}" if first else ""
-    detail = f"{condition.get('reason', '')}: {condition.get('message', '')}"
-    return f"{cause} ({detail})" if cause else detail
+    if first is None:
+        return f"{condition.get('reason', '')}: {condition.get('message', '')}"
+    cause = f"host {first.label} ended with exit code {first.exit_code}"
+    note = _FAILURES.get(str(condition.get("reason")), "")
+    return f"{cause}, {note}" if note else cause
 
 
 def _waiting(workload: Obj) -> str:

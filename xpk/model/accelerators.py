@@ -52,10 +52,20 @@ def find_shape(name: str) -> SliceShape:
     shapes = _by_name()
     shape = shapes.get(name) or _cpu_shape(name)
     if shape is None:
-        close = difflib.get_close_matches(name, [*shapes, *(f"{m}-1" for m in _table()["cpu"])], n=5, cutoff=0.5)
+        close = _closest(name, [*shapes, *(f"{machine}-1" for machine in _table()["cpu"])])
         hint = f"the closest are {', '.join(close)}" if close else "`xpk accelerator list` shows all types"
         raise UsageError(f"unknown accelerator type '{name}'", hint=hint)
     return shape
+
+
+def _closest(name: str, known: list[str]) -> list[str]:
+    """Return up to five names: of the same family those nearest in size, else those spelt most alike."""
+    family, _, size = name.rpartition("-")
+    if size.isdecimal():
+        sizes = {int(rest): other for other in known if (rest := other.removeprefix(f"{family}-")).isdecimal()}
+        if sizes:
+            return [sizes[near] for near in sorted(sizes, key=lambda each: (abs(each - int(size)), each))[:5]]
+    return difflib.get_close_matches(name, known, n=5, cutoff=0.5)
 
 
 @cache
