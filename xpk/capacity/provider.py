@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from xpk.api.base import ObjectApi
 from xpk.capacity.plan import Plan
-from xpk.model.errors import NotFoundError, UsageError
+from xpk.model.errors import ConflictError, NotFoundError, UsageError
 from xpk.model.specs import ClusterSpec, Target
 
 if TYPE_CHECKING:
@@ -102,6 +102,16 @@ def _plugins() -> dict[str, EntryPoint]:
     from importlib.metadata import entry_points  # costs as much as the rest of a short command
 
     return {point.name: point for point in entry_points(group=_GROUP) if point.name not in _BUILT_IN}
+
+
+def check_free(cluster: str, provider: str) -> None:
+    """Raise ConflictError if another provider has a cluster of this name: commands could not tell them apart."""
+    for other in provider_names():
+        if other != provider and cluster in load_provider(other).names():
+            raise ConflictError(
+                f"there is a cluster '{cluster}' already, of provider '{other}'",
+                hint=f"choose another name, or `xpk cluster delete {cluster} --provider {other}` first",
+            )
 
 
 def provider_of(cluster: str, preferred: str | None = None) -> Provider:

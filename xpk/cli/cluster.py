@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from xpk.capacity.plan import Plan
-from xpk.capacity.provider import ClusterInfo, load_provider, provider_names, provider_of
+from xpk.capacity.provider import ClusterInfo, check_free, load_provider, provider_names, provider_of
 from xpk.cli.options import name_argument, output_option, provider_option, the_cluster, the_name
 from xpk.cli.output import Console, age, interactive, table
 from xpk.cli.upstream import ClusterCommand
@@ -71,6 +71,7 @@ def create(
         shape=find_shape(accelerator_type),
         num_slices=1 if num_slices is None else num_slices,
     )
+    check_free(spec.name, provider or "local")
     plan = load_provider(provider or "local").plan_create(spec)
     _carry_out(
         console.choosing(output),
