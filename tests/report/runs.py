@@ -94,6 +94,12 @@ class RunWriter:
         self.now += down
         self.attempt += 1
 
+    def suspend(self, step: int, *, away: float = 12.0) -> None:
+        """All hosts save and end; they start again `away` later, with the same attempt number."""
+        self.save(step)
+        self.all("preempt", step=step)
+        self.now += away
+
     def done(self, step: int) -> None:
         self.now += 0.5
         self.all("done", step=step)

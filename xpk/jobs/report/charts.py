@@ -179,9 +179,11 @@ def draw(plot: Plot, frame: Frame) -> Chart:
     y_low, y_high = _y_range(plot)
 
     def x(value: float) -> float:
+        """Return where a step or a time lies, in viewBox units from the left."""
         return round(left + (value - x_low) / (x_high - x_low) * (right - left), 1)
 
     def y(value: float) -> float:
+        """Return where a value lies, in viewBox units from the top."""
         return round(bottom - (value - y_low) / (y_high - y_low) * (bottom - top), 1)
 
     most = 10 if frame.width > 600 else 5

@@ -41,7 +41,7 @@ def _lost_runs(run: Run) -> list[list[StepRecord]]:
 
 
 def _failures(run: Run) -> list[tuple[Attempt, str]]:
-    """Return the attempts that were restarted, with what to write at the place."""
+    """Return the attempts that failed and were restarted, with what to write at the place."""
     words = {"preempted": "SIGTERM", "failed": "failed", "host lost": "lost"}
     return [
         (
@@ -86,6 +86,7 @@ def loss_by_time(run: Run) -> Plot:
     """Return the loss over wall time, with the gaps in which no step was finished."""
 
     def point(line: StepRecord) -> Point:
+        """Return where a step lies: seconds since the first start, loss."""
         return line.time - run.origin, line.loss
 
     kept: dict[int, list[StepRecord]] = {}

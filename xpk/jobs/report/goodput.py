@@ -18,7 +18,7 @@ from typing import Literal
 
 from xpk.jobs.report.record import Event, HostId, RunRecord, StepRecord
 
-Ended = Literal["done", "preempted", "failed", "host lost", "running"]
+Ended = Literal["done", "suspended", "preempted", "failed", "host lost", "running"]
 
 # How a host says that its attempt is over; none of these is work.
 _LAST_WORDS = frozenset({"done", "fail", "peer_lost"})
@@ -37,6 +37,7 @@ class Cause(StrEnum):
     SAVE = "save"
     EVAL = "eval"
     DOWN = "down"
+    SUSPENDED = "suspended"
     OTHER = "other"
 
 
@@ -46,10 +47,12 @@ class Attempt:
 
     `last_work` is the last sign of work: a step, a save, anything but a host's last words. `restored_step`
     is the step it went on from (0: from the beginning), None when it did not come that far. `cause_host`
-    is the host that ended it, where the events tell.
+    is the host that ended it, where the events tell. After SIGTERM it was "preempted" if the JobSet
+    restarted it (`restart_count`, the trainer's own number of the attempt, went up), else "suspended".
     """
 
     number: int
+    restart_count: int
     start: float
     last_work: float
     end: float
@@ -60,6 +63,11 @@ class Attempt:
     ended: Ended
     reason: str
     cause_host: HostId | None
+
+    @property
+    def waiting(self) -> bool:
+        """Whether nothing was broken at its end: the next attempt is waited for, not recovered."""
+        return self.ended in ("done", "suspended")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,10 +129,11 @@ def attempts(record: RunRecord) -> tuple[Attempt, ...]:
     for line in (*record.steps, *record.lost_steps):
         lines[line.attempt].append(line)
     finished = record.result is not None
-    last = numbers[-1] if numbers else None
+    counts = [record.restart_count(number) for number in numbers]
+    nexts = [*counts[1:], None]
     return tuple(
-        _attempt(number, by_attempt[number], lines[number], is_last=number == last, finished=finished)
-        for number in numbers
+        _attempt(number, by_attempt[number], lines[number], count, after, finished=finished)
+        for number, count, after in zip(numbers, counts, nexts, strict=False)
     )
 
 
@@ -144,7 +153,8 @@ def goodput(record: RunRecord, *, end: float | None = None) -> Goodput:
 
     Every moment has one cause. Where several hosts do different things the earlier phase wins, since the
     job waits for its slowest host; an evaluation or a save inside the time of a step is not the step's.
-    From an attempt's last sign of work to the start of the next one is down time.
+    From an attempt's last sign of work to the start of the next one is down time after a failure, and
+    suspended otherwise.
     """
     total = dict.fromkeys(Cause, 0)
     found = attempts(record)
@@ -162,13 +172,13 @@ def goodput(record: RunRecord, *, end: float | None = None) -> Goodput:
         worked = max(opened, min(_micro(attempt.last_work - origin), closed)) if failed else closed
         for cause, amount in _paint(spans[attempt.number], opened, worked).items():
             total[cause] += amount
-        total[Cause.DOWN] += closed - worked
+        total[Cause.SUSPENDED if attempt.waiting else Cause.DOWN] += closed - worked
         opened = closed
     return Goodput(microseconds=total)
 
 
 def recoveries(record: RunRecord, *, kill_time: float | None = None) -> tuple[Recovery, ...]:
-    """Return a recovery for each restart after which a step was finished.
+    """Return a recovery for each failure after which a step was finished before anything suspended the job.
 
     It begins at `kill_time` for the attempt that was killed then, else at the attempt's last sign of work.
     An attempt that died without finishing a step is part of the recovery that it belongs to.
@@ -176,9 +186,11 @@ def recoveries(record: RunRecord, *, kill_time: float | None = None) -> tuple[Re
     found = attempts(record)
     recovered = []
     for index, failed in enumerate(found):
-        if index > 0 and failed.first_step is None:
+        follows_failure = index > 0 and not found[index - 1].waiting
+        if failed.waiting or (follows_failure and failed.first_step is None):
             continue
-        after = next((later for later in found[index + 1 :] if later.first_step_time is not None), None)
+        later = found[index + 1 :]
+        after = next((one for one in later if one.first_step_time is not None or one.waiting), None)
         if after is None or after.first_step_time is None:
             continue
         killed_now = kill_time is not None and failed.start <= kill_time < found[index + 1].start
@@ -212,7 +224,10 @@ def _micro(seconds: float) -> int:
     return round(seconds * _MICROSECONDS)
 
 
-def _attempt(number: int, events: list[Event], lines: list[StepRecord], *, is_last: bool, finished: bool) -> Attempt:
+def _attempt(
+    number: int, events: list[Event], lines: list[StepRecord], count: int, after: int | None, *, finished: bool
+) -> Attempt:
+    """Sum one attempt up; `count` is the trainer's number of it, `after` that of the next one, if any."""
     starts = [event.time for event in events if event.name == "start"]
     begun = starts or [event.time - (event.seconds or 0.0) for event in events]
     begun += [line.time - line.seconds for line in lines]
@@ -227,9 +242,11 @@ def _attempt(number: int, events: list[Event], lines: list[StepRecord], *, is_la
     restored = [event.step for event in events if event.name == "restore" and event.step is not None]
     first_step = min(step_ends, default=None)
     fallback = None if first_step is None else first_step - 1
-    ended, reason, host = _ending(events, is_last=is_last, finished=finished)
+    is_last, restarted = after is None, after is not None and after > count
+    ended, reason, host = _ending(events, is_last=is_last, restarted=restarted, finished=finished)
     return Attempt(
         number=number,
+        restart_count=count,
         start=start,
         last_work=last_work,
         end=max([last_work, *(event.time for event in events)]),
@@ -243,17 +260,20 @@ def _attempt(number: int, events: list[Event], lines: list[StepRecord], *, is_la
     )
 
 
-def _ending(events: list[Event], *, is_last: bool, finished: bool) -> tuple[Ended, str, HostId | None]:
+def _ending(events: list[Event], *, is_last: bool, restarted: bool, finished: bool) -> tuple[Ended, str, HostId | None]:
     """Say how an attempt ended, in words, and which host ended it."""
     last_words: dict[str, list[Event]] = {}
     for event in sorted(events, key=lambda event: event.time):
         last_words.setdefault(event.name, []).append(event)
-    if is_last and (finished or "done" in last_words):
+    all_done = {event.host for event in last_words.get("done", [])} == {event.host for event in events}
+    if (is_last and (finished or "done" in last_words)) or (events and all_done and not restarted):
         return "done", "finished", None
     if "fail" in last_words:
         first = last_words["fail"][0]
         return "failed", f"{first.host}: {first.details.get('reason') or 'failed'}", first.host
     if "preempt" in last_words:
+        if not restarted:
+            return "suspended", "suspended or preempted, after a checkpoint", None
         return "preempted", "stopped by SIGTERM after a checkpoint", None
     lost = last_words.get("peer_lost", [])
     if lost or not is_last:

@@ -6,10 +6,10 @@ escaped. The template (page.html.j2) draws what is computed here.
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +133,8 @@ def _view(run: Run, facts: ReportFacts) -> dict[str, Any]:
         "legend": {
             "lost": bool(record.lost_steps),
             "eval": bool(record.evals),
-            "failure": len(run.attempts) > 1,
+            "failure": bool(failure_rules(run)),
+            "suspension": any(one.waiting for one in run.attempts[:-1]),
         },
         "account": _account(run.account),
         "goodput": percent(run.account.goodput),
@@ -181,7 +182,9 @@ def _figures(run: Run, restarts: int) -> list[Figure]:
     figures.append(Figure("Goodput", percent(run.account.goodput), f"of {duration(run.wall)} wall time"))
     lost = lost_steps(record)
     again = "finished, undone by a restart" if lost else "nothing was done twice"
-    figures.append(Figure("Restarts", str(max(restarts, len(run.attempts) - 1)), count(len(run.attempts), "attempt")))
+    waits = sum(one.waiting for one in run.attempts[:-1])
+    lives = count(len(run.attempts), "attempt") + (f", {waits} suspended" if waits else "")
+    figures.append(Figure("Restarts", str(max(restarts, len(run.attempts) - 1 - waits)), lives))
     figures.append(Figure("Lost steps", f"{lost:,}", again))
     if run.recoveries:
         slowest = max(run.recoveries, key=lambda recovery: recovery.seconds)
@@ -267,12 +270,42 @@ def _recovery(recovery: Recovery, found: Sequence[Attempt]) -> RecoveryView:
     return RecoveryView(title=f"Restart {recovery.attempt}", seconds=duration(recovery.seconds), parts=tuple(parts))
 
 
+_NEAR = 60.0  # seconds by which the control plane's clock and words may be off
+
+
+def _told(found: Sequence[Attempt], facts: Sequence[RestartFact]) -> tuple[list[RestartFact | None], list[RestartFact]]:
+    """Return what the control plane told about each ending but the last, and what it told besides.
+
+    It tells of restarts alone, and only of those since the workload was last created. A time tells which
+    one it means; without one the next that nothing was told about.
+    """
+    told: list[RestartFact | None] = [None] * max(0, len(found) - 1)
+    others = []
+    for fact in facts:
+        free = [index for index, known in enumerate(told) if known is None and not found[index].waiting]
+        if (time := fact.time) is not None:
+            away = {index: max(found[index].last_work - time, time - found[index + 1].start) for index in free}
+            free = sorted((index for index in free if away[index] < _NEAR), key=lambda index: max(0.0, away[index]))
+        if free:
+            told[free[0]] = fact
+        else:
+            others.append(fact)
+    return told, others
+
+
+def _host(failed: Attempt | None) -> str:
+    """Say which host ended an attempt."""
+    if failed is not None and failed.waiting:
+        return "all"
+    return str(failed.cause_host or "not known") if failed else "not known"
+
+
 def _restarts(run: Run, facts: Sequence[RestartFact]) -> list[RestartLine]:
     by_failed = {recovery.failed_attempt: recovery for recovery in run.recoveries}
     lines = []
-    pairs = list(zip_longest(zip(run.attempts, run.attempts[1:], strict=False), facts))
-    for number, (pair, fact) in enumerate(pairs, start=1):
-        failed, after = pair or (None, None)
+    told, others = _told(run.attempts, facts)
+    pairs = [(*pair, fact) for pair, fact in zip(itertools.pairwise(run.attempts), told, strict=True)]
+    for number, (failed, after, fact) in enumerate([*pairs, *((None, None, fact) for fact in others)], start=1):
         recovery = by_failed.get(failed.number) if failed else None
         when = failure_time(run, failed) if failed else (fact.time - run.origin if fact and fact.time else None)
         reached, restored = (failed.last_step or 0) if failed else 0, after.restored_step if after else None
@@ -282,7 +315,7 @@ def _restarts(run: Run, facts: Sequence[RestartFact]) -> list[RestartLine]:
                 when="" if when is None else f"after {duration(when)}",
                 cause=failed.reason if failed and failed.reason else "not known",
                 told=fact.cause if fact else "",
-                host=str(failed.cause_host or "not known") if failed else "not known",
+                host=_host(failed),
                 resumed="" if restored is None else f"step {restored:,}" if restored else "the beginning",
                 lost="" if restored is None else f"{max(0, reached - restored):,}",
                 recovery=duration(recovery.seconds) if recovery else "",

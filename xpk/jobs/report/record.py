@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
+
+from xpk.jobs.report.incarnations import Life, number_lives
 
 
 class Reader(Protocol):
@@ -104,6 +106,10 @@ class Event:
 class RunRecord:
     """All that a run left behind.
 
+    An `attempt` in here is one life of the whole job; its number goes up with time. The number that the
+    trainer was given (`restart_counts` has it for each) stays over a suspension and begins again at 0 after
+    a deletion and a resume.
+
     `steps` and `evals` hold what counts, by step; `lost_steps` the finished steps that a restart undid, in
     the order in which they were written: a step that an earlier attempt finished is lost once a later
     attempt restored from a step before it, or finished it again.
@@ -114,8 +120,13 @@ class RunRecord:
     evals: tuple[EvalRecord, ...] = ()
     lost_evals: tuple[EvalRecord, ...] = ()
     events: Mapping[HostId, tuple[Event, ...]] = field(default_factory=dict)
+    restart_counts: Mapping[int, int] = field(default_factory=dict)
     result: Mapping[str, Any] | None = None
     damaged_lines: int = 0
+
+    def restart_count(self, attempt: int) -> int:
+        """Return the number that the trainer was given in an attempt."""
+        return self.restart_counts.get(attempt, attempt)
 
     @property
     def attempts(self) -> tuple[int, ...]:
@@ -147,6 +158,7 @@ def read_record(reader: Reader) -> RunRecord:
             damaged += host_damaged
             for event in filter(None, map(_event, host_lines)):
                 events.setdefault(event.host, []).append(event)
+    restart_counts, events, steps, evals = _renumbered(events, steps, evals)
     restored = _restored_steps(events)
     counting_steps, lost_steps = _sort_out(steps, restored)
     counting_evals, lost_evals = _sort_out(evals, restored)
@@ -156,6 +168,7 @@ def read_record(reader: Reader) -> RunRecord:
         evals=counting_evals,
         lost_evals=lost_evals,
         events={host: tuple(events[host]) for host in sorted(events)},
+        restart_counts=restart_counts,
         result=_result(reader.read("result.json")),
         damaged_lines=damaged,
     )
@@ -257,6 +270,76 @@ def _event(line: Mapping[str, Any]) -> Event | None:
         seconds=_number(line, "seconds"),
         details={key: value for key, value in line.items() if key not in _EVENT_KEYS},
     )
+
+
+_Begins = Mapping[int, Life]  # by attempt: when it began, and the number that the trainer was given
+
+
+def _renumbered(
+    events: Mapping[HostId, list[Event]], steps: list[StepRecord], evals: list[EvalRecord]
+) -> tuple[dict[int, int], dict[HostId, list[Event]], list[StepRecord], list[EvalRecord]]:
+    """Return the trainer's numbers by attempt, and everything with its attempt in place of the trainer's."""
+    lives_of = {host: _lives(found) for host, found in events.items()}
+    told = {life.attempt for lives, _ in lives_of.values() for life in lives}
+    hosts = [*(lives for lives, _ in lives_of.values()), _lives_without_events(told, steps, evals)]
+    numbers = number_lives(hosts)
+    numbered = [pair for lives, found in zip(hosts, numbers, strict=True) for pair in zip(found, lives, strict=True)]
+    first: dict[int, Life] = {}
+    for number, life in sorted(numbered, key=lambda pair: (pair[0], pair[1].begin)):
+        first.setdefault(number, life)
+    # The trainer's own numbers stay as long as they go up.
+    names: list[int] = []
+    for life in first.values():
+        names.append(max(life.attempt, names[-1] + 1 if names else 0))
+    begins = dict(zip(names, first.values(), strict=True))
+    renumbered = {
+        host: [replace(event, attempt=names[found[life]]) for event, life in zip(events[host], life_of, strict=True)]
+        for (host, (_, life_of)), found in zip(lives_of.items(), numbers, strict=False)
+    }
+    counts = {name: life.attempt for name, life in begins.items()}
+    return counts, renumbered, _placed(steps, begins), _placed(evals, begins)
+
+
+def _lives_without_events(told: Set[int], steps: Sequence[StepRecord], evals: Sequence[EvalRecord]) -> list[Life]:
+    """Return the attempts that only the metrics tell of, since the events are lost: one more host's lives."""
+    begins: dict[int, float] = {}
+    seen = [(line.attempt, line.time - line.seconds) for line in steps]
+    for attempt, begin in seen + [(line.attempt, line.time) for line in evals]:
+        begins[attempt] = min(begin, begins.get(attempt, begin))
+    in_time = sorted(begins.items(), key=lambda item: item[1])
+    return [Life(begin=begin, attempt=attempt) for attempt, begin in in_time if attempt not in told]
+
+
+def _lives(events: Sequence[Event]) -> tuple[list[Life], list[int]]:
+    """Part a host's events, in the order of writing, into its processes; return whose each event is, too.
+
+    A process begins with its `start`; one whose start could not be read shows by its attempt number.
+    """
+    lives: list[Life] = []
+    life_of: list[int] = []
+    for event in events:
+        known = [index for index, life in enumerate(lives) if life.attempt == event.attempt]
+        if event.name == "start" or not known:
+            lives.append(Life(begin=event.time - (event.seconds or 0.0), attempt=event.attempt))
+            known.append(len(lives) - 1)
+        index = known[-1]
+        life_of.append(index)
+        if event.name == "init" and lives[index].up is None:
+            lives[index] = replace(lives[index], up=event.time)
+    return lives, life_of
+
+
+def _placed(lines: Sequence[Line], begins: _Begins) -> list[Line]:
+    """Return metrics with their attempt: the last that had begun, of those that the trainer called the same."""
+    same: dict[int, list[int]] = {}
+    for number, life in begins.items():
+        same.setdefault(life.attempt, []).append(number)
+    placed = []
+    for line in lines:
+        numbers = same[line.attempt]
+        begun = [number for number in numbers if begins[number].begin <= line.time]
+        placed.append(replace(line, attempt=max(begun, default=numbers[0])))
+    return placed
 
 
 def _restored_steps(events: Mapping[HostId, Sequence[Event]]) -> dict[int, int]:

@@ -1,4 +1,4 @@
-"""The geometry of the report's timeline: one row a host, one bar a phase, restarts as gaps.
+"""The geometry of the report's timeline: one row a host, one bar a phase, failures as gaps.
 
 Beyond MOST_ROWS hosts a row is a slice, beyond that many slices it is several of them: a phase then lasts
 from its first host's begin to its last host's end.
@@ -129,6 +129,7 @@ def draw_timeline(
     bottom = top + row_height * max(1, len(rows)) + 4
 
     def x(seconds: float) -> float:
+        """Return where a time since the first start lies, in viewBox units from the left."""
         return round(left + min(max(seconds / wall, 0.0), 1.0) * (right - left), 1) if wall else left
 
     return Timeline(
@@ -162,7 +163,7 @@ def draw_timeline(
 def _bar(name: str, span: Span, begin: float, end: float) -> Bar | None:
     if end - begin < _LEAST_WIDTH:
         return None
-    attempt = f" (restart {span.attempt})" if span.attempt else ""
+    attempt = f" (attempt {span.attempt + 1})" if span.attempt else ""
     title = f"{name}: {CAUSE_NAMES[span.cause].lower()} {duration(span.end - span.begin)}{attempt}"
     return Bar(span.cause.value, begin, round(end - begin, 1), title)
 
@@ -191,13 +192,22 @@ def _life(
         if not own:
             continue
         followed = index + 1 < len(attempts)
+        if attempt.waiting and followed:
+            waited = Span(
+                cause=Cause.SUSPENDED,
+                attempt=attempt.number,
+                begin=attempt.last_work - origin,
+                end=attempts[index + 1].start - origin,
+            )
+            spans += [waited] if waited.end > waited.begin else []
         spans += _attempt_spans(own, attempt, lost_since.get(attempt.number), origin)
         last = own[-1]
         if last.name in _LAST_WORDS:
             how, at = _LAST_WORDS[last.name], last.time
         elif followed or attempt.ended not in ("done", "running"):
             killed = attempt.cause_host in (None, host)
-            how, at = ("died" if killed else "left"), max(last.time, attempt.last_work)
+            how = "stopped" if attempt.waiting else "died" if killed else "left"
+            at = max(last.time, attempt.last_work)
             if kill_time is not None and attempt.start <= kill_time <= attempt.end and host == attempt.cause_host:
                 at = kill_time
         else:
@@ -210,6 +220,7 @@ def _attempt_spans(own: Sequence[Event], attempt: Attempt, lost_since: float | N
     """Return a host's phases in one attempt: those on the way to the first step, then the steps."""
 
     def span(cause: Cause, begin: float, end: float) -> Span:
+        """Return a phase of this attempt between two Unix times."""
         return Span(cause=cause, attempt=attempt.number, begin=begin - origin, end=end - origin)
 
     first_step = float("inf") if attempt.first_step_time is None else attempt.first_step_time
@@ -218,6 +229,7 @@ def _attempt_spans(own: Sequence[Event], attempt: Attempt, lost_since: float | N
     causes = _PHASES | _WITHIN_STEPS
 
     def spans_of(events: Sequence[Event]) -> list[Span]:
+        """Return the phases of those events that tell how long they took."""
         return [
             span(causes[event.name], event.time - event.seconds, event.time)
             for event in events

@@ -18,6 +18,7 @@ CAUSE_NAMES: Mapping[Cause, str] = {
     Cause.SAVE: "Saving",
     Cause.EVAL: "Evaluation",
     Cause.DOWN: "Down",
+    Cause.SUSPENDED: "Suspended",
     Cause.OTHER: "Other",
 }
 CAUSE_EXPLANATIONS: Mapping[Cause, str] = {
@@ -29,7 +30,8 @@ CAUSE_EXPLANATIONS: Mapping[Cause, str] = {
     Cause.COMPILE: "compiling the step, or loading it from the cache",
     Cause.SAVE: "training stood still for a checkpoint",
     Cause.EVAL: "evaluation on held-out data",
-    Cause.DOWN: "from the last sign of work to the next start",
+    Cause.DOWN: "from the last sign of work before a restart to the next start",
+    Cause.SUSPENDED: "waiting while suspended, preempted or not yet resumed: nothing was broken",
     Cause.OTHER: "between the phases above, and the shutdown",
 }
 
