@@ -43,6 +43,10 @@ class Cluster:
         """Return this attempt's losses as hex, by step."""
         return {r["step"]: r["loss_hex"] for r in self._metrics() if "loss_hex" in r}
 
+    def step_seconds(self) -> dict[int, float]:
+        """Return how long this attempt's steps took."""
+        return {r["step"]: r["step_seconds"] for r in self._metrics() if "step_seconds" in r}
+
     def _metrics(self) -> list[dict[str, Any]]:
         path = self.out / "metrics.jsonl"
         lines = path.read_text().splitlines() if path.exists() else []

@@ -70,6 +70,12 @@ def test_what_is_restored_is_what_was_saved_on_every_replica(store: Store, train
             assert np.asarray(a.data).tobytes() == np.asarray(b.data).tobytes()
 
 
+def test_notes_of_a_save_are_kept_with_it(store: Store, state: Any) -> None:
+    store.checkpoints.save(3, state, tokens=7)
+    assert store.checkpoints.wait() == ""
+    assert store.checkpoints.choose() == (3, {"note": 1, "tokens": 7})
+
+
 def test_the_newest_are_kept(tmp_path: Path, state: Any) -> None:
     store = Store(tmp_path, keep=2)
     for step in (1, 2, 10):
@@ -77,7 +83,7 @@ def test_the_newest_are_kept(tmp_path: Path, state: Any) -> None:
     assert checkpoint.steps(store.folder) == [2, 10]
 
 
-@pytest.mark.parametrize("harm", ["truncate", "flip", "manifest", "missing"])
+@pytest.mark.parametrize("harm", ["truncate", "flip", "manifest", "notes", "missing"])
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
     harm: str, store: Store, state: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -92,6 +98,9 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
         victim.write_bytes(content)
     elif harm == "manifest":
         (store.folder / "2" / "manifest.json").write_text('{"files": {"a"')
+    elif harm == "notes":
+        manifest = store.folder / "2" / "manifest.json"
+        manifest.write_text(json.dumps({"files": json.loads(manifest.read_text())["files"]}))
     else:
         victim.unlink()
     found = store.checkpoints.choose()

@@ -29,6 +29,18 @@ def test_settings_take_the_type_of_their_field() -> None:
     assert (made.optim.lr, made.run.steps, made.model.remat, made.data.path) == (3e-4, 2000, True, "7")
 
 
+@pytest.mark.parametrize("text", ["1e3", "0123", "yes", "x #y", "a: b", "~", "[1"])
+def test_a_text_setting_is_taken_as_it_is(text: str) -> None:
+    assert config.load("tiny", [f"data.path={text}"]).data.path == text
+
+
+@pytest.mark.parametrize(("name", "hint"), [("tiney", "Did you mean 'tiny'?"), ("zzz", "Use one of 128b, 16b")])
+def test_an_unknown_config_is_not_taken_for_a_file(name: str, hint: str) -> None:
+    with pytest.raises(FatalError) as error:
+        config.load(name)
+    assert messages(error)[0].startswith(f"error: unknown config '{name}'. {hint}")
+
+
 def test_all_problems_are_reported_together_with_a_way_out() -> None:
     with pytest.raises(FatalError) as error:
         config.load("tiny", ["optim.lr=abc", "model.hedas=3", "steps=5", "run.steps"])
@@ -51,6 +63,10 @@ def test_all_problems_are_reported_together_with_a_way_out() -> None:
         ("checkpoint.keep=0", "Use more than 0"),
         ("data.eval_fraction=1.5", "below 1"),
         ("model.compute_dtype=int4", "bfloat16 or float32"),
+        ("run.seed=4294967296", "Use 4294967295 or less"),
+        ("data.seed=18446744073709551616", "Use 4294967295 or less"),
+        ("run.steps=2147483648", "Use 2147483647 or less"),
+        ("optim.warmup=1" + "0" * 400, "Use 2147483647 or less"),
     ],
 )
 def test_what_does_not_fit_is_said_before_anything_runs(setting: str, says: str) -> None:

@@ -1,6 +1,8 @@
 """Corpus, order of records and batches."""
 
 import json
+import os
+import socket
 from pathlib import Path
 
 import jax
@@ -80,6 +82,35 @@ def test_no_text_and_too_little_text_are_fatal(tmp_path: Path) -> None:
     with pytest.raises(FatalError, match="one batch needs"):
         corpus.check_corpus(asked, made, 32)
     assert "one batch needs" in str(corpus.check_source(asked, 32)[0])
+
+
+def test_only_regular_files_are_read(tmp_path: Path) -> None:
+    text(tmp_path / "src", "a.txt", b"hello")
+    os.mkfifo(tmp_path / "src" / "pipe")
+    (tmp_path / "src" / "null").symlink_to("/dev/zero")
+    (tmp_path / "src" / "b.txt").symlink_to("a.txt")
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(tmp_path / "src" / "s"))
+    made = corpus.prepare(str(tmp_path / "src"), tmp_path / "out")
+    assert (made.documents, made.skipped) == (2, 0)
+    assert corpus.check_source(config.load("tiny", [f"data.path={tmp_path / 'src'}"]), 1)
+
+
+def test_check_counts_text_only(tmp_path: Path) -> None:
+    text(tmp_path / "src", "a.bin", b"\0" * 100_000)
+    text(tmp_path / "src", "b.bin", b"\xff" * 100_000)
+    asked = config.load("tiny", [f"data.path={tmp_path / 'src'}"])
+    assert "no text files (2 binary" in str(corpus.check_source(asked, 32)[0])
+    text(tmp_path / "src", "c.txt", "xü".encode() * 10_000)  # 4096 bytes end inside a letter
+    assert corpus.check_source(asked, 32) == []
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "", '{"asked": 1}'])
+def test_damaged_notes_beside_a_token_file_are_passed_over(content: str, tmp_path: Path) -> None:
+    text(tmp_path / "src", "a.txt", b"hello")
+    made = corpus.prepare(str(tmp_path / "src"), tmp_path / "out")
+    Path(made.path).with_suffix(".json").write_text(content)
+    assert corpus.prepare(str(tmp_path / "src"), tmp_path / "out", pinned=True) == made
 
 
 def test_a_cut_token_file_is_named(tmp_path: Path) -> None:

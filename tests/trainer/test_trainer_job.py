@@ -3,11 +3,13 @@
 import json
 import resource
 import signal
+import socket
+import statistics
 from pathlib import Path
 
 import pytest
 
-from tests.trainer.small import arguments, run_alone, start
+from tests.trainer.small import arguments, free_ports, run_alone, start
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -23,6 +25,8 @@ def test_a_killed_host_costs_only_the_steps_since_the_checkpoint(tmp_path: Path)
     whole = start(tmp_path / "whole", settings)
     assert whole.exit_codes() == [0, 0], whole.logs()
     expected = whole.losses()
+    seconds = list(whole.step_seconds().values())
+    assert min(seconds) > statistics.median(seconds) / 5, seconds
     assert sorted(expected) == list(range(1, 17))
 
     first = start(tmp_path / "cut", [*settings, "data.loader_hosts=1"])
@@ -74,7 +78,31 @@ def test_alone_it_needs_no_environment(tmp_path: Path) -> None:
     steps = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in steps] == [1, 2, 3, 3]
     assert 0 < steps[0]["mfu"] < 1
-    assert json.loads((tmp_path / "result.json").read_text())["steps"] == 3
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert (result["steps"], result["tokens"]) == (3, 3 * 8 * 16)
+    less = run_alone(*arguments(["run.steps=2", "data.global_batch=4", "data.max_bytes=50000", out]))
+    assert less.returncode == 0, less.stderr
+    assert "the checkpoint is already at step 3; run.steps=2 asks for no more" in less.stdout
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert (result["steps"], result["tokens"]) == (3, 3 * 8 * 16)
+
+
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_a_port_that_is_taken_ends_with_one_line(beyond: int, tmp_path: Path) -> None:
+    port = free_ports()
+    with socket.create_server(("127.0.0.1", port + beyond)):
+        ran = run_alone(
+            *arguments(["run.steps=1"]),
+            MEGASCALE_NUM_SLICES="2",
+            MEGASCALE_SLICE_ID="0",
+            XPK_HOSTS_PER_SLICE="1",
+            TPU_WORKER_ID="0",
+            XPK_COORDINATOR_ADDRESS=f"127.0.0.1:{port}",
+            XPK_OUTPUT_DIR=str(tmp_path),
+        )
+    assert ran.returncode == 1
+    assert ran.stderr.count("\n") == 1, ran.stderr
+    assert ran.stderr.startswith(f"error: cannot listen at 127.0.0.1:{port + beyond}: Address already in use")
 
 
 def test_a_full_disk_costs_checkpoints_but_neither_hangs_nor_loses_the_run(tmp_path: Path) -> None:

@@ -3,25 +3,28 @@
 import os
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from tests.trainer.small import WORKLOADS, free_ports
+from trainer.errors import AddressError, PeerAbsent
 from trainer.peers import Peers
 
 SECONDS = 20.0
 Heard = queue.Queue[tuple[str, int]]
 
 
-def host(process_id: int, processes: int, heard: Heard, attempt: int = 0) -> Peers:
+def host(process_id: int, processes: int, heard: Heard, attempt: int = 0, job: Sequence[str] = ()) -> Peers:
     return Peers(
         process_id,
         processes,
         attempt,
+        job,
         on_lost=lambda peer: heard.put(("lost", peer)),
         on_told=lambda what, by: heard.put((what, by)),
     )
@@ -43,10 +46,10 @@ def together(actions: list[Callable[[], object]]) -> list[object]:
     return results
 
 
-def connected(processes: int) -> tuple[list[Peers], list[Heard]]:
+def connected(processes: int, port: int = 0) -> tuple[list[Peers], list[Heard]]:
     heard: list[Heard] = [queue.Queue() for _ in range(processes)]
     hosts = [host(n, processes, heard[n]) for n in range(processes)]
-    port = free_ports() + 1
+    port = port or free_ports()
     together([lambda peers=peers: peers.connect("127.0.0.1", port, SECONDS) for peers in hosts])  # type: ignore[misc]
     return hosts, heard
 
@@ -70,9 +73,69 @@ def test_one_host_tells_all_others() -> None:
     assert heard[2].empty()
 
 
-def test_a_host_that_never_comes_is_named() -> None:
-    from trainer.errors import PeerAbsent
+STRANGE = [
+    b'{"tell":"fatal","by":7}\n',
+    b"1\n",
+    b"null\n[]\n",
+    b"[" * 100_000 + b"\n",
+    b"GET / HTTP/1.1\r\n\r\n",
+    b"\xff\n",
+    b'{"bye":0}\n{"report":[],"value":1}\n',
+    b'{"hello":1,"attempt":0,"job":[]}\n{"tell":"fatal"}\n',
+    b'{"hello":2,"attempt":1,"job":[]}\n',
+    b'{"hello":[]}\n',
+    b'{"hello":true,"attempt":0,"job":[]}\n',
+    b'{"hello":99,"attempt":0,"job":[]}\n',
+]
 
+
+def test_a_stranger_changes_nothing() -> None:
+    port = free_ports()
+    hosts, heard = connected(3, port)
+    for said in STRANGE:
+        with socket.create_connection(("127.0.0.1", port)) as stranger:
+            stranger.sendall(said)
+    with socket.create_connection(("127.0.0.1", port)) as stranger:
+        stranger.settimeout(SECONDS)
+        with pytest.raises(OSError):  # closed long before all is sent
+            for _ in range(1000):
+                stranger.sendall(b"x" * 65536)
+    hosts[1].tell("stop")
+    assert [heard[n].get(timeout=SECONDS) for n in (0, 2)] == [("stop", 1)] * 2
+    together([lambda peers=peers: peers.barrier("end") for peers in hosts])  # type: ignore[misc]
+    assert [h.empty() for h in heard] == [True] * 3
+
+
+def test_a_host_that_says_nonsense_is_lost_and_the_hub_goes_on() -> None:
+    hosts, heard = connected(3)
+    hosts[2]._links[0].sock.sendall(b"1\n")
+    assert [heard[n].get(timeout=SECONDS) for n in (0, 1)] == [("lost", 2)] * 2
+    hosts[1].tell("stop")
+    assert heard[0].get(timeout=SECONDS) == ("stop", 1)
+
+
+@pytest.mark.parametrize(("attempt", "job"), [(1, ["a", ""]), (0, ["b", ""]), (0, ["a", "uid"])])
+def test_a_host_of_another_job_or_attempt_does_not_join(attempt: int, job: list[str]) -> None:
+    port, heard = free_ports(), [queue.Queue(), queue.Queue()]  # type: ignore[var-annotated]
+    hub, other = host(0, 2, heard[0], job=["a", ""]), host(1, 2, heard[1], attempt, job)
+
+    def absent(peers: Peers) -> None:
+        with pytest.raises(PeerAbsent):
+            peers.connect("127.0.0.1", port, 1.0)
+
+    together([lambda: absent(hub), lambda: absent(other)])
+    assert heard[0].empty()
+    assert heard[1].get(timeout=SECONDS) == ("lost", 0)
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(AddressError, match=rf"127\.0\.0\.1:{port}: Address already in use"):
+            host(0, 2, queue.Queue()).connect("127.0.0.1", port, 1.0)
+
+
+def test_a_host_that_never_comes_is_named() -> None:
     hub = host(0, 3, queue.Queue())
     with pytest.raises(PeerAbsent, match=r"\[1, 2\]"):
         hub.connect("127.0.0.1", free_ports(), 0.2)

@@ -68,8 +68,10 @@ class Checkpoints:
         need = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)) + _MARGIN
         return disk.f_bavail * disk.f_frsize, need
 
-    def save(self, step: int, state: State) -> None:
+    def save(self, step: int, state: State, **notes: Any) -> None:
         """Begin to save `state`; returns once it is copied off the chips, so it may be donated.
+
+        `notes` are kept with it, beside those that all checkpoints of the run have.
 
         A failure costs this one checkpoint: the older ones stay, and an event and a line tell of it.
         """
@@ -85,7 +87,7 @@ class Checkpoints:
             writes = asyncio.run(begun) or []
         except Exception as error:
             failure = reason(error)
-        arguments = (step, partial, writes, failure, began)
+        arguments = (step, partial, writes, failure, began, self.notes | notes)
         self._committing = threading.Thread(target=self._commit, args=arguments, name="commit", daemon=True)
         self._committing.start()
 
@@ -139,7 +141,9 @@ class Checkpoints:
             os.replace(self.folder / str(step), self.folder / f".damaged-{step}")
         return not damage
 
-    def _commit(self, step: int, partial: Path, writes: list[Any], failure: str, began: float) -> None:
+    def _commit(
+        self, step: int, partial: Path, writes: list[Any], failure: str, began: float, notes: dict[str, Any]
+    ) -> None:
         for write in writes:
             try:
                 write.result()
@@ -147,7 +151,8 @@ class Checkpoints:
                 failure = failure or reason(error)
         self._peers.report(f"written/{step}", failure)
         if self._peers.process_id == 0:
-            self._peers.announce(f"saved/{step}", self._seal(step, partial, self._peers.collect(f"written/{step}")))
+            failures = self._peers.collect(f"written/{step}")
+            self._peers.announce(f"saved/{step}", self._seal(step, partial, failures, notes))
         self._failure = self._peers.await_(f"saved/{step}")
         if self._failure:
             self.fail(step, self._failure)
@@ -155,13 +160,13 @@ class Checkpoints:
             self.last = step
             self._events.write("save", step, time.monotonic() - began)
 
-    def _seal(self, step: int, partial: Path, failures: list[str]) -> str:
+    def _seal(self, step: int, partial: Path, failures: list[str], notes: dict[str, Any]) -> str:
         """Commit or remove a written checkpoint, process 0 only; return why it failed, or nothing."""
         failure = next(filter(None, failures), "")
         if not failure:
             try:
                 _handler().finalize(_epath(partial))
-                integrity.seal(partial, self.notes)
+                integrity.seal(partial, notes)
                 os.replace(partial, self.folder / str(step))
                 _sync_folder(self.folder)
             except Exception as error:

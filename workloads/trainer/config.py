@@ -116,7 +116,7 @@ def load(name_or_path: str, overrides: Sequence[str] = ()) -> Config:
         if not equals:
             problems.append(Problem(f"--set {override!r} has no value", "Write --set section.key=value"))
             continue
-        values[key.strip()] = _scalar(text)
+        values[key.strip()] = text if _fields().get(key.strip()) is str else _scalar(text)
     built: dict[str, dict[str, Any]] = {section: {} for section in sections()}
     for key, value in values.items():
         outcome = _typed(key, value)
@@ -135,18 +135,26 @@ def _read(name_or_path: str) -> tuple[dict[str, Any], list[Problem]]:
     """Return the file's values keyed `section.key`, and what was wrong with it."""
     known = sorted(path.stem for path in CONFIG_FOLDER.glob("*.yaml"))
     path = CONFIG_FOLDER / f"{name_or_path}.yaml" if name_or_path in known else Path(name_or_path)
+    if path.name == name_or_path and not path.suffix and not path.exists():
+        guess = _closest(name_or_path, known) or f"Use one of {', '.join(known)} or the path of a YAML file"
+        return {}, [Problem(f"unknown config {name_or_path!r}", guess)]
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        guess = _closest(name_or_path, known) or f"Use one of {', '.join(known)} or the path of a YAML file"
-        return {}, [Problem(f"config {name_or_path!r} cannot be read: {reason}", guess)]
+        hint = f"Use one of {', '.join(known)} or the path of a YAML file"
+        return {}, [Problem(f"config {name_or_path!r} cannot be read: {reason}", hint)]
     except yaml.YAMLError as error:
         where = str(error).replace("\n", " ")
         return {}, [Problem(f"config {name_or_path!r} is not YAML: {where}", "Correct the file")]
     if not isinstance(tree, dict):
         return {}, [Problem(f"config {name_or_path!r} is not a mapping", "Write sections such as `model:`")]
     return dict(_flatten(tree)), []
+
+
+def _fields() -> dict[str, Any]:
+    """`section.key` -> the type of that setting."""
+    return {f"{s}.{f.name}": f.type for s, kind in sections().items() for f in dataclasses.fields(kind)}
 
 
 def _flatten(tree: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
@@ -171,7 +179,7 @@ def _scalar(text: str) -> Any:
 
 def _typed(key: str, value: Any) -> Any:
     """Return `value` as the type of the field `key`, or the Problem with it."""
-    fields = {f"{s}.{f.name}": f.type for s, kind in sections().items() for f in dataclasses.fields(kind)}
+    fields = _fields()
     if key not in fields:
         guess = _closest(key, list(fields)) or f"Sections are {', '.join(sections())}"
         return Problem(f"unknown setting {key!r}", guess)
@@ -180,10 +188,12 @@ def _typed(key: str, value: Any) -> Any:
         return value
     if wanted is str:
         return "" if value is None else str(value)
+    if wanted is int and type(value) is int:
+        return value
     if wanted in (int, float) and not isinstance(value, bool):
         try:
             number = float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             number = None
         if number is not None and (wanted is float or number.is_integer()):
             return wanted(number) if wanted is float else int(number)

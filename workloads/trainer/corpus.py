@@ -9,18 +9,16 @@ import dataclasses
 import hashlib
 import json
 import os
-import sysconfig
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from trainer.config import Config
 from trainer.errors import FatalError, Problem
+from trainer.sources import SEPARATOR, document, looks_like_text, source_folder, text_files, wanted_suffixes
+from trainer.sources import fingerprint as fingerprint_of
 
 TOKEN_BYTES = {"uint8": 1, "uint16": 2, "uint32": 4}
-_SEPARATOR = b"\0"
-_SKIPPED_FOLDERS = {"__pycache__", "site-packages", "node_modules"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,28 +38,8 @@ class Corpus:
         return max(0, (self.tokens - 1) // seq_len)
 
 
-def source_folder(path: str) -> Path:
-    """Return the folder or file that `data.path` means."""
-    return Path(sysconfig.get_paths()["stdlib"]) if path == "stdlib" else Path(path).expanduser()
-
-
-def wanted_suffixes(path: str, suffixes: str) -> str:
-    """Return `data.suffixes`, or those of Python's sources where Python's own library is asked for."""
-    return suffixes or (".py" if path == "stdlib" else "")
-
-
-def text_files(folder: Path, suffixes: str = "") -> Iterator[Path]:
-    """Yield the candidate files under `folder` in a fixed order; hidden and vendored folders are left out."""
-    wanted = tuple(suffix.strip() for suffix in suffixes.split(",") if suffix.strip())
-    for root, folders, names in os.walk(folder):
-        folders[:] = sorted(f for f in folders if f not in _SKIPPED_FOLDERS and not f.startswith("."))
-        for name in sorted(names):
-            if not name.startswith(".") and (not wanted or name.endswith(wanted)):
-                yield Path(root, name)
-
-
 def check_source(config: Config, batch: int) -> list[Problem]:
-    """Return what is wrong with `data.path`, reading as little as it takes to know (no file's content)."""
+    """Return what is wrong with `data.path`, reading as little as it takes to know (the beginnings of files)."""
     if not config.data.path:
         return [_unset()]
     source = source_folder(config.data.path)
@@ -72,14 +50,19 @@ def check_source(config: Config, batch: int) -> list[Problem]:
             return list(error.problems)
     if not source.is_dir():
         return [_missing(config.data.path)]
-    needed, found = _needed_tokens(config, batch), 0
+    needed, found, skipped = _needed_tokens(config, batch), 0, 0
     suffixes = wanted_suffixes(config.data.path, config.data.suffixes)
     for path in text_files(source, suffixes):
-        found += path.stat().st_size if path.is_file() else 0
+        if not looks_like_text(path):
+            skipped += 1
+            continue
+        found += path.stat().st_size + len(SEPARATOR)
         if found >= needed:
             return []
+        if 0 < config.data.max_bytes <= found:
+            break
     if not found:
-        return [_empty(config.data.path, suffixes)]
+        return [_empty(config.data.path, suffixes, skipped)]
     return [_small(config.data.path, found, needed)]
 
 
@@ -98,13 +81,13 @@ def prepare(source: str, out: Path, suffixes: str = "", max_bytes: int = 0, *, p
         raise FatalError(_missing(source))
     suffixes = wanted_suffixes(source, suffixes)
     asked = {"source": str(folder.resolve()), "suffixes": suffixes, "max_bytes": max_bytes}
-    fingerprint = "" if pinned else _fingerprint(folder, suffixes)
+    fingerprint = "" if pinned else fingerprint_of(folder, suffixes)
     for path in sorted(out.glob("tokens-*.json"), key=lambda path: path.stat().st_mtime, reverse=True):
-        notes = json.loads(path.read_text(encoding="utf-8"))
+        notes = _notes(path)
         same = notes.get("asked") == asked and (pinned or notes.get("fingerprint") == fingerprint)
         if same and path.with_suffix(".bin").exists():
             return open_corpus(path.with_suffix(".bin"))
-    return _tokenize(folder, out, asked, fingerprint or _fingerprint(folder, suffixes))
+    return _tokenize(folder, out, asked, fingerprint or fingerprint_of(folder, suffixes))
 
 
 def open_corpus(path: Path) -> Corpus:
@@ -139,6 +122,16 @@ def eval_records(config: Config, records: int) -> int:
     return int(records * config.data.eval_fraction)
 
 
+def _notes(path: Path) -> dict[str, Any]:
+    """Return what stands beside a token file, or nothing if that is damaged: the token file is made again."""
+    try:
+        notes = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    whole = isinstance(notes, dict) and {*notes, "path"} >= set(Corpus.__dataclass_fields__)
+    return notes if whole else {}
+
+
 def _tokenize(folder: Path, out: Path, asked: dict[str, Any], fingerprint: str) -> Corpus:
     out.mkdir(parents=True, exist_ok=True)
     digest, documents, skipped, size = hashlib.sha256(), [], 0, 0
@@ -148,11 +141,11 @@ def _tokenize(folder: Path, out: Path, asked: dict[str, Any], fingerprint: str) 
             for path in text_files(folder, asked["suffixes"]):
                 if size >= limit:
                     break
-                text = _document(path)
+                text = document(path)
                 if text is None:
                     skipped += 1
                     continue
-                piece = text + _SEPARATOR
+                piece = text + SEPARATOR
                 file.write(piece)
                 digest.update(piece)
                 size += len(piece)
@@ -173,26 +166,6 @@ def _tokenize(folder: Path, out: Path, asked: dict[str, Any], fingerprint: str) 
     partial.write_text(json.dumps(notes, indent=1), encoding="utf-8")
     os.replace(partial, out / f"tokens-{name}.json")
     return open_corpus(out / f"tokens-{name}.bin")
-
-
-def _document(path: Path) -> bytes | None:
-    """Return a file's text as UTF-8 bytes, or None if it is no text (or cannot be read)."""
-    try:
-        content = path.read_bytes()
-        content.decode("utf-8")
-    except (OSError, UnicodeDecodeError):
-        return None
-    return None if not content or _SEPARATOR in content else content
-
-
-def _fingerprint(folder: Path, suffixes: str) -> str:
-    """Digest of the names, sizes and times of the sources: tells a change without reading them."""
-    digest = hashlib.sha256()
-    for path in text_files(folder, suffixes):
-        if path.is_file():
-            stat = path.stat()
-            digest.update(f"{path.relative_to(folder)}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
-    return digest.hexdigest()[:16]
 
 
 def _needed_tokens(config: Config, batch: int) -> int:

@@ -26,6 +26,8 @@ class Host:
     coordinator: str = ""  # host:port, empty when running alone
     attempt: int = 0
     output_dir: str = ""
+    workload: str = ""
+    job_id: str = ""  # tells two jobs of one name apart; empty where nothing sets it
 
     @property
     def processes(self) -> int:
@@ -71,7 +73,8 @@ def read_host(environ: Mapping[str, str]) -> Host:
         problems.append(Problem(message, "Both count from 0"))
     if problems:
         raise FatalError(*problems)
-    return Host(num_slices, slice_id, hosts_per_slice, worker_id, coordinator, number, output_dir)
+    names = environ.get("XPK_WORKLOAD", ""), environ.get("XPK_JOB_ID", "")
+    return Host(num_slices, slice_id, hosts_per_slice, worker_id, coordinator, number, output_dir, *names)
 
 
 def resolve(coordinator: str, timeout: float, say: Callable[[str], None]) -> tuple[str, int]:

@@ -5,6 +5,7 @@ FatalError     problems that no retry can cure; the host ends with 42
 SaveError      the last state could not be saved, as all hosts know; they end with 1
 StorageError   this host could not write what the others need; it ends with 1
 PeerAbsent     a host never came; this one ends with 75
+AddressError   process 0 cannot listen where it must; it ends with 1, for another job may end
 """
 
 import dataclasses
@@ -51,6 +52,10 @@ class StorageError(Exception):
 
 class PeerAbsent(Exception):
     """Another host did not come in time."""
+
+
+class AddressError(Exception):
+    """This host cannot listen at an address of its own."""
 
 
 def reason(error: BaseException) -> str:

@@ -26,8 +26,9 @@ def read_notes(folder: Path) -> dict[str, Any]:
 def damage(folder: Path) -> str:
     """Return what is wrong with a sealed folder, or nothing. Sizes are compared before anything is read."""
     try:
-        files = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
-        expected = {str(name): (int(size), int(crc)) for name, (size, crc) in files.items()}
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        expected = {str(name): (int(size), int(crc)) for name, (size, crc) in manifest["files"].items()}
+        manifest["notes"].items()
     except FileNotFoundError:
         return f"{MANIFEST} is missing"
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

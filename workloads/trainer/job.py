@@ -13,7 +13,8 @@ from typing import NoReturn
 
 from trainer.config import Config
 from trainer.distributed import Host, resolve
-from trainer.errors import ExitCode, FatalError, PeerAbsent, Problem, SaveError, StorageError
+from trainer.errors import AddressError, ExitCode, FatalError, PeerAbsent, Problem, SaveError, StorageError
+from trainer.link import listen
 from trainer.metrics import Events, JsonLines, say
 from trainer.peers import Peers
 from trainer.stop import Stop
@@ -80,7 +81,8 @@ def open_job(config: Config, host: Host) -> Job:
         say(f"{host.name(host.process_id)}: a second signal to stop; ending without a checkpoint")
         end(ExitCode.INTERRUPTED if code == ExitCode.INTERRUPTED else ExitCode.CRASH)
 
-    peers = Peers(host.process_id, host.processes, host.attempt, on_lost=on_lost, on_told=on_told)
+    names = (host.workload, host.job_id)
+    peers = Peers(host.process_id, host.processes, host.attempt, names, on_lost=on_lost, on_told=on_told)
     stop = Stop(at_once, again)
     stop.install()
     return Job(config, host, out, events, peers, stop)
@@ -89,7 +91,8 @@ def open_job(config: Config, host: Host) -> Job:
 def meet(job: Job) -> "Future[Address]":
     """Begin to connect to all peers while JAX is imported; gives the coordinator's address and port.
 
-    The peers' line is on the coordinator's port + 1. The result raises PeerAbsent if a host does not come.
+    The peers' line is on the coordinator's port + 1. The result raises PeerAbsent if a host does not come,
+    and AddressError if process 0 cannot have one of the two ports.
     """
     meeting: Future[Address] = Future()
 
@@ -98,6 +101,8 @@ def meet(job: Job) -> "Future[Address]":
             address = ("", 0)
             if job.host.processes > 1:
                 address = resolve(job.host.coordinator, _MEETING_SECONDS, say)
+                if job.is_first:
+                    listen(*address).close()  # JAX would share the port with another job's coordinator
                 job.peers.connect(address[0], address[1] + 1, _MEETING_SECONDS)
             meeting.set_result(address)
         except BaseException as error:
@@ -123,6 +128,10 @@ def fail(job: Job, error: BaseException) -> NoReturn:
         print(f"error: {error}", file=sys.stderr, flush=True)
         job.events.write("fail", reason=str(error))
         job.peers.leave()
+        end(ExitCode.CRASH)
+    if isinstance(error, AddressError):
+        print(f"error: {error}. Another job may use it: end that one, or try again later", file=sys.stderr, flush=True)
+        job.events.write("fail", reason=str(error))
         end(ExitCode.CRASH)
     if isinstance(error, StorageError):
         print(f"error: {error}. Free some space there", file=sys.stderr, flush=True)

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from trainer.config import Config, sections
 from trainer.errors import Problem
 
+_LARGEST = {"run.seed": 2**32 - 1, "data.seed": 2**32 - 1, "data.max_bytes": 2**63 - 1}  # others: an int32
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Chips:
@@ -134,6 +136,8 @@ def _ranges(config: Config) -> Iterator[Problem]:
             if not 0 <= value < float("inf") or (value == 0 and key not in may_be_zero):
                 hint = "Use 0 or more" if key in may_be_zero else "Use more than 0"
                 yield Problem(f"{key} = {value} is out of range", hint)
+            elif isinstance(value, int) and value > (most := _LARGEST.get(key, 2**31 - 1)):
+                yield Problem(f"{key} = {value} is out of range", f"Use {most} or less")
             elif key in below_one and value >= 1:
                 yield Problem(f"{key} = {value} is out of range", "It must be below 1")
     if config.model.head_dim % 2:

@@ -7,8 +7,9 @@ import threading
 import time
 from typing import Any
 
-from trainer.errors import PeerAbsent
+from trainer.errors import AddressError, PeerAbsent, reason
 
+_LONGEST = 1 << 20  # bytes in a message; hosts send far less, a stranger may send anything
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
 
 
@@ -31,7 +32,10 @@ class Link:
             self.sock.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self) -> list[dict[str, Any]] | None:
-        """Block for data; return the whole messages in it, or None at the end of the stream."""
+        """Block for data; return the whole messages in it, or None where the connection is over.
+
+        It is over at the end of the stream, and when what came is no line of ours.
+        """
         try:
             data = self.sock.recv(65536)
         except OSError:
@@ -40,10 +44,22 @@ class Link:
             return None
         self.heard = time.monotonic()
         *lines, self._buffer = (self._buffer + data).split(b"\n")
+        if max(map(len, (*lines, self._buffer))) > _LONGEST:
+            return None
         try:
-            return [json.loads(line) for line in lines]
-        except ValueError:
-            return None  # not one of us
+            messages = [json.loads(line) for line in lines]
+        except (ValueError, RecursionError):
+            return None
+        return messages if all(isinstance(message, dict) for message in messages) else None
+
+
+def listen(address: str, port: int) -> socket.socket:
+    """Listen at an address of this host. Raises AddressError where that cannot be, as when it is taken."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        return socket.create_server((address, port), family=family, backlog=1024)
+    except OSError as error:
+        raise AddressError(f"cannot listen at {address}:{port}: {reason(error)}") from error
 
 
 def dial(address: str, port: int, deadline: float) -> socket.socket:

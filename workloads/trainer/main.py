@@ -20,6 +20,7 @@ class _Parser(argparse.ArgumentParser):
     """Reports a bad command line like any other error that no retry can cure."""
 
     def error(self, message: str) -> NoReturn:
+        """Print one line and end with the exit code of an error that no retry cures."""
         print(Problem(message, f"See {self.prog} --help"), file=sys.stderr)
         raise SystemExit(ExitCode.FATAL)
 

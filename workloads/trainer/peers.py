@@ -4,31 +4,36 @@ Process 0 listens on the coordinator's port + 1; every other host keeps one TCP 
 kernel closes the connection of a process that dies, so a death is known within milliseconds, also while
 the main thread is stuck in a collective that will never end. Messages are JSON, one a line:
 
-    hello    host -> hub   {"hello": id, "attempt": n}    ready     hub -> hosts  everyone is connected
+    hello    host -> hub   {"hello": id, "attempt", "job"}  ready   hub -> hosts  everyone is connected
     report   host -> hub   {"report": key, "value": v}    announce  hub -> hosts  {"announce": key, "value"}
     tell     any  -> all   {"tell": what, "by": id}       lost      hub -> hosts  {"lost": id}
     beat     both ways, every two seconds: a host that hangs keeps its connection but falls silent
     bye      both ways: the end of this connection is no death
+
+From a connection that has not joined, only a valid hello counts. One that says what no host says is closed.
 """
 
+import contextlib
 import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from trainer.errors import PeerAbsent
-from trainer.link import Link, dial
+from trainer.link import Link, dial, listen
 
 BEAT_SECONDS = 2.0
 SILENT_SECONDS = 20.0  # on a busy machine loading JAX alone may keep a host silent for seconds
+_NONSENSE = (TypeError, ValueError, KeyError, AttributeError)  # what a message that no host sends raises
 
 
 class Peers:
     """This host's view of the others. All callbacks run on a background thread.
 
     `on_lost(id)`: another host died. `on_told(what, id)`: another host said `what` to everybody.
+    `job` names the job: only hosts that name the same one, and the same attempt, may join.
     """
 
     def __init__(
@@ -36,12 +41,13 @@ class Peers:
         process_id: int,
         processes: int,
         attempt: int = 0,
+        job: Sequence[str] = (),
         *,
         on_lost: Callable[[int], None],
         on_told: Callable[[str, int], None],
     ) -> None:
         self.process_id, self.processes, self.attempt = process_id, processes, attempt
-        self._on_lost, self._on_told = on_lost, on_told
+        self._job, self._on_lost, self._on_told = list(job), on_lost, on_told
         self._links: dict[int, Link] = {}
         self._reports: dict[str, dict[int, Any]] = {}
         self._announced: dict[str, Any] = {}
@@ -53,19 +59,18 @@ class Peers:
     def connect(self, address: str, port: int, timeout: float) -> None:
         """Listen (process 0) or connect, then wait until every host is here.
 
-        Raises PeerAbsent naming the processes that did not come.
+        Raises PeerAbsent naming the processes that did not come, AddressError if it cannot listen.
         """
         if self.processes == 1:
             return
         deadline = time.monotonic() + timeout
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
         if self.process_id == 0:
-            self._listener = socket.create_server((address, port), family=family, backlog=1024)
+            self._listener = listen(address, port)
             threading.Thread(target=self._serve, name="peers-hub", daemon=True).start()
         else:
             link = Link(dial(address, port, deadline))
+            link.send({"hello": self.process_id, "attempt": self.attempt, "job": self._job})
             self._links[0] = link
-            link.send({"hello": self.process_id, "attempt": self.attempt})
             threading.Thread(target=self._listen, args=(link,), name="peers", daemon=True).start()
         threading.Thread(target=self._beat, name="peers-beat", daemon=True).start()
         with self._changed:
@@ -137,66 +142,80 @@ class Peers:
             while True:
                 for key, _ in selector.select():
                     if key.data is None:
-                        sock, _ = self._listener.accept()
-                        selector.register(sock, selectors.EVENT_READ, Link(sock))
+                        with contextlib.suppress(OSError):  # it is gone already
+                            sock, _ = self._listener.accept()
+                            selector.register(sock, selectors.EVENT_READ, Link(sock))
                     elif not self._heard(key.data):
                         selector.unregister(key.fileobj)
 
     def _heard(self, link: Link) -> bool:
-        """Act on what came over a host's connection; return False when it is over."""
+        """Act on what came over a connection; return False when it is over."""
         messages = link.receive()
-        for message in messages or ():
-            if "hello" in message:
-                if message.get("attempt") != self.attempt:
-                    messages = None  # a host left over from an earlier attempt
-                    break
-                self._joined(link, int(message["hello"]))
-            elif "report" in message:
-                self._reported(link.peer, message["report"], message["value"])
-            elif "tell" in message:
-                self._broadcast(message, but=link.peer)
-                self._on_told(message["tell"], link.peer)
-            elif "bye" in message:
-                with self._changed:
-                    link.left = True
-                    self._changed.notify_all()
-        if messages is not None:
-            return True
+        with contextlib.suppress(*_NONSENSE):
+            if messages is not None and all(self._understood(link, message) for message in messages):
+                return True
         link.sock.close()
         if link.peer >= 0 and not link.left and not self._closing:
             self._broadcast({"lost": link.peer}, but=link.peer)
             self._on_lost(link.peer)
         return False
 
-    def _joined(self, link: Link, peer: int) -> None:
+    def _understood(self, link: Link, message: dict[str, Any]) -> bool:
+        """Act on one message; return False for a hello from none of this job's hosts."""
+        if link.peer < 0:
+            return "hello" not in message or self._joined(link, message)
+        if "report" in message:
+            self._reported(link.peer, message["report"], message["value"])
+        elif "tell" in message:
+            self._broadcast({"tell": message["tell"], "by": link.peer}, but=link.peer)
+            self._on_told(message["tell"], link.peer)
+        elif "bye" in message:
+            with self._changed:
+                link.left = True
+                self._changed.notify_all()
+        return True
+
+    def _joined(self, link: Link, hello: dict[str, Any]) -> bool:
+        """Take a host in, unless its hello is not one of this job and this attempt."""
+        peer = hello["hello"]
+        if type(peer) is not int or not 0 < peer < self.processes or peer in self._links:
+            return False
+        if hello.get("attempt") != self.attempt or hello.get("job") != self._job:
+            return False
         link.peer = peer
         with self._changed:
             self._links[peer] = link
             complete = len(self._links) == self.processes - 1
         if complete:
             self._broadcast({"ready": True})
-            with self._changed:
-                self._ready = True
-                self._changed.notify_all()
+            self._all_here()
+        return True
 
     def _listen(self, link: Link) -> None:
-        """Host thread: read what the hub says until it ends."""
-        while (messages := link.receive()) is not None:
-            for message in messages:
-                if "announce" in message:
-                    self._store(message["announce"], message["value"])
-                elif "lost" in message:
-                    self._on_lost(message["lost"])
-                elif "tell" in message:
-                    self._on_told(message["tell"], message["by"])
-                elif "bye" in message:
-                    self._closing = True
-                elif "ready" in message:
-                    with self._changed:
-                        self._ready = True
-                        self._changed.notify_all()
+        """Host thread: read what the hub says until it ends, or says what no hub says."""
+        with contextlib.suppress(*_NONSENSE):
+            while (messages := link.receive()) is not None:
+                for message in messages:
+                    self._obey(message)
         if not self._closing:
             self._on_lost(0)
+
+    def _obey(self, message: dict[str, Any]) -> None:
+        if "announce" in message:
+            self._store(message["announce"], message["value"])
+        elif "lost" in message:
+            self._on_lost(message["lost"])
+        elif "tell" in message:
+            self._on_told(message["tell"], message["by"])
+        elif "bye" in message:
+            self._closing = True
+        elif "ready" in message:
+            self._all_here()
+
+    def _all_here(self) -> None:
+        with self._changed:
+            self._ready = True
+            self._changed.notify_all()
 
     def _beat(self) -> None:
         """Beat thread: show that this host lives, and notice those that fell silent."""
@@ -206,7 +225,7 @@ class Peers:
             self._broadcast(me)
             now = time.monotonic()
             if now - woke > 2 * BEAT_SECONDS:  # it was this host that stood still, so it has not listened
-                for link in self._links.values():
+                for link in list(self._links.values()):
                     link.heard = now
             woke = now
             for peer, link in list(self._links.items()):

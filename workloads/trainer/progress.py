@@ -1,9 +1,12 @@
 """What becomes of a finished step's numbers: metrics.jsonl, events, a log line, and the hosts' flags."""
 
+# mypy: disallow-untyped-calls=False
+
 import dataclasses
 import math
 import os
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -29,6 +32,7 @@ class Pending:
     step: int
     out: Any
     dispatched: float
+    ended: "Future[float]"
 
 
 class Progress:
@@ -41,14 +45,23 @@ class Progress:
         self._peak = metrics.peak_flops(dict(os.environ))
         self._finished_at = 0.0
         self._steps = 0
+        self._watcher = ThreadPoolExecutor(1, "step-end")
         self.loss = math.nan
+
+    def began(self, step: int, out: Any, dispatched: float) -> Pending:
+        """Watch a step that was just dispatched; `dispatched` is the time before that.
+
+        Its end is seen on a thread: dispatching a step may block until the one before it has ended, or
+        longer, and a time taken by the caller after that would give the one's seconds to the other.
+        """
+        return Pending(step, out, dispatched, self._watcher.submit(_ended, out["loss"]))
 
     def finish(self, pending: Pending) -> Flags:
         """Wait for a step, record it and return its flags. Raises FatalError if the loss is not finite."""
         out = jax.device_get(pending.out)
-        now = time.monotonic()
-        seconds = now - max(self._finished_at, pending.dispatched)
-        self._finished_at = now
+        ended = pending.ended.result()
+        seconds = max(ended - max(self._finished_at, pending.dispatched), 1e-6)
+        self._finished_at = ended
         self.loss = float(out["loss"])
         self._steps += 1
         self._job.stop.arm()
@@ -90,3 +103,9 @@ class Progress:
         if self._steps == 1 or step % every == 0 or step == self._job.config.run.steps:
             mfu = "" if record["mfu"] is None else f"   mfu {record['mfu']:.1%}"
             metrics.say(f"step {step:6d}   loss {self.loss:.4f}   {speed:9,.0f} tok/s   {seconds:7.3f} s{mfu}")
+
+
+def _ended(loss: Any) -> float:
+    """Wait for a number of a step and return when it came; all of a step's come together."""
+    jax.block_until_ready(loss)
+    return time.monotonic()

@@ -46,6 +46,11 @@ class Run:
         """All records of the corpus."""
         return self.corpus.records(self.job.config.model.seq_len)
 
+    @property
+    def step_tokens(self) -> int:
+        """Tokens that a step trains on."""
+        return self.batch * self.job.config.model.seq_len
+
     def blocks(self, ids_B: Any) -> data.Blocks:
         """Read this host's part of a batch and put it on its chips."""
         return data.to_blocks(self.mesh, self.slots, ids_B, self.read, self.job.config.model.seq_len)

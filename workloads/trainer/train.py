@@ -22,22 +22,28 @@ from trainer.step import State
 def train(job: Job, meeting: "Future[Address]") -> ExitCode:
     """Run `job.config` to its end, or to a stop that all hosts agree on; return the exit code."""
     run = set_up(job, meeting)
-    state, start = _first_state(run)
+    state, start, trained = _first_state(run)
+    if start >= job.config.run.steps and job.is_first:
+        asked = f"run.steps={job.config.run.steps}"
+        metrics.say(f"the checkpoint is already at step {start}; {asked} asks for no more")
     train_step = _compiled(
         run, "train", run.programs.train, run.programs.state, run.programs.blocks, run.programs.flags
     )
-    return _loop(run, train_step, state(), start)
+    return _loop(run, train_step, state(), start, trained)
 
 
-def _first_state(run: Run) -> tuple[Any, int]:
-    """Begin to restore the newest whole checkpoint, or make a fresh state; return (wait for it, its step)."""
+def _first_state(run: Run) -> tuple[Any, int, int]:
+    """Begin to restore the newest whole checkpoint, or make a fresh state.
+
+    Returns (wait for it, its step, tokens trained on until then).
+    """
     began, job = time.monotonic(), run.job
     found = run.checkpoints.choose()
     if found is None:
         seed = np.uint32(job.config.run.seed)
         state = run.compiler("init", run.programs.init, seed)[0](seed)
         job.events.write("restore", 0, time.monotonic() - began, source="init", read=False)
-        return lambda: state, 0
+        return lambda: state, 0, 0
     start, notes = found
     _check_notes(run, start, notes)
     finish = run.checkpoints.restore(start, run.mesh, run.programs.state, run.compiler)
@@ -51,16 +57,19 @@ def _first_state(run: Run) -> tuple[Any, int]:
         metrics.say(f"{who}: attempt {job.host.attempt} goes on from step {start} ({how})")
         return state
 
-    return restored, start
+    # Checkpoints of before tokens were noted: all their steps had the batch that they name.
+    noted = start * notes.get("global_batch", run.batch) * notes["model"].get("seq_len", job.config.model.seq_len)
+    return restored, start, notes.get("tokens", noted)
 
 
 def _check_notes(run: Run, start: int, notes: dict[str, Any]) -> None:
     """Refuse a checkpoint of another model; tell of other data."""
     mine = run.checkpoints.notes
-    changed = [key for key, value in mine["model"].items() if notes["model"].get(key) != value]
+    model = notes.get("model", {})
+    changed = [key for key, value in mine["model"].items() if model.get(key) != value]
     changed = [key for key in changed if key not in ("compute_dtype", "remat", "seq_len")]
     if changed:
-        was = ", ".join(f"model.{key} {notes['model'].get(key)} -> {mine['model'][key]}" for key in changed)
+        was = ", ".join(f"model.{key} {model.get(key)} -> {mine['model'][key]}" for key in changed)
         message = f"checkpoint {run.checkpoints.folder / str(start)} is of another model ({was})"
         raise FatalError(Problem(message, "Use another run.output_dir, or the model it was made with"))
     if run.job.is_first and any(notes.get(key) != mine[key] for key in ("data", "seed", "global_batch")):
@@ -74,8 +83,8 @@ def _compiled(run: Run, name: str, program: Any, *arguments: Any) -> Any:
     return compiled
 
 
-def _loop(run: Run, train_step: Any, state: State, at: int) -> ExitCode:
-    """Train from finished step `at`. While a step computes, the one before it is recorded."""
+def _loop(run: Run, train_step: Any, state: State, at: int, trained: int) -> ExitCode:
+    """Train from finished step `at` and `trained` tokens. While a step computes, the one before it is recorded."""
     config = run.job.config
     last, every, eval_every = config.run.steps, config.checkpoint.every, config.run.eval_every
     ids = data.train_ids(config.data.seed, run.batch, run.records - run.held_out, at)
@@ -85,28 +94,28 @@ def _loop(run: Run, train_step: Any, state: State, at: int) -> ExitCode:
     )
     pending: Pending | None = None
     while at < last:
-        at += 1
+        at, trained = at + 1, trained + run.step_tokens
         saving = at % every == 0 or at == last
         evaluating = run.held_out > 0 and eval_every > 0 and at % eval_every == 0 and at < last
         dispatched = time.monotonic()
         state, out = train_step(state, next(batches), _flags(run, saving))
-        flags = Flags()
+        begun, flags = run.progress.began(at, out, dispatched), Flags()
         if pending is not None:
             flags = run.progress.finish(pending)
             checkpoint.warm_up()
-        pending = Pending(at, out, dispatched)
+        pending = begun
         if not (saving or evaluating or flags.stop):
             continue
         now = run.progress.finish(pending)
         pending = None
         stopping = flags.stop or now.stop
         if saving or stopping:
-            _save(run, at, state, now.disk_low, final=stopping or at == last)
+            _save(run, at, state, trained, now.disk_low, final=stopping or at == last)
         if stopping and at < last:
             return _preempted(run, at)
         if evaluating:
             _evaluate(run, evaluate(), state, at)
-    return _finish(run, state, at, _evaluate(run, evaluate(), state, at) if run.held_out else None)
+    return _finish(run, at, trained, _evaluate(run, evaluate(), state, at) if run.held_out else None)
 
 
 def _flags(run: Run, saving: bool) -> jax.Array:
@@ -121,14 +130,14 @@ def _placed_flags(placed: Any, chips: int, stop: bool, disk_low: bool) -> jax.Ar
     return jax.make_array_from_callback((chips, step.FLAGS), placed, lambda _: row)
 
 
-def _save(run: Run, at: int, state: State, disk_low: bool, *, final: bool) -> None:
+def _save(run: Run, at: int, state: State, trained: int, disk_low: bool, *, final: bool) -> None:
     """Save in the background, or for good if it is the last thing this host does. Raises SaveError then."""
     if disk_low:
         free, need = (size / 2**20 for size in run.checkpoints.room(state))
         run.checkpoints.wait()
         run.checkpoints.fail(at, f"no room: {free:.0f} MiB free, {need:.0f} MiB needed")
     else:
-        run.checkpoints.save(at, state)
+        run.checkpoints.save(at, state, tokens=trained)
     failure = run.checkpoints.wait() if final else ""
     if failure:
         where = run.checkpoints.folder
@@ -156,14 +165,14 @@ def _evaluate(run: Run, evaluate: Any, state: State, at: int) -> float | None:
     return loss
 
 
-def _finish(run: Run, state: State, at: int, eval_loss: float | None) -> ExitCode:
+def _finish(run: Run, at: int, trained: int, eval_loss: float | None) -> ExitCode:
     job = run.job
     if job.is_first:
         losses = metrics.losses(job.out / "metrics.jsonl")
         result = {"steps": at, "initial_loss": losses.get(1), "final_loss": losses.get(at)}
         result["eval_loss"] = eval_loss
         result |= {
-            "tokens": at * run.batch * job.config.model.seq_len,
+            "tokens": trained,
             "parameters": metrics.parameters(job.config.model),
         }
         metrics.write_json(job.out / "result.json", result)
