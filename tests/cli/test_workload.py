@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-import threading
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -129,7 +130,7 @@ def test_follow_goes_on_over_a_restart(dev: Xpk) -> None:
 def test_priority_preempts_and_the_preempted_one_comes_back(dev: Xpk) -> None:
     dev("workload", "create", "small", "--num-slices", "2", "--priority", "low", "--command", "sleep 60")
     until(dev, "small", is_running)
-    dev("workload", "create", "urgent", "--num-slices", "1", "--priority", "high", "--command", "sleep 1")
+    dev("workload", "create", "urgent", "--num-slices", "1", "--priority", "high", "--command", "sleep 5")
     queued = until(dev, "small", lambda found: found["phase"] == "Queued")
     assert queued["position"] == 1 and "preempt" in queued["reason"].lower()
     assert "position" in dev("workload", "status", "small").out
@@ -154,13 +155,16 @@ def test_suspend_and_resume(dev: Xpk) -> None:
 
 
 def test_interrupting_create_wait_detaches(dev: Xpk) -> None:
-    timer = threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    outcome = dev("workload", "create", "long", "--command", "sleep 60", "--wait")
-    timer.join()
-    assert outcome.code == 130
-    assert "detached" in outcome.err and "xpk workload wait long --cluster dev" in outcome.err
-    assert dev("workload", "status", "long", "-o", "json").data["phase"] in ("Starting", "Running")
+    create = [sys.executable, "-m", "xpk", "workload", "create", "long", "--command", "sleep 60", "--wait"]
+    with subprocess.Popen(create, stderr=subprocess.PIPE, text=True) as waiting:
+        assert waiting.stderr is not None
+        while "Running" not in waiting.stderr.readline():
+            assert waiting.poll() is None
+        waiting.send_signal(signal.SIGINT)
+        told = waiting.stderr.read()
+    assert waiting.returncode == 130
+    assert "detached" in told and "xpk workload wait long --cluster dev" in told
+    assert dev("workload", "status", "long", "-o", "json").data["phase"] == "Running"
 
 
 def test_the_output_of_an_earlier_run_is_neither_lost_nor_continued_by_accident(dev: Xpk) -> None:

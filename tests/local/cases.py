@@ -175,6 +175,22 @@ def ended(api: LocalApi, name: str) -> str:
     return until(lambda: str(api.get("JobSet", name).get("status", {}).get("terminalState", "")))
 
 
+def ended_in_haste(api: LocalApi, name: str) -> str:
+    """Wait for the end of a JobSet that fails over and over, without the pauses between its attempts."""
+
+    def found() -> str:
+        hurry(api, name)
+        return str(api.get("JobSet", name).get("status", {}).get("terminalState", ""))
+
+    return until(found)
+
+
+def hurry(api: LocalApi, name: str) -> None:
+    """Let the next attempt of a JobSet start now."""
+    if api.get("JobSet", name).get("status", {}).get("shortAttempts"):
+        api.patch("JobSet", name, {"status": {"shortAttempts": None, "nextAttemptAt": None}})
+
+
 def running(api: LocalApi, name: str, hosts: int = 4, attempt: int | None = None) -> list[Obj]:
     """Wait until so many hosts of a JobSet run, and return their pods."""
     selector = {"jobset.sigs.k8s.io/jobset-name": name}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.local.cases import ended, jobset, node, set_up, until
+from tests.local.cases import ended_in_haste, jobset, node, set_up, until
 from tests.local.conformance import CASES
 from xpk.api.base import ObjectApi
 from xpk.local.api import LocalApi
@@ -186,7 +186,7 @@ def test_watch_of_a_whole_run(api: LocalApi) -> None:
 
 def test_events_are_bounded(api: LocalApi) -> None:
     api.create(jobset("a", "exit 1", max_restarts=30, slices=1, hosts=1))
-    assert ended(api, "a") == "Failed"
+    assert ended_in_haste(api, "a") == "Failed"
     events = api.list("Event")
     assert 100 < len(events) <= 200
     assert any(event["reason"] == "ReachedMaxRestarts" for event in events)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.cases import ended, jobset, pid, running, set_up, status, until
+from tests.local.cases import ended, hurry, jobset, pid, running, set_up, status, until
 from xpk.local import process, shim, starter
 from xpk.local.api import LocalApi
 from xpk.local.cluster import create_cluster, delete_cluster, list_clusters, open_cluster
@@ -98,6 +98,7 @@ def test_killing_at_random(api: LocalApi, folder: Path, tmp_path: Path, seed: in
     while time.monotonic() < end:
         time.sleep(chance.random() * 0.2)
         pods = list((folder / process.PODS).glob("*"))
+        hurry(api, "a")
         what = chance.choice(["daemon", "daemon", "host", "supervisor", "all"])
         if what in ("daemon", "all"):
             process.tell(folder / starter.LOCK, signal.SIGKILL)
@@ -170,7 +171,10 @@ def test_workloads_folder_is_kept_by_who_has_no_opinion(api: LocalApi, folder: P
     (folder / starter.INFO).write_text("0.0.1\n/some/where")
     api.create(jobset("b", show, slices=1, hosts=1))
     assert ended(api, "b") == "Completed"
-    assert [[line.text for line in api.logs(pod)] for pod in api.list("Pod")] == [["/some/where"]] * 2
+    api.create(jobset("c", show, slices=1, hosts=1, env=[{"name": "PYTHONPATH", "value": "/mine"}]))
+    assert ended(api, "c") == "Completed"
+    said = [line.text for pod in api.list("Pod") for line in api.logs(pod)]
+    assert said == ["/some/where", "/some/where", "/some/where:/mine"]
 
 
 def test_daemon_ends_when_there_is_nothing_to_do_and_comes_back(api: LocalApi, folder: Path) -> None:

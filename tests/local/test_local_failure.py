@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.local.cases import ended, jobset, pid, running, status, until
+from tests.local.cases import ended, ended_in_haste, hurry, jobset, pid, running, status, until
 from xpk.api.base import Obj
+from xpk.local import process, starter
 from xpk.local.api import LocalApi
 
 FOREVER = "trap 'echo got TERM; exit 143' TERM; echo up; while :; do sleep 0.02; done"
@@ -81,6 +83,56 @@ def test_no_new_host_beside_an_old_one(api: LocalApi, strategy: str) -> None:
     first = min(p["status"]["containerStatuses"][0]["state"]["running"]["startedAt"] for p in again)
     assert len(former) == 4
     assert first > last
+
+
+def test_what_fails_over_and_over_restarts_later_and_later(api: LocalApi, folder: Path) -> None:
+    api.create(jobset("a", "exit 143", slices=1, hosts=1))
+    begin = time.monotonic()
+    until(lambda: status(api, "a").get("restarts") == 1 if "status" in api.get("JobSet", "a") else False)
+    assert time.monotonic() - begin < 2  # the first one is for free
+    until(lambda: status(api, "a").get("restarts") == 3)
+    assert 2 <= time.monotonic() - begin < 6
+    process.tell(folder / starter.LOCK, signal.SIGKILL)  # the pause is not forgotten
+    time.sleep(2.5)
+    assert (status(api, "a")["restarts"], status(api, "a")["shortAttempts"]) == (3, 3)
+    said = [event["message"] for event in api.list("Event") if event["reason"] == "BackOff"]
+    assert said == [
+        f"restart {n} waits for {s} s: the last {n} attempts ended within 5 s each" for n, s in [(2, 2), (3, 4)]
+    ]
+    hurry(api, "a")
+    until(lambda: status(api, "a").get("restarts") == 4)
+
+
+def test_a_child_has_the_grace_period_though_the_shell_dies_at_once(api: LocalApi, tmp_path: Path) -> None:
+    saver = (
+        "import os, signal, sys, time\n"
+        "def save(*_):\n    print('saving', flush=True); time.sleep(1); print('saved', flush=True); sys.exit(143)\n"
+        "signal.signal(signal.SIGTERM, save); print('up', flush=True)\n"
+        "while True: time.sleep(0.02)\n"
+    )
+    (tmp_path / "saver.py").write_text(saver)
+    command = ["bash", "-c", f"python {tmp_path}/saver.py & setsid python {tmp_path}/saver.py & wait; echo end"]
+    api.create(jobset("a", "", command=command, slices=1, hosts=1, grace=20))
+    pod = running(api, "a", 1)[0]
+    until(lambda: len(list(api.logs(pod))) == 2)
+    begin = time.monotonic()
+    api.delete("Pod", pod["metadata"]["name"])
+    running(api, "a", 1, attempt=1)
+    assert 1 <= time.monotonic() - begin < 6
+    former = api.former_pods("default", {})[0]
+    assert [line.text for line in api.logs(former)] == ["up"] * 2 + ["saving"] * 2 + ["saved"] * 2
+    assert former["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 143
+
+
+def test_a_child_that_ignores_the_end_is_killed_after_the_grace_period(api: LocalApi) -> None:
+    command = ["bash", "-c", "(trap '' TERM; echo up; while :; do sleep 0.02; done); echo end"]
+    api.create(jobset("a", "", command=command, slices=1, hosts=1, grace=1))
+    pod = running(api, "a", 1)[0]
+    until(lambda: list(api.logs(pod)))
+    begin = time.monotonic()
+    api.delete("Pod", pod["metadata"]["name"])
+    running(api, "a", 1, attempt=1)
+    assert 1 <= time.monotonic() - begin < 4
 
 
 def test_grace_period_then_kill(api: LocalApi) -> None:
@@ -156,7 +208,7 @@ def test_without_a_failure_policy_any_failure_is_the_end(api: LocalApi) -> None:
 
 def test_logs_of_the_last_five_attempts_are_kept(api: LocalApi) -> None:
     api.create(jobset("a", "exit 1", max_restarts=7, slices=1, hosts=1))
-    assert ended(api, "a") == "Failed"
+    assert ended_in_haste(api, "a") == "Failed"
     former = api.former_pods("default", {})
     attempts = [p["metadata"]["labels"]["jobset.sigs.k8s.io/restart-attempt"] for p in former]
     assert attempts == ["2", "3", "4", "5", "6"]

@@ -7,7 +7,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.local.cases import ended, jobset, pid, running, set_up, status, until
+from tests.local.cases import ended, jobset, node, pid, running, set_up, status, until
 from xpk.api.base import Obj
 from xpk.local.admission import Claim, decide
 from xpk.local.api import LocalApi
@@ -145,6 +145,41 @@ def test_what_never_fits_says_so(api: LocalApi) -> None:
     until(lambda: "node pools" in condition(workload(api, "b"), "QuotaReserved").get("message", ""))
     set_up(api)
     assert ended(api, "b") == "Completed"
+
+
+def test_what_no_longer_fits_gives_its_quota_back(api: LocalApi) -> None:
+    api.create(jobset("a", FOREVER))
+    pods = running(api, "a")
+    set_up(api, slices=1)  # a smaller quota alone stops nothing that runs
+    until(lambda: condition(api.get("ClusterQueue", "cluster-queue"), "Active"))
+    assert {pid(pod) for pod in running(api, "a")} == {pid(pod) for pod in pods}
+    for host in range(2):
+        api.delete("Node", f"c-np-1-{host}")
+    until(lambda: condition(workload(api, "a"), "QuotaReserved")["status"] == "False")
+    reserved, evicted = (condition(workload(api, "a"), kind) for kind in ("QuotaReserved", "Evicted"))
+    assert "request 16 > maximum capacity (8)" in reserved["message"]
+    assert (evicted["reason"], evicted["message"]) == ("QuotaExceeded", reserved["message"])
+    api.create(jobset("b", "true", slices=1))
+    assert ended(api, "b") == "Completed"
+    set_up(api)
+    running(api, "a")
+
+
+def test_lost_nodes_are_waited_for_and_then_given_up(api: LocalApi) -> None:
+    api.create(jobset("a", FOREVER))
+    running(api, "a")
+    api.delete("Node", "c-np-1-1")
+    time.sleep(1)
+    assert condition(workload(api, "a"), "Evicted") == {}
+    api.apply(node(1, 1))
+    running(api, "a", attempt=1)
+    assert condition(workload(api, "a"), "Evicted") == {}
+    api.delete("Node", "c-np-1-1")
+    until(lambda: condition(workload(api, "a"), "QuotaReserved")["status"] == "False")
+    assert condition(workload(api, "a"), "Evicted")["reason"] == "NodeFailures"
+    assert "2 of 1 usable node pools requested" in condition(workload(api, "a"), "QuotaReserved")["message"]
+    api.apply(node(1, 1))
+    running(api, "a")
 
 
 def test_missing_queue_says_so(api: LocalApi) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 
 from tests.local.cases import ended, jobset, running, status, until
@@ -131,6 +132,9 @@ def test_burst_of_lines_is_complete(api: LocalApi) -> None:
 
 def test_time_to_live(api: LocalApi) -> None:
     api.create(jobset("a", "true", ttl=0))
+    assert ended(api, "a") == "Completed"
+    time.sleep(2)
+    assert status(api, "a")["terminalState"] == "Completed"  # whoever waits sees it
     until(lambda: not api.list("JobSet") and not api.list("Pod") and not api.list("Workload"))
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import time
 from pathlib import Path
 
 from xpk.local import process, starter
@@ -12,6 +14,7 @@ from xpk.local.store import FILE, Store
 from xpk.model.errors import NotFoundError, XpkError
 
 _GRACE_SECONDS = 5.0
+_REMOVE_TRIES = 20
 
 
 def create_cluster(folder: Path, *, workloads: str | None = None) -> LocalApi:
@@ -45,9 +48,17 @@ def delete_cluster(folder: Path, *, force: bool = False) -> None:
         open_cluster(folder)
     elif not folder.is_dir():
         raise NotFoundError(f"there is no local cluster '{folder.name}'", hint="xpk cluster list --provider local")
-    starter.stop(folder)
-    process.stop_all(folder, _GRACE_SECONDS)
-    shutil.rmtree(folder)
+    for tries_left in range(_REMOVE_TRIES, 0, -1):
+        try:
+            starter.stop(folder)
+            process.stop_all(folder, _GRACE_SECONDS)
+            shutil.rmtree(folder)
+        except OSError as error:  # somebody else removes it too, or has put something into it
+            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY) or tries_left == 1:
+                raise
+        if not folder.exists():
+            return
+        time.sleep(0.05)
 
 
 def list_clusters(root: Path) -> list[str]:

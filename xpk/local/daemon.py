@@ -42,6 +42,7 @@ class Daemon:
         self._bell = os.open(folder / process.BELL, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(self._bell, warn_on_full_buffer=False)
         self._live: list[Obj] = []  # pods whose hosts have not ended
+        self._pausing = False
         self._hosts: dict[str, Host] = {}
         self._shims: dict[str, subprocess.Popen[bytes]] = {}
         self.stopping = False
@@ -86,6 +87,7 @@ class Daemon:
                 for each in tx.list("JobSet")
                 if pods.is_complete(tx, each, by_jobset.get(uid := each["metadata"]["uid"], []), bound=True)
             }
+            self._pausing = any("nextAttemptAt" in each["status"] for each in tx.list("JobSet"))
             known = {obj["metadata"]["uid"] for kind in ("Pod", "FormerPod") for obj in tx.list(kind)}
         self._hosts = {uid: host for uid, host in hosts.items() if host.state != "ended"}
         self._live = [pod for group in by_jobset.values() for pod in group if not o.has_ended(pod)]
@@ -149,7 +151,7 @@ class Daemon:
                 for pod in self._live:
                     process.kill_strays(self._pod_folder(pod))
                 return
-            if self._live:
+            if self._live or self._pausing:
                 last_active = now
             elif now - last_active > _IDLE_SECONDS:
                 return

@@ -64,9 +64,9 @@ def launch_spec(pod: Obj, addresses: Mapping[str, str], folder: Path, workloads:
     given = {name: _resolve(value, pod, addresses) for name, value in given.items()}
     inherited = {k: v for k, v in os.environ.items() if k in _INHERITED or k.startswith("LC_")}
     interpreter = os.path.dirname(sys.executable)
+    if workloads:  # what is bundled stays in reach, whatever else is to be found
+        given["PYTHONPATH"] = os.pathsep.join(filter(None, (workloads, given.get("PYTHONPATH"))))
     base = {"PATH": f"{interpreter}:{os.environ.get('PATH', os.defpath)}", MARK: str(folder)}
-    if workloads:
-        base["PYTHONPATH"] = workloads
     output = given.get("XPK_OUTPUT_DIR", "")
     if os.path.isabs(output):
         os.makedirs(output, exist_ok=True)

@@ -123,6 +123,8 @@ def _progress(tx: Transaction, job: Obj, pods: list[Obj]) -> None:
     if target or job["spec"].get("suspend"):
         for pod in alive:
             delete_pod(tx, pod, why="the slice failed" if target else "the slice is suspended")
+        if not target:
+            job["status"].pop("startTime", None)
         if target and not alive:
             _end(tx, job, "Failed", target["reason"], target["message"])
         elif not target:

@@ -11,6 +11,9 @@ from xpk.local import objects as o
 from xpk.local.store import Transaction
 
 _RESTARTING = "RestartingJobSet"
+_SHORT_SECONDS = 5.0  # an attempt that lived less calls for a pause, so that a broken one does not spin
+_LONGEST_PAUSE = 60.0
+_TTL_AT_LEAST = 5.0  # whoever waits for the end must get to see it before it is removed
 
 
 def delete_pod(tx: Transaction, pod: Obj, grace: int | None = None, *, why: str = "") -> None:
@@ -144,6 +147,18 @@ def failure(job: Obj) -> Obj:
     return next((c for c in job["status"].get("conditions", ()) if c["type"] in ("FailureTarget", "Failed")), {})
 
 
+def _back_off(tx: Transaction, jobset: Obj, failed: list[Obj]) -> None:
+    """Say when the next attempt may start: at once, but later and later where attempts end early in a row."""
+    status = jobset["status"]
+    lived = max(o.age(job["status"].get("startTime", o.now())) for job in failed)
+    count = status["shortAttempts"] = status.get("shortAttempts", 0) + 1 if lived < _SHORT_SECONDS else 0
+    pause = min(2.0 ** (count - 1), _LONGEST_PAUSE) if count > 1 else 0.0
+    if pause:
+        status["nextAttemptAt"] = o.later(pause)
+        early = f"the last {count} attempts ended within {_SHORT_SECONDS:g} s each"
+        tx.event(jobset, "BackOff", f"restart {status['restarts']} waits for {pause:g} s: {early}", warning=True)
+
+
 def _fail_or_restart(tx: Transaction, jobset: Obj, failed: list[Obj]) -> None:
     status, policy = jobset["status"], jobset["spec"].get("failurePolicy")
     failed = sorted(failed, key=lambda job: str(failure(job)["lastTransitionTime"]))
@@ -162,6 +177,7 @@ def _fail_or_restart(tx: Transaction, jobset: Obj, failed: list[Obj]) -> None:
         status["restartsCountTowardsMax"] += action == "RestartJobSet"
         name = f"FailurePolicy_{rule.get('name', f'failurePolicyRule{index}')}" if rule else "DefaultFailurePolicy"
         o.set_condition(jobset, _RESTARTING, True, name, f"restart {status['restarts']} ({because})")
+        _back_off(tx, jobset, failed)
         tx.put(jobset)
         tx.event(jobset, f"{action}FailurePolicyAction", f"restart {status['restarts']} ({because})", warning=True)
 
@@ -222,6 +238,9 @@ def _create_jobs(tx: Transaction, jobset: Obj) -> None:
     old = [job for job in owned(tx, "Job", jobset) if o.is_terminating(job)]
     if old and jobset["spec"].get("failurePolicy", {}).get("restartStrategy") == "BlockingRecreate":
         return
+    if o.age(jobset["status"].get("nextAttemptAt", o.now())) < 0:
+        return
+    jobset["status"].pop("nextAttemptAt", None)
     for replicated in jobset["spec"]["replicatedJobs"]:
         for index in range(replicated["replicas"]):
             name = f"{jobset['metadata']['name']}-{replicated['name']}-{index}"
@@ -249,7 +268,7 @@ def reconcile(tx: Transaction) -> None:
                     delete_job(tx, job, why="the JobSet has ended")
             ttl = jobset["spec"].get("ttlSecondsAfterFinished")
             ended = o.condition(jobset, status["terminalState"])["lastTransitionTime"]
-            if ttl is not None and o.age(ended) >= ttl:
+            if ttl is not None and o.age(ended) >= max(ttl, _TTL_AT_LEAST):
                 delete_jobset(tx, jobset)
             continue
         attempt = str(status["restarts"])

@@ -14,10 +14,13 @@ _POLL_SECONDS = 0.05
 
 
 def _parsed(raw: Iterator[bytes]) -> Iterator[LogLine]:
-    """Join the parts of long lines of each stream."""
+    """Join the parts of long lines of each stream; skip what a full disk has cut off."""
     parts: dict[bytes, list[bytes]] = {}
     for line in raw:
-        stamp, stream, tag, text = line.rstrip(b"\n").split(b" ", 3)
+        try:
+            stamp, stream, tag, text = line.rstrip(b"\n").split(b" ", 3)
+        except ValueError:
+            continue
         parts.setdefault(stream, []).append(text)
         if tag == b"F":
             whole = b"".join(parts.pop(stream)).decode("utf-8", errors="replace")

@@ -26,6 +26,11 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def later(seconds: float) -> str:
+    """Return the time that it will be, exactly."""
+    return datetime.fromtimestamp(time.time() + seconds, UTC).isoformat()
+
+
 def age(stamp: str) -> float:
     """Return how many seconds ago a time was."""
     return time.time() - datetime.fromisoformat(stamp).timestamp()
@@ -109,6 +114,11 @@ def is_terminating(obj: Obj) -> bool:
 def has_ended(pod: Obj) -> bool:
     """Return whether a pod's host has ended, or will never start."""
     return pod.get("status", {}).get("phase") in ENDED
+
+
+def is_fenced(node: Obj) -> bool:
+    """Return whether a node's taints drive its hosts away."""
+    return any(taint.get("effect") == "NoExecute" for taint in node.get("spec", {}).get("taints", ()))
 
 
 def quantity(text: object) -> float:

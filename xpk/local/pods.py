@@ -31,7 +31,7 @@ class Placement:
 
     def __init__(self, tx: Transaction) -> None:
         nodes = [n for n in tx.list("Node") if o.is_true(n, "Ready") and not n.get("spec", {}).get("unschedulable")]
-        nodes = [n for n in nodes if not _is_fenced(n)]
+        nodes = [n for n in nodes if not o.is_fenced(n)]
         self.nodes = {n["metadata"]["name"]: n for n in sorted(nodes, key=lambda n: _natural(n["metadata"]["name"]))}
         self.free = {
             name: {k: o.quantity(v) for k, v in node.get("status", {}).get("allocatable", {}).items()}
@@ -82,10 +82,6 @@ class Placement:
             self.add(pod, best)
             plan.append((pod, self.nodes[best]))
         return plan
-
-
-def _is_fenced(node: Obj) -> bool:
-    return any(taint.get("effect") == "NoExecute" for taint in node.get("spec", {}).get("taints", ()))
 
 
 def by_jobset(tx: Transaction) -> dict[str, list[Obj]]:
@@ -198,7 +194,7 @@ def observe(tx: Transaction, hosts: Mapping[str, Host]) -> None:
 def _evict(tx: Transaction, pod: Obj, nodes: Mapping[str, Obj]) -> None:
     name = pod["spec"].get("nodeName")
     node = nodes.get(name)
-    if name is None or o.is_true(pod, "DisruptionTarget") or (node and not _is_fenced(node)):
+    if name is None or o.is_true(pod, "DisruptionTarget") or (node and not o.is_fenced(node)):
         return
     reason = "DeletionByTaintManager" if node else "DeletionByPodGC"
     message = f"node {name} has a NoExecute taint" if node else f"node {name} no longer exists"

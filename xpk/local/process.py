@@ -22,6 +22,7 @@ from xpk.local.environment import MARK
 
 BELL = "bell"
 PODS = "pods"
+_STUCK_SECONDS, _GIVE_UP_SECONDS = 2.0, 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,14 +148,22 @@ def kill_strays(folder: Path) -> None:
 def stop_all(cluster: Path, grace: float) -> None:
     """End every host of a cluster, whatever its store says."""
     left = {folder: Host() for folder in (cluster / PODS).glob("*")}
-    deadline = time.monotonic() + grace
+    deadline, late = time.monotonic() + grace, 0.0
     while left := {folder: host for folder in left if (host := observe(folder)).state not in ("absent", "ended")}:
+        late = time.monotonic() - deadline
         for folder, host in left.items():
             if host.state in ("prepared", "lost"):
-                bury(folder, "Stopped", "the cluster was deleted")
-            else:
-                terminate(folder, grace if time.monotonic() < deadline else 0)
+                with contextlib.suppress(OSError):  # no room for its end: it is killed all the same
+                    bury(folder, "Stopped", "the cluster was deleted")
+            elif late < _STUCK_SECONDS:
+                terminate(folder, grace if late < 0 else 0)
+            else:  # stopped, or stuck on a full disk; its host dies with it
+                tell(folder / "lock", signal.SIGKILL)
+        if late > _GIVE_UP_SECONDS:
+            break
         time.sleep(0.02)
+    for folder in left:
+        kill_strays(folder)
 
 
 def sweep(cluster: Path, wanted: set[str]) -> None:

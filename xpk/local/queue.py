@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from xpk.api.base import Obj
 from xpk.local import objects as o
 from xpk.local.admission import Claim, decide
+from xpk.local.room import POOLS, needs_of, never_fits, usable_pools, why_not
 from xpk.local.store import Transaction
 
-POOLS = "node pools"
 _CONTROLLED = 2**31  # priority of what no queue controls: it can't be preempted
+_RECOVERY_SECONDS = 5.0  # how long what lost its node pools keeps its place: they may be replaced
 _DEACTIVATED = "the workload is deactivated"
-
-
-def _needs(jobset: Obj) -> dict[str, int]:
-    total: dict[str, float] = {}
-    for job in jobset["spec"]["replicatedJobs"]:
-        spec = job["template"]["spec"]
-        for name, amount in o.requests(spec["template"]["spec"]).items():
-            total[name] = total.get(name, 0) + amount * job["replicas"] * spec["parallelism"]
-    needs = {name: int(amount) for name, amount in total.items()}
-    if o.TOPOLOGY in jobset["metadata"].get("annotations", {}):
-        needs[POOLS] = sum(job["replicas"] for job in jobset["spec"]["replicatedJobs"])
-    return needs
 
 
 def _create_workload(tx: Transaction, jobset: Obj) -> Obj:
@@ -65,7 +54,7 @@ def _evict(tx: Transaction, workload: Obj, reason: str, message: str) -> None:
     o.set_condition(workload, "Evicted", True, reason, message)
     if reason == "Preempted":
         o.set_condition(workload, "Preempted", True, "InClusterQueue", message)
-    tx.event(workload, "Preempted" if reason == "Preempted" else "EvictedDueToDeactivated", message)
+    tx.event(workload, "Preempted" if reason == "Preempted" else f"EvictedDueTo{reason}", message)
 
 
 def _sync(tx: Transaction, jobset: Obj, workload: Obj, alive: bool) -> None:
@@ -139,9 +128,11 @@ def _refuse(tx: Transaction, workload: Obj, message: str, reason: str = "Pending
         tx.event(workload, reason, message, warning=True)
 
 
-def _usable(node: Obj, labels: Mapping[str, str]) -> bool:
-    has = node["metadata"].get("labels", {})
-    return o.is_true(node, "Ready") and not node.get("spec", {}).get("unschedulable") and labels.items() <= has.items()
+def _is_stalled(workload: Obj, reason: str) -> bool:
+    """Return whether what no longer fits has stopped running; what runs may run on, as in Kueue."""
+    ready = o.condition(workload, "PodsReady")
+    lost = ready.get("status") == "False"
+    return lost and (reason != "NodeFailures" or o.age(ready["lastTransitionTime"]) >= _RECOVERY_SECONDS)
 
 
 def _schedule(tx: Transaction, queue: Obj, mine: dict[str, tuple[Obj, Obj]], others: list[Claim]) -> None:
@@ -149,17 +140,21 @@ def _schedule(tx: Transaction, queue: Obj, mine: dict[str, tuple[Obj, Obj]], oth
     groups = queue["spec"].get("resourceGroups", [])
     flavor: Obj = groups[0]["flavors"][0] if groups else {"name": "", "resources": []}
     nominal = {r["name"]: int(o.quantity(r["nominalQuota"])) for r in flavor["resources"]}
-    found = tx.get("ResourceFlavor", "", flavor["name"])
-    labels = found["spec"].get("nodeLabels", {}) if found else {}
-    nodes = [node for node in tx.list("Node") if found and _usable(node, labels)]
-    pools = {o.label(node, "cloud.google.com/gke-nodepool") for node in nodes}
+    pools = usable_pools(tx, flavor["name"])
     held, waiting = [], []
     for uid, (jobset, workload) in mine.items():
-        claim = Claim(uid, workload["spec"]["priority"], _needs(jobset))
+        claim = Claim(uid, workload["spec"]["priority"], needs_of(jobset))
+        reason, message = never_fits(workload, jobset, nominal, pools, flavor["name"])
         if o.is_true(workload, "QuotaReserved") and not o.is_true(workload, "Evicted"):
             held.append(claim)
+            if reason and _is_stalled(workload, reason):
+                _evict(tx, workload, reason, message)
+                _sync(tx, jobset, workload, alive=True)
         elif not o.is_true(workload, "QuotaReserved") and workload["spec"].get("active", True):
-            waiting.append(claim)
+            if reason:
+                _refuse(tx, workload, message)
+            else:
+                waiting.append(claim)
     leaving = [claim for claim in others if claim.priority < _CONTROLLED]
     held += [claim for claim in others if claim.priority == _CONTROLLED]
     policy = queue["spec"].get("preemption", {}).get("withinClusterQueue", "Never")
@@ -175,34 +170,8 @@ def _schedule(tx: Transaction, queue: Obj, mine: dict[str, tuple[Obj, Obj]], oth
         _sync(tx, jobset, workload, alive=True)
     needs = {claim.uid: claim.needs for claim in waiting}
     for uid, lacking in decision.lacking.items():
-        message = _why_not(mine[uid][1], needs[uid], lacking, nominal, flavor["name"], len(pools))
+        message = why_not(mine[uid][1], needs[uid], lacking, nominal, flavor["name"], len(pools))
         _refuse(tx, mine[uid][1], message)
-
-
-def _why_not(
-    workload: Obj,
-    needs: Mapping[str, int],
-    lacking: Mapping[str, int],
-    nominal: Mapping[str, int],
-    flavor: str,
-    pools: int,
-) -> str:
-    """Say in Kueue's words why a workload waits."""
-    who = f"couldn't assign flavors to pod set {workload['spec']['podSets'][0]['name']}: "
-    for name, amount in needs.items():
-        if name == POOLS:
-            continue
-        if name not in nominal:
-            return f"{who}resource {name} unavailable in ClusterQueue"
-        if amount > nominal[name]:
-            return (
-                f"{who}insufficient quota for {name} in flavor {flavor}, "
-                f"request {amount} > maximum capacity ({nominal[name]})"
-            )
-        if lacking[name] > 0:
-            return f"{who}insufficient unused quota for {name} in flavor {flavor}, {lacking[name]} more needed"
-    wanted = f"{needs.get(POOLS, 0)} of {pools} usable node pools requested"
-    return f"{who}insufficient free node pools in flavor {flavor}, {wanted}, {lacking.get(POOLS, 0)} more needed"
 
 
 def _status(queue: Obj, workloads: Sequence[Obj], nominal: Sequence[Obj]) -> None:

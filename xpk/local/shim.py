@@ -16,11 +16,12 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 _PDEATHSIG, _CHILD_SUBREAPER = 1, 36
 _LONGEST = 16 * 1024
 _DRAIN_SECONDS = 2.0
+_POLL_SECONDS = 0.2
 _LOCK_TRIES = 20
 _prctl = ctypes.CDLL(None).prctl
 
@@ -39,18 +40,40 @@ def write(folder: str, name: str, content: object) -> None:
     os.replace(f"{path}.new", path)
 
 
+def insist(folder: str, action: Callable[[], object]) -> None:
+    """Do what needs room on the disk however long that takes; give up only once the folder is gone."""
+    while os.path.isdir(folder):
+        with contextlib.suppress(OSError):
+            action()
+            return
+        time.sleep(_POLL_SECONDS)
+    raise FileNotFoundError(folder)
+
+
 class Log:
-    """Copies the host's output, line by line, into one file with times."""
+    """Copies the host's output, line by line, into one file with times. A full disk costs lines, never the host."""
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._rest: dict[bytes, bytes] = {b"stdout": b"", b"stderr": b""}
+        self._dropped = 0
+
+    def _put(self, data: bytes) -> int:
+        """Write lines; return how many did not get there whole."""
+        with contextlib.suppress(OSError):
+            while data:
+                data = data[os.write(self._file, data) :]
+        return data.count(b"\n")
 
     def _write(self, stream: bytes, lines: Iterable[tuple[bytes, bytes]]) -> None:
-        head = b"%s %s " % (stamp().encode(), stream)
-        data = b"".join(head + tag + b" " + line + b"\n" for tag, line in lines)
-        while data:
-            data = data[os.write(self._file, data) :]
+        now = stamp().encode()
+        data = b"".join(b"%s %s %s %s\n" % (now, stream, tag, line) for tag, line in lines)
+        if self._dropped and data:  # what was written last may lack its end: begin on a fresh line
+            if self._put(b"\n%s stderr F xpk: %d lines were dropped, the disk was full\n" % (now, self._dropped)):
+                self._dropped += data.count(b"\n")
+                return
+            self._dropped = 0
+        self._dropped += self._put(data)
 
     def add(self, stream: bytes, data: bytes) -> None:
         """Take what was read; an unfinished line waits for its end unless it is long."""
@@ -86,7 +109,7 @@ def _become_host(spec: dict[str, object], out: int, err: int, report: int, paren
     _prctl(_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(137)
-    for number in (signal.SIGPIPE, signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD):
+    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -103,16 +126,20 @@ def _become_host(spec: dict[str, object], out: int, err: int, report: int, paren
         os._exit(code)
 
 
-def _spawn(spec: dict[str, object]) -> tuple[int, dict[int, bytes], str]:
-    """Start the host; return its pid, its outputs and why it could not start, if so."""
-    out, err, report = os.pipe(), os.pipe(), os.pipe()
+def _spawn(spec: dict[str, object], record: Callable[[int], None]) -> tuple[int, dict[int, bytes], str]:
+    """Start the host once its pid is recorded; return that, its outputs and why it could not start, if so."""
+    out, err, report, gate = os.pipe(), os.pipe(), os.pipe(), os.pipe()
     parent, pid = os.getpid(), os.fork()
     if not pid:
         try:
-            _become_host(spec, out[1], err[1], report[1], parent)
+            os.close(gate[1])
+            if os.read(gate[0], 1):
+                _become_host(spec, out[1], err[1], report[1], parent)
         finally:
             os._exit(128)
-    for end in (out[1], err[1], report[1]):
+    record(pid)
+    os.write(gate[1], b"!")
+    for end in (out[1], err[1], report[1], *gate):
         os.close(end)
     with contextlib.suppress(OSError):  # both sides set it, so neither has to wait for the other
         os.setpgid(pid, pid)
@@ -120,14 +147,17 @@ def _spawn(spec: dict[str, object]) -> tuple[int, dict[int, bytes], str]:
     return pid, {out[0]: b"stdout", err[0]: b"stderr"}, problem
 
 
+def _children() -> set[int]:
+    with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
+        return {int(pid) for pid in file.read().split()}
+
+
 def _kill_rest(group: int) -> None:
     """Kill what the host left behind: its group, and orphans that were given to us."""
     with contextlib.suppress(OSError):
         os.killpg(group, signal.SIGKILL)
     while True:
-        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
-            orphans = [int(pid) for pid in file.read().split()]
-        for pid in orphans:
+        for pid in _children():
             os.kill(pid, signal.SIGKILL)
         try:
             os.waitpid(-1, 0)
@@ -142,23 +172,34 @@ class Supervisor:
         self._pid, self._outputs, self._log, self._wake = pid, outputs, log, wake
         self.asked: list[int] = []
         self.status: int | None = None
+        self._passed, self._told = set[int](), set[int]()
 
     def deliver(self) -> None:
         """Pass signals on to the host's group."""
         while self.asked:
             number = self.asked.pop(0)
+            self._passed.add(number)
             with contextlib.suppress(OSError):
                 os.killpg(self._pid, signal.SIGKILL if number == signal.SIGUSR1 else number)
 
-    def reap(self) -> None:
-        """Collect children that have ended; adopted ones too."""
+    def reap(self) -> bool:
+        """Collect children that have ended, adopted ones too; return whether any are left."""
         with contextlib.suppress(ChildProcessError):
-            while self.status is None:
+            while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if not pid:
-                    return
+                    return True
                 if pid == self._pid:
                     self.status = os.waitstatus_to_exitcode(status)
+        return False
+
+    def _tell_adopted(self) -> None:
+        """Pass SIGTERM, once, to orphans that had left the host's group."""
+        for pid in _children() - self._told:
+            self._told.add(pid)
+            with contextlib.suppress(OSError):
+                if os.getpgid(pid) != self._pid:
+                    os.kill(pid, signal.SIGTERM)
 
     def copy(self, timeout: float | None) -> bool:
         """Copy output until none is ready; return whether any was."""
@@ -181,6 +222,11 @@ class Supervisor:
             self.reap()
             if self.status is None:
                 self.copy(None)
+        # SIGTERM ends a shell at once, but what it ran may be saving: that has the grace period, too.
+        while signal.SIGTERM in self._passed and signal.SIGUSR1 not in self._passed and self.reap():
+            self._tell_adopted()
+            self.copy(_POLL_SECONDS)
+            self.deliver()
         _kill_rest(self._pid)
         deadline = time.monotonic() + _DRAIN_SECONDS
         while self._outputs and time.monotonic() < deadline and self.copy(0.1):
@@ -200,7 +246,7 @@ def _lock(folder: str) -> bool:
     else:
         return False
     os.truncate(fd, 0)
-    os.write(fd, str(os.getpid()).encode())
+    insist(folder, lambda: os.write(fd, str(os.getpid()).encode()))
     return not any(os.path.exists(os.path.join(folder, name)) for name in ("start.json", "exit.json"))
 
 
@@ -220,20 +266,23 @@ def main(folder: str) -> int:
         spec = json.load(file)
     log = Log(os.path.join(folder, "log"))
     started = stamp()
-    write(folder, "start.json", {"startedAt": started})  # from here on, a host may have run
-    pid, outputs, problem = _spawn(spec)
-    write(folder, "start.json", {"startedAt": started, "pid": pid})
+
+    def record(pid: int) -> None:  # from here on, a host may have run
+        insist(folder, lambda: write(folder, "start.json", {"startedAt": started, "pid": pid}))
+
+    pid, outputs, problem = _spawn(spec, record)
     ring(str(spec["bell"]))
     supervisor = Supervisor(pid, outputs, log, wake)
     supervisor.asked = early
     code = supervisor.run()
-    end: dict[str, object] = {"exitCode": code if code >= 0 else 128 - code, "startedAt": started}
+    end: dict[str, object] = {"exitCode": code if code >= 0 else 128 - code}
+    end |= {"startedAt": started, "finishedAt": stamp()}
     if code < 0:
         end["signal"] = -code
     if problem:
         log.say(problem)
         end |= {"reason": "StartError", "message": problem}
-    write(folder, "exit.json", {**end, "finishedAt": stamp()})
+    insist(folder, lambda: write(folder, "exit.json", end))
     ring(str(spec["bell"]))
     return 0
 

@@ -38,6 +38,10 @@ def explained(folder: Path) -> Iterator[None]:
                 f"the store of cluster '{folder.name}' is locked by another process",
                 hint=f"try again; `fuser {folder / FILE}` shows who holds it",
             ) from error
+        if "full" in text:
+            raise XpkError(
+                f"cannot write to the store of cluster '{folder.name}': {text}", hint=f"free space in '{folder}'"
+            ) from error
         if isinstance(error, sqlite3.OperationalError) and "malformed" not in text:
             raise XpkError(
                 f"cannot use the store in '{folder}': {text}",

@@ -1,0 +1,89 @@
+"""Whether a workload fits at all: into the quota of its queue, and onto the node pools that are usable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from xpk.api.base import Obj
+from xpk.local import objects as o
+from xpk.local.store import Transaction
+
+POOLS = "node pools"
+Pools = Mapping[str, Sequence[Obj]]
+
+
+def needs_of(jobset: Obj) -> dict[str, int]:
+    """Return what all hosts of a JobSet ask for, and how many node pools."""
+    total: dict[str, float] = {}
+    for job in jobset["spec"]["replicatedJobs"]:
+        spec = job["template"]["spec"]
+        for name, amount in o.requests(spec["template"]["spec"]).items():
+            total[name] = total.get(name, 0) + amount * job["replicas"] * spec["parallelism"]
+    needs = {name: int(amount) for name, amount in total.items()}
+    if o.TOPOLOGY in jobset["metadata"].get("annotations", {}):
+        needs[POOLS] = sum(job["replicas"] for job in jobset["spec"]["replicatedJobs"])
+    return needs
+
+
+def usable_pools(tx: Transaction, flavor: str) -> dict[str, list[Obj]]:
+    """Return the nodes of a flavor that hosts may be put on, by node pool."""
+    found, pools = tx.get("ResourceFlavor", "", flavor), dict[str, list[Obj]]()
+    labels = found["spec"].get("nodeLabels", {}).items() if found else ()
+    for node in tx.list("Node") if found else ():
+        closed = node.get("spec", {}).get("unschedulable") or o.is_fenced(node) or not o.is_true(node, "Ready")
+        if not closed and labels <= node["metadata"].get("labels", {}).items():
+            pools.setdefault(o.label(node, "cloud.google.com/gke-nodepool"), []).append(node)
+    return pools
+
+
+def _hosts(node: Obj, wanted: Mapping[str, float]) -> int:
+    """Return how many hosts that want so much an empty node has room for."""
+    have = node.get("status", {}).get("allocatable", {})
+    return int(min((o.quantity(have.get(name, 0)) // amount for name, amount in wanted.items() if amount), default=999))
+
+
+def fitting_pools(pools: Pools, jobset: Obj) -> int:
+    """Return how many node pools, were they empty, could take a slice of a JobSet."""
+    if o.TOPOLOGY not in jobset["metadata"].get("annotations", {}):
+        return len(pools)
+    slices = [job["template"]["spec"] for job in jobset["spec"]["replicatedJobs"]]
+    return sum(
+        any(sum(_hosts(n, o.requests(s["template"]["spec"])) for n in nodes) >= s["parallelism"] for s in slices)
+        for nodes in pools.values()
+    )
+
+
+def never_fits(workload: Obj, jobset: Obj, nominal: Mapping[str, int], pools: Pools, flavor: str) -> tuple[str, str]:
+    """Return a reason and Kueue's words if a workload would not even fit into the empty cluster, else nothing."""
+    needs, room = needs_of(jobset), fitting_pools(pools, jobset)
+    lacking = {**dict.fromkeys(needs, 0), POOLS: needs.get(POOLS, 0) - room}
+    over = any(amount > nominal.get(name, 0) for name, amount in needs.items() if name != POOLS)
+    if not over and lacking[POOLS] <= 0:
+        return "", ""
+    return "QuotaExceeded" if over else "NodeFailures", why_not(workload, needs, lacking, nominal, flavor, room)
+
+
+def why_not(
+    workload: Obj,
+    needs: Mapping[str, int],
+    lacking: Mapping[str, int],
+    nominal: Mapping[str, int],
+    flavor: str,
+    pools: int,
+) -> str:
+    """Say in Kueue's words why a workload waits."""
+    who = f"couldn't assign flavors to pod set {workload['spec']['podSets'][0]['name']}: "
+    for name, amount in needs.items():
+        if name == POOLS:
+            continue
+        if name not in nominal:
+            return f"{who}resource {name} unavailable in ClusterQueue"
+        if amount > nominal[name]:
+            return (
+                f"{who}insufficient quota for {name} in flavor {flavor}, "
+                f"request {amount} > maximum capacity ({nominal[name]})"
+            )
+        if lacking[name] > 0:
+            return f"{who}insufficient unused quota for {name} in flavor {flavor}, {lacking[name]} more needed"
+    wanted = f"{needs.get(POOLS, 0)} of {pools} usable node pools requested"
+    return f"{who}insufficient free node pools in flavor {flavor}, {wanted}, {lacking.get(POOLS, 0)} more needed"
