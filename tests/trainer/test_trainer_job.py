@@ -116,3 +116,16 @@ def test_a_full_disk_costs_checkpoints_but_neither_hangs_nor_loses_the_run(tmp_p
     assert [event["step"] for event in failed] == [4, 8]
     assert "the state of step 8 is not saved" in job.logs() and "File too large" in job.logs()
     assert not [path for path in (tmp_path / "checkpoints").iterdir() if path.name.isdigit()]
+
+
+def test_a_restart_finds_its_programs_compiled(tmp_path: Path) -> None:
+    for attempt, cached in enumerate((False, True)):
+        settings = [f"run.steps={2 + attempt}", "data.max_bytes=50000", f"run.output_dir={tmp_path}", "optim.warmup=1"]
+        ran = run_alone(*arguments(settings), JAX_NUM_CPU_DEVICES="1", XPK_RESTART_ATTEMPT=str(attempt))
+        assert ran.returncode == 0, ran.stderr
+        lines = (tmp_path / "events" / "s0-h0.jsonl").read_text().splitlines()
+        found = [
+            event for event in map(json.loads, lines) if event["event"] == "compile" and event["attempt"] == attempt
+        ]
+        # The learning rate's schedule is part of the step and knows the number of steps; evaluation is the same.
+        assert {event["cached"] for event in found if event["program"] == "evaluate"} == {cached}
