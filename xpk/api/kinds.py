@@ -57,8 +57,3 @@ INSTALLED_KINDS = {
     )
 }
 EVERY_KIND = KINDS | INSTALLED_KINDS
-
-
-def kind_of(obj: dict[str, object]) -> Kind:
-    """Return the kind of an object. Raises KeyError for one that we do not handle."""
-    return KINDS[str(obj.get("kind"))]

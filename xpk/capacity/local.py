@@ -15,8 +15,9 @@ from typing import Any
 import platformdirs
 
 from xpk.api.base import Obj, ObjectApi
+from xpk.capacity.nodes import difference, holders, live_workloads, pool_index, pool_of, slice_info
 from xpk.capacity.plan import Plan, Step
-from xpk.capacity.provider import ClusterInfo, SliceInfo
+from xpk.capacity.provider import ClusterInfo
 from xpk.local.cluster import create_cluster, delete_cluster, list_clusters, open_cluster
 from xpk.model import names
 from xpk.model.accelerators import NODEPOOL_LABEL, find_shape
@@ -25,7 +26,6 @@ from xpk.model.specs import ClusterSpec, Target
 from xpk.render import render_queues
 from xpk.render.resources import workloads_dir
 
-TYPE_LABEL = "xpk.dev/accelerator-type"
 # Every host has a loopback address of its own, so that two workloads can listen on one port. A cluster begins
 # at a block of 254 that its folder's name is hashed to: whoever else emulates clusters on this machine, under
 # whatever state folder, is very likely elsewhere. 127.0 to 127.15 are left to others.
@@ -58,7 +58,7 @@ class LocalProvider:
             return Plan(summary, self._build_steps(spec), alone)
         if (have.shape, have.num_slices) != (spec.shape, spec.num_slices):
             raise ConflictError(
-                f"cluster '{spec.name}' exists with another shape: {_difference(have, spec)}",
+                f"cluster '{spec.name}' exists with another shape: {difference(have, spec)}",
                 hint=f"`xpk cluster resize {spec.name} --num-slices {spec.num_slices}` changes its slices"
                 if have.shape == spec.shape
                 else f"choose another name, or `xpk cluster delete {spec.name}` first",
@@ -94,7 +94,7 @@ class LocalProvider:
         if name not in self.names():
             raise NotFoundError(f"there is no cluster '{name}'", hint="`xpk cluster list` shows those there are")
         if not force:
-            running = [obj["metadata"]["name"] for obj in self.connect(name).list("JobSet", None) if _live(obj)]
+            running = live_workloads(self.connect(name), name)
             if running:
                 raise ConflictError(
                     f"workloads are on cluster '{name}': {', '.join(running)}",
@@ -120,17 +120,9 @@ class LocalProvider:
         api = self.connect(name)
         pools: dict[str, list[Obj]] = defaultdict(list)
         for node in api.list("Node"):
-            pools[node["metadata"]["labels"][NODEPOOL_LABEL]].append(node)
-        holders = {
-            pod["spec"].get("nodeName"): pod["metadata"]["labels"].get(names.WORKLOAD_LABEL)
-            for pod in api.list("Pod", None)
-            if pod["status"]["phase"] in ("Pending", "Running")
-        }
-        spec = self._spec(name)
-        slices = tuple(
-            _slice_info(pool, nodes, holders)
-            for pool, nodes in sorted(pools.items(), key=lambda item: int(item[0].rsplit("-", 1)[1]))
-        )
+            pools[pool_of(node)].append(node)
+        held, spec = holders(api), self._spec(name)
+        slices = tuple(slice_info(pool, pools[pool], len(pools[pool]), held) for pool in sorted(pools, key=pool_index))
         return ClusterInfo(
             name=name,
             provider=self.name,
@@ -243,15 +235,6 @@ def _summary(spec: ClusterSpec) -> str:
     )
 
 
-def _difference(have: ClusterSpec, want: ClusterSpec) -> str:
-    parts = []
-    if have.shape != want.shape:
-        parts.append(f"type {have.shape.name} (asked for {want.shape.name})")
-    if have.num_slices != want.num_slices:
-        parts.append(f"{have.num_slices} slices (asked for {want.num_slices})")
-    return ", ".join(parts)
-
-
 def _node(spec: ClusterSpec, slice_index: int, host: int, address: str) -> Obj:
     """Return a node as GKE would label it, at its own loopback address."""
     pool = names.node_pool_name(spec.name, slice_index)
@@ -259,7 +242,7 @@ def _node(spec: ClusterSpec, slice_index: int, host: int, address: str) -> Obj:
     labels = {
         NODEPOOL_LABEL: pool,
         "kubernetes.io/hostname": f"{pool}-{host}",
-        TYPE_LABEL: spec.shape.name,
+        names.TYPE_ANNOTATION: spec.shape.name,
         **spec.shape.node_labels,
     }
     status: dict[str, Any] = {
@@ -285,18 +268,9 @@ def _address(folder: Path, index: int) -> str:
     return f"127.{block // 256}.{block % 256}.{index % _BLOCK_HOSTS + 1}"
 
 
-def _slice_info(pool: str, nodes: list[Obj], holders: dict[str | None, str | None]) -> SliceInfo:
-    hosts = tuple(sorted((node["metadata"]["name"] for node in nodes), key=lambda name: int(name.rsplit("-", 1)[1])))
-    return SliceInfo(node_pool=pool, hosts=hosts, workload=next((holders[h] for h in hosts if h in holders), None))
-
-
 def _created(api: ObjectApi) -> str:
     times = [str(node["metadata"]["creationTimestamp"]) for node in api.list("Node")]
     return min(times, default="")
-
-
-def _live(jobset: Obj) -> bool:
-    return not jobset.get("status", {}).get("terminalState")
 
 
 def _delete_all(api: ObjectApi, kind: str, objects: tuple[str, ...]) -> None:

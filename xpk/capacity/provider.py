@@ -104,6 +104,11 @@ def _plugins() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=_GROUP) if point.name not in _BUILT_IN}
 
 
+def cluster_names(provider: str | None = None) -> list[str]:
+    """Return the clusters there are, of one provider or of all."""
+    return [name for kind in ([provider] if provider else provider_names()) for name in load_provider(kind).names()]
+
+
 def check_free(cluster: str, provider: str) -> None:
     """Raise ConflictError if another provider has a cluster of this name: commands could not tell them apart."""
     for other in provider_names():

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from xpk.capacity.plan import Plan
-from xpk.capacity.provider import ClusterInfo, check_free, load_provider, provider_names, provider_of
+from xpk.capacity.provider import ClusterInfo, check_free, cluster_names, load_provider, provider_names, provider_of
 from xpk.cli.options import name_argument, output_option, provider_option, the_cluster, the_name
 from xpk.cli.output import Console, age, interactive, table
 from xpk.cli.upstream import ClusterCommand
@@ -178,7 +178,7 @@ def delete(
 ) -> None:
     """Remove a cluster with all that is on it, the output of its workloads included."""
     console, chosen = console.choosing(output), the_name("cluster", name, name_flag)
-    if ignore_not_found and chosen not in _names(provider):
+    if ignore_not_found and chosen not in cluster_names(provider):
         console.tell(f"there is no cluster '{chosen}'")
         return
     plan = provider_of(chosen, provider).plan_delete(chosen, force=force)
@@ -187,10 +187,6 @@ def delete(
             raise UsageError(f"delete cluster '{chosen}' and all output on it?", hint="say so with --yes")
         click.confirm(f"Delete cluster '{chosen}' and all output on it?", abort=True, err=True)
     _carry_out(console, plan, dry_run=dry_run)
-
-
-def _names(provider: str | None) -> list[str]:
-    return [name for kind in ([provider] if provider else provider_names()) for name in load_provider(kind).names()]
 
 
 def _carry_out(console: Console, plan: Plan, *, dry_run: bool, then: str = "") -> None:

@@ -74,9 +74,9 @@ def the_cluster(cluster: str | None, provider: str | None = None) -> str:
     """Return the cluster that was named, or the only one there is."""
     if cluster:
         return cluster
-    from xpk.capacity.provider import load_provider, provider_names
+    from xpk.capacity.provider import cluster_names
 
-    known = [name for kind in ([provider] if provider else provider_names()) for name in load_provider(kind).names()]
+    known = cluster_names(provider)
     if len(known) == 1:
         return known[0]
     if not known:
