@@ -13,11 +13,13 @@ ENV PYTHONUNBUFFERED=1 \
 
 WORKDIR /app
 COPY constraints.txt pyproject.toml ./
-# The trainer's dependencies alone, from the one place that names them; the tool itself is not needed here.
-RUN python -c "import tomllib; print('\n'.join(tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['trainer']))" > trainer.txt \
-    && python -m pip install --constraint constraints.txt --requirement trainer.txt pyyaml \
+# The trainer's dependencies, those for buckets and Ray, from the one place that names them; the tool itself is not needed.
+# What a distribution has installed cannot be uninstalled by pip: it stays, and ours is found first.
+RUN python -c "import tomllib; extras = tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']; print('\n'.join(extras['trainer'] + extras['gcs'] + extras['ray']))" > trainer.txt \
+    && python -m pip install --ignore-installed --constraint constraints.txt --requirement trainer.txt pyyaml \
     && if [ -n "${JAX_EXTRA}" ]; then python -m pip install --constraint constraints.txt "jax[${JAX_EXTRA}]"; fi
 COPY workloads/trainer ./trainer
+COPY workloads/xpk_ray ./xpk_ray
 
 # Unprivileged, as the manifest asks.
 RUN useradd --uid 10001 --create-home host 2>/dev/null || adduser -D -u 10001 host

@@ -38,18 +38,26 @@ STEP_SECONDS = 300.0  # most time to wait for steps: compiling, and a busy machi
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Which host is ended, and how."""
+    """Which host is ended, or only its trainer, and how."""
 
     name: str
     words: str
     host: tuple[int, int]
-    number: signal.Signals
+    number: signal.Signals = signal.SIGKILL
+    launcher: str = "plain"
+    trainer_only: bool = False
+
+    def end(self, run: Workload) -> float:
+        """Do it; return when, in Unix seconds."""
+        return run.end_trainer(*self.host) if self.trainer_only else run.end_host(*self.host, self.number)
 
 
 CASES = (
-    Case("kill-host", "SIGKILL, slice 1 host 1", (1, 1), signal.SIGKILL),
-    Case("kill-coordinator", "SIGKILL, slice 0 host 0 (coordinator)", (0, 0), signal.SIGKILL),
+    Case("kill-host", "SIGKILL, slice 1 host 1", (1, 1)),
+    Case("kill-coordinator", "SIGKILL, slice 0 host 0 (coordinator)", (0, 0)),
     Case("term-host", "SIGTERM, slice 1 host 1", (1, 1), signal.SIGTERM),
+    Case("ray-kill-host", "Ray: SIGKILL, slice 1 host 1", (1, 1), launcher="ray"),
+    Case("ray-kill-trainer", "Ray: SIGKILL, trainer of slice 1 host 1", (1, 1), launcher="ray", trainer_only=True),
 )
 
 
@@ -100,11 +108,12 @@ def _measure(lab: Lab, case: Case, repeat: int) -> Measured:
         "checkpoint.every": EVERY,
     }
     trainer = ["--config", "tiny", *(word for key, value in settings.items() for word in ("--set", f"{key}={value}"))]
-    run = lab.create_workload(case.name, num_slices=SLICES, max_restarts=repeat, trainer=trainer)
+    options = ("--launcher", case.launcher)
+    run = lab.create_workload(case.name, num_slices=SLICES, max_restarts=repeat, trainer=trainer, options=options)
     ended: list[float] = []
     for turn in range(repeat):
         run.await_(lambda: _ready(run, len(ended)), STEP_SECONDS)
-        ended.append(run.end_host(*case.host, case.number))
+        ended.append(case.end(run))
         _say(f"  {turn + 1} of {repeat}: {case.words}, after step {run.steps[-1]['step']}")
         run.await_(lambda: _attempt(run) == len(ended), STEP_SECONDS)
     record = read_folder(run.folder)
@@ -157,7 +166,7 @@ def document(measured: Sequence[Measured], today: str) -> dict[str, Any]:
     """Return what is written to the file: every single measurement, and what it was measured on."""
     return {
         "date": today,
-        "machine": _machine(),
+        "machine": machine(),
         "size": {"slices": SLICES, "type": TPU_TYPE, "checkpoint_every_steps": EVERY},
         "cases": {
             one.case.name: {
@@ -179,7 +188,7 @@ def document(measured: Sequence[Measured], today: str) -> dict[str, Any]:
     }
 
 
-def _machine() -> dict[str, Any]:
+def machine() -> dict[str, Any]:
     """Return what the figures depend on, and nothing that tells whose machine it is."""
     return {
         "cores": len(os.sched_getaffinity(0)),

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import json
+import os
 import socket
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+BINARIES = Path(os.environ.get("XPK_E2E_CACHE", Path.home() / ".cache" / "xpk-e2e")) / "bin"
 _TOKEN = "e2e"  # of a server that only this machine can reach, for the length of a test
 _SECONDS = 90.0
 
 
+def missing(*programs: str) -> str:
+    """Return why nothing can be run here, or nothing."""
+    lacking = [name for name in programs if not (BINARIES / name).exists()]
+    return f"no {', '.join(lacking)}: run e2e/environment/up first" if lacking else ""
+
+
 @contextmanager
-def api_server(folder: Path, binaries: Path) -> Iterator[Path]:
-    """Run a server that keeps its state in `folder`; give the kubeconfig that reaches it."""
-    etcd, peer, api = _free_ports(3)
-    (folder / "tokens.csv").write_text(f"{_TOKEN},admin,admin,system:masters\n")
+def api_server(folder: Path, binaries: Path, users: Sequence[str] = ()) -> Iterator[Path]:
+    """Run a server that keeps its state in `folder`; give the kubeconfig that reaches it.
+
+    It has a context for each of `users` too, who may do nothing until they are given a role.
+    """
+    etcd, peer, api = free_ports(3)
+    tokens = [f"{_TOKEN},admin,admin,system:masters", *(f"{_TOKEN}-{user},{user},{user}" for user in users)]
+    (folder / "tokens.csv").write_text("\n".join(tokens) + "\n")
     _make_key(folder / "service-accounts.key")
     programs = [
         [
@@ -41,15 +54,24 @@ def api_server(folder: Path, binaries: Path) -> Iterator[Path]:
             with (folder / f"{Path(argv[0]).name}.log").open("wb") as log:
                 running.append(subprocess.Popen(argv, stdout=log, stderr=log))
         _await_ready(folder, api)
-        yield _kubeconfig(folder, api)
+        yield _kubeconfig(folder, api, users)
     finally:
-        for process in reversed(running):
-            process.terminate()
-        for process in running:
-            process.wait(timeout=30)
+        for process in reversed(running):  # etcd last: kube-apiserver does not end without it
+            end(process)
 
 
-def _free_ports(count: int) -> list[int]:
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a program, by force if it takes long."""
+    process.terminate()
+    try:
+        process.wait(timeout=30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports of this machine that nobody listens on."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [int(each.getsockname()[1]) for each in sockets]
     for each in sockets:
@@ -80,23 +102,20 @@ def _await_ready(folder: Path, port: int) -> None:
             time.sleep(0.3)
 
 
-def _kubeconfig(folder: Path, port: int) -> Path:
+def _kubeconfig(folder: Path, port: int, users: Sequence[str]) -> Path:
     file = folder / "kubeconfig"
-    file.write_text(
-        f"""apiVersion: v1
-kind: Config
-clusters:
-- name: e2e
-  cluster:
-    server: https://127.0.0.1:{port}
-    certificate-authority: {folder / "certificates" / "apiserver.crt"}
-users:
-- name: admin
-  user: {{token: {_TOKEN}}}
-contexts:
-- name: e2e
-  context: {{cluster: e2e, user: admin}}
-current-context: e2e
-"""
-    )
+    tokens = {"admin": _TOKEN, **{user: f"{_TOKEN}-{user}" for user in users}}
+    cluster = {
+        "server": f"https://127.0.0.1:{port}",
+        "certificate-authority": str(folder / "certificates" / "apiserver.crt"),
+    }
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "e2e", "cluster": cluster}],
+        "users": [{"name": user, "user": {"token": token}} for user, token in tokens.items()],
+        "contexts": [{"name": user, "context": {"cluster": "e2e", "user": user}} for user in tokens],
+        "current-context": "admin",
+    }
+    file.write_text(json.dumps(config))  # JSON is YAML
     return file

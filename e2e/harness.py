@@ -1,4 +1,4 @@
-"""What the demo and the benches share: a private place for clusters, the `xpk` command, a run to follow.
+"""What the demo, the drills and the benches share: a private place for clusters, the `xpk` command, a run to follow.
 
 Standard library only. Everything is done by `xpk` commands as a user would type them, and everything that
 is known of a run is read from its own files and from `xpk workload describe`.
@@ -14,12 +14,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 _POLL_SECONDS = 0.2
+_LARGEST = 4 << 20  # bytes of a file that is kept when something fails
 _DESCRIBE_SECONDS = 4.0  # each look costs a process; the machine is busy training
 
 
@@ -37,6 +38,7 @@ class Lab:
     folder: Path
     cluster: str
     say: Callable[[str], None]
+    provider: ClassVar[str] = "local"
 
     def prepare(self) -> None:
         """End what an interrupted drill left behind and begin with an empty folder.
@@ -45,7 +47,7 @@ class Lab:
         """
         marker = self.folder / ".drill"
         if marker.exists():
-            self.xpk("cluster", "delete", self.cluster, "--provider", "local", "--force", "--ignore-not-found")
+            self.xpk("cluster", "delete", self.cluster, "--provider", self.provider, "--force", "--ignore-not-found")
             shutil.rmtree(self.folder)
         elif self.folder.exists() and any(self.folder.iterdir()):
             raise DrillError(f"{self.folder} is not empty and was not made by a drill; choose another folder")
@@ -54,14 +56,27 @@ class Lab:
 
     def create_cluster(self, tpu_type: str, num_slices: int) -> None:
         """Create the cluster of local slices."""
-        wanted = ("--provider", "local", "--tpu-type", tpu_type, "--num-slices", str(num_slices))
+        wanted = ("--provider", self.provider, "--tpu-type", tpu_type, "--num-slices", str(num_slices))
         self.xpk("cluster", "create", self.cluster, *wanted)
 
-    def create_workload(self, name: str, *, num_slices: int, max_restarts: int, trainer: list[str]) -> Workload:
-        """Start the bundled trainer."""
+    def create_workload(
+        self, name: str, *, num_slices: int, max_restarts: int, trainer: list[str], options: Sequence[str] = ()
+    ) -> Workload:
+        """Start the bundled trainer; what is applied is kept in `manifests`."""
+        self.manifests.mkdir(exist_ok=True)
         size = ("--num-slices", str(num_slices), "--max-restarts", str(max_restarts))
-        self.xpk("workload", "create", name, "--cluster", self.cluster, *size, "--", *trainer)
+        kept = ("--output-manifest-file", str(self.manifests / f"{name}.yaml"))
+        self.xpk("workload", "create", name, "--cluster", self.cluster, *size, *kept, *options, "--", *trainer)
         return Workload(self, name)
+
+    @property
+    def manifests(self) -> Path:
+        """The folder of the manifests of its workloads."""
+        return self.folder / "manifests"
+
+    def kill(self, host: Mapping[str, Any], number: signal.Signals) -> None:
+        """Send a signal to the process of a host that runs. Raises ProcessLookupError if it has ended."""
+        os.kill(int(host["pid"]), number)
 
     def delete_cluster(self) -> None:
         """End everything on the cluster and remove it."""
@@ -77,7 +92,7 @@ class Lab:
         try:
             done = subprocess.run(
                 [_xpk(), *arguments],
-                env=self._environ(),
+                env=self.environ,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE if capture else sys.stderr,
                 text=True,
@@ -90,7 +105,17 @@ class Lab:
             raise DrillError(f"`xpk {shlex.join(arguments)}` ended with exit code {done.returncode}")
         return done.stdout or ""
 
-    def _environ(self) -> dict[str, str]:
+    def collect(self, into: Path) -> None:
+        """Copy into a folder what tells why something failed: manifests, what hosts wrote, the cluster's state."""
+        into.mkdir(parents=True, exist_ok=True)
+        for folder in (self.manifests, self.folder / "state"):
+            if folder.exists():
+                # What hosts write and their logs, not what is large: corpora, checkpoints, stores.
+                shutil.copytree(folder, into / folder.name, dirs_exist_ok=True, ignore=_bulk, symlinks=True)
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """The environment of its commands."""
         ours = {"XPK_STATE_DIR": str(self.folder / "state"), "XPK_CONFIG_DIR": str(self.folder / "config")}
         # A cluster or an output format that the user has chosen for all commands is not meant for these.
         return {key: value for key, value in os.environ.items() if not key.startswith("XPK_")} | ours
@@ -124,19 +149,26 @@ class Workload:
     def host(self, slice_id: int, host: int) -> dict[str, Any]:
         """Return one host's state. Raises DrillError if it is not running."""
         for one in self.describe()["hosts"]:
-            if (one["slice"], one["host"]) == (slice_id, host) and one["pid"]:
+            if (one["slice"], one["host"]) == (slice_id, host) and one["phase"] == "Running":
                 return dict(one)
         raise DrillError(f"slice {slice_id} host {host} is not running")
 
     def end_host(self, slice_id: int, host: int, number: signal.Signals = signal.SIGKILL) -> float:
         """Send a signal to a host's process; return when, in Unix seconds."""
-        pid = int(self.host(slice_id, host)["pid"])
+        running = self.host(slice_id, host)
         at = time.time()
         try:
-            os.kill(pid, number)
+            self.lab.kill(running, number)
         except ProcessLookupError:
             raise DrillError(f"slice {slice_id} host {host} ended before it was ended") from None
         return at
+
+    def end_trainer(self, slice_id: int, host: int) -> float:
+        """Kill the process that trains on a host, from beside it; return when, in Unix seconds."""
+        started = [e for e in self.events("start") if (e["slice"], e["host"]) == (slice_id, host)]
+        program = f"import os, time; print(time.time()); os.kill({started[-1]['pid']}, 9)"
+        where = ("--cluster", self.lab.cluster, "--slice", str(slice_id), "--host", str(host))
+        return float(self.lab.xpk("workload", "exec", self.name, *where, "--", "python", "-c", program, capture=True))
 
     def read(self) -> int:
         """Read what metrics.jsonl has gained; return how many lines."""
@@ -161,10 +193,29 @@ class Workload:
                 newest = max(newest, line.get("step") or 0)
         return newest
 
+    @property
+    def losses(self) -> dict[int, str]:
+        """Every step's loss as it counts, in hexadecimal."""
+        return {line["step"]: line["loss_hex"] for line in self.steps}
+
+    @property
+    def lost_steps(self) -> int:
+        """How many steps were finished twice."""
+        return len(self.steps) - len({line["step"] for line in self.steps})
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """Return all hosts' events of a name."""
+        return [event for event in self._events() if event.get("event") == name]
+
+    def wait(self, timeout: float) -> None:
+        """Wait for the end and read what is left. Raises DrillError unless it succeeds in time."""
+        self.lab.xpk("workload", "wait", self.name, "--cluster", self.lab.cluster, "--timeout", f"{timeout:.0f}")
+        self.read()
+
     def follow(self, until: Callable[[], bool], timeout: float) -> Iterator[dict[str, Any] | None]:
         """Read on until `until()`; yield at each turn, now and then with a fresh description.
 
-        Raises DrillError when the workload fails meanwhile, or after `timeout` seconds.
+        Raises DrillError when the workload ends meanwhile, or after `timeout` seconds.
         """
         deadline = time.monotonic() + timeout
         while True:
@@ -176,8 +227,9 @@ class Workload:
             description = None
             if time.monotonic() - self._looked > _DESCRIBE_SECONDS:
                 description, self._looked = self.describe(), time.monotonic()
-                if description["phase"] == "Failed":
-                    raise DrillError(f"'{self.name}' failed: {description['reason']}")
+                ended = description["phase"] in ("Failed", "Succeeded")
+                if ended and not self.read() and not until():
+                    raise DrillError(f"'{self.name}' has ended: {description['phase']}, {description['reason']}")
             yield description
             time.sleep(_POLL_SECONDS)
 
@@ -189,6 +241,23 @@ class Workload:
     def _events(self) -> Iterator[dict[str, Any]]:
         for path in sorted((self.folder / "events").glob("*.jsonl")):
             yield from filter(None, map(_object, path.read_bytes().splitlines()))
+
+
+def _bulk(folder: str, entries: list[str]) -> set[str]:
+    """Return what `Lab.collect` leaves out: all but readable files of moderate size."""
+    return {
+        entry
+        for entry in entries
+        if entry in ("checkpoints", "compile-cache", "data", "kubeconfig")
+        or not (Path(folder, entry).is_dir() or (Path(folder, entry).is_file() and _size(folder, entry) < _LARGEST))
+    }
+
+
+def _size(folder: str, entry: str) -> int:
+    try:
+        return Path(folder, entry).stat().st_size
+    except OSError:  # it has gone meanwhile
+        return _LARGEST
 
 
 def _object(line: bytes) -> dict[str, Any] | None:

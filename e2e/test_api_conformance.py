@@ -1,33 +1,49 @@
-"""The cases that the embedded API passes, on a real API server."""
+"""The cases that the embedded API passes, on a real API server; what it says of our manifests; what it is asked."""
 
 from __future__ import annotations
 
-import os
+import json
 import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
-from e2e.api_server import api_server
+from e2e.api_server import BINARIES, api_server, missing
+from e2e.counting import Counter, counting
 from tests.local.conformance import CASES
 from xpk.api.base import Obj, ObjectApi
+from xpk.model import names
+from xpk.model.accelerators import NODEPOOL_LABEL, find_shape
 from xpk.model.errors import MissingToolError
+from xpk.model.specs import ClusterSpec, Target, WorkloadSpec
+from xpk.render import render_queues, render_workload, to_yaml
 
-BINARIES = Path(os.environ.get("XPK_E2E_CACHE", Path.home() / ".cache" / "xpk-e2e")) / "bin"
 TOOLS = Path(__file__).parent / "environment" / "tools"
-pytestmark = pytest.mark.skipif(
-    not (BINARIES / "kube-apiserver").exists(), reason="no kube-apiserver: run e2e/environment/up first"
-)
+GOLDEN = Path(__file__).parents[1] / "tests" / "render" / "golden"
+SHAPE = find_shape("v5litepod-8")
+MANY = 500
+pytestmark = pytest.mark.skipif(bool(why := missing("kube-apiserver", "etcd")), reason=why)
 
 
 @pytest.fixture(scope="module")
 def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A server with Kueue's CRDs, but without JobSet's."""
     with api_server(tmp_path_factory.mktemp("server"), BINARIES) as made:
-        _kubectl(made, "apply", "--server-side", *(part for file in _crds() for part in ("-f", str(file))))
-        _kubectl(made, "wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+        _install(made, _crds("kueue", "*queues.yaml"))
+        yield made
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A server with all CRDs of JobSet and Kueue."""
+    with api_server(tmp_path_factory.mktemp("whole"), BINARIES) as made:
+        _install(made, [*_crds("kueue", "*.yaml"), *_crds("jobset", "*.yaml")])
         yield made
 
 
@@ -54,15 +70,133 @@ def test_a_kind_that_is_not_installed_names_its_controller(api: ObjectApi) -> No
         api.create(jobset)
 
 
-def _crds() -> list[Path]:
+def _objects(file: Path) -> list[Obj]:
+    return list(yaml.safe_load_all(file.read_text(encoding="utf-8")))
+
+
+# kind's own configuration is read by kind alone, which knows no server.
+FOR_SERVERS = [file for file in sorted(GOLDEN.glob("*.yaml")) if "kind.x-k8s.io" not in _objects(file)[0]["apiVersion"]]
+
+
+@pytest.mark.parametrize("file", FOR_SERVERS, ids=lambda file: str(file.stem))
+def test_golden_manifests_hold_no_field_that_the_controllers_do_not_know(whole: Path, file: Path) -> None:
+    objects = _objects(file)
+    for namespace in {obj["metadata"].get("namespace", "default") for obj in objects} - {"default"}:
+        _kubectl(whole, "create", "namespace", namespace)
+    _dry_run(whole, objects)
+
+
+POD = "spec.replicatedJobs[0].template.spec.template.spec"
+
+
+@pytest.mark.parametrize("path", ["spec.failurePolicy.restart", "metadata.label", f"{POD}.x", f"{POD}.containers[0].x"])
+def test_a_field_that_nobody_knows_would_be_noticed(whole: Path, path: str) -> None:
+    (jobset,) = _objects(GOLDEN / "kind-command.yaml")
+    place: Any = jobset
+    *parents, last = path.replace("[0]", ".0").split(".")
+    for key in parents:
+        place = place[int(key) if key.isdigit() else key]
+    place[last] = "x"
+    with pytest.raises(subprocess.CalledProcessError) as raised:
+        _dry_run(whole, [jobset])
+    assert f'strict decoding error: unknown field "{path}"' in raised.value.stderr
+
+
+@pytest.fixture(scope="module")
+def asked(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Counter]:
+    """What a cluster with a queue, two slices and two workloads is asked. xpk takes it for one that kind made."""
+    from xpk.api.kubernetes import KubernetesApi
+
+    state = tmp_path_factory.mktemp("state")
+    direct = KubernetesApi(kubeconfig=whole)
+    for obj in [*render_queues(ClusterSpec(name="bare", shape=SHAPE, num_slices=2)), *map(_node, range(2))]:
+        direct.create(obj)
+    _create_workloads(direct, range(2))
+    with counting(whole, state / "kind" / "bare") as counter, pytest.MonkeyPatch.context() as environ:
+        environ.setenv("XPK_STATE_DIR", str(state))
+        yield counter
+
+
+def test_a_list_makes_as_many_requests_for_many_as_for_few(whole: Path, asked: Counter) -> None:
+    from xpk.api.kubernetes import KubernetesApi
+
+    assert len(json.loads(_xpk("workload", "list", "-o", "json"))) == 2
+    few = sorted(asked.taken())
+    _create_workloads(KubernetesApi(kubeconfig=whole), range(2, MANY))
+    listed = json.loads(_xpk("workload", "list", "-o", "json"))
+    assert [each["phase"] for each in listed] == ["Queued"] * MANY
+    assert max(each["position"] for each in listed) == MANY
+    assert sorted(asked.taken()) == few
+    assert len(few) <= 4, "one for each kind that tells of workloads"
+
+
+def test_a_create_makes_six_requests_at_most(asked: Counter) -> None:
+    asked.taken()
+    _xpk("workload", "create", "new", "--cluster", "bare", "--command", "true")
+    requests = asked.taken()
+    assert len(requests) <= 6, requests
+    assert [each.partition(" ")[0] for each in requests].count("POST") == 1
+
+
+def _xpk(*arguments: str) -> str:
+    argv = [sys.executable, "-m", "xpk", *arguments]
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+
+
+def _node(index: int) -> Obj:
+    pool = names.node_pool_name("bare", index)
+    labels = {NODEPOOL_LABEL: pool, names.TYPE_ANNOTATION: SHAPE.name, **SHAPE.node_labels}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": pool, "labels": labels}, "status": {}}
+
+
+def _create_workloads(api: ObjectApi, numbers: range) -> None:
+    """Create JobSets with what Kueue would make of them, and a pod of each."""
+    target = Target(emulated=True, sets_slice_environment=True, output_root="/output")
+
+    def create(number: int) -> None:
+        spec = WorkloadSpec(
+            name=f"w{number}", shape=SHAPE, num_slices=1, command=("true",), target=target, image="none", user="ada"
+        )
+        (jobset,) = render_workload(spec)
+        made = api.create(jobset)
+        owner = {"apiVersion": made["apiVersion"], "kind": "JobSet", "name": spec.name, "uid": made["metadata"]["uid"]}
+        template = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+        api.create(
+            {
+                "apiVersion": "kueue.x-k8s.io/v1beta2",
+                "kind": "Workload",
+                "metadata": {"name": f"jobset-{spec.name}", "namespace": "default", "ownerReferences": [owner]},
+                "spec": {
+                    "queueName": spec.queue,
+                    "priority": 500,
+                    "podSets": [{"name": "slice-job", "count": SHAPE.hosts, "template": template}],
+                },
+            }
+        )
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(create, numbers))
+
+
+def _dry_run(kubeconfig: Path, objects: list[Obj]) -> None:
+    """Let the server judge objects, by every field; it stores nothing."""
+    _kubectl(kubeconfig, "create", "--dry-run=server", "--validate=strict", "-f", "-", given=to_yaml(objects))
+
+
+def _install(kubeconfig: Path, files: list[Path]) -> None:
+    _kubectl(kubeconfig, "apply", "--server-side", *(part for file in files for part in ("-f", str(file))))
+    _kubectl(kubeconfig, "wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+
+
+def _crds(controller: str, pattern: str) -> list[Path]:
+    """Return the CRDs of a controller, from the module that the environment builds it from."""
     module = subprocess.run(
-        ["go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/kueue"],
-        cwd=TOOLS / "kueue", capture_output=True, text=True, check=True,
+        ["go", "mod", "download", "-json", f"sigs.k8s.io/{controller}"],
+        cwd=TOOLS / controller, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    return sorted((Path(module.stdout.strip()) / "config" / "components" / "crd" / "bases").glob("*queues.yaml"))
+    return sorted((Path(json.loads(module.stdout)["Dir"]) / "config" / "components" / "crd" / "bases").glob(pattern))
 
 
-def _kubectl(kubeconfig: Path, *arguments: str) -> None:
-    subprocess.run(
-        [str(BINARIES / "kubectl"), f"--kubeconfig={kubeconfig}", *arguments], check=True, capture_output=True
-    )
+def _kubectl(kubeconfig: Path, *arguments: str, given: str = "") -> None:
+    argv = [str(BINARIES / "kubectl"), f"--kubeconfig={kubeconfig}", *arguments]
+    subprocess.run(argv, input=given, text=True, check=True, capture_output=True)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,6 +20,7 @@ TRAINER = [
     "--set", "data.global_batch=16", "--set", "model.seq_len=64", "--set", "model.layers=1",
 ]  # fmt: skip
 SECONDS = 240.0
+LAUNCHERS = ("plain", "ray")
 
 
 def say(text: str) -> None:
@@ -41,23 +40,20 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 def start(lab: Lab, name: str, *, max_restarts: int = 2, options: tuple[str, ...] = ()) -> Workload:
     """Start the run that all drills share, under a name."""
-    size = ("--num-slices", "2", "--max-restarts", str(max_restarts))
-    lab.xpk("workload", "create", name, "--cluster", lab.cluster, *size, *options, "--", *TRAINER)
-    return Workload(lab, name)
+    return lab.create_workload(name, num_slices=2, max_restarts=max_restarts, trainer=TRAINER, options=options)
 
 
-def finish(lab: Lab, run: Workload) -> dict[int, str]:
-    """Wait for the end and return every step's loss as it counts, in hexadecimal; then clean up."""
-    lab.xpk("workload", "wait", run.name, "--cluster", lab.cluster, "--timeout", str(SECONDS))
-    run.read()
-    return {line["step"]: line["loss_hex"] for line in run.steps}
+def finish(run: Workload) -> dict[int, str]:
+    """Wait for the end and return every step's loss as it counts, in hexadecimal."""
+    run.wait(SECONDS)
+    return run.losses
 
 
 @pytest.fixture(scope="module")
 def undisturbed(lab: Lab) -> dict[int, str]:
     """The losses of a run that nothing happens to."""
     run = start(lab, "calm")
-    losses = finish(lab, run)
+    losses = finish(run)
     assert sorted(losses) == list(range(1, STEPS + 1))
     assert run.describe()["restarts"] == 0
     return losses
@@ -68,48 +64,53 @@ def until_step(run: Workload, step: int) -> None:
     run.await_(lambda: any(line["step"] >= step for line in run.steps) and run.saved() >= INTERVAL, SECONDS)
 
 
-def lost_steps(run: Workload) -> int:
-    """Return how many steps were finished twice."""
-    return len(run.steps) - len({line["step"] for line in run.steps})
-
-
-def events(run: Workload, name: str) -> list[dict[str, Any]]:
-    """Return all hosts' events of a name."""
-    lines = [line for file in (run.folder / "events").glob("*.jsonl") for line in file.read_text().splitlines()]
-    return [event for event in map(json.loads, lines) if event["event"] == name]
-
-
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 @pytest.mark.parametrize(("slice_id", "host"), [(1, 1), (0, 0)], ids=["a-host", "the-coordinator"])
-def test_sigkill(lab: Lab, undisturbed: dict[int, str], slice_id: int, host: int) -> None:
-    run = start(lab, f"kill-s{slice_id}h{host}")
+def test_sigkill(lab: Lab, undisturbed: dict[int, str], slice_id: int, host: int, launcher: str) -> None:
+    run = start(lab, f"kill-{launcher}-s{slice_id}h{host}", options=("--launcher", launcher))
     until_step(run, INTERVAL + 3)
     run.end_host(slice_id, host)
-    assert finish(lab, run) == undisturbed
+    assert finish(run) == undisturbed
     described = run.describe()
     assert described["restarts"] == described["restarts_counted"] == 1
-    assert 0 < lost_steps(run) <= INTERVAL
-    assert {event["read"] for event in events(run, "restore") if event["slice"] == 1} == {False}
+    assert run.lost_steps <= INTERVAL
+    assert {event["read"] for event in run.events("restore") if event["slice"] == 1} == {False}
 
 
-def test_sigterm_saves_and_is_not_counted(lab: Lab, undisturbed: dict[int, str]) -> None:
-    run = start(lab, "term", max_restarts=0)
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_sigterm_saves_and_is_not_counted(lab: Lab, undisturbed: dict[int, str], launcher: str) -> None:
+    run = start(lab, f"term-{launcher}", max_restarts=0, options=("--launcher", launcher))
     until_step(run, INTERVAL + 3)
     run.end_host(1, 0, signal.SIGTERM)
-    assert finish(lab, run) == undisturbed
+    assert finish(run) == undisturbed
     described = run.describe()
     assert (described["restarts"], described["restarts_counted"]) == (1, 0)
-    assert lost_steps(run) == 0
-    assert len({event["step"] for event in events(run, "preempt")}) == 1
+    assert run.lost_steps == 0
+    assert len({event["step"] for event in run.events("preempt")}) == 1
+
+
+@pytest.mark.parametrize("slice_id", [0, 1])
+def test_a_trainer_under_ray_is_replaced_without_a_restart(
+    lab: Lab, undisturbed: dict[int, str], slice_id: int
+) -> None:
+    run = start(lab, f"replaced-{slice_id}", options=("--launcher", "ray"))
+    until_step(run, INTERVAL + 3)
+    before = {host["pid"] for host in run.describe()["hosts"]}
+    run.end_trainer(slice_id, 0)
+    run.await_(lambda: bool(run.steps[-1]["attempt"] == 1), SECONDS)
+    assert {host["pid"] for host in run.describe()["hosts"]} == before
+    assert finish(run) == undisturbed
+    assert run.describe()["restarts"] == 0 and run.lost_steps <= INTERVAL
 
 
 def test_a_save_cut_in_half(lab: Lab, undisturbed: dict[int, str]) -> None:
     run = start(lab, "half-saved")
     deadline = time.monotonic() + SECONDS
-    while not any(event["step"] == 2 * INTERVAL for event in events(run, "save_begin")):
+    while not any(event["step"] == 2 * INTERVAL for event in run.events("save_begin")):
         assert time.monotonic() < deadline
     run.end_host(0, 0)
-    assert finish(lab, run) == undisturbed
-    assert lost_steps(run) <= INTERVAL + 1
+    assert finish(run) == undisturbed
+    assert run.lost_steps <= INTERVAL + 1
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(lab: Lab, undisturbed: dict[int, str]) -> None:
@@ -123,8 +124,8 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(lab: Lab, undi
     largest = max((file for file in newest.rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
     os.truncate(largest, largest.stat().st_size // 2)
     lab.xpk("workload", "resume", run.name, "--cluster", lab.cluster)
-    assert finish(lab, run) == undisturbed
-    skipped = events(run, "restore_skipped")
+    assert finish(run) == undisturbed
+    skipped = run.events("restore_skipped")
     assert {event["step"] for event in skipped} == {int(newest.name)} and all(event["reason"] for event in skipped)
 
 
@@ -149,9 +150,9 @@ def test_the_whole_machine_dies(lab: Lab, undisturbed: dict[int, str]) -> None:
     assert len(victims) >= 9  # four hosts, four supervisors, the daemon
     for pid in victims:
         os.kill(pid, signal.SIGKILL)
-    assert finish(lab, run) == undisturbed
+    assert finish(run) == undisturbed
     assert run.describe()["restarts"] == 1
-    assert lost_steps(run) <= INTERVAL
+    assert run.lost_steps <= INTERVAL
 
 
 def test_the_control_plane_dies_and_the_run_does_not_notice(lab: Lab, undisturbed: dict[int, str]) -> None:
@@ -161,8 +162,8 @@ def test_the_control_plane_dies_and_the_run_does_not_notice(lab: Lab, undisturbe
     (daemon,) = {int((lab.folder / "state" / "clusters" / lab.cluster / "daemon.lock").read_text())}
     os.kill(daemon, signal.SIGKILL)
     assert {host["pid"] for host in run.describe()["hosts"]} == before
-    assert finish(lab, run) == undisturbed
-    assert run.describe()["restarts"] == 0 and lost_steps(run) == 0
+    assert finish(run) == undisturbed
+    assert run.describe()["restarts"] == 0 and run.lost_steps == 0
 
 
 def test_preempted_by_a_higher_priority_and_resumed(lab: Lab, undisturbed: dict[int, str]) -> None:
@@ -173,7 +174,7 @@ def test_preempted_by_a_higher_priority_and_resumed(lab: Lab, undisturbed: dict[
         "--command", "sleep 2",
     )  # fmt: skip
     lab.xpk("workload", "wait", "urgent", "--cluster", lab.cluster, "--timeout", str(SECONDS))
-    assert finish(lab, run) == undisturbed
+    assert finish(run) == undisturbed
     assert run.describe()["restarts"] == 0
-    assert events(run, "preempt")
-    assert lost_steps(run) == 0
+    assert run.events("preempt")
+    assert run.lost_steps == 0

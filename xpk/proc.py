@@ -6,6 +6,7 @@ import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from xpk.model.errors import MissingToolError
@@ -35,8 +36,8 @@ class Result:
 class Runner(Protocol):
     """Something that runs programs."""
 
-    def run(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Result:
-        """Run a program to its end. Raises MissingToolError if there is none."""
+    def run(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, folder: Path | None = None) -> Result:
+        """Run a program to its end, in a `folder` or where we are. Raises MissingToolError if there is none."""
         ...
 
     def attach(self, argv: Sequence[str]) -> int:
@@ -47,10 +48,10 @@ class Runner(Protocol):
 class LocalRunner:
     """Runs programs on this machine."""
 
-    def run(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Result:
+    def run(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, folder: Path | None = None) -> Result:
         """See `Runner.run`."""
         try:
-            done = subprocess.run(list(argv), env=env, capture_output=True, text=True, check=False)
+            done = subprocess.run(list(argv), env=env, cwd=folder, capture_output=True, text=True, check=False)
         except FileNotFoundError as error:
             raise MissingToolError(f"there is no program '{argv[0]}'", hint="install it, or add it to PATH") from error
         return Result(tuple(argv), done.returncode, done.stdout, done.stderr)

@@ -6,13 +6,15 @@ import copy
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
-from xpk.api.base import Applied, Change, LogLine, Obj, Objs
+from xpk.api.base import Applied, Change, Connection, LogLine, Obj, Objs, is_selected
 from xpk.api.kinds import EVERY_KIND
 from xpk.model.errors import ConflictError, MissingToolError, NotFoundError
 from xpk.proc import Result
 
+_CREATED = "2026-01-31T12:00:00Z"
 Answer = Result | str | int | Callable[[tuple[str, ...]], "Result | str | int"]
 
 
@@ -30,7 +32,7 @@ class FakeRunner:
         self.calls: list[tuple[str, ...]] = []
         self.environments: list[Mapping[str, str] | None] = []
 
-    def run(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Result:
+    def run(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, folder: Path | None = None) -> Result:
         """See `Runner.run`."""
         command = tuple(argv)
         if command[0] in self.missing:
@@ -94,7 +96,14 @@ class FakeApi:
         self._note("get", kind, name)
         return copy.deepcopy(self._find(kind, name, namespace))
 
-    def list(self, kind: str, namespace: str | None = "default", selector: Mapping[str, str] | None = None) -> Objs:
+    def list(
+        self,
+        kind: str,
+        namespace: str | None = "default",
+        selector: Mapping[str, str] | None = None,
+        *,
+        fields: Mapping[str, str] | None = None,
+    ) -> Objs:
         """See `ObjectApi.list`."""
         self._note("list", kind, "")
         return [
@@ -102,7 +111,7 @@ class FakeApi:
             for (of_kind, where, _), obj in sorted(self.objects.items(), key=lambda item: item[0])
             if of_kind == kind
             and (namespace is None or where in (namespace, ""))
-            and (selector or {}).items() <= obj["metadata"].get("labels", {}).items()
+            and is_selected(obj, selector, fields)
         ]
 
     def patch(self, kind: str, name: str, patch: Obj, namespace: str = "default") -> Obj:
@@ -139,6 +148,10 @@ class FakeApi:
         self._note("exec", "Pod", pod["metadata"]["name"])
         return 0
 
+    def connect(self, pod: Obj, port: int) -> Connection:
+        """See `ObjectApi.connect`. Nobody listens in pods here."""
+        raise ConflictError(f"nobody listens on port {port} of pod '{pod['metadata']['name']}'")
+
     def former_pods(self, namespace: str, selector: Mapping[str, str]) -> Objs:
         """See `ObjectApi.former_pods`."""
         return []
@@ -153,8 +166,9 @@ class FakeApi:
             raise NotFoundError(f"there is no {kind} '{name}'") from None
 
     def _store(self, obj: Obj) -> Obj:
-        kept = copy.deepcopy(obj)
-        kept["metadata"]["resourceVersion"] = str(next(self._versions))
+        kept, version = copy.deepcopy(obj), str(next(self._versions))
+        kept["metadata"] = {"uid": f"uid-{version}", "creationTimestamp": _CREATED, **kept["metadata"]}
+        kept["metadata"]["resourceVersion"] = version
         self.objects[_key_of(kept)] = kept
         if self._react:
             self._react(kept["kind"], kept)

@@ -3,7 +3,7 @@
 
 debian_packages() {
   local missing=() program
-  for program in dockerd iptables debootstrap jq curl gcc; do
+  for program in dockerd docker iptables debootstrap jq curl gcc; do
     command -v "$program" > /dev/null || missing+=("$program")
   done
   [ -e /bin/busybox ] || missing+=(busybox)
@@ -11,8 +11,10 @@ debian_packages() {
   [ "$(id -u)" = 0 ] || fail "these are not installed: ${missing[*]}" "run this as root, or install them first"
   say "installing Debian packages for ${missing[*]}"
   apt-get update -qq
+  local client=() # newer releases package it apart from the engine
+  apt-cache show docker-cli > /dev/null 2>&1 && client=(docker-cli)
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-    docker.io iptables debootstrap jq curl ca-certificates busybox-static gcc libc6-dev > /dev/null
+    docker.io "${client[@]}" iptables debootstrap jq curl ca-certificates busybox-static gcc libc6-dev > /dev/null
 }
 
 docker_engine() {
@@ -31,11 +33,25 @@ docker_engine() {
   fail "the Docker engine does not come up" "see $CACHE/dockerd.log"
 }
 
+go_toolchain() { # Go itself, where there is none or an older one: the module proxy serves it too
+  local at=golang.org/toolchain@v0.0.1-go$GO.linux-amd64 zip=$CACHE/go.zip proxy=${GOPROXY:-https://proxy.golang.org} have
+  export GOTOOLCHAIN=local
+  have=$(go env GOVERSION 2> /dev/null || true)
+  [ "$(printf '%s\n' "go$GO" "$have" | sort -V | head -n 1)" = "go$GO" ] && return
+  say "downloading Go $GO"
+  curl --silent --show-error --fail --location --output "$zip" "${proxy%%[,|]*}/golang.org/toolchain/@v/${at#*@}.zip"
+  echo "$GO_SHA256  $zip" | sha256sum --check --quiet || fail "Go's archive is not the one that is pinned" "rm $zip"
+  python3 -m zipfile -e "$zip" "$CACHE"
+  rm "$zip"
+  chmod -R +x "$CACHE/$at/bin" "$CACHE/$at/pkg/tool"
+  ln -sf "$CACHE/$at/bin/go" "$BIN/go"
+}
+
 go_programs() { # build the programs of each of these modules, unless its go.sum is the one they were built from
   local module
   for module in "$@"; do
     cmp --silent "$HERE/tools/$module/go.sum" "$CACHE/$module.built" && programs_are_there "$module" && continue
-    command -v go > /dev/null || fail "Go is not installed" "install Go 1.25 or newer: https://go.dev/dl"
+    go_toolchain
     say "go build: $module"
     go_build "$module"
     cp "$HERE/tools/$module/go.sum" "$CACHE/$module.built"

@@ -72,7 +72,8 @@ class Machine:
         """Return a cluster's objects."""
         return self.clusters[name]
 
-    def _connect(self, kubeconfig: Path) -> ObjectApi:
+    def _connect(self, kubeconfig: Path | None) -> ObjectApi:
+        assert kubeconfig
         return self.clusters[kubeconfig.read_text()]
 
     def _create(self, argv: tuple[str, ...]) -> Result | str:

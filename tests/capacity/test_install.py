@@ -67,6 +67,7 @@ def test_kueue_is_set_up_for_jobsets_alone_and_pinned() -> None:
     read = yaml.safe_load(by_kind["ConfigMap"]["data"]["controller_manager_config.yaml"])
     assert read["integrations"]["frameworks"] == ["jobset.x-k8s.io/jobset"]
     assert read["featureGates"] == {"FailureRecoveryPolicy": True}
+    assert read["leaderElection"]["leaderElect"] is False, "a busy machine must not end it"
     assert [hook["name"] for hook in by_kind["MutatingWebhookConfiguration"]["webhooks"]] == ["mjobset", "mworkload"]
     pod = by_kind["Deployment"]["spec"]["template"]["spec"]
     assert pod["nodeSelector"] == {install.CONTROL_PLANE: ""}

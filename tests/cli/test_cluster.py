@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Xpk
+from xpk.capacity.local import LocalProvider
 
 CREATE = ("cluster", "create", "dev", "--tpu-type", "v5litepod-8", "--num-slices", "2")
 
@@ -93,7 +94,7 @@ def test_slices_in_use_do_not_go_unless_forced(dev: Xpk) -> None:
         (("create", "dev", "--tpu-type", "v5litepod-8", "--num-slices", "256"), 2, "at most 255 slices"),
         (("create", "dev", "--tpu-type", "v5p-12288"), 2, "of 254 hosts"),
         (("create", "dev", "--tpu-type", "v5litepod-8", "--provider", "moon"), 2, "unknown provider 'moon'"),
-        (("create", "dev", "--tpu-type", "v5litepod-8", "--spot", "--zone=us-x"), 2, "--zone is not supported"),
+        (("create", "dev", "--tpu-type", "v5litepod-8", "--spot", "--zone=us-x"), 2, "'us-x' is not a zone"),
         (("describe", "nope"), 3, "there is no cluster 'nope'"),
         (("delete", "nope", "--yes"), 3, "there is no cluster 'nope'"),
         (("resize", "nope", "--num-slices", "2"), 3, "there is no cluster 'nope'"),
@@ -110,6 +111,23 @@ def test_bad_input_is_one_line_with_a_hint_and_creates_nothing(
 
 def test_deleting_what_is_not_there_can_be_fine(xpk: Xpk) -> None:
     assert xpk("cluster", "delete", "nope", "--ignore-not-found").code == 0
+
+
+def test_health_of_slices_and_its_exit_code(dev: Xpk, state: Path) -> None:
+    outcome = dev("cluster", "health", "dev", "-o", "json")
+    assert outcome.code == 0 and [each["state"] for each in outcome.data] == ["Ready", "Ready"]
+    assert "dev-np-1  v5litepod-8  2/2    8/8    Ready" in dev("cluster", "health", "dev").out
+    api = LocalProvider(state).connect("dev")
+    api.delete("Node", "dev-np-1-0")
+    outcome = dev("cluster", "health", "dev")
+    assert outcome.code == 1 and "1 of 2 slices take no workloads: dev-np-1" in outcome.err
+    assert "dev-np-1  -     Missing" in outcome.out and "  next: " in outcome.err
+
+
+def test_hosts_that_are_processes_need_no_images(dev: Xpk) -> None:
+    outcome = dev("cluster", "cache-image", "dev", "--image", "trainer:1", "-o", "json")
+    assert outcome.code == 0 and outcome.data["images"] == [] and "need no images" in outcome.err
+    assert dev("cluster", "cache-image", "dev").code == 2
 
 
 def test_a_state_folder_that_cannot_be_written(xpk: Xpk, state: Path) -> None:

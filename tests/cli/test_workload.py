@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -131,8 +132,8 @@ def test_priority_preempts_and_the_preempted_one_comes_back(dev: Xpk) -> None:
     dev("workload", "create", "small", "--num-slices", "2", "--priority", "low", "--command", "sleep 60")
     until(dev, "small", is_running)
     dev("workload", "create", "urgent", "--num-slices", "1", "--priority", "high", "--command", "sleep 5")
-    queued = until(dev, "small", lambda found: found["phase"] == "Queued")
-    assert queued["position"] == 1 and "preempt" in queued["reason"].lower()
+    queued = until(dev, "small", lambda found: found["position"] == 1)
+    assert queued["phase"] == "Queued" and "preempt" in queued["reason"].lower()
     assert "position" in dev("workload", "status", "small").out
     assert dev("workload", "wait", "urgent", "--timeout", "30").code == 0
     assert until(dev, "small", is_running)["restarts"] == 0
@@ -274,3 +275,46 @@ def test_the_users_xla_flags_come_beside_ours(dev: Xpk) -> None:
 def test_a_workload_that_is_gone_as_soon_as_it_ends_still_tells_how(dev: Xpk) -> None:
     create = ("workload", "create", "brief", "--ttl-seconds-after-finished", "0", "--wait")
     assert dev(*create, "--command", "exit 3").code == 8
+
+
+def test_what_cannot_fit_in_the_chips_memory_is_refused(dev: Xpk) -> None:
+    large = ("--", "--config", "16b", "--set", "data.path=stdlib", "--set", "data.batch_per_chip=1")
+    refused = dev("workload", "create", "large", *large)
+    assert (refused.code, refused.out) == (5, "")
+    assert "16b needs about" in refused.err
+    assert "v5litepod-8 has 15.75 GiB" in refused.err
+    assert "--no-estimate" in refused.err
+    assert dev("workload", "list", "-o", "json").data == []
+    assert dev("workload", "create", "large", "--no-estimate", "--dry-run", *large).code == 0
+    assert dev("workload", "create", "large", "--command", "true", "--dry-run").code == 0
+    assert not dev("workload", "estimate", "-o", "json", *large).data["fits"]
+
+
+def test_an_estimate_needs_no_cluster(xpk: Xpk) -> None:
+    asked = ("workload", "estimate", "--tpu-type", "v5e-256", "--num-slices", "199")
+    found = xpk(*asked, "--config", "128b", "--set", "data.batch_per_chip=1", "-o", "json").data
+    assert (found["chips"], found["fits"], found["tpu_type"]) == (50_944, True, "v5litepod-256")
+    assert "fits:              yes\n" in xpk(*asked, "--", "--config", "128b").out
+    unknown = xpk(*asked, "--config", "128bb")
+    assert (unknown.code, unknown.out) == (2, "")
+    assert "Did you mean '128b'?" in unknown.err
+    assert xpk("workload", "estimate", "--tpu-type", "l4-4").code == 2
+
+
+def test_a_port_of_a_host_is_reached_at_the_address_that_is_printed(dev: Xpk) -> None:
+    serve = "all=(${TPU_WORKER_HOSTNAMES//,/ }); exec python -m http.server 8265 --bind ${all[$TPU_WORKER_ID]}"
+    assert dev("workload", "create", "web", "--command", serve).code == 0
+    until(dev, "web", is_running)
+    deadline = time.monotonic() + 30
+    while (forwarded := dev("workload", "port-forward", "web", "--host", "1")).code == 4:  # it is starting
+        assert time.monotonic() < deadline, forwarded.err
+        time.sleep(0.1)
+    with urllib.request.urlopen(f"http://{forwarded.out.strip()}/", timeout=10) as answer:
+        assert answer.status == 200
+    refused = dev("workload", "port-forward", "web", "9")
+    assert (refused.code, refused.out) == (4, "") and "port 9 of pod 'web-slice-job-0-0" in refused.err
+
+
+def test_options_of_ray_need_ray(dev: Xpk) -> None:
+    outcome = dev("workload", "create", "w", "--command", "true", "--ray-dashboard")
+    assert outcome.code == 2 and "add --launcher ray" in outcome.err

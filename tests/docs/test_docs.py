@@ -27,8 +27,9 @@ conflicts, 5 no quota or never fits, 6 not authorised, 7 a program or package is
 """
 TRAINER_HEAD = """# Settings of the trainer
 
-Generated from `workloads/trainer/config.py` by `make golden`. `--config NAME` starts from `tiny`, `16b`, `32b`,
-`64b`, `128b` or the path of a YAML file; `--set section.key=value` changes one setting and may be repeated.
+Generated from `workloads/trainer/config.py` by `make golden`. `--config NAME` starts from one of the configurations
+that [models](models.md) lists or the path of a YAML file; `--set section.key=value` changes one setting and may be
+repeated.
 """
 
 

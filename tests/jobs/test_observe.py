@@ -6,95 +6,166 @@ from typing import Any
 
 import pytest
 
-from xpk.jobs.observe import Snapshot, read
+from tests.jobs.objects import (
+    ADMITTED,
+    NOW,
+    RUNNING,
+    WAITS,
+    Obj,
+    cluster_queue,
+    event,
+    jobset,
+    local_queue,
+    pod,
+    workload,
+)
+from xpk.jobs.observe import find_all, inspect, read
+from xpk.jobs.reading import Snapshot
+from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError
 from xpk.model.status import Phase
+from xpk.testing import FakeApi
 
-Obj = dict[str, Any]
-NOW = "2026-01-31T12:00:00Z"
-
-
-def jobset(**status: Any) -> Obj:
-    """A queued JobSet of two slices with one host each."""
-    job = {"parallelism": 1, "template": {"spec": {"containers": [{"name": "host", "command": ["true"]}]}}}
-    return {
-        "metadata": {
-            "name": "w", "namespace": "default", "uid": "u", "creationTimestamp": NOW,
-            "labels": {"kueue.x-k8s.io/queue-name": "multislice-queue"}, "annotations": {},
-        },
-        "spec": {"replicatedJobs": [{"name": "slice-job", "replicas": 2, "template": {"spec": job}}]},
-        "status": status,
-    }  # fmt: skip
+NO_IMAGE = (
+    'Back-off pulling image "registry.invalid/nope:1": ErrImagePull: rpc error: code = Unknown desc = failed to pull '
+    'and unpack image "registry.invalid/nope:1": failed to resolve reference "registry.invalid/nope:1": dial tcp: '
+    "no such host"
+)
 
 
-def workload(name: str, owner: str, *, priority: int = 500, created: str = NOW, **conditions: tuple[str, str]) -> Obj:
-    """A Kueue workload; conditions as type=(status, message)."""
-    return {
-        "metadata": {
-            "name": f"jobset-{name}",
-            "creationTimestamp": created,
-            "ownerReferences": [{"uid": owner, "name": name}],
-        },
-        "spec": {"priority": priority},
-        "status": {"conditions": [{"type": t, "status": s, "message": m} for t, (s, m) in conditions.items()]},
-    }
+def pending(**status: Any) -> Obj:
+    """A pod's status while it does not run."""
+    return {"phase": "Pending", **status}
 
 
-def pod(slice_id: int, status: Obj) -> Obj:
-    """The pod of a slice's only host."""
-    return {
-        "metadata": {
-            "name": f"w-slice-job-{slice_id}-0-abcde", "creationTimestamp": NOW,
-            "labels": {"jobset.sigs.k8s.io/jobset-uid": "u", "jobset.sigs.k8s.io/job-index": str(slice_id)},
-            "annotations": {"batch.kubernetes.io/job-completion-index": "0"},
-        },
-        "spec": {},
-        "status": status,
-    }  # fmt: skip
+def waiting(reason: str, message: str = "") -> Obj:
+    """A pod whose container waits."""
+    state = {"waiting": {"reason": reason, "message": message}}
+    return pending(containerStatuses=[{"name": "host", "state": state}])
 
 
-ADMITTED = workload("w", "u", Admitted=("True", ""), QuotaReserved=("True", ""))
-RUNNING = {"phase": "Running", "containerStatuses": [{"state": {"running": {"startedAt": NOW}}}]}
+def unschedulable(message: str) -> Obj:
+    """A pod without a node."""
+    return pending(
+        conditions=[{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}]
+    )
+
+
+def started(*pods: Obj, **more: Any) -> Snapshot:
+    """An admitted workload with these pods."""
+    return Snapshot(jobsets=[], workloads=[ADMITTED], pods=list(pods), **more)
 
 
 @pytest.mark.parametrize(
     ("trouble", "says"),
     [
         (
-            {
-                "phase": "Pending",
-                "conditions": [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes fit"}],
-            },
-            "s1/h0 has no node: 0/3 nodes fit",
+            unschedulable(
+                "0/3 nodes are available: 2 node(s) were unschedulable. no new claims to deallocate, "
+                "preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."
+            ),
+            "s1/h0 has no node: 0/3 nodes are available: 2 node(s) were unschedulable",
         ),
         (
-            {
-                "phase": "Pending",
-                "containerStatuses": [{"state": {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}}],
-            },
-            "s1/h0 cannot start: ErrImagePull: no such image",
+            waiting("ImagePullBackOff", NO_IMAGE),
+            "s1/h0 cannot start: ErrImagePull: registry.invalid/nope:1: dial tcp: no such host",
         ),
+        (waiting("ErrImagePull", "no such image"), "ErrImagePull: registry.invalid/nope:1: no such image"),
+        (waiting("CreateContainerError", "no command"), "s1/h0 cannot start: CreateContainerError: no command"),
         (
-            {"phase": "Pending", "containerStatuses": [{"state": {"waiting": {"reason": "ContainerCreating"}}}]},
-            "1 of 2 hosts run",
+            pending(
+                initContainerStatuses=[{"name": "fetch", "state": {"terminated": {"exitCode": 7}}}],
+                containerStatuses=[{"name": "host", "state": {"waiting": {"reason": "PodInitializing"}}}],
+            ),
+            "s1/h0 cannot start: InitContainerFailed: init container 'fetch' failed with exit code 7",
         ),
+        (waiting("ContainerCreating"), "1 of 2 hosts run"),
     ],
 )
 def test_why_a_host_does_not_start(trouble: Obj, says: str) -> None:
-    found = read(jobset(), Snapshot(jobsets=[], workloads=[ADMITTED], pods=[pod(0, RUNNING), pod(1, trouble)]))
-    assert found.phase is Phase.STARTING and says in found.reason
+    found = read(jobset(), started(pod(0, RUNNING), pod(1, trouble)))
+    assert found.phase is Phase.STARTING and found.reason.endswith(says)
 
 
-def test_position_counts_priority_before_age() -> None:
-    waiting: dict[str, Any] = {"QuotaReserved": ("False", "insufficient unused quota")}
+def test_hosts_in_the_same_trouble_are_counted_not_repeated() -> None:
+    found = read(jobset(), started(pod(0, waiting("ErrImagePull", "x")), pod(1, waiting("ImagePullBackOff", "x"))))
+    (trouble,) = found.troubles
+    assert trouble.hosts == ("s0/h0", "s1/h0") and trouble.image == "registry.invalid/nope:1"
+    assert "s0/h0 and 1 more cannot start" in found.reason
+
+
+def test_a_volume_that_cannot_be_mounted_is_only_in_the_events() -> None:
+    told = event("Pod", "w-slice-job-1-0-abcde", "FailedMount", "hostPath type check failed", 5, uid="pod-1")
+    found = read(jobset(), started(pod(0, RUNNING), pod(1, waiting("ContainerCreating")), events=[told]))
+    assert found.reason.endswith("s1/h0 cannot start: FailedMount: hostPath type check failed")
+
+
+def test_jobs_that_cannot_be_created_are_told_of_but_not_what_passes() -> None:
+    passing = event("Job", "w-slice-job-1", "FailedCreate", "follower pod node selector for topology not found", 9)
+    real = event("JobSet", "w", "JobCreationFailed", "Job is invalid: must be ordered\nand more", 5, uid="u")
+    assert read(jobset(), started(events=[passing])).troubles == ()
+    (trouble,) = read(jobset(), started(events=[passing, real])).troubles
+    assert (trouble.reason, trouble.message) == ("JobCreationFailed", "Job is invalid: must be ordered")
+
+
+def test_a_node_that_no_longer_answers_takes_its_hosts_along() -> None:
+    gone = RUNNING | {
+        "conditions": [{"type": "Ready", "status": "False"}, {"type": "ContainersReady", "status": "True"}]
+    }
+    found = read(jobset(), started(pod(0, RUNNING, node="a"), pod(1, gone, node="b")))
+    assert found.phase is Phase.RESTARTING and found.reason == "1 of 2 hosts run: s1/h0 lost: node b does not answer"
+    assert [host.phase for host in found.hosts] == ["Running", "NodeLost"]
+
+
+def test_position_counts_priority_before_age_over_all_namespaces() -> None:
+    waits: dict[str, Any] = {"QuotaReserved": WAITS}
     others = [
-        workload("older", "a", created="2026-01-31T11:00:00Z", **waiting),
-        workload("urgent", "b", priority=1000, created="2026-01-31T13:00:00Z", **waiting),
-        workload("lowly", "c", priority=100, created="2026-01-31T10:00:00Z", **waiting),
-        workload("running", "d", QuotaReserved=("True", "")),
+        workload("older", "a", created="2026-01-31T11:00:00Z", **waits),
+        workload("urgent", "b", namespace="ml", priority=1000, created="2026-01-31T13:00:00Z", **waits),
+        workload("lowly", "c", priority=100, created="2026-01-31T10:00:00Z", **waits),
+        workload("running", "d", uses=16, QuotaReserved=("True", "", "")),
+        workload("elsewhere", "e", namespace="other", priority=1000, **waits),
     ]
-    found = read(jobset(), Snapshot(jobsets=[], workloads=[*others, workload("w", "u", **waiting)]))
+    queues = [local_queue(), local_queue("ml")]  # that of `other` leads to another cluster queue
+    snapshot = Snapshot(
+        jobsets=[],
+        workloads=[*others, workload("w", "u", **waits)],
+        local_queues=queues,
+        cluster_queues=[cluster_queue(16)],
+    )
+    found = read(jobset(annotations={"xpk.dev/accelerator-type": "v5e"}), snapshot)
     assert found.phase is Phase.QUEUED and found.position == 3
-    assert found.ahead == ("urgent", "older") and found.reason == "insufficient unused quota"
+    assert found.ahead == ("ml/urgent", "older") and found.reason == "insufficient unused quota"
+    (quota,) = found.quota
+    assert (quota.flavor, quota.resource, quota.quota) == ("v5e", "google.com/tpu", 16)
+    assert (quota.used, quota.needed, quota.free) == (16, 16, 0)
+    assert [(share.workload, share.amount) for share in quota.holders] == [("running", 16)]
+    assert [(each.type, each.reason) for each in found.conditions] == [("QuotaReserved", "Pending")]
+
+
+def test_who_was_preempted_is_told_by_whom() -> None:
+    said = "Preempted to accommodate a workload (UID: workload-x, JobUID: x) due to prioritization in the ClusterQueue"
+    mine = workload("w", "u", Evicted=("True", "Preempted", said.replace("workload-x", "abc")), QuotaReserved=WAITS)
+    winner = workload("urgent", "x", priority=1000, QuotaReserved=("True", "", ""))
+    winner["metadata"]["uid"] = "abc"
+    found = read(jobset(), Snapshot(jobsets=[], workloads=[mine, winner]))
+    assert found.reason == "preempted by urgent; insufficient unused quota"
+
+
+def test_what_is_still_ending_after_an_eviction_waits_already() -> None:
+    holds: dict[str, Any] = {
+        "QuotaReserved": ("True", "", ""),
+        "Admitted": ("True", "", ""),
+        "Evicted": ("True", "Preempted", "so"),
+    }
+    found = read(jobset(), Snapshot(jobsets=[], workloads=[workload("w", "u", **holds)]))
+    assert found.phase is Phase.QUEUED and found.position == 1 and "its hosts are ending" in found.reason
+
+
+def test_an_admission_check_that_is_not_ready_is_named() -> None:
+    mine = workload("w", "u", QuotaReserved=("True", "", ""))
+    mine["status"]["admissionChecks"] = [{"name": "provision", "state": "Pending", "message": "no nodes yet"}]
+    found = read(jobset(), Snapshot(jobsets=[], workloads=[mine]))
+    assert found.reason == "admission check 'provision' is Pending: no nodes yet"
 
 
 def test_objects_that_the_controllers_have_not_touched_yet() -> None:
@@ -103,3 +174,82 @@ def test_objects_that_the_controllers_have_not_touched_yet() -> None:
     bare["spec"]["suspend"] = True
     found = read(bare, Snapshot(jobsets=[]))
     assert found.phase is Phase.QUEUED and found.hosts == () and found.restarts == 0
+
+
+def test_a_host_whose_code_did_not_arrive_says_so() -> None:
+    said = "the code at gs://b/.code/x.tar.gz cannot be unpacked: HTTP Error 403: Forbidden"
+    ended = {"name": "code", "state": {"terminated": {"exitCode": 1, "reason": "Error", "message": f"{said}\n"}}}
+    failed = {
+        "phase": "Failed",
+        "initContainerStatuses": [ended],
+        "containerStatuses": [{"state": {"waiting": {"reason": "PodInitializing"}}}],
+    }
+    over = jobset(conditions=[{"type": "Failed", "status": "True", "reason": "ReachedMaxRestarts"}])
+    found = read(over, Snapshot(jobsets=[], workloads=[ADMITTED], pods=[pod(0, RUNNING), pod(1, failed)]))
+    words = f"init container 'code' failed with exit code 1: {said}"
+    assert found.reason == f"host s1/h0: {words}, and no restart is left"
+    assert (found.hosts[1].exit_code, found.hosts[1].reason) == (1, words)
+
+
+def test_a_jobset_of_another_tool_is_read_as_far_as_it_goes() -> None:
+    foreign = jobset(labels={})
+    for key in ("labels", "annotations"):
+        del foreign["metadata"][key]
+    foreign["metadata"]["managedFields"] = [
+        {"manager": "jobset", "subresource": "status"},
+        {"manager": "kubectl-client-side-apply"},
+    ]
+    (job,) = foreign["spec"]["replicatedJobs"]
+    del job["replicas"], job["template"]["spec"]["parallelism"]
+    stray = {"metadata": {"name": "stray", "creationTimestamp": NOW}, "spec": {}, "status": {}}
+    found = read(foreign, Snapshot(jobsets=[], pods=[stray]))
+    assert (found.maker, found.num_hosts, found.accelerator_type, found.queue) == ("kubectl", 1, "", None)
+
+
+def test_googles_workloads_have_the_type_of_their_nodes() -> None:
+    theirs = jobset()
+    pod_spec = theirs["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    pod_spec["nodeSelector"] = {
+        "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
+        "cloud.google.com/gke-tpu-topology": "2x4",
+    }
+    found = read(theirs, Snapshot(jobsets=[]))
+    assert (found.accelerator_type, found.maker) == ("v5litepod-8", "xpk")
+
+
+class Limited(FakeApi):
+    """Refuses what is asked of all namespaces, or has no Kueue."""
+
+    def __init__(self, objects: list[Obj], *, kueue: bool = True) -> None:
+        super().__init__(objects)
+        self._kueue = kueue
+
+    def list(self, kind: str, namespace: str | None = "default", selector: Any = None, **more: Any) -> list[Obj]:
+        if not self._kueue and kind in ("Workload", "LocalQueue", "ClusterQueue"):
+            raise MissingToolError("Kueue is not installed")
+        if namespace is None:
+            raise AuthorizationError("not in the whole cluster")
+        return super().list(kind, namespace, selector)
+
+
+@pytest.mark.parametrize("kueue", [True, False])
+def test_less_may_be_seen(kueue: bool) -> None:
+    mine = {"kind": "JobSet", **jobset()}
+    waits = {"kind": "Workload", **workload("w", "u", QuotaReserved=WAITS)}
+    status, events = inspect(Limited([mine, waits], kueue=kueue), "w")
+    assert status.name == "w" and events == ()
+    assert status.position == (1 if kueue else None)
+    with pytest.raises(NotFoundError, match="there is no workload 'x'"):
+        inspect(Limited([mine], kueue=kueue), "x")
+
+
+@pytest.mark.parametrize("count", [1, 50])
+def test_a_list_takes_as_many_requests_however_many_workloads_there_are(count: int) -> None:
+    many: list[Obj] = []
+    for index in range(count):
+        one = {"kind": "JobSet", **jobset()}
+        one["metadata"] = {**one["metadata"], "name": f"w{index}", "uid": f"u{index}"}
+        many += [one, {"kind": "Workload", **workload(f"w{index}", f"u{index}", QuotaReserved=WAITS)}]
+    api = FakeApi(many)
+    assert len(find_all(api)) == count
+    assert sorted(api.calls) == [("list", kind, "") for kind in ("JobSet", "LocalQueue", "Pod", "Workload")]

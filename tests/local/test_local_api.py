@@ -140,6 +140,29 @@ def test_all_problems_are_told_at_once(api: LocalApi) -> None:
     assert len(raised.value.problems) == 3
 
 
+@pytest.mark.parametrize(
+    ("quota", "spec", "problem"),
+    [
+        ({"lendingLimit": 9}, {"cohortName": "all"}, "lendingLimit of google.com/tpu is over its nominalQuota"),
+        ({"borrowingLimit": 1}, {}, "limits of google.com/tpu need a cohortName"),
+        ({"nominalQuota": -1}, {}, "quota of google.com/tpu cannot be negative"),
+        ({"nominalQuota": "many"}, {}, "'many' is not a quantity"),
+        ({}, {"preemption": {"borrowWithinCohort": {"policy": "LowerPriority"}}}, "needs a reclaimWithinCohort"),
+        ({}, {"fairSharing": {"weight": 2}}, "ClusterQueue.spec.fairSharing is not supported"),
+    ],
+)
+def test_queues_that_kueue_refuses(
+    api: LocalApi, quota: dict[str, object], spec: dict[str, object], problem: str
+) -> None:
+    entry = {"name": "google.com/tpu", "nominalQuota": 8, **quota}
+    flavor = {"name": "flavor", "resources": [entry]}
+    groups = [{"coveredResources": ["google.com/tpu"], "flavors": [flavor]}]
+    queue = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ClusterQueue", "metadata": {"name": "red"}}
+    with pytest.raises(UsageError) as raised:
+        api.apply(queue | {"spec": {"resourceGroups": groups, **spec}})
+    assert problem in raised.value.message
+
+
 def test_what_jobset_does_not_let_change(api: LocalApi) -> None:
     api.delete("LocalQueue", "multislice-queue")
     assert api.apply(jobset("a", "true")) == "created"
@@ -188,6 +211,9 @@ def test_events_are_bounded(api: LocalApi) -> None:
     api.create(jobset("a", "exit 1", max_restarts=30, slices=1, hosts=1))
     assert ended_in_haste(api, "a") == "Failed"
     events = api.list("Event")
+    reason = events[0]["reason"]
+    assert api.list("Event", fields={"reason": reason}) == [each for each in events if each["reason"] == reason]
+    assert api.list("Event", fields={"involvedObject.kind": "Nothing"}) == []
     assert 100 < len(events) <= 200
     assert any(event["reason"] == "ReachedMaxRestarts" for event in events)
 

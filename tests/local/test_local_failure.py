@@ -51,26 +51,6 @@ def test_killed_host_restarts_all(api: LocalApi) -> None:
     until(lambda: all(p["status"]["phase"] == "Failed" for p in api.list("Pod")))
 
 
-def test_terminated_with_a_checkpoint_is_not_counted(api: LocalApi) -> None:
-    api.create(jobset("a", FIRST_TIME.format("exit 143") + "exit 0"))
-    assert ended(api, "a") == "Completed"
-    assert (status(api, "a")["restarts"], status(api, "a")["restartsCountTowardsMax"]) == (1, 0)
-
-
-def test_fatal_exit_code_fails_at_once(api: LocalApi) -> None:
-    api.create(jobset("a", FIRST_TIME.format("exit 42") + FOREVER, max_restarts=5))
-    assert ended(api, "a") == "Failed"
-    failed = condition(api.get("JobSet", "a"), "Failed")
-    assert failed["reason"] == "FailJobSetFailurePolicyAction"
-    assert "Container host for pod default/a-slice-job-0-0-" in failed["message"]
-    assert "failed with exit code 42 matching FailJob rule at index 2" in failed["message"]
-    assert status(api, "a")["restarts"] == 0
-    until(lambda: all(p["status"]["phase"] == "Failed" for p in api.list("Pod")))
-    job = until(lambda: [j for j in api.list("Job") if j["metadata"]["name"] == "a-slice-job-0"])[0]
-    until(lambda: condition(api.get("Job", job["metadata"]["name"]), "Failed")["reason"] == "PodFailurePolicy")
-    assert [w["status"]["conditions"][-1]["reason"] for w in api.list("Workload")] == ["Failed"]
-
-
 @pytest.mark.parametrize("strategy", ["BlockingRecreate", "Recreate"])
 def test_no_new_host_beside_an_old_one(api: LocalApi, strategy: str) -> None:
     slow = "trap 'sleep 0.7; exit 143' TERM; while :; do sleep 0.02; done"
@@ -133,17 +113,6 @@ def test_a_child_that_ignores_the_end_is_killed_after_the_grace_period(api: Loca
     api.delete("Pod", pod["metadata"]["name"])
     running(api, "a", 1, attempt=1)
     assert 1 <= time.monotonic() - begin < 4
-
-
-def test_grace_period_then_kill(api: LocalApi) -> None:
-    api.create(jobset("a", "trap '' TERM; while :; do sleep 0.02; done", slices=1, hosts=1, grace=1))
-    running(api, "a", 1)
-    before = time.monotonic()
-    api.delete("Pod", api.list("Pod")[0]["metadata"]["name"])
-    assert ended(api, "a") == "Failed"
-    assert 0.9 < time.monotonic() - before < 3
-    state = api.list("Pod") or api.former_pods("default", {})
-    assert state[0]["status"]["containerStatuses"][0]["state"]["terminated"]["signal"] == 9
 
 
 def test_delete_without_grace(api: LocalApi) -> None:

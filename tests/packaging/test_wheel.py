@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.offline.guard import ONLINE
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -21,7 +23,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (wheel,) = folder.glob("*.whl")
     venv.create(folder / "venv", with_pip=True)
     pip = [str(folder / "venv" / "bin" / "python"), "-m", "pip", "install", "--quiet"]
-    subprocess.run([*pip, "--constraint", str(ROOT / "constraints.txt"), str(wheel)], check=True)
+    subprocess.run([*pip, "--constraint", str(ROOT / "constraints.txt"), str(wheel)], check=True, env=ONLINE)
     return folder / "venv" / "bin"
 
 
@@ -40,12 +42,22 @@ def test_help_and_dry_runs(installed: Path, tmp_path: Path) -> None:
     assert dry.returncode == 0 and "kind: JobSet" in dry.stdout, dry.stderr
 
 
+def test_it_brings_what_the_trainers_image_is_built_from(installed: Path, tmp_path: Path) -> None:
+    from xpk.capacity.image import trainer_image
+
+    show = "from xpk.capacity.image import trainer_image; print(trainer_image({}).name)"
+    assert run(installed / "python", "-c", show, state=tmp_path).stdout.strip() == trainer_image({}).name
+
+
 def test_the_trainer_is_there_and_says_what_it_lacks(installed: Path, tmp_path: Path) -> None:
     assert (
         run(installed / "xpk", "cluster", "create", "dev", "--tpu-type", "v5litepod-8", state=tmp_path).returncode == 0
     )
     outcome = run(installed / "xpk", "workload", "create", "w", state=tmp_path)
     assert outcome.returncode == 7 and "xpk-multislice[trainer]" in outcome.stderr, outcome.stderr
+    asked = ("workload", "create", "w", "--launcher", "ray", "--command", "true")
+    outcome = run(installed / "xpk", *asked, state=tmp_path)
+    assert outcome.returncode == 7 and "xpk-multislice[ray]" in outcome.stderr, outcome.stderr
     unpacked = next((installed.parent / "lib").glob("python*/site-packages/xpk"))
     check = subprocess.run(
         [str(installed / "python"), "-m", "trainer", "check", "--num-slices", "1", "--hosts-per-slice", "1",

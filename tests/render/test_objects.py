@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,19 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from xpk.jobs.request import Ray, ray_command
 from xpk.model.accelerators import find_shape
-from xpk.model.specs import ClusterSpec, Target, WorkloadSpec
-from xpk.render import render_kind, render_queues, render_workload, to_yaml
+from xpk.model.specs import ClusterSpec, Code, ImageCacheSpec, QueueSpec, SliceQuota, Target, WorkloadSpec
+from xpk.render import render_image_cache, render_kind, render_queue, render_queues, render_workload, to_yaml
 
 GOLDEN = Path(__file__).parent / "golden"
-EMULATED = Target(emulated=True, sets_slice_environment=True, output_root="/output")
+EMULATED = Target(emulated=True, sets_slice_environment=True, output_root="/output", on_this_machine=True)
 ON_KIND = Target(
-    emulated=True, sets_slice_environment=True, output_root="/shared/output", shared_folder="/shared/output"
+    emulated=True,
+    sets_slice_environment=True,
+    output_root="/shared/output",
+    shared_folder="/shared/output",
+    fenced=True,
 )
 ON_GKE = Target(emulated=False, sets_slice_environment=False, output_root="gs://bucket/output")
 
@@ -50,11 +56,46 @@ CASES = {
             env={"LIBTPU_INIT_ARGS": "--xla_tpu_use_enhanced_launch_barrier=true"},
         )
     ),
+    "gke-part-of-a-slice": lambda: render_workload(
+        workload(shape=find_shape("v6e-8"), within=find_shape("v6e-16"), num_slices=2, target=ON_GKE, image="i")
+    ),
+    "queues-of-shared-slices": lambda: render_queues(
+        ClusterSpec(name="demo", shape=find_shape("v6e-16"), num_slices=2, sub_slicing=True)
+    ),
     "gpu-command": lambda: render_workload(
-        workload(shape=find_shape("h100-80gb-8"), command=("bash", "-c", 'echo "$(hostname): $$"'), target=ON_GKE)
+        workload(
+            shape=find_shape("h100-80gb-8"),
+            command=("bash", "-c", 'echo "$(hostname): $$"'),
+            target=ON_GKE,
+            image_pull_secret="registry",
+        )
     ),
     "kind-command": lambda: render_workload(
         workload(target=ON_KIND, image="xpk-trainer:0123456789ab", command=("bash", "-c", "hostname"))
+    ),
+    "kind-peer-watch": lambda: render_workload(
+        workload(target=ON_KIND, command=("bash", "-c", "python train.py"), peer_watch=True)
+    ),
+    "kind-code": lambda: render_workload(
+        workload(
+            target=ON_KIND,
+            command=("bash", "-c", "python train.py"),
+            code=Code(name="xpk-code-0123456789abcdef0123", archive=b"an archive"),
+        )
+    ),
+    "gke-code": lambda: render_workload(
+        workload(
+            target=ON_GKE,
+            env={"STORAGE_EMULATOR_HOST": "http://10.0.0.1:4443", "OTHER": "1"},
+            code=Code(name="xpk-code-0123456789abcdef0123", source="gs://bucket/output/.code/xpk-code-0123.tar.gz"),
+        )
+    ),
+    "kind-ray": lambda: render_workload(
+        workload(
+            target=ON_KIND,
+            ray=True,
+            command=ray_command("python it.py", (), Ray(dashboard=True), find_shape("v5litepod-8"), max_restarts=0),
+        )
     ),
     "kind-cluster": lambda: [
         render_kind(
@@ -64,7 +105,31 @@ CASES = {
             shared_folder="/shared/output",
         )
     ],
+    "image-cache": lambda: render_image_cache(
+        ImageCacheSpec(
+            images=("europe-docker.pkg.dev/p/r/trainer:1", "busybox:1.37"),
+            pools=("dev-np-10", "dev-np-2"),
+            taints=("google.com/tpu",),
+            seconds=1860,
+            image_pull_secret="registry",
+        )
+    ),
     "queues": lambda: render_queues(ClusterSpec(name="dev", shape=find_shape("v5litepod-8"), num_slices=2)),
+    "queues-promised": lambda: render_queues(
+        ClusterSpec(name="dev", shape=find_shape("v5litepod-16"), num_slices=8),
+        ClusterSpec(name="dev", shape=find_shape("h100-80gb-8"), num_slices=2),
+        promised={"v5litepod-16": 5},
+    ),
+    "queue": lambda: render_queue(
+        QueueSpec(
+            name="red",
+            namespaces=("team-red", "team-pink"),
+            quotas=(
+                SliceQuota(shape=find_shape("v5litepod-16"), num_slices=4, borrowing_limit=2, lending_limit=0),
+                SliceQuota(shape=find_shape("h100-80gb-8"), num_slices=1),
+            ),
+        )
+    ),
 }
 
 
@@ -95,6 +160,55 @@ def test_values_arrive_unchanged(value: str, command: str) -> None:
 def expand(text: str) -> str:
     """Do what Kubernetes does with `$`, where no variable is defined: `$$` is `$`, all else stays."""
     return re.sub(r"\$\$", "$", text)
+
+
+@pytest.mark.parametrize(
+    ("spec", "watched"),
+    [
+        (workload(target=ON_KIND, peer_watch=True), True),
+        (workload(target=ON_GKE, peer_watch=True), True),
+        (workload(target=ON_KIND, peer_watch=False), False),
+        (workload(target=EMULATED, peer_watch=True), False),
+        (workload(target=ON_KIND, peer_watch=True, shape=find_shape("v5litepod-4"), num_slices=1), False),
+    ],
+)
+def test_hosts_look_after_each_other_where_there_are_several_pods(spec: WorkloadSpec, watched: bool) -> None:
+    (jobset,) = render_workload(spec)
+    (host,) = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"]
+    assert any(entry["name"] == "XPK_PEER_WATCH" for entry in host["env"]) is watched
+    assert tuple(host["args"] if watched else host["command"]) == spec.command
+
+
+@pytest.mark.parametrize("fenced", [True, False])
+def test_hosts_are_declared_dead_only_where_that_is_safe(fenced: bool) -> None:
+    (jobset,) = render_workload(workload(target=replace(ON_KIND, fenced=fenced)))
+    meta = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["metadata"]
+    assert ("kueue.x-k8s.io/safe-to-forcefully-delete" in meta.get("annotations", {})) is fenced
+
+
+@pytest.mark.parametrize("target", [ON_KIND, ON_GKE])
+def test_code_from_a_shared_folder_or_a_bucket_needs_no_configmap(target: Target) -> None:
+    source = f"{target.output_root}/.code/xpk-code-0123.tar.gz"
+    (jobset,) = render_workload(workload(target=target, code=Code(name="xpk-code-0123", source=source)))
+    pod = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    (unpacks,), (host,) = pod["initContainers"], pod["containers"]
+    assert unpacks["command"][:2] == ["python3", "-c"] and unpacks["command"][3:] == [
+        source,
+        "xpk-code-0123",
+        "/xpk/code",
+    ]
+    assert (unpacks["image"], unpacks["securityContext"]) == (host["image"], host["securityContext"])
+    assert host["workingDir"] == "/xpk/code"
+    compile(expand(unpacks["command"][2]), "unpack", "exec")
+
+
+def test_hosts_of_this_machine_start_in_the_folder_itself() -> None:
+    code = Code(name="xpk-code-0123", source="/clusters/dev/output/.code/xpk-code-0123")
+    (jobset,) = render_workload(workload(code=code, working_dir=code.source))
+    pod = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    assert "initContainers" not in pod and "volumes" not in pod
+    assert pod["containers"][0]["workingDir"] == code.source
+    assert jobset["metadata"]["annotations"]["xpk.dev/code"] == "xpk-code-0123"
 
 
 def test_gke_gets_no_variables_that_its_webhook_sets() -> None:

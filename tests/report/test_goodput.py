@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from pathlib import Path
 
@@ -71,6 +72,19 @@ def test_one_kill(tmp_path: Path) -> None:
             "first step": 0.4,
         }
     )
+
+
+def test_what_a_host_taken_for_dead_says_later_counts_for_nothing(tmp_path: Path) -> None:
+    folder = one_kill(tmp_path)
+    before = read_folder(folder)
+    # Its node was frozen, its workload has gone on elsewhere; now it wakes up and misses the others.
+    line = {"time": START + 9_999, "event": "peer_lost", "slice": 1, "host": 1, "attempt": 0, "peer": 0}
+    with (folder / "events" / "s1-h1.jsonl").open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    after = read_folder(folder)
+    assert attempts(after) == attempts(before)
+    assert goodput(after) == goodput(before)
+    assert recoveries(after) == recoveries(before)
 
 
 def test_what_is_compiled_after_the_first_step_is_no_part_of_the_recovery(tmp_path: Path) -> None:

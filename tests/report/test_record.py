@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.report.runs import RunWriter, one_kill
-from xpk.jobs.report.record import FolderReader, HostId, RunRecord, read_folder, read_record
+from xpk.jobs.report.record import HostId, RunRecord, read_folder, read_record
 
 
 def test_an_empty_or_missing_folder_gives_an_empty_record(tmp_path: Path) -> None:
@@ -93,12 +93,12 @@ def test_any_store_can_be_read_from() -> None:
         def read(self, path: str) -> bytes | None:
             return b'{"time": 1, "step": 1, "loss": 2.5}\n' if path == "metrics.jsonl" else None
 
-        def names(self, folder: str) -> list[str]:
-            return []
+        def read_all(self, folder: str) -> dict[str, bytes]:
+            return {}
 
     assert read_record(Memory()).steps[0].loss == 2.5
 
 
 def test_a_file_where_a_folder_should_be_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "events").write_text("")
-    assert FolderReader(tmp_path).names("events") == []
+    assert read_folder(tmp_path).empty

@@ -1,7 +1,6 @@
 """The small model on the emulated chips of this process."""
 
 import functools
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -9,10 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tests.trainer.small import SETTINGS
-from trainer import config, data, layout, step
+from trainer import config, data, drawn, layout, step
 from trainer.compiling import Compiler
 from trainer.mesh import make_mesh
 from trainer.peers import Peers
+from trainer.records import record
 
 TEXT = np.random.default_rng(0).integers(32, 127, (64, 17)).astype(np.int32)
 
@@ -21,25 +21,42 @@ def read(ids_N: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
     return TEXT[ids_N % len(TEXT)]
 
 
+def images(size: int) -> data.Read:
+    """Return a reader of drawn images."""
+
+    def drawn_records(ids_N: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
+        return np.stack([np.frombuffer(drawn.draw(int(n), size), np.uint8) for n in ids_N])
+
+    return drawn_records
+
+
 class Trainer:
     """Programs of the small model on a mesh of this process's chips."""
 
-    def __init__(self, dp: int, fsdp: int, tp: int, *settings: str, readers: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, dp: int, fsdp: int, tp: int, *settings: str, readers: tuple[int, ...] = (), num_slices: int = 1
+    ) -> None:
         self.config = config.load("tiny", [*SETTINGS, f"mesh.dp={dp}", f"mesh.tp={tp}", *settings])
-        chips = dp * fsdp * tp
+        chips = dp * self.config.mesh.stages * fsdp * tp
         self.batch = self.config.data.global_batch
-        self.mesh = make_mesh(layout.Layout(dp, fsdp, tp, self.batch, 1), jax.devices()[:chips], 1, 1)
+        sizes = layout.layout(self.config, layout.Chips(num_slices, 1, chips // num_slices))
+        self.mesh = make_mesh(sizes, jax.devices()[:chips], 1)
         who = readers or tuple(range(chips))
         self.slots = data.Slots(chips, who, -(-self.batch // len(who)))
-        self.programs = step.build(self.config, self.mesh, self.slots, self.batch)
+        self.programs = step.build(self.config, self.mesh, self.slots, sizes)
         peers = Peers(0, 1, on_lost=lambda peer: None, on_told=lambda what, by: None)
-        compiler, made = Compiler(Path("unused"), peers), self.programs
+        compiler, made = Compiler("unused", peers), self.programs
+        self.record = record(self.config.model)
+        self.read = images(self.config.model.image) if self.record.noun == "image" else self._text
         self.init = compiler("init", made.init, np.uint32(0))[0]
         self.train = functools.cache(lambda: compiler("train", made.train, made.state, made.blocks, made.flags)[0])
         self.flags = jax.device_put(np.zeros((chips, step.FLAGS), np.int32), self.programs.flags.sharding)
 
     def blocks(self, ids: Any) -> data.Blocks:
-        return data.to_blocks(self.mesh, self.slots, np.asarray(ids), read, self.config.model.seq_len)
+        return data.to_blocks(self.mesh, self.slots, np.asarray(ids), self.read, self.record)
+
+    def _text(self, ids_N: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+        return read(ids_N)[:, : self.record.length]
 
     def losses(self, steps: int) -> list[float]:
         state, found = self.init(np.uint32(0)), []
@@ -47,6 +64,21 @@ class Trainer:
             state, out = self.train()(state, self.blocks(n * self.batch + np.arange(self.batch)), self.flags)
             found.append(float(out["loss"]))
         return found
+
+    def gradients(self) -> dict[str, npt.NDArray[np.float32]]:
+        """Return the first step's gradients, clipped, by name: what AdamW's first moment is ten times smaller than."""
+        state, _ = self.train()(self.init(np.uint32(0)), self.blocks(np.arange(self.batch)), self.flags)
+        leaves = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state["opt"])}
+        return {name.partition(".mu")[2]: np.asarray(leaf) for name, leaf in leaves.items() if ".mu" in name}
+
+
+def same_gradients(one: Trainer, other: Trainer) -> None:
+    """Assert that two trainers have the same gradients, parameter by parameter, to what float32 rounds."""
+    expected = other.gradients()
+    assert expected
+    for name, gradient in one.gradients().items():
+        largest = float(np.abs(expected[name]).max())
+        np.testing.assert_allclose(gradient, expected[name], rtol=0, atol=1e-5 * largest, err_msg=name)
 
 
 @functools.cache

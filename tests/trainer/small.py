@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +35,10 @@ def arguments(settings: Sequence[str]) -> list[str]:
 class Cluster:
     """Processes of one job on this machine, as many slices as asked, one host each."""
 
-    out: Path
+    out: Path  # of the logs
     processes: list[subprocess.Popen[bytes]]
     attempt: int
+    read: Callable[[str], str]  # gives what is in a file of the run, or nothing
 
     def losses(self) -> dict[int, str]:
         """Return this attempt's losses as hex, by step."""
@@ -48,15 +49,12 @@ class Cluster:
         return {r["step"]: r["step_seconds"] for r in self._metrics() if "step_seconds" in r}
 
     def _metrics(self) -> list[dict[str, Any]]:
-        path = self.out / "metrics.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        whole = [json.loads(line) for line in lines if line.endswith("}")]
+        whole = [json.loads(line) for line in self.read("metrics.jsonl").splitlines() if line.endswith("}")]
         return [record for record in whole if record["attempt"] == self.attempt]
 
     def events(self, slice_id: int) -> list[dict[str, Any]]:
         """Return what a slice's host did in this attempt."""
-        path = self.out / "events" / f"s{slice_id}-h0.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
+        lines = self.read(f"events/s{slice_id}-h0.jsonl").splitlines()
         return [e for e in map(json.loads, lines) if e["attempt"] == self.attempt]
 
     def wait_for_step(self, step: int, seconds: float = 120) -> None:
@@ -90,12 +88,19 @@ class Cluster:
 
 
 def start(
-    out: Path, settings: Sequence[str], *, slices: int = 2, attempt: int = 0, blind: Path | None = None
+    out: Path,
+    settings: Sequence[str],
+    *,
+    slices: int = 2,
+    attempt: int = 0,
+    blind: Path | str = "",
+    bucket: str = "",
+    read: Callable[[str], str] | None = None,
 ) -> Cluster:
     """Start a job of `slices` slices with one host of two chips each.
 
     With `blind` the hosts of all slices but the first get that folder for their output: they cannot see
-    checkpoints or data.
+    checkpoints or data. With `bucket` the output goes to that address, of which `read` reads files.
     """
     out.mkdir(parents=True, exist_ok=True)
     address = f"127.0.0.1:{free_ports()}"
@@ -108,7 +113,7 @@ def start(
             "XPK_HOSTS_PER_SLICE": "1",
             "XPK_COORDINATOR_ADDRESS": address,
             "XPK_RESTART_ATTEMPT": str(attempt),
-            "XPK_OUTPUT_DIR": str(blind if blind and slice_id else out),
+            "XPK_OUTPUT_DIR": str(blind if blind and slice_id else bucket or out),
             "JAX_PLATFORMS": "cpu",
             "JAX_NUM_CPU_DEVICES": "2",
             "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
@@ -117,7 +122,11 @@ def start(
         command = [sys.executable, "-m", "trainer", "train", *arguments(settings)]
         with (out / f"log-{attempt}-{slice_id}").open("wb") as log:
             processes.append(subprocess.Popen(command, env=os.environ | env, stdout=log, stderr=subprocess.STDOUT))
-    return Cluster(out, processes, attempt)
+    return Cluster(out, processes, attempt, read or (lambda name: _text(out / name)))
+
+
+def _text(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
 
 
 def run_alone(*words: str, **env: str) -> subprocess.CompletedProcess[str]:

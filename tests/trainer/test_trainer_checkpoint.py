@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from tests.trainer.emulated import Trainer, on
-from trainer import checkpoint
 from trainer.checkpoint import Checkpoints
 from trainer.compiling import Compiler
 from trainer.metrics import Events, JsonLines
 from trainer.peers import Peers
+from trainer.places import open_place
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +37,14 @@ class Store:
         lost: queue.Queue[int] = queue.Queue()
         self.peers = Peers(0, 1, on_lost=lost.put, on_told=lambda what, by: None)
         self.log = folder / "events.jsonl"
-        events = Events(JsonLines(self.log), 0, 0, 0, time.monotonic())
+        events = Events(JsonLines(open_place(self.log)), 0, 0, 0, time.monotonic())
         self.folder = folder / "checkpoints"
-        self.checkpoints = Checkpoints(self.folder, keep, {"note": 1}, self.peers, events)
+        self.checkpoints = Checkpoints(open_place(self.folder), keep, {"note": 1}, self.peers, events)
+
+        self.checkpoints.choose()
+
+    def steps(self) -> list[int]:
+        return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdigit())
 
     def save(self, step: int, state: Any) -> str:
         self.checkpoints.save(step, state)
@@ -61,8 +66,8 @@ def biggest_file(folder: Path) -> Path:
 def test_what_is_restored_is_what_was_saved_on_every_replica(store: Store, trainer: Trainer, state: Any) -> None:
     assert store.save(3, state) == ""
     assert store.checkpoints.choose() == (3, {"note": 1})
-    compiler = Compiler(store.folder, store.peers)
-    restored, read = store.checkpoints.restore(3, trainer.mesh, trainer.programs.state, compiler)()
+    compiler = Compiler(str(store.folder), store.peers)
+    restored, read = store.checkpoints.restore(3, {}, trainer.mesh, trainer.programs.state, compiler)()
     assert read
     for old, new in zip(jax.tree.leaves(state), jax.tree.leaves(restored), strict=True):
         assert new.sharding.is_equivalent_to(old.sharding, old.ndim)
@@ -80,7 +85,7 @@ def test_the_newest_are_kept(tmp_path: Path, state: Any) -> None:
     store = Store(tmp_path, keep=2)
     for step in (1, 2, 10):
         store.save(step, state)
-    assert checkpoint.steps(store.folder) == [2, 10]
+    assert store.steps() == [2, 10]
 
 
 @pytest.mark.parametrize("harm", ["truncate", "flip", "manifest", "notes", "missing"])
@@ -109,7 +114,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
     assert [event["step"] for event in store.events("restore_skipped")] == [2]
     assert f"{store.folder / '2'} is damaged" in capsys.readouterr().out
     assert store.save(2, state) == ""
-    assert checkpoint.steps(store.folder) == [1, 2]
+    assert store.steps() == [1, 2]
 
 
 def test_a_save_that_was_cut_off_is_ignored_and_cleaned_up(store: Store, state: Any) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.small import WORKLOADS, run_alone
-from trainer import config, layout
+from trainer import config, corpus, layout
 from trainer.errors import FatalError
 
 JOB = ("--num-slices", "2", "--hosts-per-slice", "2", "--chips-per-host", "4")
@@ -19,14 +19,15 @@ def messages(error: pytest.ExceptionInfo[FatalError]) -> list[str]:
 
 
 def test_every_named_config_fits_the_job_it_is_for() -> None:
-    for name in ("16b", "32b", "64b", "128b"):
+    for name in ("16b", "32b", "64b", "128b", "resnet50", "bert-large"):
         assert layout.check(config.load(name), layout.Chips(2, 64, 4)) == []
-    assert layout.check(config.load("tiny"), layout.Chips(2, 2, 4)) == []
+    for name in ("tiny", "resnet-tiny", "bert-tiny"):
+        assert layout.check(config.load(name), layout.Chips(2, 2, 4)) == []
 
 
 def test_settings_take_the_type_of_their_field() -> None:
-    made = config.load("tiny", ["optim.lr=3e-4", "run.steps=2e3", "model.remat=true", "data.path=7"])
-    assert (made.optim.lr, made.run.steps, made.model.remat, made.data.path) == (3e-4, 2000, True, "7")
+    made = config.load("tiny", ["optim.lr=3e-4", "run.steps=2e3", "model.remat=dots", "data.path=7"])
+    assert (made.optim.lr, made.run.steps, made.model.remat, made.data.path) == (3e-4, 2000, "dots", "7")
 
 
 @pytest.mark.parametrize("text", ["1e3", "0123", "yes", "x #y", "a: b", "~", "[1"])
@@ -58,6 +59,7 @@ def test_all_problems_are_reported_together_with_a_way_out() -> None:
         ("model.embed=100", "Nearest that work: 96 or 104"),
         ("mesh.tp=3", "Values that divide 8: 1, 2, 4, 8"),
         ("mesh.dp=3", "not a multiple of the 2 slices"),
+        ("mesh.microbatches=4", "mesh.stages is 1"),
         ("data.loader_hosts=3", "Values that work: 1, 2, 4"),
         ("model.head_dim=7", "odd"),
         ("checkpoint.keep=0", "Use more than 0"),
@@ -66,6 +68,13 @@ def test_all_problems_are_reported_together_with_a_way_out() -> None:
         ("run.seed=4294967296", "Use 4294967295 or less"),
         ("data.seed=18446744073709551616", "Use 4294967295 or less"),
         ("run.steps=2147483648", "Use 2147483647 or less"),
+        ("optim.name=adam", "Use adamw or lamb or lars"),
+        ("optim.schedule=step", "Use cosine or polynomial or constant"),
+        ("optim.momentum_form=nesterov", "Use unscaled or scaled"),
+        ("optim.momentum=1", "below 1"),
+        ("optim.accumulate=0", "Use more than 0"),
+        ("optim.accumulate=3", "not divisible by dp x fsdp x optim.accumulate = 2 x 8 x 3. Nearest that work: 48"),
+        ("optim.update_axes=dp,tp", "Use fsdp, dp or both"),
         ("optim.warmup=1" + "0" * 400, "Use 2147483647 or less"),
     ],
 )
@@ -73,6 +82,50 @@ def test_what_does_not_fit_is_said_before_anything_runs(setting: str, says: str)
     problems = layout.check(config.load("tiny", [setting]), layout.Chips(2, 2, 4))
     assert len(problems) == 1
     assert says in str(problems[0])
+
+
+def test_everything_that_cannot_be_divided_is_said_at_once() -> None:
+    wrong = ["mesh.tp=4", "mesh.stages=2", "model.heads=6", "model.mlp=6", "model.vocab=257", "model.seq_len=12"]
+    made = config.load("tiny", [*wrong, "model.layers=3", "data.global_batch=12", "model.embed=99"])
+    lines = [problem.message for problem in layout.check(made, layout.Chips(2, 2, 4))]
+    assert lines == [
+        "the global batch = 12 is not divisible by dp x fsdp x microbatches = 1 x 2 x 8",
+        "model.embed = 99 is not divisible by fsdp = 2",
+        "model.layers = 3 is not divisible by mesh.stages = 2",
+        "model.heads = 6 is not divisible by mesh.tp = 4",
+        "model.mlp = 6 is not divisible by mesh.tp = 4",
+        "model.vocab = 257 is not divisible by mesh.tp = 4",
+        "model.seq_len = 12 is not divisible by mesh.stages x mesh.tp = 2 x 4",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (("model.family=gpt",), "Use decoder or bert or resnet"),
+        (("model.family=bert", "model.loss_chunk=16"), "Leave model.loss_chunk out"),
+        (("model.family=resnet", "quant.dots=forward"), "Leave quant.dots out"),
+        (("model.family=bert", "mesh.tp=8"), "model.heads = 4 is not divisible by mesh.tp = 8"),
+        (("model.family=resnet", "model.blocks=3,x"), "Write one such as 3,4,6,3"),
+        (("model.family=resnet", "mesh.stages=2"), "a resnet has no pipeline"),
+        (("model.family=resnet", "model.norm_examples=5"), "Nearest that work: 30 or 35"),
+    ],
+)
+def test_what_a_family_cannot_do_is_said(settings: tuple[str, ...], says: str) -> None:
+    problems = layout.check(config.load("tiny", settings), layout.Chips(2, 2, 4))
+    assert says in str(problems[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "says"),
+    [
+        ("resnet-tiny", ["data.path=stdlib"], "is no file of images of 32 x 32 pixels"),
+        ("resnet-tiny", ["model.classes=9"], "Use --set model.classes=10 or more"),
+        ("tiny", ["data.path=drawn"], "Use model.family=resnet, or a folder of text"),
+    ],
+)
+def test_data_of_another_kind_is_refused(name: str, settings: list[str], says: str) -> None:
+    assert says in str(corpus.check_source(config.load(name, settings), 8)[0])
 
 
 def test_check_prints_nothing_or_one_json_object(tmp_path: Path) -> None:

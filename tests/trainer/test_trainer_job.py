@@ -14,6 +14,7 @@ from tests.trainer.small import arguments, free_ports, run_alone, start
 pytestmark = pytest.mark.timeout(240)
 
 
+@pytest.mark.slow
 def test_a_killed_host_costs_only_the_steps_since_the_checkpoint(tmp_path: Path) -> None:
     settings = [
         "run.steps=16",
@@ -105,6 +106,7 @@ def test_a_port_that_is_taken_ends_with_one_line(beyond: int, tmp_path: Path) ->
     assert ran.stderr.startswith(f"error: cannot listen at 127.0.0.1:{port + beyond}: Address already in use")
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_checkpoints_but_neither_hangs_nor_loses_the_run(tmp_path: Path) -> None:
     job = start(tmp_path, ["run.steps=8", "checkpoint.every=4", "data.max_bytes=20000", "run.eval_every=0"])
     for process in job.processes:  # writing past this gives an error, as a full disk does
@@ -118,6 +120,7 @@ def test_a_full_disk_costs_checkpoints_but_neither_hangs_nor_loses_the_run(tmp_p
     assert not [path for path in (tmp_path / "checkpoints").iterdir() if path.name.isdigit()]
 
 
+@pytest.mark.slow
 def test_a_restart_finds_its_programs_compiled(tmp_path: Path) -> None:
     for attempt, cached in enumerate((False, True)):
         settings = [f"run.steps={2 + attempt}", "data.max_bytes=50000", f"run.output_dir={tmp_path}", "optim.warmup=1"]

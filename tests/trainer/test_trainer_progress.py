@@ -16,6 +16,7 @@ from trainer.errors import ExitCode
 from trainer.job import Job
 from trainer.metrics import Events, JsonLines
 from trainer.peers import Peers
+from trainer.places import open_place
 from trainer.progress import Progress
 from trainer.stop import Stop
 
@@ -42,9 +43,10 @@ class Number:
 
 
 def test_a_step_takes_its_own_time_however_late_it_is_looked_at(tmp_path: Path) -> None:
-    events = Events(JsonLines(tmp_path / "events.jsonl"), 0, 0, 0, time.monotonic())
+    out = open_place(tmp_path)
+    events = Events(JsonLines(out / "events.jsonl"), 0, 0, 0, time.monotonic())
     peers = Peers(0, 1, on_lost=lambda peer: None, on_told=lambda what, by: None)
-    job = Job(config.load("tiny", SETTINGS), Host(), tmp_path, events, peers, Stop(ignore, ignore))
+    job = Job(config.load("tiny", SETTINGS), Host(), out, events, peers, Stop(ignore, ignore))
     progress, now = Progress(job, 8, 1), time.monotonic()
     outs = [
         {

@@ -1,9 +1,9 @@
 """Checkpoints: written in the background, committed whole, read by one slice. The only user of Orbax.
 
 Orbax writes the arrays; the commit is ours, because a host that cannot write must not leave the others
-waiting in a barrier. Each host reports how its writing went, process 0 collects the reports, seals the
-folder and renames it into place (or removes it), and announces the verdict. A folder named by a number
-is therefore complete, and one named `.saving-...` is a save that was cut off.
+waiting in a barrier. Each host reports how its writing went, process 0 collects the reports, commits
+(or removes) what was written, and announces the verdict. What that means on a disk and in a bucket is
+told in folder.py and shelving.py.
 """
 
 # mypy: disallow-untyped-calls=False
@@ -11,62 +11,60 @@ is therefore complete, and one named `.saving-...` is a save that was cut off.
 import asyncio
 import functools
 import logging
-import os
-import shutil
 import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
 from jax.sharding import Mesh, NamedSharding
 
-from trainer import integrity
 from trainer.compiling import Compiler
 from trainer.errors import reason
-from trainer.metrics import Events, say
+from trainer.metrics import Events, flush, say
 from trainer.peers import Peers
+from trainer.places import Place
 from trainer.spread import spread
 from trainer.step import State
 
 _MARGIN = 8 << 20  # bytes that stay free beside a checkpoint, for logs and the folder itself
+_FLUSH_SECONDS = 10.0  # for the lines of the steps that a checkpoint holds, to be there before it
 
 
 class Checkpoints:
-    """The checkpoints of a run in `folder`, seen by one host."""
+    """The checkpoints of a run at `place`, seen by one host."""
 
-    def __init__(self, folder: Path, keep: int, notes: dict[str, Any], peers: Peers, events: Events) -> None:
-        self.folder, self.keep, self.notes = folder, keep, notes
+    def __init__(self, place: Place, keep: int, notes: dict[str, Any], peers: Peers, events: Events) -> None:
+        self.place, self.keep, self.notes = place, keep, notes
+        self._shelf = place.shelf()
         self._peers, self._events = peers, events
+        self._claim = ""  # names this attempt's saves, once all hosts know it
         self._committing: threading.Thread | None = None
         self._failure = ""
-        folder.mkdir(parents=True, exist_ok=True)
         self.last: int | None = None  # step of the newest committed checkpoint this host knows of
 
     def choose(self) -> tuple[int, dict[str, Any]] | None:
         """Agree with all hosts on the newest whole checkpoint; return (step, notes), or None for none.
 
-        Process 0 looks: it removes what a killed save left and passes over damaged checkpoints.
+        Process 0 looks: it removes what a killed save left and passes over damaged checkpoints. Comes before
+        the first save.
         """
         if self._peers.process_id == 0:
-            for path in self.folder.glob(".saving-*"):
-                shutil.rmtree(path, ignore_errors=True)
-            whole = next(filter(self._is_whole, reversed(steps(self.folder))), None)
-            chosen = None if whole is None else [whole, integrity.read_notes(self.folder / str(whole))]
-            self._peers.announce("restore", chosen)
-        chosen = self._peers.await_("restore")
+            claim = self._shelf.claim(self._events.attempt)
+            whole = next(filter(self._is_whole, reversed(self._shelf.steps())), None)
+            chosen = None if whole is None else [whole, self._shelf.notes(whole)]
+            self._peers.announce("restore", [claim, chosen])
+        self._claim, chosen = self._peers.await_("restore")
         if chosen is None:
             return None
         self.last = int(chosen[0])
         return self.last, chosen[1]
 
-    def room(self, state: State) -> tuple[int, int]:
-        """Return (bytes free, bytes that a save of `state` needs) in the folder."""
-        disk = os.statvfs(self.folder)
+    def room(self, state: State) -> tuple[int | None, int]:
+        """Return (bytes free, bytes that a save of `state` needs); None is room without end."""
         need = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)) + _MARGIN
-        return disk.f_bavail * disk.f_frsize, need
+        return self.place.room(), need
 
     def save(self, step: int, state: State, **notes: Any) -> None:
         """Begin to save `state`; returns once it is copied off the chips, so it may be donated.
@@ -78,16 +76,15 @@ class Checkpoints:
         self.wait()
         began = time.monotonic()
         self._events.write("save_begin", step)
-        partial = self.folder / f".saving-{step}-{self._events.attempt}"
         writes: list[Any] = []
         failure = ""
         try:
-            partial.mkdir(parents=True, exist_ok=True)
-            begun = _handler().async_save(_epath(partial), args=_orbax().args.PyTreeSave(state))
+            draft = self._shelf.draft(step, self._claim)
+            begun = _handler().async_save(_epath(draft), args=_orbax().args.PyTreeSave(state))
             writes = asyncio.run(begun) or []
         except Exception as error:
             failure = reason(error)
-        arguments = (step, partial, writes, failure, began, self.notes | notes)
+        arguments = (step, writes, failure, began, self.notes | notes)
         self._committing = threading.Thread(target=self._commit, args=arguments, name="commit", daemon=True)
         self._committing.start()
 
@@ -98,10 +95,13 @@ class Checkpoints:
             self._committing = None
         return self._failure
 
-    def restore(self, step: int, mesh: Mesh, abstract: State, compiler: Compiler) -> Callable[[], tuple[State, bool]]:
-        """Begin to read checkpoint `step`; the returned function gives (state, whether this host read).
+    def restore(
+        self, step: int, notes: dict[str, Any], mesh: Mesh, abstract: State, compiler: Compiler
+    ) -> Callable[[], tuple[State, bool]]:
+        """Begin to read checkpoint `step`, whose notes these are; the returned function gives (state, `read`).
 
-        Only hosts with chips in the first "dp" replica read; the others get the state over the network.
+        `read` is whether this host read it: only hosts with chips in the first "dp" replica do; the others get
+        the state over the network.
         """
         readers = {device.process_index for device in mesh.devices[0].flat}
         reads = jax.process_index() in readers
@@ -109,7 +109,7 @@ class Checkpoints:
 
         def read() -> None:
             try:
-                outcome.append(_read(self.folder / str(step), mesh, abstract, readers) if reads else None)
+                outcome.append(_read(self._shelf.content(step, notes), mesh, abstract, readers) if reads else None)
             except BaseException as error:
                 outcome.append(error)
 
@@ -130,20 +130,17 @@ class Checkpoints:
         self._events.write("save_failed", step, reason=why)
         if self._peers.process_id == 0:
             kept = "there is none before it" if self.last is None else f"the one of step {self.last} stays"
-            say(f"warning: checkpoint of step {step} not saved in {self.folder}: {why}; {kept}")
+            say(f"warning: checkpoint of step {step} not saved in {self.place}: {why}; {kept}")
 
     def _is_whole(self, step: int) -> bool:
-        damage = integrity.damage(self.folder / str(step))
+        damage = self._shelf.damage(step)
         if damage:
             self._events.write("restore_skipped", step, reason=damage)
-            say(f"warning: checkpoint {self.folder / str(step)} is damaged and passed over: {damage}")
-            # Out of the way, so that it never counts among the ones to keep; gone with the next commit.
-            os.replace(self.folder / str(step), self.folder / f".damaged-{step}")
+            say(f"warning: checkpoint {self.place / str(step)} is damaged and passed over: {damage}")
+            self._shelf.set_aside(step)
         return not damage
 
-    def _commit(
-        self, step: int, partial: Path, writes: list[Any], failure: str, began: float, notes: dict[str, Any]
-    ) -> None:
+    def _commit(self, step: int, writes: list[Any], failure: str, began: float, notes: dict[str, Any]) -> None:
         for write in writes:
             try:
                 write.result()
@@ -152,7 +149,7 @@ class Checkpoints:
         self._peers.report(f"written/{step}", failure)
         if self._peers.process_id == 0:
             failures = self._peers.collect(f"written/{step}")
-            self._peers.announce(f"saved/{step}", self._seal(step, partial, failures, notes))
+            self._peers.announce(f"saved/{step}", self._seal(step, failures, notes))
         self._failure = self._peers.await_(f"saved/{step}")
         if self._failure:
             self.fail(step, self._failure)
@@ -160,29 +157,21 @@ class Checkpoints:
             self.last = step
             self._events.write("save", step, time.monotonic() - began)
 
-    def _seal(self, step: int, partial: Path, failures: list[str], notes: dict[str, Any]) -> str:
+    def _seal(self, step: int, failures: list[str], notes: dict[str, Any]) -> str:
         """Commit or remove a written checkpoint, process 0 only; return why it failed, or nothing."""
         failure = next(filter(None, failures), "")
         if not failure:
             try:
-                _handler().finalize(_epath(partial))
-                integrity.seal(partial, notes)
-                os.replace(partial, self.folder / str(step))
-                _sync_folder(self.folder)
+                _handler().finalize(_epath(self._shelf.draft(step, self._claim)))
+                flush(_FLUSH_SECONDS)
+                self._shelf.commit(step, self._claim, notes)
             except Exception as error:
                 failure = reason(error)
         if failure:
-            shutil.rmtree(partial, ignore_errors=True)
+            self._shelf.discard(step, self._claim)
         else:
-            outdated = [self.folder / str(old) for old in steps(self.folder)[: -self.keep]]
-            for path in (*outdated, *self.folder.glob(".damaged-*")):
-                shutil.rmtree(path, ignore_errors=True)
+            self._shelf.keep(self.keep)
         return failure
-
-
-def steps(folder: Path) -> list[int]:
-    """Return the steps of the committed checkpoints, oldest first."""
-    return sorted(int(path.name) for path in folder.glob("*") if path.name.isdigit()) if folder.is_dir() else []
 
 
 @functools.cache
@@ -217,13 +206,13 @@ def _handler(readers: set[int] | None = None) -> Any:
     )
 
 
-def _epath(path: Path) -> Any:
+def _epath(path: str) -> Any:
     from etils import epath  # type: ignore[import-untyped]
 
     return epath.Path(path)
 
 
-def _read(folder: Path, mesh: Mesh, abstract: State, readers: set[int]) -> State:
+def _read(folder: str, mesh: Mesh, abstract: State, readers: set[int]) -> State:
     """Read a checkpoint onto the chips of the first replica only."""
     first = Mesh(mesh.devices[:1], mesh.axis_names)
     args = _orbax().args
@@ -235,12 +224,3 @@ def _read(folder: Path, mesh: Mesh, abstract: State, readers: set[int]) -> State
     handler = _handler(readers)
     state: State = handler.restore(_epath(folder), args=args.PyTreeRestore(item=target, restore_args=restore_args))
     return state
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the rename itself survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -10,7 +10,6 @@ than they save left out.
 # mypy: disallow-untyped-calls=False
 
 import os
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -24,7 +23,7 @@ _QUICK_ON_CPU = {"xla_backend_optimization_level": 1, "xla_cpu_use_fusion_emitte
 class Compiler:
     """Compiles the programs of one job."""
 
-    def __init__(self, folder: Path, peers: Peers) -> None:
+    def __init__(self, folder: str, peers: Peers) -> None:
         self._peers = peers
         self._emulated = jax.devices()[0].platform == "cpu" and jax.device_count() > 1
         self._hits = 0
@@ -32,7 +31,7 @@ class Compiler:
             jax.config.update("jax_enable_compilation_cache", False)
             return
         if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-            jax.config.update("jax_compilation_cache_dir", str(folder))
+            jax.config.update("jax_compilation_cache_dir", folder)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         # XLA's own (GPU) caches put the right to write into the key: only process 0 would find a program.
         jax.config.update("jax_persistent_cache_enable_xla_caches", "none")

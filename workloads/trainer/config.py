@@ -19,8 +19,9 @@ CONFIG_FOLDER = Path(__file__).parent / "configs"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """A decoder-only language model."""
+    """The model; docs/models.md tells which settings a family takes."""
 
+    family: str = "decoder"  # decoder (a language model), bert or resnet
     embed: int = 128  # width of the residual stream
     heads: int = 4  # attention heads
     head_dim: int = 32  # width of a head; even, for the rotary embedding
@@ -29,22 +30,56 @@ class Model:
     vocab: int = 256  # 256 is enough for bytes
     seq_len: int = 128  # tokens in a training example
     compute_dtype: str = "bfloat16"  # of matrix products; parameters and sums are always float32
-    remat: bool = True  # recompute a layer in the backward pass instead of keeping its activations
+    remat: str = "full"  # what a layer computes again in the backward pass: none, dots (all but products) or full
+    attention_chunk: int = 0  # queries whose scores are in memory at a time; divides seq_len; 0 = all of them
+    loss_chunk: int = 0  # positions of each example whose logits are in memory at a time; divides seq_len; 0 = all
+    masked: float = 0.15  # bert: part of the tokens that it has to guess
+    image: int = 224  # resnet: height and width of the images in pixels
+    classes: int = 1000  # resnet: kinds of images
+    width: int = 64  # resnet: channels of the first stage; each stage has twice as many as the one before it
+    blocks: str = "3,4,6,3"  # resnet: blocks of each stage; these make ResNet-50
+    norm_examples: int = 0  # resnet: examples that batch norm takes together; 0 = the whole batch
+
+    @property
+    def block_counts(self) -> tuple[int, ...]:
+        """The numbers of `blocks`; empty if they are none."""
+        counts = [text.strip() for text in self.blocks.split(",")]
+        return tuple(int(text) for text in counts) if all(text.isdecimal() and int(text) for text in counts) else ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Mesh:
-    """How the chips are laid out; `fsdp` takes what `dp` and `tp` leave."""
+    """How the chips are laid out; `fsdp` takes what `dp`, `stages` and `tp` leave."""
 
-    dp: int = 0  # data parallel over slices (DCN); 0 = the number of slices
+    dp: int = 0  # data parallel over slices (DCN); 0 = the slices that stages leave
     tp: int = 1  # tensor parallel inside a slice (ICI)
+    stages: int = 1  # of a pipeline of layers, over slices first (DCN), for links too slow for gradients
+    microbatches: int = 0  # parts that a batch goes through the pipeline in; 0 = 4 a stage
+    reduction: str = "automatic"  # of gradients over dp: automatic (XLA's own), or explicit: hierarchical, once a step
+    reduction_dtype: str = "bfloat16"  # explicit: of the gradients that replicas send each other
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Quant:
+    """Products of activations and a layer's weights in int8 (AQT); attention and logits stay as they are."""
+
+    dots: str = ""  # which of them, comma separated: forward, dgrad (gradient of activations), wgrad (of weights)
+    rounding: str = "stochastic"  # of gradients: stochastic (no bias) or nearest
+    scale: str = "channel"  # one for every row and column of a product (channel), or for all of it (tensor)
+
+    @property
+    def products(self) -> tuple[str, ...]:
+        """The names in `dots`."""
+        return tuple(name.strip() for name in self.dots.split(",") if name.strip())
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
     """What is read, and by whom."""
 
-    path: str = ""  # a folder of text, a prepared token file, or "stdlib": Python's own library
+    path: str = (
+        ""  # text: a folder or gs://BUCKET/FOLDER; a prepared file; "stdlib": Python's own library; "drawn": images
+    )
     suffixes: str = ""  # comma separated, such as ".py,.md"; empty = every text file
     max_bytes: int = 0  # stop after this much text; 0 = all of it
     global_batch: int = 0  # examples a step over all chips; 0 = batch_per_chip x chips
@@ -57,15 +92,35 @@ class Data:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Optim:
-    """AdamW with a linear warm-up and a cosine decay."""
+    """The optimizer, its learning rate, and over which chips its state and update are spread."""
 
-    lr: float = 1e-3  # at the end of the warm-up
+    name: str = "adamw"  # adamw; lamb and lars take a norm of every layer, for large batches
+    lr: float = 1e-3  # at the end of the warm-up, which is linear
     warmup: int = 20  # steps
+    schedule: str = "cosine"  # after the warm-up: cosine, polynomial or constant
+    power: float = 1.0  # of the polynomial: 1 is a straight line, 2 what LARS is usually run with
     final_fraction: float = 0.1  # of lr, at the last step
     weight_decay: float = 0.1  # on matrices only
-    b1: float = 0.9
-    b2: float = 0.95
-    clip: float = 1.0  # largest global norm of the gradient
+    b1: float = 0.9  # adamw, lamb: decay of the first moment
+    b2: float = 0.95  # adamw, lamb: decay of the second moment
+    eps: float = 1e-8  # adamw, lamb: added to the root of the second moment
+    momentum: float = 0.9  # lars
+    momentum_form: str = "unscaled"  # lars: unscaled as You et al. have it; scaled as MLPerf's reference has it
+    trust: float = 0.001  # lars: trust coefficient
+    moment_dtype: str = "float32"  # of the first moment or momentum as stored: float32 or bfloat16
+    clip: float = 1.0  # largest global norm of the gradient; 0 = any
+    accumulate: int = 1  # parts that a batch is computed in, one after the other; their gradients are added
+    update_axes: str = ""  # mesh axes that state and update are spread over beyond the parameters': fsdp, dp or fsdp,dp
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The axes of `update_axes`."""
+        return tuple(axis.strip() for axis in self.update_axes.split(",") if axis.strip())
+
+    def state_notes(self) -> dict[str, str]:
+        """Return the settings that give a saved state its meaning: another run's must be equal to go on from it."""
+        keys = ("name", "moment_dtype", *(("momentum_form",) if self.name == "lars" else ()))
+        return {key: getattr(self, key) for key in keys}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +139,7 @@ class Run:
     eval_every: int = 50  # steps; 0 = only at the end
     log_every: int = 10  # steps
     seed: int = 0  # of the initial parameters
-    output_dir: str = ""  # empty = $XPK_OUTPUT_DIR, or ./output/<config> outside a workload
+    output_dir: str = ""  # a folder or gs://BUCKET/NAME; empty = $XPK_OUTPUT_DIR, or ./output/<config> without it
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +149,7 @@ class Config:
     name: str = "default"
     model: Model = Model()
     mesh: Mesh = Mesh()
+    quant: Quant = Quant()
     data: Data = Data()
     optim: Optim = Optim()
     checkpoint: Checkpoint = Checkpoint()

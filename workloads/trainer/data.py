@@ -9,6 +9,7 @@ import dataclasses
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -18,16 +19,17 @@ from jax.sharding import Mesh
 
 from trainer.corpus import Corpus
 from trainer.mesh import ALL, sharding
+from trainer.records import Record
 from trainer.sampler import record_ids
 
 Index = tuple[slice, ...] | None  # of a chip's part in a global array; None for all of it
-Read = Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int32]]
+Read = Callable[[npt.NDArray[np.int64]], npt.NDArray[Any]]
 
 
 class Blocks(NamedTuple):
-    """One block a chip: D chips, R rows, S = T + 1 tokens."""
+    """One block a chip: D chips, R rows, S numbers of a record (records.py)."""
 
-    tokens: Any  # int32 [D, R, S]
+    records: Any  # [D, R, S], of the record's type
     weight: Any  # float32 [D, R]; 0 for padding
 
 
@@ -48,19 +50,20 @@ def make_slots(mesh: Mesh, loader_hosts: int, hosts: int, global_batch: int) -> 
     return Slots(chips=len(owners), readers=readers, rows=-(-global_batch // len(readers)))
 
 
-def open_records(corpus: Corpus, seq_len: int) -> Read:
-    """Return a function from record ids [N] to tokens [N, T + 1]; maps the file, reads what is asked."""
-    tokens = np.memmap(corpus.path, dtype=np.dtype(corpus.dtype).newbyteorder("<"), mode="r")
+def open_records(corpus: Corpus, file: Path, record: Record) -> Read:
+    """Return a function from record ids [N] to records [N, S]; maps the file, reads what is asked."""
+    numbers = np.memmap(file, dtype=np.dtype(corpus.dtype).newbyteorder("<"), mode="r")
+    shape, width = (record.count(len(numbers)), record.length), numbers.itemsize
+    all_NS = np.lib.stride_tricks.as_strided(numbers, shape, (record.stride * width, width), writeable=False)
 
-    def read(ids_N: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-        places_NS = ids_N[:, None] * seq_len + np.arange(seq_len + 1)
-        block_NS: npt.NDArray[np.int32] = tokens[places_NS].astype(np.int32)
+    def read(ids_N: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        block_NS: npt.NDArray[Any] = all_NS[ids_N].astype(record.dtype)
         return block_NS
 
     return read
 
 
-def to_blocks(mesh: Mesh, slots: Slots, ids_B: npt.NDArray[np.int64], read: Read | None, seq_len: int) -> Blocks:
+def to_blocks(mesh: Mesh, slots: Slots, ids_B: npt.NDArray[np.int64], read: Read | None, record: Record) -> Blocks:
     """Read this host's rows of a batch and put them on its chips.
 
     An id below zero is a row of padding: zeros with weight 0. `read` is None on hosts that do not load.
@@ -76,9 +79,9 @@ def to_blocks(mesh: Mesh, slots: Slots, ids_B: npt.NDArray[np.int64], read: Read
             ids_R[: len(mine)] = mine
         return ids_R
 
-    def tokens(index: Index) -> npt.NDArray[np.int32]:
+    def records(index: Index) -> npt.NDArray[Any]:
         ids_R = ids_of(index)
-        block_RS = np.zeros((slots.rows, seq_len + 1), np.int32)
+        block_RS = np.zeros((slots.rows, record.length), record.dtype)
         if read is not None and (real := ids_R >= 0).any():
             block_RS[real] = read(ids_R[real])
         return block_RS[None]
@@ -88,7 +91,7 @@ def to_blocks(mesh: Mesh, slots: Slots, ids_B: npt.NDArray[np.int64], read: Read
 
     shape = (slots.chips, slots.rows)
     return Blocks(
-        jax.make_array_from_callback((*shape, seq_len + 1), placed, tokens),
+        jax.make_array_from_callback((*shape, record.length), placed, records),
         jax.make_array_from_callback(shape, placed, weight),
     )
 

@@ -4,12 +4,15 @@ Problem        one thing that is wrong, and what to do about it
 FatalError     problems that no retry can cure; the host ends with 42
 SaveError      the last state could not be saved, as all hosts know; they end with 1
 StorageError   this host could not write what the others need; it ends with 1
+Unreachable    a bucket does not answer now; a retry may cure it
 PeerAbsent     a host never came; this one ends with 75
+ChipsError     the slices have not the chips that they should; the host ends with 1, for another machine may have them
 AddressError   process 0 cannot listen where it must; it ends with 1, for another job may end
 """
 
 import dataclasses
 import enum
+from collections.abc import Sequence
 
 
 class ExitCode(enum.IntEnum):
@@ -50,8 +53,20 @@ class StorageError(Exception):
     """This host could not write something that the run needs."""
 
 
+class Unreachable(ConnectionError):
+    """A bucket does not answer, or not as it should."""
+
+
 class PeerAbsent(Exception):
-    """Another host did not come in time."""
+    """Another host did not come in time; `missing` has the process ids, where they are known."""
+
+    def __init__(self, message: str, missing: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.missing = tuple(missing)
+
+
+class ChipsError(Exception):
+    """The job's chips are not those of equal slices."""
 
 
 class AddressError(Exception):

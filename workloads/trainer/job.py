@@ -7,20 +7,34 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from concurrent.futures import Future
-from pathlib import Path
 from typing import NoReturn
 
 from trainer.config import Config
 from trainer.distributed import Host, resolve
-from trainer.errors import AddressError, ExitCode, FatalError, PeerAbsent, Problem, SaveError, StorageError
+from trainer.errors import (
+    AddressError,
+    ChipsError,
+    ExitCode,
+    FatalError,
+    PeerAbsent,
+    Problem,
+    SaveError,
+    StorageError,
+    Unreachable,
+    reason,
+)
 from trainer.link import listen
-from trainer.metrics import Events, JsonLines, say
+from trainer.metrics import Events, JsonLines, flush, say
 from trainer.peers import Peers
+from trainer.places import Place, open_place
 from trainer.stop import Stop
 
 Address = tuple[str, int]
 _MEETING_SECONDS = 300.0
+FLUSH_SECONDS = 10.0  # that events and metrics may take to be in their place when the process ends
+_OPENING_SECONDS = 30.0  # that a bucket may take to say whether this host can write to it
 _VERDICT_SECONDS = 2.0  # how long a failed host waits to learn that a peer's death was the cause
 
 
@@ -30,7 +44,7 @@ class Job:
 
     config: Config
     host: Host
-    out: Path
+    out: Place
     events: Events
     peers: Peers
     stop: Stop
@@ -41,26 +55,22 @@ class Job:
         return self.host.process_id == 0
 
 
-def open_job(config: Config, host: Host) -> Job:
+def open_job(config: Config, host: Host, ending: Callable[[ExitCode, float], None] | None = None) -> Job:
     """Open this host's records, take over its signals and prepare the line to its peers.
 
-    Raises FatalError if the output folder cannot be written.
+    `ending` is told the exit code, and the seconds that records may take, where this host has to end; without
+    it the process ends, and signals are taken. Raises FatalError if the output folder cannot be written.
     """
+    finish = ending or end
     began = time.monotonic()
-    out = Path(config.run.output_dir or host.output_dir or f"output/{config.name}").absolute()
-    name = f"s{host.slice_id}-h{host.worker_id}"
-    try:
-        lines = JsonLines(out / "events" / f"{name}.jsonl")
-    except OSError as error:
-        message = f"output folder {str(out)!r} cannot be written: {error.strerror}"
-        raise FatalError(Problem(message, "Use --set run.output_dir=FOLDER")) from error
-    events = Events(lines, host.slice_id, host.worker_id, host.attempt, began)
-    events.write("start", pid=os.getpid())
+    out = open_place(config.run.output_dir or host.output_dir or f"output/{config.name}")
+    events = _open_events(out, host, began)
 
     def on_lost(peer: int) -> None:
         events.write("peer_lost", peer=peer)
         say(f"{host.name(host.process_id)}: lost {host.name(peer)}; ending so that the job can restart")
-        end(ExitCode.PEER_LOST)
+        # Without the coordinator, process 0, JAX aborts this process any moment: be quicker, for the exit code.
+        finish(ExitCode.PEER_LOST, 0.0 if peer == 0 else FLUSH_SECONDS)
 
     def on_told(what: str, peer: int) -> None:
         if what == "stop":
@@ -68,24 +78,44 @@ def open_job(config: Config, host: Host) -> Job:
         elif what == "fatal":
             events.write("fail", reason=f"{host.name(peer)} cannot work")
             say(f"{host.name(host.process_id)}: {host.name(peer)} found an error no retry cures; see its log")
-            end(ExitCode.FATAL)
+            finish(ExitCode.FATAL, FLUSH_SECONDS)
 
     def at_once(code: ExitCode) -> None:
         peers.tell("stop")
         events.write("preempt")
         say(f"{host.name(host.process_id)}: asked to stop before the first step; there is nothing to save")
-        end(code)
+        threading.Thread(target=part, args=(code,), name="part").start()  # this one may have to hear the others leave
+
+    def part(code: ExitCode) -> None:
+        leave(peers)
+        finish(code, FLUSH_SECONDS)
 
     def again(code: ExitCode) -> None:
         events.write("fail", reason="a second signal to stop")
         say(f"{host.name(host.process_id)}: a second signal to stop; ending without a checkpoint")
-        end(ExitCode.INTERRUPTED if code == ExitCode.INTERRUPTED else ExitCode.CRASH)
+        finish(ExitCode.INTERRUPTED if code == ExitCode.INTERRUPTED else ExitCode.CRASH, FLUSH_SECONDS)
 
     names = (host.workload, host.job_id)
     peers = Peers(host.process_id, host.processes, host.attempt, names, on_lost=on_lost, on_told=on_told)
     stop = Stop(at_once, again)
-    stop.install()
+    if ending is None:
+        stop.install()
     return Job(config, host, out, events, peers, stop)
+
+
+def _open_events(out: Place, host: Host, began: float) -> Events:
+    """Write this host's first event, which shows that it can write. Raises FatalError if it cannot."""
+    try:
+        lines = JsonLines(out / "events" / f"s{host.slice_id}-h{host.worker_id}.jsonl")
+        events = Events(lines, host.slice_id, host.worker_id, host.attempt, began)
+        events.write("start", pid=os.getpid())
+        lines.flush(_OPENING_SECONDS)
+    except Unreachable as error:  # a warning was printed; training may go on and write it later
+        say(f"{host.name(host.process_id)}: goes on without its records: {reason(error)}")
+    except OSError as error:
+        message = f"output folder {str(out)!r} cannot be written: {reason(error)}"
+        raise FatalError(Problem(message, "Use --set run.output_dir=FOLDER")) from error
+    return events
 
 
 def meet(job: Job) -> "Future[Address]":
@@ -114,39 +144,65 @@ def meet(job: Job) -> "Future[Address]":
 
 def fail(job: Job, error: BaseException) -> NoReturn:
     """End this host for an error of its own, or for a peer's death if that is what lies behind it."""
+    end(explain(job, error))
+
+
+def explain(job: Job, error: BaseException) -> ExitCode:
+    """Tell people, the records and the other hosts of an error that ends this host; return its exit code."""
+    if isinstance(error, PermissionError):
+        error = FatalError(Problem(f"{error.filename}: {reason(error)}", "Give this host the right to it"))
     if isinstance(error, FatalError):
         for problem in error.problems:
             print(problem, file=sys.stderr, flush=True)
         job.events.write("fail", reason="; ".join(problem.message for problem in error.problems))
         job.peers.tell("fatal")
-        end(ExitCode.FATAL)
+        return ExitCode.FATAL
     if isinstance(error, PeerAbsent):
         say(f"{job.host.name(job.host.process_id)}: {error}")
         job.events.write("peer_lost", peer=None, reason=str(error))
-        end(ExitCode.PEER_LOST)
-    if isinstance(error, SaveError):
-        print(f"error: {error}", file=sys.stderr, flush=True)
+        return ExitCode.PEER_LOST
+    if (line := _one_line(error)) is not None:
+        print(f"error: {line}", file=sys.stderr, flush=True)
         job.events.write("fail", reason=str(error))
-        job.peers.leave()
-        end(ExitCode.CRASH)
-    if isinstance(error, AddressError):
-        print(f"error: {error}. Another job may use it: end that one, or try again later", file=sys.stderr, flush=True)
-        job.events.write("fail", reason=str(error))
-        end(ExitCode.CRASH)
-    if isinstance(error, StorageError):
-        print(f"error: {error}. Free some space there", file=sys.stderr, flush=True)
-        job.events.write("fail", reason=str(error))
-        end(ExitCode.CRASH)
+        if isinstance(error, SaveError):
+            leave(job.peers)
+        return ExitCode.CRASH
     # A peer's death also breaks the collectives here; its verdict comes on the peers thread, which ends us.
     time.sleep(_VERDICT_SECONDS if job.host.processes > 1 else 0)
     traceback.print_exception(error)
-    reason = " ".join(str(error).split())[:300]
-    job.events.write("fail", reason=f"{type(error).__name__}: {reason}")
-    end(ExitCode.CRASH)
+    told = " ".join(str(error).split())[:300]
+    job.events.write("fail", reason=f"{type(error).__name__}: {told}")
+    return ExitCode.CRASH
 
 
-def end(code: ExitCode) -> NoReturn:
-    """End the process from any thread, now: no destructor may wait for a peer that is gone."""
+def _one_line(error: BaseException) -> str | None:
+    """Return all there is to say of an error that a later attempt may not have; None for a bug of ours."""
+    if isinstance(error, SaveError | StorageError):
+        return f"{error}. Free some space there" if "space" in str(error) else str(error)
+    if isinstance(error, AddressError):
+        return f"{error}. Another job may use it: end that one, or try again later"
+    if isinstance(error, ChipsError):
+        return f"{error}. Look for the host that has lost some"
+    if isinstance(error, Unreachable):
+        return f"{error.filename}: {error.strerror}"
+    return None
+
+
+def leave(peers: Peers) -> None:
+    """Have all records in their place, then part from the others.
+
+    In this order: when process 0, the last to leave, has ended, JAX aborts whoever still runs.
+    """
+    flush(FLUSH_SECONDS)
+    peers.leave()
+
+
+def end(code: ExitCode, seconds: float = FLUSH_SECONDS) -> NoReturn:
+    """End the process from any thread: no destructor may wait for a peer that is gone.
+
+    Records have `seconds` to be in their place.
+    """
+    flush(seconds)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()

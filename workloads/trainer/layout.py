@@ -1,12 +1,27 @@
 """How a configuration fits the chips it is given: sizes and divisibility, without JAX."""
 
 import dataclasses
+import math
 import typing
 from collections.abc import Iterator
 
 from trainer.config import Config, sections
 from trainer.errors import Problem
 
+_CHOICES = {
+    "model.family": ("decoder", "bert", "resnet"),
+    "model.compute_dtype": ("bfloat16", "float32"),
+    "model.remat": ("none", "dots", "full"),
+    "mesh.reduction": ("automatic", "explicit"),
+    "mesh.reduction_dtype": ("bfloat16", "float32"),
+    "optim.name": ("adamw", "lamb", "lars"),
+    "optim.schedule": ("cosine", "polynomial", "constant"),
+    "optim.momentum_form": ("unscaled", "scaled"),
+    "optim.moment_dtype": ("float32", "bfloat16"),
+    "quant.rounding": ("stochastic", "nearest"),
+    "quant.scale": ("channel", "tensor"),
+}
+MOST_INT8_SUMMED = (2**31 - 1) // 127**2  # products of two int8 numbers that an int32 holds for certain
 _LARGEST = {"run.seed": 2**32 - 1, "data.seed": 2**32 - 1, "data.max_bytes": 2**63 - 1}  # others: an int32
 
 
@@ -33,21 +48,38 @@ class Chips:
 class Layout:
     """Sizes of the mesh axes and of the global batch."""
 
+    num_slices: int
     dp: int
+    stages: int
     fsdp: int
     tp: int
     global_batch: int
+    microbatches: int
     loader_hosts: int
+
+    @property
+    def stage_slices(self) -> int:
+        """How many slices the stages of a pipeline reach over; they take slices before dp does, for they send less."""
+        return math.gcd(self.stages, self.num_slices)
+
+    @property
+    def dp_slices(self) -> int:
+        """How many slices the replicas of one stage reach over."""
+        return self.num_slices // self.stage_slices
 
 
 def layout(config: Config, chips: Chips) -> Layout:
     """Return the sizes that `config` comes to on `chips`; meaningful if `check` finds nothing."""
-    dp = config.mesh.dp or chips.num_slices
+    stages = config.mesh.stages
+    dp = config.mesh.dp or chips.num_slices // math.gcd(stages, chips.num_slices)
     return Layout(
+        num_slices=chips.num_slices,
         dp=dp,
-        fsdp=max(1, chips.total // (dp * config.mesh.tp)),
+        stages=stages,
+        fsdp=max(1, chips.total // (dp * stages * config.mesh.tp)),
         tp=config.mesh.tp,
         global_batch=config.data.global_batch or config.data.batch_per_chip * chips.total,
+        microbatches=(config.mesh.microbatches or 4 * stages) if stages > 1 else 1,
         loader_hosts=config.data.loader_hosts or chips.hosts,
     )
 
@@ -61,23 +93,8 @@ def check(config: Config, chips: Chips) -> list[Problem]:
     problems += _mesh_problems(config, chips, mesh)
     if problems:
         return problems
-    problems += [
-        _indivisible(name, value, by, by_name)
-        for name, value, by, by_name in (
-            (
-                "the global batch",
-                mesh.global_batch,
-                mesh.dp * mesh.fsdp,
-                f"dp x fsdp = {mesh.dp} x {mesh.fsdp}",
-            ),
-            ("model.embed", config.model.embed, mesh.fsdp, "fsdp"),
-            ("model.heads", config.model.heads, mesh.tp, "mesh.tp"),
-            ("model.mlp", config.model.mlp, mesh.tp, "mesh.tp"),
-            ("model.vocab", config.model.vocab, mesh.tp, "mesh.tp"),
-            ("model.seq_len", config.model.seq_len, mesh.tp, "mesh.tp"),
-        )
-        if value % by
-    ]
+    problems += _divisions(config, mesh)
+    problems += _sums_in_int8(config, mesh)
     if chips.hosts % mesh.loader_hosts:
         fits = [str(n) for n in range(1, chips.hosts + 1) if chips.hosts % n == 0]
         problems.append(
@@ -89,30 +106,88 @@ def check(config: Config, chips: Chips) -> list[Problem]:
     return problems
 
 
+def _divisions(config: Config, mesh: Layout) -> Iterator[Problem]:
+    """Yield every size that cannot be spread evenly."""
+    shares = {"dp": mesh.dp, "fsdp": mesh.fsdp} | ({"microbatches": mesh.microbatches} if mesh.stages > 1 else {})
+    if config.optim.accumulate > 1:
+        shares["optim.accumulate"] = config.optim.accumulate
+    times = {"mesh.stages": mesh.stages, "mesh.tp": mesh.tp} if mesh.stages > 1 else {"mesh.tp": mesh.tp}
+    model = config.model
+    sizes = [("the global batch", mesh.global_batch, shares)]
+    if model.family != "resnet":
+        sizes += [
+            ("model.embed", model.embed, {"fsdp": mesh.fsdp}),
+            ("model.layers", model.layers, {"mesh.stages": mesh.stages}),
+            ("model.heads", model.heads, {"mesh.tp": mesh.tp}),
+            ("model.mlp", model.mlp, {"mesh.tp": mesh.tp}),
+            ("model.vocab", model.vocab, {"mesh.tp": mesh.tp}),
+            ("model.seq_len", model.seq_len, times),
+            ("model.seq_len", model.seq_len, {"model.attention_chunk": model.attention_chunk or 1}),
+            ("model.seq_len", model.seq_len, {"model.loss_chunk": model.loss_chunk or 1}),
+            ("model.loss_chunk", model.loss_chunk, times),
+        ]
+    for name, value, by in sizes:
+        if value % math.prod(by.values()):
+            size = f"{' x '.join(by)} = {' x '.join(map(str, by.values()))}"
+            hint = f"Nearest that work: {_nearest(value, math.prod(by.values()))}"
+            yield Problem(f"{name} = {value} is not divisible by {size}", hint)
+
+
+def _sums_in_int8(config: Config, mesh: Layout) -> Iterator[Problem]:
+    """Yield the products whose int32 sum could overflow."""
+    model = config.model
+    rows = mesh.global_batch // (mesh.dp * mesh.fsdp * mesh.microbatches)
+    sizes = {
+        "forward": (
+            "model.mlp, model.embed or heads x head_dim",
+            [model.mlp, model.embed, model.heads * model.head_dim],
+        ),
+        "dgrad": (
+            "model.mlp, model.embed or 3 x heads x head_dim",
+            [model.mlp, model.embed, 3 * model.heads * model.head_dim],
+        ),
+        "wgrad": ("the tokens of a chip's batch", [rows * model.seq_len]),
+    }
+    for name in config.quant.products:
+        what, summed = sizes[name]
+        if max(summed) > MOST_INT8_SUMMED:
+            message = (
+                f"quant.dots has {name}, and {what} = {max(summed)} products of int8 may be too large for an int32"
+            )
+            yield Problem(message, f"Leave {name} out, or keep to {MOST_INT8_SUMMED}")
+
+
 def _mesh_problems(config: Config, chips: Chips, mesh: Layout) -> Iterator[Problem]:
     per_slice = chips.total // chips.num_slices
-    if mesh.dp % chips.num_slices:
+    slices = mesh.dp_slices
+    inside = {
+        "mesh.tp": mesh.tp,
+        "mesh.dp per slice": mesh.dp // slices,
+        "mesh.stages per slice": mesh.stages // mesh.stage_slices,
+    }
+    if mesh.dp % slices:
+        many = f"{slices} slices" if mesh.stage_slices == 1 else f"{slices} slices of a stage"
         yield Problem(
-            f"mesh.dp = {mesh.dp} is not a multiple of the {chips.num_slices} slices",
-            f"Leave it out, or use {_nearest(mesh.dp, chips.num_slices)}",
+            f"mesh.dp = {mesh.dp} is not a multiple of the {many}",
+            f"Leave it out, or use {_nearest(mesh.dp, slices)}",
         )
-    elif per_slice % (mesh.tp * (mesh.dp // chips.num_slices)):
+    elif per_slice % math.prod(inside.values()):
         fits = [str(n) for n in range(1, per_slice + 1) if per_slice % n == 0]
+        factors = [f"{name} = {size}" for name, size in inside.items() if size > 1]
         yield Problem(
-            f"a slice's {per_slice} chips cannot be split into mesh.tp = {mesh.tp}"
-            + (f" x {mesh.dp // chips.num_slices} (mesh.dp per slice)" if mesh.dp > chips.num_slices else ""),
+            f"a slice's {per_slice} chips cannot be split into {' x '.join(factors)}",
             f"Values that divide {per_slice}: {', '.join(fits)}",
+        )
+    if mesh.stages == 1 and config.mesh.microbatches:
+        yield Problem(
+            f"mesh.microbatches = {config.mesh.microbatches} is of a pipeline, and mesh.stages is 1",
+            "Leave mesh.microbatches out, or set mesh.stages",
         )
     if config.data.global_batch and config.data.batch_per_chip != 1:
         yield Problem(
             "data.global_batch and data.batch_per_chip are both set",
             "Set data.global_batch=0 to use batch_per_chip, or leave batch_per_chip at 1",
         )
-
-
-def _indivisible(name: str, value: int, by: int, by_name: str) -> Problem:
-    size = by_name if "=" in by_name else f"{by_name} = {by}"
-    return Problem(f"{name} = {value} is not divisible by {size}", f"Nearest that work: {_nearest(value, by)}")
 
 
 def _nearest(value: int, by: int) -> str:
@@ -123,14 +198,17 @@ def _nearest(value: int, by: int) -> str:
 def _ranges(config: Config) -> Iterator[Problem]:
     """Yield the settings that make no sense on any machine."""
     may_be_zero = {
-        *("mesh.dp", "data.max_bytes", "data.global_batch", "data.loader_hosts", "data.seed"),
+        *("model.attention_chunk", "model.loss_chunk", "model.norm_examples", "mesh.dp", "mesh.microbatches"),
+        *("data.max_bytes", "data.global_batch", "data.loader_hosts", "data.seed"),
         *("data.eval_fraction", "optim.warmup", "optim.final_fraction", "optim.weight_decay"),
-        *("optim.b1", "optim.b2", "run.eval_every", "run.seed"),
+        *("optim.b1", "optim.b2", "optim.momentum", "optim.clip", "run.eval_every", "run.seed"),
     }
-    below_one = {"data.eval_fraction", "optim.b1", "optim.b2"}
+    below_one = {"model.masked", "data.eval_fraction", "optim.b1", "optim.b2", "optim.momentum"}
     for section, kind in sections().items():
         for field in dataclasses.fields(typing.cast(typing.Any, kind)):
             key, value = f"{section}.{field.name}", getattr(getattr(config, section), field.name)
+            if key in _CHOICES and value not in _CHOICES[key]:
+                yield Problem(f"{key} = {value!r} is unknown", f"Use {' or '.join(_CHOICES[key])}")
             if isinstance(value, (str, bool)):
                 continue
             if not 0 <= value < float("inf") or (value == 0 and key not in may_be_zero):
@@ -140,7 +218,32 @@ def _ranges(config: Config) -> Iterator[Problem]:
                 yield Problem(f"{key} = {value} is out of range", f"Use {most} or less")
             elif key in below_one and value >= 1:
                 yield Problem(f"{key} = {value} is out of range", "It must be below 1")
-    if config.model.head_dim % 2:
-        yield Problem(f"model.head_dim = {config.model.head_dim} is odd", "The rotary embedding needs pairs")
-    if config.model.compute_dtype not in ("bfloat16", "float32"):
-        yield Problem(f"model.compute_dtype = {config.model.compute_dtype!r} is unknown", "Use bfloat16 or float32")
+    yield from _model_problems(config)
+    unknown = [axis for axis in config.optim.axes if axis not in ("fsdp", "dp")]
+    if unknown:
+        yield Problem(
+            f"optim.update_axes = {config.optim.update_axes!r} has no axis of that name", "Use fsdp, dp or both"
+        )
+    if unknown := [name for name in config.quant.products if name not in ("forward", "dgrad", "wgrad")]:
+        yield Problem(f"quant.dots has {unknown[0]!r}, which is no product", "Use any of forward, dgrad, wgrad")
+
+
+def _model_problems(config: Config) -> Iterator[Problem]:
+    """Yield what a family cannot do."""
+    model, batch = config.model, config.data.global_batch
+    if model.family == "decoder" and model.head_dim % 2:
+        yield Problem(f"model.head_dim = {model.head_dim} is odd", "The rotary embedding needs pairs")
+    if model.family == "bert" and model.loss_chunk:
+        message = f"model.loss_chunk = {model.loss_chunk}: bert has logits of its guesses only"
+        yield Problem(message, "Leave model.loss_chunk out")
+    if model.family != "resnet":
+        return
+    if not model.block_counts:
+        yield Problem(f"model.blocks = {model.blocks!r} is no list of numbers", "Write one such as 3,4,6,3")
+    if config.mesh.stages > 1:
+        yield Problem(f"mesh.stages = {config.mesh.stages}: a resnet has no pipeline", "Leave mesh.stages out")
+    if config.quant.products:
+        yield Problem(f"quant.dots = {config.quant.dots}: a resnet has convolutions only", "Leave quant.dots out")
+    if model.norm_examples and batch % model.norm_examples:
+        message = f"data.global_batch = {batch} is not divisible by model.norm_examples = {model.norm_examples}"
+        yield Problem(message, f"Nearest that work: {_nearest(batch, model.norm_examples)}")

@@ -1,19 +1,19 @@
-"""Command line of the trainer: train (the default), prepare, check."""
+"""Command line of the trainer: train (the default), prepare, check, estimate, compile."""
 
 import argparse
 import json
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NoReturn
 
 from trainer import config as configs
-from trainer import corpus, layout
+from trainer import corpus, layout, sizing
 from trainer.distributed import read_host
-from trainer.errors import ExitCode, FatalError, Problem
+from trainer.errors import ExitCode, FatalError, Problem, reason
+from trainer.places import BUCKET, open_place
 
-_COMMANDS = ("train", "prepare", "check")
+_COMMANDS = ("train", "prepare", "check", "estimate", "compile")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m trainer", description="Train a language model on one or many slices.")
-    commands = parser.add_subparsers(required=True, parser_class=_Parser, metavar="{train,prepare,check}")
+    commands = parser.add_subparsers(required=True, parser_class=_Parser, metavar=f"{{{','.join(_COMMANDS)}}}")
     chosen = _Parser(add_help=False)
     names = ", ".join(sorted(path.stem for path in configs.CONFIG_FOLDER.glob("*.yaml")))
     chosen.add_argument("--config", default="tiny", help=f"one of {names}, or a YAML file (default: tiny)")
@@ -50,8 +50,8 @@ def _parser() -> argparse.ArgumentParser:
     train = commands.add_parser("train", parents=[chosen], help="train (the default command)")
     train.set_defaults(command=_train)
     prepare = commands.add_parser("prepare", help="make a token file of a folder of text")
-    prepare.add_argument("source", metavar="SRC", help="a folder of text")
-    prepare.add_argument("--out", required=True, help="the folder that the token file is put in")
+    prepare.add_argument("source", metavar="SRC", help="a folder of text, or gs://BUCKET/FOLDER")
+    prepare.add_argument("--out", required=True, help="the folder, or gs://BUCKET/FOLDER, that it is put in")
     prepare.add_argument("--suffixes", default="", help='only these files, for example ".py,.md" (default: any text)')
     prepare.set_defaults(command=_prepare)
     check = commands.add_parser("check", parents=[chosen], help="check a configuration against a job's size")
@@ -59,7 +59,14 @@ def _parser() -> argparse.ArgumentParser:
         check.add_argument(option, type=int, required=True, metavar="N")
     check.add_argument("--no-data", action="store_true", help="do not look at data.path")
     check.set_defaults(command=_check)
+    sizing.add_commands(commands, [chosen])
     return parser
+
+
+def train_config(arguments: Sequence[str]) -> configs.Config:
+    """Return the configuration that arguments of `train` ask for. Raises FatalError with all that is wrong."""
+    options = _parser().parse_args(["train", *arguments])
+    return configs.load(options.config, options.set)
 
 
 def _train(options: argparse.Namespace) -> int:
@@ -83,9 +90,9 @@ def _train(options: argparse.Namespace) -> int:
 
 def _prepare(options: argparse.Namespace) -> int:
     try:
-        made = corpus.prepare(options.source, Path(options.out), options.suffixes)
+        made = corpus.prepare(options.source, open_place(options.out), options.suffixes)
     except OSError as error:
-        problem = Problem(f"{error.filename or options.out!r} cannot be written: {error.strerror}", "Use another --out")
+        problem = Problem(f"{error.filename or options.out!r}: {reason(error)}", "Use another --out")
         raise FatalError(problem) from error
     print(made.path)
     skipped = f", {made.skipped} binary or unreadable files skipped" if made.skipped else ""
@@ -101,6 +108,7 @@ def _check(options: argparse.Namespace) -> int:
             raise FatalError(Problem("slices, hosts and chips count from 1", "Use 1 or more of each"))
         problems = layout.check(config, chips)
         if not options.no_data:
+            problems += _check_output(config.run.output_dir or os.environ.get("XPK_OUTPUT_DIR", ""))
             problems += corpus.check_source(config, layout.layout(config, chips).global_batch)
     except FatalError as error:
         problems = list(error.problems)
@@ -108,6 +116,18 @@ def _check(options: argparse.Namespace) -> int:
         return ExitCode.DONE
     print(json.dumps({"problems": [{"message": p.message, "hint": p.hint} for p in problems]}))
     return ExitCode.FATAL
+
+
+def _check_output(where: str) -> list[Problem]:
+    """Return why nothing can be written to a bucket; a folder may be one that only the hosts have."""
+    try:
+        if where.startswith(BUCKET):
+            open_place(where).files()
+    except FatalError as error:
+        return list(error.problems)
+    except OSError as error:
+        return [Problem(f"output folder {where!r} cannot be used: {reason(error)}", "Use --set run.output_dir=FOLDER")]
+    return []
 
 
 def _refuse(problems: list[Problem]) -> None:

@@ -1,38 +1,54 @@
 """What a run leaves behind to be read: metrics.jsonl, events, and the log on stdout.
 
-The forms are those of docs/environment.md. A line is written with one system call, so it is never torn,
-and a full disk costs lines, never the run.
+The forms are those of docs/environment.md. A line is never torn, and a full disk costs lines, never the run.
 """
 
 import contextlib
 import dataclasses
 import json
-import os
 import sys
 import time
-from pathlib import Path
+import weakref
+from collections.abc import Mapping
 from typing import Any
 
 from trainer.config import Model
+from trainer.errors import reason
+from trainer.places import Place
 
 
 class JsonLines:
     """Append JSON lines to a file; several threads may write."""
 
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        _end_torn_line(path, self._fd)
+    def __init__(self, place: Place) -> None:
+        self._place, self._lines = place, place.lines()
         self._complained = False
+        _OPEN.add(self)
 
-    def write(self, record: dict[str, Any]) -> None:
-        """Append one record."""
+    def write(self, record: dict[str, Any], *, at_once: bool = False) -> None:
+        """Append one record; `at_once`: it has to outlive this process, however that ends."""
         try:
-            os.write(self._fd, json.dumps(record).encode() + b"\n")
+            self._lines.write(json.dumps(record).encode() + b"\n", at_once=at_once)
         except OSError as error:
             if not self._complained:
-                print(f"warning: metrics cannot be written: {error.strerror}", file=sys.stderr, flush=True)
+                print(f"warning: {self._place} cannot be written: {reason(error)}", file=sys.stderr, flush=True)
             self._complained = True
+
+    def flush(self, seconds: float) -> None:
+        """Wait until all records are in their place. Raises OSError if they are not after `seconds`."""
+        self._lines.flush(seconds)
+
+
+_OPEN: "weakref.WeakSet[JsonLines]" = weakref.WeakSet()
+
+
+def flush(seconds: float) -> None:
+    """Have every record of this process in its place, as far as that takes no more than `seconds`."""
+    deadline = time.monotonic() + seconds
+    for wait in (False, True):  # all of them at the same time
+        for lines in list(_OPEN):
+            with contextlib.suppress(OSError):
+                lines.flush(max(0.0, deadline - time.monotonic()) if wait else 0.0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,11 +61,13 @@ class Events:
     attempt: int
     began: float  # time.monotonic() at the process's start
 
-    def write(self, event: str, step: int | None = None, seconds: float | None = None, **more: Any) -> None:
+    def write(
+        self, event: str, step: int | None = None, seconds: float | None = None, *, at_once: bool = True, **more: Any
+    ) -> None:
         """Append an event that has just ended and took `seconds`."""
         record = {"time": time.time(), "event": event, "slice": self.slice_id, "host": self.host}
         rounded = None if seconds is None else round(seconds, 4)
-        self.lines.write(record | {"attempt": self.attempt, "step": step, "seconds": rounded} | more)
+        self.lines.write(record | {"attempt": self.attempt, "step": step, "seconds": rounded} | more, at_once=at_once)
 
 
 def parameters(model: Model) -> int:
@@ -70,49 +88,45 @@ def flops_per_token(model: Model) -> float:
     return 6.0 * (parameters(model) - gains) + attention
 
 
-def mfu(model: Model, tokens_per_second: float, chips: int, peak_flops: float | None) -> float | None:
-    """Model FLOPs utilisation, 0 to 1; None where the chip's peak (bf16 FLOP/s) is not known."""
-    return flops_per_token(model) * tokens_per_second / (chips * peak_flops) if peak_flops else None
+def mfu(
+    flops_per_item: float,
+    items_per_second: float,
+    chips: int,
+    peak_flops: float | None,
+    int8_share: float = 0.0,
+    peak_int8: float | None = None,
+) -> float | None:
+    """Model FLOPs utilisation, 0 to 1: the time that the products take at the chips' peaks, over the time they took.
+
+    `int8_share` of the FLOPs have the peak of int8. Leave it out for the effective utilisation (EMFU), which holds
+    all of them against the peak of bf16 and can be over 1. None where a peak that is needed is not known.
+    """
+    if not peak_flops or (int8_share and not peak_int8):
+        return None
+    seconds = (1 - int8_share) / peak_flops + (int8_share / peak_int8 if int8_share and peak_int8 else 0.0)
+    return flops_per_item * items_per_second * seconds / chips
 
 
-def peak_flops(environ: dict[str, str]) -> float | None:
-    """Read a chip's peak bf16 FLOP/s from XPK_PEAK_FLOPS; None if unset or no positive number."""
+def peak(environ: Mapping[str, str], name: str) -> float | None:
+    """Read a chip's peak: XPK_PEAK_FLOPS (bf16, FLOP/s) or XPK_PEAK_INT8_OPS; None if unset or no positive number."""
     try:
-        value = float(environ.get("XPK_PEAK_FLOPS", ""))
+        value = float(environ.get(name, ""))
     except ValueError:
         return None
     return value if 0 < value < float("inf") else None
 
 
-def losses(path: Path) -> dict[int, float]:
+def losses(content: bytes) -> dict[int, float]:
     """Return the loss of every step in metrics.jsonl; of a step that was trained twice, the later one."""
     found: dict[int, float] = {}
-    with contextlib.suppress(OSError), path.open(encoding="utf-8") as lines:
-        for line in lines:
-            with contextlib.suppress(ValueError):  # a line that a kill or a full disk cut short
-                record = json.loads(line)
-                if "loss" in record:
-                    found[record["step"]] = record["loss"]
+    for line in content.splitlines():
+        with contextlib.suppress(ValueError):  # a line that a kill or a full disk cut short
+            record = json.loads(line)
+            if "loss" in record:
+                found[record["step"]] = record["loss"]
     return found
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a small file whole or not at all."""
-    partial = path.with_name(f".{path.name}.tmp")
-    with partial.open("w", encoding="utf-8") as file:
-        json.dump(content, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
 
 
 def say(text: str) -> None:
     """Print a line for people, at once."""
     print(text, flush=True)
-
-
-def _end_torn_line(path: Path, fd: int) -> None:
-    """A killed writer may have left half a line; keep it from swallowing the next one."""
-    with path.open("rb") as file:
-        if file.seek(0, os.SEEK_END) and file.seek(-1, os.SEEK_END) >= 0 and file.read(1) != b"\n":
-            os.write(fd, b"\n")

@@ -9,20 +9,23 @@ summed in float32.
 # mypy: disallow-untyped-calls=False
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from trainer.attention import attention
 from trainer.config import Model
-from trainer.mesh import BATCH
+from trainer.execution import PRODUCT, Execution
+from trainer.loss import Project, cross_entropies
+from trainer.pipeline import pipelined
 
 Params = dict[str, Any]
+Layer = Callable[[Array, Any], tuple[Array, None]]  # residual stream, a layer's parameters and key -> residual stream
 
-RESIDUAL = P(BATCH, "tp", None)  # time over "tp" between the products (Korthikanti et al., 2022)
 LOGIT_STD = 0.2  # of the fresh model's logits, whatever its width: its loss starts at ln(vocab)
 
 
@@ -41,14 +44,14 @@ def shapes(model: Model) -> Params:
 
 
 def specs() -> Params:
-    """Return how every parameter is spread: matrices over "fsdp" and "tp", norm gains on every chip."""
+    """Return how every parameter is spread: layers over "stage", their matrices over "fsdp" and "tp" too."""
     layers = {
-        "attention_norm": P(None, None),
-        "qkv": P(None, "fsdp", None, "tp", None),
-        "out": P(None, "tp", None, "fsdp"),
-        "mlp_norm": P(None, None),
-        "up": P(None, "fsdp", "tp"),
-        "down": P(None, "tp", "fsdp"),
+        "attention_norm": P("stage", None),
+        "qkv": P("stage", "fsdp", None, "tp", None),
+        "out": P("stage", "tp", None, "fsdp"),
+        "mlp_norm": P("stage", None),
+        "up": P("stage", "fsdp", "tp"),
+        "down": P("stage", "tp", "fsdp"),
     }
     return {"embed": P("tp", "fsdp"), "layers": layers, "final_norm": P(None)}
 
@@ -56,6 +59,13 @@ def specs() -> Params:
 def is_gain(path: tuple[Any, ...]) -> bool:
     """Whether the parameter at a tree path is a norm's gain (starts at one, is not decayed)."""
     return str(path[-1].key).endswith("norm")
+
+
+def layer_axes(path: tuple[Any, ...]) -> tuple[int, ...]:
+    """Return the axes along which a parameter holds tensors of several layers; q, k and v count as three."""
+    if path[0].key != "layers":
+        return ()
+    return (0, 2) if path[-1].key == "qkv" else (0,)
 
 
 def init(model: Model, key: Array) -> Params:
@@ -95,51 +105,89 @@ def rotate(x_BTHQ: Array) -> Array:
     return jnp.concatenate(turned, axis=-1).astype(x_BTHQ.dtype)
 
 
-def attention(q_BTHQ: Array, k_BTHQ: Array, v_BTHQ: Array) -> Array:
-    """Causal softmax attention; scores and softmax in float32."""
-    T, Q = q_BTHQ.shape[1], q_BTHQ.shape[-1]
-    score_BHTT = jnp.einsum("BTHQ,BSHQ->BHTS", q_BTHQ, k_BTHQ, preferred_element_type=jnp.float32)
-    past_TT = jnp.tril(jnp.ones((T, T), bool))
-    weight_BHTT = jax.nn.softmax(jnp.where(past_TT, score_BHTT / math.sqrt(Q), -jnp.inf), axis=-1)
-    return jnp.einsum("BHTS,BSHQ->BTHQ", weight_BHTT.astype(v_BTHQ.dtype), v_BTHQ)
+def recomputing(policy: str, layer: Layer) -> Layer:
+    """Return a layer that keeps for its backward pass what a policy says, and computes the rest again.
+
+    full: nothing but its input. dots: also what weights were multiplied with, but not attention's scores.
+    none: everything, and nothing is computed twice.
+    """
+    if policy == "none":
+        return layer
+    kept = {"full": None, "dots": jax.checkpoint_policies.save_only_these_names(PRODUCT)}[policy]
+    remade: Layer = jax.checkpoint(layer, policy=kept, prevent_cse=False)
+    return remade
 
 
-def logits(model: Model, mesh: Mesh, params: Params, tokens_BT: Array) -> Array:
-    """Return float32 logits [B, T, V] for the token after each position."""
+def layer(model: Model, how: Execution, x_BTE: Array, w: Params, key: Array | None = None) -> Array:
+    """One layer: attention and MLP, each added to the residual stream. The key is for stochastic rounding.
+
+    Between the products its time is spread over "tp" (Korthikanti et al., 2022), in them heads and width are.
+    """
+    keys = [None] * 4 if key is None else jax.random.split(key, 4)
+    dtype, place, batch = jnp.dtype(model.compute_dtype), how.place, how.batch
+    qkv, out, up, down = (w[name].astype(dtype) for name in ("qkv", "out", "up", "down"))
+    y_BTE = rms_norm(x_BTE, w["attention_norm"])
+    qkv_BT3HQ = how.product(y_BTE, qkv, 1, keys[0])
+    qkv_3BTHQ = place(jnp.moveaxis(qkv_BT3HQ, 2, 0), None, batch, None, "tp", None)
+    q_BTHQ, k_BTHQ, v_BTHQ = rotate(qkv_3BTHQ[0]), rotate(qkv_3BTHQ[1]), qkv_3BTHQ[2]
+    y_BTHQ = attention(place, batch, q_BTHQ, k_BTHQ, v_BTHQ, model.attention_chunk)
+    x_BTE = place(x_BTE + how.product(y_BTHQ, out, 2, keys[1]), batch, "tp", None)
+    y_BTE = rms_norm(x_BTE, w["mlp_norm"])
+    y_BTM = jax.nn.gelu(place(how.product(y_BTE, up, 1, keys[2]), batch, None, "tp"))
+    return place(x_BTE + how.product(y_BTM, down, 1, keys[3]), batch, "tp", None)
+
+
+def through_layers(
+    model: Model, how: Execution, layer: Callable[..., Array], layers: Params, x_BTE: Array, key: Array | None
+) -> Array:
+    """Return the residual stream [B, T, E] after all layers of a stack, stage by stage where the mesh has stages.
+
+    `layer(model, how, x_BTE, parameters, key)` is one of them, `layers` has the parameters of all [L, ...].
+    """
+
+    def one(x_BTE: Array, layer_and_key: tuple[Params, Array | None]) -> tuple[Array, None]:
+        return layer(model, how, x_BTE, *layer_and_key), None
+
+    body = recomputing(model.remat, one)
+
+    def stack(x_BTE: Array, layers: tuple[Params, Array | None]) -> Array:
+        return jax.lax.scan(body, x_BTE, layers)[0]
+
+    keys_L = None if key is None else jax.random.split(key, model.layers)
+    return pipelined(how, stack, x_BTE, (layers, keys_L))
+
+
+def hidden(
+    model: Model, how: Execution, params: Params, tokens_BT: Array, key: Array | None = None
+) -> tuple[Array, Project]:
+    """Return (what the layers make of the tokens [B, T, E], the function that makes float32 logits of it)."""
     dtype = jnp.dtype(model.compute_dtype)
-
-    def place(x: Array, *axes: Any) -> Array:
-        placed: Array = jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(*axes)))
-        return placed
-
-    def layer(x_BTE: Array, w: Params) -> tuple[Array, None]:
-        qkv, out, up, down = (w[name].astype(dtype) for name in ("qkv", "out", "up", "down"))
-        y_BTE = rms_norm(x_BTE, w["attention_norm"])
-        qkv_3BTHQ = place(jnp.einsum("BTE,EcHQ->cBTHQ", y_BTE, qkv), None, BATCH, None, "tp", None)
-        y_BTHQ = attention(rotate(qkv_3BTHQ[0]), rotate(qkv_3BTHQ[1]), qkv_3BTHQ[2])
-        x_BTE = place(x_BTE + jnp.einsum("BTHQ,HQE->BTE", y_BTHQ, out), *RESIDUAL)
-        y_BTE = rms_norm(x_BTE, w["mlp_norm"])
-        y_BTM = jax.nn.gelu(place(jnp.einsum("BTE,EM->BTM", y_BTE, up), BATCH, None, "tp"))
-        return place(x_BTE + jnp.einsum("BTM,ME->BTE", y_BTM, down), *RESIDUAL), None
-
     # Gathered over "fsdp" like any weight; a lookup in a table split along E would move activations instead.
-    embed_VE = place(params["embed"].astype(dtype), "tp", None)
-    x_BTE = place(embed_VE[tokens_BT] * math.sqrt(model.embed), *RESIDUAL).astype(dtype)
-    body = jax.checkpoint(layer, prevent_cse=False) if model.remat else layer
-    x_BTE, _ = jax.lax.scan(body, x_BTE, params["layers"])
-    y_BTE = rms_norm(x_BTE, params["final_norm"])
-    logits_BTV = jnp.einsum("BTE,VE->BTV", y_BTE, embed_VE, preferred_element_type=jnp.float32)
-    return place(logits_BTV, BATCH, None, "tp")
+    embed_VE = how.place(params["embed"].astype(dtype), "tp", None)
+    x_BTE = how.place(embed_VE[tokens_BT] * math.sqrt(model.embed), how.batch, "tp", None).astype(dtype)
+    x_BTE = through_layers(model, how, layer, params["layers"], x_BTE, key)
+
+    def project(y_BTE: Array) -> Array:
+        logits_BTV = jnp.einsum("BTE,VE->BTV", y_BTE, embed_VE, preferred_element_type=jnp.float32)
+        return how.place(logits_BTV, how.batch, "stage", "tp")
+
+    return rms_norm(x_BTE, params["final_norm"]), project
 
 
-def loss_sums(model: Model, mesh: Mesh, params: Params, tokens_BS: Array, weight_B: Array) -> tuple[Array, Array]:
+def logits(model: Model, how: Execution, params: Params, tokens_BT: Array, key: Array | None = None) -> Array:
+    """Return float32 logits [B, T, V] for the token after each position."""
+    y_BTE, project = hidden(model, how, params, tokens_BT, key)
+    return project(y_BTE)
+
+
+def loss_sums(
+    model: Model, how: Execution, params: Params, tokens_BS: Array, weight_B: Array, key: Array | None = None
+) -> tuple[Array, Array]:
     """Return (sum of the weighted cross entropies in nats, sum of the weights), over all tokens.
 
     `tokens_BS` has S = T + 1 tokens, of which the last T are the targets. Both sums are global, so their
     quotient is the mean over real tokens however padding is spread over chips.
     """
-    logits_BTV = logits(model, mesh, params, tokens_BS[:, :-1])
-    target_BTV = jax.nn.one_hot(tokens_BS[:, 1:], model.vocab, dtype=logits_BTV.dtype)
-    loss_BT = jax.nn.logsumexp(logits_BTV, axis=-1) - jnp.sum(logits_BTV * target_BTV, axis=-1)
-    weight_BT = jnp.broadcast_to(weight_B[:, None], loss_BT.shape)
-    return jnp.sum(loss_BT * weight_BT), jnp.sum(weight_BT)
+    y_BTE, project = hidden(model, how, params, tokens_BS[:, :-1], key)
+    loss_B = cross_entropies(how, project, y_BTE, tokens_BS[:, 1:], model.loss_chunk)
+    return jnp.sum(loss_B * weight_B), jnp.sum(weight_B) * y_BTE.shape[1]

@@ -75,8 +75,13 @@ class Peers:
         threading.Thread(target=self._beat, name="peers-beat", daemon=True).start()
         with self._changed:
             if not self._changed.wait_for(lambda: self._ready, max(0.0, deadline - time.monotonic())):
-                missing = sorted(set(range(1, self.processes)) - set(self._links)) if self.process_id == 0 else [0]
-                raise PeerAbsent(f"processes {missing} did not come within {timeout:.0f} s")
+                missing = sorted(set(range(1, self.processes)) - set(self._links)) if self.process_id == 0 else []
+                raise PeerAbsent(f"processes {missing or [0]} did not come within {timeout:.0f} s", missing)
+
+    @property
+    def present(self) -> int:
+        """How many hosts are here; process 0 knows of all, the others of themselves and of it."""
+        return 1 + len(self._links)
 
     def report(self, key: str, value: Any) -> None:
         """Hand `value` (JSON) to process 0, which waits for everyone's in `collect`."""
@@ -105,6 +110,10 @@ class Peers:
         with self._changed:
             self._changed.wait_for(lambda: key in self._announced)
             return self._announced.pop(key)
+
+    def is_announced(self, key: str) -> bool:
+        """Return whether process 0 has announced `key`, and nobody here has taken it yet."""
+        return key in self._announced
 
     def barrier(self, key: str) -> None:
         """Wait until every host is here."""

@@ -15,6 +15,8 @@ import numpy as np
 from trainer import metrics
 from trainer.errors import FatalError, Problem
 from trainer.job import Job
+from trainer.models import family
+from trainer.records import record
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,11 +40,13 @@ class Pending:
 class Progress:
     """Fetches the numbers of steps in order and records them."""
 
-    def __init__(self, job: Job, batch: int, chips: int) -> None:
-        self._job, self._chips = job, chips
-        self._tokens = batch * job.config.model.seq_len
+    def __init__(self, job: Job, batch: int, chips: int, int8_share: float = 0.0) -> None:
+        self._job, self._chips, self._int8_share = job, chips, int8_share
+        example = record(job.config.model)
+        self._items, self._noun = batch * example.items, example.noun
+        self._flops = family(job.config.model).flops_per_item(job.config.model)
         self._lines = metrics.JsonLines(job.out / "metrics.jsonl") if job.is_first else None
-        self._peak = metrics.peak_flops(dict(os.environ))
+        self._peaks = [metrics.peak(os.environ, name) for name in ("XPK_PEAK_FLOPS", "XPK_PEAK_INT8_OPS")]
         self._finished_at = 0.0
         self._steps = 0
         self._watcher = ThreadPoolExecutor(1, "step-end")
@@ -72,21 +76,23 @@ class Progress:
         stop, disk_low = (bool(flag) for flag in np.asarray(out["flags"]))
         return Flags(stop, disk_low)
 
-    def evaluated(self, step: int, loss: float, tokens: int, seconds: float) -> None:
-        """Record an evaluation."""
+    def evaluated(self, step: int, loss: float, accuracy: float | None, items: int, seconds: float) -> None:
+        """Record an evaluation of so many tokens or images; `accuracy` is the part that was right, if counted."""
         self._job.events.write("eval", step, seconds, eval_loss=loss)
         if self._lines is not None:
             head = {"time": time.time(), "attempt": self._job.host.attempt, "step": step}
-            self._lines.write(head | {"eval_loss": loss, "eval_tokens": tokens})
-            metrics.say(f"eval {step:6d}   loss {loss:.4f}   tokens {tokens:,}")
+            known = {} if accuracy is None else {"eval_accuracy": round(accuracy, 6)}
+            self._lines.write(head | {"eval_loss": loss, f"eval_{self._noun}s": items} | known)
+            right = "" if accuracy is None else f"   right {accuracy:.1%}"
+            metrics.say(f"eval {step:6d}   loss {loss:.4f}{right}   {self._noun}s {items:,}")
 
     def _record(self, step: int, out: dict[str, Any], seconds: float) -> None:
         every = self._job.config.run.log_every
         if self._steps == 1 or step % every == 0:
-            self._job.events.write("step", step, seconds)
+            self._job.events.write("step", step, seconds, at_once=self._steps == 1)
         if self._lines is None:
             return
-        speed = self._tokens / seconds
+        speed, (flops, int8) = self._items / seconds, self._peaks
         record = {
             "time": time.time(),
             "attempt": self._job.host.attempt,
@@ -96,13 +102,16 @@ class Progress:
             "grad_norm": float(out["grad_norm"]),
             "learning_rate": float(out["learning_rate"]),
             "step_seconds": round(seconds, 4),
-            "tokens_per_second": round(speed, 1),
-            "mfu": metrics.mfu(self._job.config.model, speed, self._chips, self._peak),
+            f"{self._noun}s_per_second": round(speed, 1),
+            "mfu": metrics.mfu(self._flops, speed, self._chips, flops, self._int8_share, int8),
+            "emfu": metrics.mfu(self._flops, speed, self._chips, flops),
         }
-        self._lines.write(record)
+        self._lines.write(record, at_once=self._steps == 1)
         if self._steps == 1 or step % every == 0 or step == self._job.config.run.steps:
-            mfu = "" if record["mfu"] is None else f"   mfu {record['mfu']:.1%}"
-            metrics.say(f"step {step:6d}   loss {self.loss:.4f}   {speed:9,.0f} tok/s   {seconds:7.3f} s{mfu}")
+            shown = ("mfu", "emfu") if self._int8_share else ("mfu",)
+            used = "".join(f"   {name} {record[name]:.1%}" for name in shown if record[name] is not None)
+            rate = f"{speed:9,.0f} {self._noun}s/s"
+            metrics.say(f"step {step:6d}   loss {self.loss:.4f}   {rate}   {seconds:7.3f} s{used}")
 
 
 def _ended(loss: Any) -> float:

@@ -10,14 +10,15 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from trainer import checkpoint, corpus, data, distributed, layout, metrics, step
+from trainer import checkpoint, corpus, data, distributed, dots, drawn, layout, metrics, models, step
 from trainer.checkpoint import Checkpoints
 from trainer.compiling import Compiler
 from trainer.corpus import Corpus
-from trainer.errors import FatalError, StorageError
+from trainer.errors import FatalError, StorageError, reason
 from trainer.job import Address, Job
 from trainer.mesh import make_mesh
 from trainer.progress import Progress
+from trainer.records import Record, record
 from trainer.step import Programs
 
 
@@ -44,16 +45,21 @@ class Run:
     @property
     def records(self) -> int:
         """All records of the corpus."""
-        return self.corpus.records(self.job.config.model.seq_len)
+        return self.corpus.records(self.job.config.model)
 
     @property
-    def step_tokens(self) -> int:
-        """Tokens that a step trains on."""
-        return self.batch * self.job.config.model.seq_len
+    def example(self) -> Record:
+        """What an example of the model is."""
+        return record(self.job.config.model)
+
+    @property
+    def step_items(self) -> int:
+        """Tokens, or images, that a step trains on."""
+        return self.batch * self.example.items
 
     def blocks(self, ids_B: Any) -> data.Blocks:
         """Read this host's part of a batch and put it on its chips."""
-        return data.to_blocks(self.mesh, self.slots, ids_B, self.read, self.job.config.model.seq_len)
+        return data.to_blocks(self.mesh, self.slots, ids_B, self.read, self.example)
 
 
 def set_up(job: Job, meeting: "Future[Address]") -> Run:
@@ -65,7 +71,7 @@ def set_up(job: Job, meeting: "Future[Address]") -> Run:
     job.events.write(
         "init", None, time.monotonic() - job.events.began, processes=job.host.processes, devices=len(devices)
     )
-    if job.host.slice_id == 0 and checkpoint.steps(job.out / "checkpoints"):
+    if job.host.slice_id == 0 and (job.out / "checkpoints").is_folder():
         checkpoint.warm_up()  # it will read; the other hosts need Orbax only after their first step
     chips = layout.Chips(job.host.num_slices, job.host.hosts_per_slice, jax.local_device_count())
     problems = layout.check(job.config, chips)
@@ -73,32 +79,33 @@ def set_up(job: Job, meeting: "Future[Address]") -> Run:
         raise FatalError(*problems)
     sizes = layout.layout(job.config, chips)
     tokens = _corpus(job, sizes.global_batch)
-    mesh = make_mesh(sizes, devices, job.host.num_slices, job.host.hosts_per_slice)
+    mesh = make_mesh(sizes, devices, job.host.hosts_per_slice)
     slots = data.make_slots(mesh, sizes.loader_hosts, chips.hosts, sizes.global_batch)
     loads = any(mesh.devices.flat[place].process_index == jax.process_index() for place in slots.readers)
     notes = {
         "model": dataclasses.asdict(job.config.model),
+        "optimizer": job.config.optim.state_notes(),
         "data": tokens.digest,
         "seed": job.config.data.seed,
     }
     notes["global_batch"] = sizes.global_batch
-    folder = job.out / "checkpoints"
+    place = job.out / "checkpoints"
     if job.is_first:
-        axes = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
-        count = metrics.parameters(job.config.model)
-        batch = sizes.global_batch
-        metrics.say(f"{job.config.name}: {count:,} parameters   {axes}   batch {batch}   {tokens.tokens:,} tokens")
+        axes = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items() if size > 1 or axis != "stage")
+        count, example = models.parameters(job.config.model), record(job.config.model)
+        items = f"{tokens.records(job.config.model) * example.items:,} {example.noun}s"
+        metrics.say(f"{job.config.name}: {count:,} parameters   {axes}   batch {sizes.global_batch}   {items}")
     return Run(
         job=job,
         corpus=tokens,
         mesh=mesh,
         slots=slots,
         batch=sizes.global_batch,
-        programs=step.build(job.config, mesh, slots, sizes.global_batch),
-        compiler=Compiler(job.out / "compile-cache", job.peers),
-        checkpoints=Checkpoints(folder, job.config.checkpoint.keep, notes, job.peers, job.events),
-        progress=Progress(job, sizes.global_batch, chips.total),
-        read=data.open_records(tokens, job.config.model.seq_len) if loads else None,
+        programs=step.build(job.config, mesh, slots, sizes),
+        compiler=Compiler(str(job.out / "compile-cache"), job.peers),
+        checkpoints=Checkpoints(place, job.config.checkpoint.keep, notes, job.peers, job.events),
+        progress=Progress(job, sizes.global_batch, chips.total, dots.int8_share(job.config)),
+        read=data.open_records(tokens, corpus.local(tokens), record(job.config.model)) if loads else None,
     )
 
 
@@ -107,17 +114,21 @@ def _corpus(job: Job, batch: int) -> Corpus:
     began = time.monotonic()
     config = job.config
     if job.is_first:
-        begun = bool(checkpoint.steps(job.out / "checkpoints"))
+        begun = bool((job.out / "checkpoints").shelf().steps())
         folder, wanted = job.out / "data", config.data
         try:
-            made = corpus.prepare(wanted.path, folder, wanted.suffixes, wanted.max_bytes, pinned=begun)
+            if wanted.path == corpus.DRAWN:
+                made = drawn.prepare(config.model, folder, wanted.max_bytes)
+            else:
+                made = corpus.prepare(wanted.path, folder, wanted.suffixes, wanted.max_bytes, pinned=begun)
+        except PermissionError:
+            raise  # no retry cures it
         except OSError as error:
-            reason = error.strerror or error
-            raise StorageError(f"the token file cannot be made in {folder}: {reason}") from error
+            raise StorageError(f"the token file cannot be made in {folder}: {reason(error)}") from error
         corpus.check_corpus(config, made, batch)
         if made.skipped:
             metrics.say(f"data: {made.skipped} binary or unreadable files skipped, {made.documents} used")
         job.peers.announce("corpus", dataclasses.asdict(made))
     found = Corpus(**job.peers.await_("corpus"))
-    job.events.write("data", None, time.monotonic() - began, records=found.records(config.model.seq_len))
+    job.events.write("data", None, time.monotonic() - began, records=found.records(config.model))
     return found

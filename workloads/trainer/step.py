@@ -6,6 +6,7 @@ State is {"step": int32, "params": ..., "opt": ...}. A batch comes as blocks, on
 # mypy: disallow-untyped-calls=False
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,10 +17,18 @@ import optax  # type: ignore[import-untyped]
 from jax import Array
 from jax.sharding import Mesh, NamedSharding
 
-from trainer import model, optim
+from trainer import optim
+from trainer.accumulation import mean_gradients
 from trainer.config import Config
 from trainer.data import Blocks, Slots
+from trainer.execution import Execution
+from trainer.family import Context, Family, Params, Sums
+from trainer.layout import Layout
 from trainer.mesh import ALL, BATCH, sharding
+from trainer.models import family
+from trainer.records import Record, record
+from trainer.reduction import Automatic, Explicit
+from trainer.update_sharding import update_shardings
 
 State = dict[str, Any]
 FLAGS = 2  # lanes of a host's flags: asked to stop, disk too full to save
@@ -31,74 +40,99 @@ class Programs:
 
     init: Any  # uint32 seed -> state
     train: Any  # state, blocks, flags -> state, {"loss", "grad_norm", "learning_rate", "flags"}
-    evaluate: Any  # params, blocks -> (sum of losses, sum of weights)
+    evaluate: Any  # params, blocks, averages -> Sums
     state: State  # shapes, types and shardings
     blocks: Blocks
     flags: jax.ShapeDtypeStruct
 
 
-def build(config: Config, mesh: Mesh, slots: Slots, global_batch: int) -> Programs:
-    """Return the programs of `config` on `mesh`; compiles nothing."""
-    optimizer = optim.optimizer(config.optim, config.run.steps)
+def build(config: Config, mesh: Mesh, slots: Slots, sizes: Layout) -> Programs:
+    """Return the programs of `config` on `mesh`, which has these sizes; compiles nothing."""
+    model = family(config.model)
+    optimizer = optim.optimizer(config.optim, config.run.steps, model)
     learning_rate = optim.schedule(config.optim, config.run.steps)
 
     def fresh(seed: Array) -> State:
         params = model.init(config.model, jax.random.key(seed))
-        return {"step": jnp.zeros((), jnp.int32), "params": params, "opt": optimizer.init(params)}
+        state = {"step": jnp.zeros((), jnp.int32), "params": params, "opt": optimizer.init(params)}
+        averages = model.averages(config.model)
+        return state | ({"averages": averages} if averages else {})
 
     abstract = jax.eval_shape(fresh, jax.ShapeDtypeStruct((), jnp.uint32))
-    placed = _state_shardings(mesh, abstract, optimizer)
-    gather = _gatherer(mesh, slots, global_batch)
+    updated = update_shardings(mesh, model, config.model, config.optim.axes)
+    placed = _state_shardings(mesh, abstract, optimizer, model.specs(config.model), updated)
+    gather = _gatherer(mesh, slots, sizes.global_batch)
+    how = Execution(mesh, microbatches=sizes.microbatches, quant=config.quant)
+    reduction = _reduction(config, how, sizes, model)
 
     def train(state: State, blocks: Blocks, flags: Array) -> tuple[State, dict[str, Array]]:
-        tokens_BS, weight_B = gather(blocks)
-
-        def mean_loss(params: model.Params) -> Array:
-            total, weight = model.loss_sums(config.model, mesh, params, tokens_BS, weight_B)
-            return total / jnp.maximum(weight, 1.0)
-
-        loss, grads = jax.value_and_grad(mean_loss)(state["params"])
-        grads = jax.lax.with_sharding_constraint(grads, placed["params"])
-        updates, opt = optimizer.update(grads, state["opt"], state["params"])
-        params = optax.apply_updates(state["params"], updates)
+        context = Context(state.get("averages", {}), state["step"], _rounding_key(config, state["step"]))
+        parts = config.optim.accumulate
+        loss, grads, averages = mean_gradients(reduction, state["params"], context, gather(blocks), parts)
+        # Each chip has its part of the gradients, and changes that part of the parameters alone.
+        grads, params = jax.lax.with_sharding_constraint((grads, state["params"]), (updated, updated))
+        updates, opt = optimizer.update(grads, state["opt"], params)
+        params = jax.lax.with_sharding_constraint(optax.apply_updates(params, updates), updated)
         metrics = {
             "loss": loss,
             "grad_norm": optax.tree.norm(grads),
             "learning_rate": jnp.asarray(learning_rate(state["step"]), jnp.float32),
             "flags": jnp.max(flags, axis=0),
         }
-        return {"step": state["step"] + 1, "params": params, "opt": opt}, metrics
+        after = {"step": state["step"] + 1, "params": params, "opt": opt}
+        return after | ({"averages": averages} if averages else {}), metrics
 
-    def evaluate(params: model.Params, blocks: Blocks) -> tuple[Array, Array]:
-        return model.loss_sums(config.model, mesh, params, *gather(blocks))
+    def evaluate(params: Params, blocks: Blocks, averages: Params | None = None) -> Sums:
+        made = model.sums(config.model, how, params, Context(averages or {}, None, None), *gather(blocks))
+        return made._replace(averages={})
 
-    everywhere, per_chip = sharding(mesh), sharding(mesh, ALL)
+    everywhere = sharding(mesh)
     state = jax.tree.map(lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s), abstract, placed)
-    rows = (slots.chips, slots.rows)
     return Programs(
         init=jax.jit(fresh, out_shardings=placed),
         train=jax.jit(train, donate_argnums=0, out_shardings=(placed, everywhere)),
         evaluate=jax.jit(evaluate, out_shardings=everywhere),
         state=state,
-        blocks=Blocks(
-            tokens=jax.ShapeDtypeStruct((*rows, config.model.seq_len + 1), jnp.int32, sharding=per_chip),
-            weight=jax.ShapeDtypeStruct(rows, jnp.float32, sharding=per_chip),
-        ),
-        flags=jax.ShapeDtypeStruct((slots.chips, FLAGS), jnp.int32, sharding=per_chip),
+        blocks=_blocks(record(config.model), mesh, slots),
+        flags=jax.ShapeDtypeStruct((slots.chips, FLAGS), jnp.int32, sharding=sharding(mesh, ALL)),
     )
 
 
-def _state_shardings(mesh: Mesh, abstract: State, optimizer: optax.GradientTransformation) -> State:
-    """Spread the optimizer's moments like their parameters; counters go everywhere."""
-    params = jax.tree.map(lambda spec: NamedSharding(mesh, spec), model.specs())
+def _blocks(example: Record, mesh: Mesh, slots: Slots) -> Blocks:
+    shape, placed = (slots.chips, slots.rows), sharding(mesh, ALL)
+    return Blocks(
+        records=jax.ShapeDtypeStruct((*shape, example.length), example.dtype, sharding=placed),
+        weight=jax.ShapeDtypeStruct(shape, jnp.float32, sharding=placed),
+    )
+
+
+def _reduction(config: Config, how: Execution, sizes: Layout, model: Family) -> Automatic | Explicit:
+    sums = functools.partial(model.sums, config.model)
+    if config.mesh.reduction == "automatic":
+        return Automatic(how, sums)
+    return Explicit(how, sums, model.specs(config.model), sizes.dp_slices, config.mesh.reduction_dtype)
+
+
+def _rounding_key(config: Config, step: Array) -> Array | None:
+    """Return the source of a step's random rounding: the same whenever that step is run."""
+    if config.quant.rounding != "stochastic" or not {"dgrad", "wgrad"} & set(config.quant.products):
+        return None
+    return jax.random.fold_in(jax.random.key(config.run.seed), step)
+
+
+def _state_shardings(
+    mesh: Mesh, abstract: State, optimizer: optax.GradientTransformation, specs: Any, updated: Any
+) -> State:
+    """Spread the optimizer's moments as it updates, parameters as `specs` say; the rest goes everywhere."""
     opt = optax.tree.map_params(
         optimizer,
         lambda _, placed: placed,
         abstract["opt"],
-        params,
+        updated,
         transform_non_params=lambda _: sharding(mesh),
     )
-    return {"step": sharding(mesh), "params": params, "opt": opt}
+    placed: State = jax.tree.map(lambda _: sharding(mesh), abstract) | {"opt": opt}
+    return placed | {"params": jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)}
 
 
 def _gatherer(mesh: Mesh, slots: Slots, global_batch: int) -> Callable[[Blocks], tuple[Array, Array]]:
@@ -114,4 +148,4 @@ def _gatherer(mesh: Mesh, slots: Slots, global_batch: int) -> Callable[[Blocks],
         row_B = jax.lax.with_sharding_constraint(row_B, sharding(mesh, BATCH))
         return row_B
 
-    return lambda blocks: (rows(blocks.tokens), rows(blocks.weight))
+    return lambda blocks: (rows(blocks.records), rows(blocks.weight))

@@ -31,9 +31,13 @@ class Stop:
         reader, writer = socket.socketpair()
         writer.setblocking(False)
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        self.claim()
+        threading.Thread(target=self._watch, args=(reader, writer), name="signals", daemon=True).start()
+
+    def claim(self) -> None:
+        """Take both signals back from a library that has set handlers of its own; from the main thread."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)
-        threading.Thread(target=self._watch, args=(reader, writer), name="signals", daemon=True).start()
 
     def arm(self) -> None:
         """From now on there is work that a checkpoint must save first."""

@@ -2,25 +2,45 @@
 
 # mypy: disallow-untyped-calls=False
 
+import dataclasses
 import functools
 import itertools
+import json
 import time
+from collections.abc import Generator
 from concurrent.futures import Future
 from typing import Any
 
 import jax
 import numpy as np
 
-from trainer import checkpoint, data, metrics, step
+from trainer import checkpoint, data, metrics, models, step
+from trainer.config import Model, Optim
 from trainer.errors import ExitCode, FatalError, Problem, SaveError
-from trainer.job import Address, Job
+from trainer.job import Address, Job, leave
 from trainer.progress import Flags, Pending
 from trainer.setup import Run, set_up
 from trainer.step import State
 
+# Of a model, from one attempt to the next.
+_MAY_CHANGE = ("compute_dtype", "remat", "attention_chunk", "loss_chunk", "seq_len")
+_FLUSH_SECONDS = 60.0  # for the last metrics, of which the result is made
+
 
 def train(job: Job, meeting: "Future[Address]") -> ExitCode:
     """Run `job.config` to its end, or to a stop that all hosts agree on; return the exit code."""
+    training = steps(job, meeting)
+    while True:
+        try:
+            next(training)
+        except StopIteration as ended:
+            return ExitCode(ended.value)
+
+
+def steps(job: Job, meeting: "Future[Address]") -> Generator[int, None, ExitCode]:
+    """Train as `train` does, step by step: yield before each one the number of those begun, the first time when
+    all is prepared and compiled.
+    """
     run = set_up(job, meeting)
     state, start, trained = _first_state(run)
     if start >= job.config.run.steps and job.is_first:
@@ -29,7 +49,7 @@ def train(job: Job, meeting: "Future[Address]") -> ExitCode:
     train_step = _compiled(
         run, "train", run.programs.train, run.programs.state, run.programs.blocks, run.programs.flags
     )
-    return _loop(run, train_step, state(), start, trained)
+    return (yield from _loop(run, train_step, state(), start, trained))
 
 
 def _first_state(run: Run) -> tuple[Any, int, int]:
@@ -46,7 +66,7 @@ def _first_state(run: Run) -> tuple[Any, int, int]:
         return lambda: state, 0, 0
     start, notes = found
     _check_notes(run, start, notes)
-    finish = run.checkpoints.restore(start, run.mesh, run.programs.state, run.compiler)
+    finish = run.checkpoints.restore(start, notes, run.mesh, run.programs.state, run.compiler)
 
     def restored() -> State:
         state, read = finish()
@@ -63,17 +83,27 @@ def _first_state(run: Run) -> tuple[Any, int, int]:
 
 
 def _check_notes(run: Run, start: int, notes: dict[str, Any]) -> None:
-    """Refuse a checkpoint of another model; tell of other data."""
+    """Refuse a checkpoint of another model or optimizer; tell of other data."""
     mine = run.checkpoints.notes
-    model = notes.get("model", {})
-    changed = [key for key, value in mine["model"].items() if model.get(key) != value]
-    changed = [key for key in changed if key not in ("compute_dtype", "remat", "seq_len")]
-    if changed:
-        was = ", ".join(f"model.{key} {model.get(key)} -> {mine['model'][key]}" for key in changed)
-        message = f"checkpoint {run.checkpoints.folder / str(start)} is of another model ({was})"
-        raise FatalError(Problem(message, "Use another run.output_dir, or the model it was made with"))
+    problem = mismatch(str(run.checkpoints.place / str(start)), mine, notes)
+    if problem is not None:
+        raise FatalError(problem)
     if run.job.is_first and any(notes.get(key) != mine[key] for key in ("data", "seed", "global_batch")):
         metrics.say("warning: the data or the batch is not that of the checkpoint; the order of records changes")
+
+
+def mismatch(checkpoint: str, mine: dict[str, Any], notes: dict[str, Any]) -> Problem | None:
+    """Return why a checkpoint with these notes is not one of this run's model and optimizer, if it is not."""
+    # What an older checkpoint does not tell, it had by default.
+    defaults = {"model": dataclasses.asdict(Model()), "optimizer": Optim().state_notes()}
+    for kind, section in (("model", "model"), ("optimizer", "optim")):
+        saved = defaults[kind] | notes.get(kind, {})
+        changed = {k: v for k, v in mine[kind].items() if saved.get(k) != v and k not in _MAY_CHANGE}
+        if changed:
+            was = ", ".join(f"{section}.{key} {saved.get(key)} -> {value}" for key, value in changed.items())
+            hint = f"Use another run.output_dir, or the {kind} it was made with"
+            return Problem(f"checkpoint {checkpoint} is of another {kind} ({was})", hint)
+    return None
 
 
 def _compiled(run: Run, name: str, program: Any, *arguments: Any) -> Any:
@@ -83,18 +113,26 @@ def _compiled(run: Run, name: str, program: Any, *arguments: Any) -> Any:
     return compiled
 
 
-def _loop(run: Run, train_step: Any, state: State, at: int, trained: int) -> ExitCode:
+def _loop(run: Run, train_step: Any, state: State, at: int, trained: int) -> Generator[int, None, ExitCode]:
     """Train from finished step `at` and `trained` tokens. While a step computes, the one before it is recorded."""
     config = run.job.config
     last, every, eval_every = config.run.steps, config.checkpoint.every, config.run.eval_every
     ids = data.train_ids(config.data.seed, run.batch, run.records - run.held_out, at)
     batches = data.prefetch(run.blocks, itertools.islice(ids, max(0, last - at)), config.data.prefetch)
     evaluate = functools.cache(
-        lambda: _compiled(run, "evaluate", run.programs.evaluate, run.programs.state["params"], run.programs.blocks)
+        lambda: _compiled(
+            run,
+            "evaluate",
+            run.programs.evaluate,
+            run.programs.state["params"],
+            run.programs.blocks,
+            run.programs.state.get("averages"),
+        )
     )
     pending: Pending | None = None
     while at < last:
-        at, trained = at + 1, trained + run.step_tokens
+        yield at
+        at, trained = at + 1, trained + run.step_items
         saving = at % every == 0 or at == last
         evaluating = run.held_out > 0 and eval_every > 0 and at % eval_every == 0 and at < last
         dispatched = time.monotonic()
@@ -120,8 +158,9 @@ def _loop(run: Run, train_step: Any, state: State, at: int, trained: int) -> Exi
 
 def _flags(run: Run, saving: bool) -> jax.Array:
     """Return what this host tells the others with a step: asked to stop, and no room for a checkpoint."""
-    free, need = run.checkpoints.room(run.programs.state) if saving else (1, 0)
-    return _placed_flags(run.programs.flags.sharding, run.slots.chips, run.job.stop.requested, free < need)
+    free, need = run.checkpoints.room(run.programs.state) if saving else (None, 0)
+    disk_low = free is not None and free < need
+    return _placed_flags(run.programs.flags.sharding, run.slots.chips, run.job.stop.requested, disk_low)
 
 
 @functools.lru_cache(maxsize=4)
@@ -133,52 +172,56 @@ def _placed_flags(placed: Any, chips: int, stop: bool, disk_low: bool) -> jax.Ar
 def _save(run: Run, at: int, state: State, trained: int, disk_low: bool, *, final: bool) -> None:
     """Save in the background, or for good if it is the last thing this host does. Raises SaveError then."""
     if disk_low:
-        free, need = (size / 2**20 for size in run.checkpoints.room(state))
+        free, need = run.checkpoints.room(state)
         run.checkpoints.wait()
-        run.checkpoints.fail(at, f"no room: {free:.0f} MiB free, {need:.0f} MiB needed")
+        run.checkpoints.fail(at, f"no room: {(free or 0) / 2**20:.0f} MiB free, {need / 2**20:.0f} MiB needed")
     else:
         run.checkpoints.save(at, state, tokens=trained)
     failure = run.checkpoints.wait() if final else ""
     if failure:
-        where = run.checkpoints.folder
-        raise SaveError(f"the state of step {at} is not saved in {where}: {failure}. Free some space there")
+        raise SaveError(f"the state of step {at} is not saved in {run.checkpoints.place}: {failure}")
 
 
 def _preempted(run: Run, at: int) -> ExitCode:
     job = run.job
     job.events.write("preempt", at)
     metrics.say(f"{job.host.name(job.host.process_id)}: stopped after step {at}, which is saved")
-    job.peers.leave()
+    leave(job.peers)
     return job.stop.code if job.stop.requested else ExitCode.PREEMPTED
 
 
 def _evaluate(run: Run, evaluate: Any, state: State, at: int) -> float | None:
     """Return the mean loss over the held-out records; every host runs the same number of steps."""
     began = time.monotonic()
-    total = weight = 0.0
+    total = weight = right = 0.0
+    counted = False
     ids = data.eval_ids(run.batch, run.records - run.held_out, run.held_out)
     for blocks in data.prefetch(run.blocks, ids, run.job.config.data.prefetch):
-        loss_sum, weight_sum = jax.device_get(evaluate(state["params"], blocks))
-        total, weight = total + float(loss_sum), weight + float(weight_sum)
-    loss = total / max(weight, 1.0)
-    run.progress.evaluated(at, loss, int(weight), time.monotonic() - began)
+        sums = jax.device_get(evaluate(state["params"], blocks, state.get("averages")))
+        total, weight = total + float(sums.loss), weight + float(sums.weight)
+        if sums.right is not None:
+            right, counted = right + float(sums.right), True
+    loss, accuracy = total / max(weight, 1.0), right / max(weight, 1.0) if counted else None
+    run.progress.evaluated(at, loss, accuracy, int(weight), time.monotonic() - began)
     return loss
 
 
 def _finish(run: Run, at: int, trained: int, eval_loss: float | None) -> ExitCode:
     job = run.job
     if job.is_first:
-        losses = metrics.losses(job.out / "metrics.jsonl")
+        metrics.flush(_FLUSH_SECONDS)
+        lines = job.out / "metrics.jsonl"
+        losses = metrics.losses(lines.read() if lines.is_file() else b"")
         result = {"steps": at, "initial_loss": losses.get(1), "final_loss": losses.get(at)}
         result["eval_loss"] = eval_loss
         result |= {
-            "tokens": trained,
-            "parameters": metrics.parameters(job.config.model),
+            f"{run.example.noun}s": trained,
+            "parameters": models.parameters(job.config.model),
         }
-        metrics.write_json(job.out / "result.json", result)
+        (job.out / "result.json").write(json.dumps(result, indent=1).encode())
     job.events.write("done", at)
     job.peers.barrier("done")
-    job.peers.leave()
+    leave(job.peers)
     if job.is_first:
         metrics.say(f"done: {at} steps, results in {job.out}")
     return ExitCode.DONE

@@ -6,6 +6,7 @@ own, and the embedded one of `xpk.local`; a conformance test runs the same cases
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,6 +14,7 @@ from typing import Any, Literal, Protocol
 
 Obj = dict[str, Any]
 Objs = list[Obj]  # by a name of its own: inside the protocol `list` is a method
+Connection = socket.socket
 Applied = Literal["created", "configured", "unchanged"]
 Change = Literal["ADDED", "MODIFIED", "DELETED"]
 
@@ -23,6 +25,27 @@ class LogLine:
 
     time: datetime
     text: str
+
+    @classmethod
+    def parse(cls, line: str) -> LogLine:
+        """Read a line as Kubernetes gives it: nanoseconds, of which datetime keeps six digits, and the text."""
+        stamp, _, text = line.partition(" ")
+        whole, _, fraction = stamp.rstrip("Z").partition(".")
+        return cls(datetime.fromisoformat(f"{whole}.{fraction[:6]:0<6}+00:00"), text)
+
+
+def is_selected(obj: Obj, labels: Mapping[str, str] | None, fields: Mapping[str, str] | None = None) -> bool:
+    """Tell whether an object has these labels, and these values at the paths of its fields."""
+    has = obj["metadata"].get("labels") or {}
+    return all(has.get(key) == value for key, value in (labels or {}).items()) and all(
+        _at(obj, path) == value for path, value in (fields or {}).items()
+    )
+
+
+def _at(obj: Any, path: str) -> Any:
+    for key in path.split("."):
+        obj = obj.get(key) if isinstance(obj, dict) else None
+    return obj
 
 
 class ObjectApi(Protocol):
@@ -45,8 +68,18 @@ class ObjectApi(Protocol):
         """Return one object."""
         ...
 
-    def list(self, kind: str, namespace: str | None = "default", selector: Mapping[str, str] | None = None) -> Objs:
-        """Return the objects of a kind, by name; `namespace=None` means all namespaces."""
+    def list(
+        self,
+        kind: str,
+        namespace: str | None = "default",
+        selector: Mapping[str, str] | None = None,
+        *,
+        fields: Mapping[str, str] | None = None,
+    ) -> Objs:
+        """Return the objects of a kind, by name; `namespace=None` means all namespaces.
+
+        `fields`: what fields have to be, by their paths; servers know few of them, such as `reason` of events.
+        """
         ...
 
     def patch(self, kind: str, name: str, patch: Obj, namespace: str = "default") -> Obj:
@@ -79,6 +112,10 @@ class ObjectApi(Protocol):
 
         `interactive` gives it a terminal. Raises ConflictError if the host does not run.
         """
+        ...
+
+    def connect(self, pod: Obj, port: int) -> Connection:
+        """Return a connection to a port of a running host. Raises ConflictError if nobody listens there."""
         ...
 
     def former_pods(self, namespace: str, selector: Mapping[str, str]) -> Objs:

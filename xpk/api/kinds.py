@@ -18,6 +18,7 @@ class Kind:
 _JOBSET = "jobset.x-k8s.io/v1alpha2"
 _KUEUE = "kueue.x-k8s.io/v1beta2"
 _RBAC = "rbac.authorization.k8s.io/v1"
+_GKE_NETWORKS = "networking.gke.io/v1"
 _ADMISSION = "admissionregistration.k8s.io/v1"
 
 KINDS = {
@@ -36,22 +37,26 @@ KINDS = {
     )
 }
 
-# What controllers are made of: written on a real API server only, when they are installed.
+# What clusters are set up with, controllers are made of, and what gives nodes images: on a real API server only.
 INSTALLED_KINDS = {
     kind.name: kind
     for kind in (
+        Kind("Topology", _KUEUE, "topologies", namespaced=False),
         Kind("Namespace", "v1", "namespaces", namespaced=False),
         Kind("ServiceAccount", "v1", "serviceaccounts"),
         Kind("ConfigMap", "v1", "configmaps"),
         Kind("Secret", "v1", "secrets"),
         Kind("Service", "v1", "services"),
         Kind("Deployment", "apps/v1", "deployments"),
+        Kind("DaemonSet", "apps/v1", "daemonsets"),
         Kind("Role", _RBAC, "roles"),
         Kind("RoleBinding", _RBAC, "rolebindings"),
         Kind("ClusterRole", _RBAC, "clusterroles", namespaced=False),
         Kind("ClusterRoleBinding", _RBAC, "clusterrolebindings", namespaced=False),
         Kind("CustomResourceDefinition", "apiextensions.k8s.io/v1", "customresourcedefinitions", namespaced=False),
         Kind("APIService", "apiregistration.k8s.io/v1", "apiservices", namespaced=False),
+        Kind("Network", _GKE_NETWORKS, "networks", namespaced=False),
+        Kind("GKENetworkParamSet", _GKE_NETWORKS, "gkenetworkparamsets", namespaced=False),
         Kind("MutatingWebhookConfiguration", _ADMISSION, "mutatingwebhookconfigurations", namespaced=False),
         Kind("ValidatingWebhookConfiguration", _ADMISSION, "validatingwebhookconfigurations", namespaced=False),
     )

@@ -1,4 +1,4 @@
-"""`ObjectApi` on a real API server, through the official client; the only module that imports it.
+"""`ObjectApi` on a real API server, through the official client; this, `kubeconfig` and `portforward` import it.
 
 Plain dicts in and out: the generated models refuse what servers really send, and change between releases.
 Reads and idempotent writes are tried again while the server is busy or away; watches and followed logs go on
@@ -17,19 +17,30 @@ from pathlib import Path
 from typing import Any
 
 import urllib3
-from kubernetes import config
 from kubernetes.client.exceptions import ApiException
 
-from xpk.api.base import Applied, Change, LogLine, Obj, Objs
+from xpk.api import connection
+from xpk.api.base import Applied, Change, Connection, LogLine, Obj, Objs
 from xpk.api.kinds import EVERY_KIND as KINDS
 from xpk.api.kinds import Kind
-from xpk.api.refusal import GoneError, explain, unreachable
-from xpk.model.errors import ConflictError, MissingToolError, NotFoundError
+from xpk.api.kubeconfig import new_client
+from xpk.api.portforward import open_port
+from xpk.api.refusal import GoneError, explain, other_version
+from xpk.model.errors import (
+    AuthorizationError,
+    ConflictError,
+    MissingToolError,
+    NotFoundError,
+    UnavailableError,
+    XpkError,
+)
 from xpk.proc import LocalRunner, Runner
 
 MANAGER = "xpk"  # the field manager of server-side apply
 _BUSY = (429, 500, 502, 503, 504)
 _TRIES, _FIRST_PAUSE, _LONGEST_PAUSE = 6, 0.2, 5.0  # seconds
+_AWAY = (UnavailableError, AuthorizationError)  # it first has to learn its own rules when it comes back
+_AWAY_SECONDS = 300.0  # for which a followed log outlasts a server that is away
 _TIMEOUT = (5.0, 60.0)  # seconds to connect, to wait for bytes
 _WATCH_SECONDS = 290  # servers end watches themselves after five minutes or more
 _PAGE = 500  # objects in one answer to a list
@@ -50,23 +61,20 @@ class KubernetesApi:
         self._runner = runner or LocalRunner()
         self._place = [f"--kubeconfig={kubeconfig}"] if kubeconfig else []
         self._place += [f"--context={context}"] if context else []
-        try:
-            self._client = config.new_client_from_config(  # type: ignore[no-untyped-call]
-                config_file=str(kubeconfig) if kubeconfig else None, context=context
-            )
-        except config.ConfigException as error:
-            raise unreachable(f"no usable kubeconfig: {error}") from error
+        self._client = new_client(kubeconfig, context)
         self._host = self._client.configuration.host
 
     def create(self, obj: Obj, *, dry_run: bool = False) -> Obj:
         """See `ObjectApi.create`."""
-        kind, namespace = _kind(obj), obj["metadata"].get("namespace", "default")
-        return self._call("POST", _path(kind, namespace), _dry(dry_run, fieldManager=MANAGER), obj, about=obj)
+        kind, namespace = _known(obj["kind"]), obj["metadata"].get("namespace", "default")
+        # Strict: an older server would drop the fields that it does not know, and say nothing.
+        query = _dry(dry_run, fieldManager=MANAGER, fieldValidation="Strict")
+        return self._call("POST", _path(kind, namespace), query, obj, about=obj)
 
     def apply(self, obj: Obj, *, dry_run: bool = False) -> Applied:
         """See `ObjectApi.apply`. A field that another manager has set otherwise is a ConflictError."""
         meta = obj["metadata"]
-        path = _path(_kind(obj), meta.get("namespace", "default"), meta["name"])
+        path = _path(_known(obj["kind"]), meta.get("namespace", "default"), meta["name"])
         before = self._find(path)
         query = _dry(dry_run, fieldManager=MANAGER, force="false")
         after = self._call("PATCH", path, query, obj, content="application/apply-patch+yaml", about=obj)
@@ -78,9 +86,16 @@ class KubernetesApi:
         """See `ObjectApi.get`."""
         return self._call("GET", _path(_known(kind), namespace, name))
 
-    def list(self, kind: str, namespace: str | None = "default", selector: Mapping[str, str] | None = None) -> Objs:
+    def list(
+        self,
+        kind: str,
+        namespace: str | None = "default",
+        selector: Mapping[str, str] | None = None,
+        *,
+        fields: Mapping[str, str] | None = None,
+    ) -> Objs:
         """See `ObjectApi.list`."""
-        return self._list(_known(kind), namespace, selector)[0]
+        return self._list(_known(kind), namespace, _selecting(selector) | _selecting(fields, "fieldSelector"))[0]
 
     def patch(self, kind: str, name: str, patch: Obj, namespace: str = "default") -> Obj:
         """See `ObjectApi.patch`."""
@@ -113,7 +128,7 @@ class KubernetesApi:
         version = ""
         while deadline is None or time.monotonic() < deadline:
             if not version:  # the first time, and when the server no longer knows where we were
-                there, version = self._list(_known(kind), namespace, selector)
+                there, version = self._list(_known(kind), namespace, _selecting(selector))
                 yield from _difference(known, there)
             version = yield from self._watch_once(_known(kind), namespace, selector, version, known, deadline)
 
@@ -124,22 +139,35 @@ class KubernetesApi:
         meta = pod["metadata"]
         path = f"{_path(KINDS['Pod'], meta['namespace'], meta['name'])}/log"
         last: datetime | None = None
+        final, connected = not follow, False
         while True:
             query = {"timestamps": "true", "follow": str(follow).lower(), "container": "host"}
             if begin := last or since:
                 query["sinceTime"] = begin.isoformat()
             if tail is not None and last is None:
                 query["tailLines"] = str(tail)
+            told = last
             try:
                 for line in self._stream(path, query, None):
-                    found = _log_line(line)
-                    if last is None or found.time > last:  # sinceTime has whole seconds: some come again
+                    found = LogLine.parse(line)
+                    if told is None or found.time > told:  # sinceTime has whole seconds: some come again
                         yield found
                         last = found.time
             except urllib3.exceptions.HTTPError:
                 pass
-            if not follow or self._has_ended(meta["namespace"], meta["name"]):
+            except _AWAY as error:  # also where the node that has the log does not answer
+                if not follow or (isinstance(error, AuthorizationError) and not connected):
+                    raise
+                self._pause(_LONGEST_PAUSE)
+            except NotFoundError:
+                if last is None:
+                    raise
                 return
+            connected = True
+            if final:
+                return
+            # After its end once more: it may have written since the connection was cut off.
+            final = self._has_ended(meta["namespace"], meta["name"])
             self._pause(_FIRST_PAUSE)
 
     def exec(self, pod: Obj, argv: Sequence[str], *, interactive: bool = False) -> int:
@@ -149,14 +177,45 @@ class KubernetesApi:
             raise ConflictError(f"pod '{meta['name']}' does not run", hint="`xpk workload status` says why")
         terminal = ["--stdin", "--tty"] if interactive else ["--stdin"]
         where = [f"--namespace={meta['namespace']}", "--container=host", *terminal, meta["name"]]
-        return self._runner.attach(["kubectl", *self._place, "exec", *where, "--", *argv])
+        code = self._runner.attach(["kubectl", *self._place, "exec", *where, "--", *argv])
+        if code == 1:  # also how kubectl itself fails
+            self._check_may("create", "pods", "exec", meta["namespace"])
+        return code
+
+    def connect(self, pod: Obj, port: int) -> Connection:
+        """See `ObjectApi.connect`."""
+        return open_port(self._client, pod, port)
 
     def former_pods(self, namespace: str, selector: Mapping[str, str]) -> Objs:
         """See `ObjectApi.former_pods`."""
         return []
 
+    def _check_may(self, verb: str, resource: str, part: str, namespace: str) -> None:
+        """Raise AuthorizationError if we may not do something that another program did for us."""
+        attributes = {"verb": verb, "resource": resource, "subresource": part, "namespace": namespace}
+        review: Obj = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "metadata": {},
+            "spec": {"resourceAttributes": attributes},
+        }
+        status = self._call("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", {}, review)["status"]
+        if not status.get("allowed"):
+            raise AuthorizationError(
+                f"not authorised: you may not {verb} {resource}/{part} in namespace '{namespace}'",
+                hint="docs/permissions.md has the roles to ask for",
+            )
+
     def _has_ended(self, namespace: str, name: str) -> bool:
-        found = self._find(_path(KINDS["Pod"], namespace, name))
+        deadline = time.monotonic() + _AWAY_SECONDS
+        while True:
+            try:
+                found = self._find(_path(KINDS["Pod"], namespace, name))
+                break
+            except _AWAY:
+                if time.monotonic() > deadline:
+                    raise
+                self._pause(_FIRST_PAUSE)
         return found is None or found.get("status", {}).get("phase") in ("Succeeded", "Failed")
 
     def _find(self, path: str) -> Obj | None:
@@ -165,8 +224,8 @@ class KubernetesApi:
         except NotFoundError:
             return None
 
-    def _list(self, kind: Kind, namespace: str | None, selector: Mapping[str, str] | None) -> tuple[Objs, str]:
-        query = {"limit": str(_PAGE), **_selecting(selector)}
+    def _list(self, kind: Kind, namespace: str | None, selecting: Mapping[str, str]) -> tuple[Objs, str]:
+        query = {"limit": str(_PAGE), **selecting}
         found: Objs = []
         while True:
             page = self._call("GET", _path(kind, namespace), query)
@@ -208,7 +267,7 @@ class KubernetesApi:
                 yield event["type"], obj
                 if deadline is not None and time.monotonic() >= deadline:
                     return version
-        except urllib3.exceptions.HTTPError:
+        except (urllib3.exceptions.HTTPError, UnavailableError):
             self._pause(_FIRST_PAUSE)
         except GoneError:
             return ""
@@ -228,26 +287,43 @@ class KubernetesApi:
         pause = _FIRST_PAUSE
         for left in reversed(range(_TRIES)):
             try:
-                answer: Obj = json.loads(self._request(method, path, query, body, content, _TIMEOUT).read() or "{}")
-                return answer
+                return connection.parsed(self._host, self._request(method, path, query, body, content, _TIMEOUT).read())
             except ApiException as error:
                 # A POST that may have been carried out must not be made twice.
                 if not left or error.status not in _BUSY or (method == "POST" and error.status not in (429, 503)):
-                    raise explain(error.status or 0, error.body, method, path, about) from error
+                    raise self._explained(error, method, path, about) from error
             except urllib3.exceptions.HTTPError as error:
-                refused = isinstance(error.__cause__ or error, urllib3.exceptions.NewConnectionError)
-                if not left or (method == "POST" and not refused):
-                    raise unreachable(f"no answer from {self._host}: {error}") from error
+                sent = method == "POST" and not connection.never_sent(error)
+                if not left or sent or connection.is_final(error):
+                    raise connection.unreachable(self._host, error, sent=sent) from error
             self._pause(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
         raise AssertionError("the last try returns or raises")
+
+    def _explained(self, error: ApiException, method: str, path: str, about: Obj | None) -> XpkError:
+        """Return what a refusal means; whether a kind is missing or only its version, the server is asked."""
+        if not error.status:  # this client's word for TLS that fails
+            return connection.unreachable(self._host, error)
+        if connection.looks_like_a_page(error.body):
+            page = connection.somebody_else(self._host, error.body)
+            return UnavailableError(page.message, hint=page.hint) if error.status in _BUSY else page
+        found = explain(error.status, error.body, method, path, about)
+        parts = path.split("/")
+        if error.status == 404 and isinstance(found, MissingToolError):
+            with suppress(ApiException, urllib3.exceptions.HTTPError, XpkError):
+                answer = self._request("GET", f"/apis/{parts[2]}", None, None, "application/json", _TIMEOUT).read()
+                group = connection.parsed(self._host, answer)
+                served = [str(item["version"]) for item in group.get("versions") or []]
+                if served and parts[3] not in served:
+                    return other_version(parts[2], parts[3], served)
+        return found
 
     def _stream(self, path: str, query: Mapping[str, str], seconds: float | None) -> Iterator[str]:
         """Yield the lines of an answer as they come."""
         try:
             answer = self._request("GET", path, query, None, "application/json", (_TIMEOUT[0], seconds))
         except ApiException as error:
-            raise explain(error.status or 0, error.body, "GET", path, None) from error
+            raise self._explained(error, "GET", path, None) from error
         response = answer.response
         rest = b""
         try:
@@ -275,7 +351,7 @@ class KubernetesApi:
         )  # fmt: skip
         answer = self._client.call_api(*serialized, _request_timeout=timeout)
         if not 200 <= answer.status <= 299:
-            raise ApiException(status=answer.status, reason=answer.reason, body=answer.read())
+            raise ApiException(status=answer.status, reason=answer.reason, body=answer.read())  # type: ignore[no-untyped-call]
         return answer
 
 
@@ -283,10 +359,6 @@ def _content(obj: Obj) -> Obj:
     """Return an object without what every write changes: a dry run gives no new version to compare."""
     volatile = ("managedFields", "resourceVersion", "generation")
     return {**obj, "metadata": {key: value for key, value in obj["metadata"].items() if key not in volatile}}
-
-
-def _kind(obj: Obj) -> Kind:
-    return _known(obj["kind"])
 
 
 def _known(kind: str) -> Kind:
@@ -305,8 +377,8 @@ def _dry(dry_run: bool, **query: str) -> dict[str, str]:
     return query | ({"dryRun": "All"} if dry_run else {})
 
 
-def _selecting(selector: Mapping[str, str] | None) -> dict[str, str]:
-    return {"labelSelector": ",".join(f"{key}={value}" for key, value in selector.items())} if selector else {}
+def _selecting(selector: Mapping[str, str] | None, by: str = "labelSelector") -> dict[str, str]:
+    return {by: ",".join(f"{key}={value}" for key, value in selector.items())} if selector else {}
 
 
 def _difference(known: dict[str, Obj], there: Objs) -> Iterator[tuple[Change, Obj]]:
@@ -321,10 +393,3 @@ def _difference(known: dict[str, Obj], there: Objs) -> Iterator[tuple[Change, Ob
         elif before["metadata"]["resourceVersion"] != obj["metadata"]["resourceVersion"]:
             yield "MODIFIED", obj
         known[uid] = obj
-
-
-def _log_line(line: str) -> LogLine:
-    stamp, _, text = line.partition(" ")
-    # Kubernetes gives nanoseconds, of which datetime keeps six digits.
-    whole, _, fraction = stamp.rstrip("Z").partition(".")
-    return LogLine(datetime.fromisoformat(f"{whole}.{fraction[:6]:0<6}+00:00"), text)

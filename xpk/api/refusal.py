@@ -7,19 +7,34 @@ import re
 from typing import Any
 
 from xpk.api.base import Obj
+from xpk.api.kinds import EVERY_KIND
 from xpk.model.errors import (
     AuthorizationError,
+    CapacityError,
     ConflictError,
     MissingToolError,
     NotFoundError,
     TimedOutError,
+    UnavailableError,
     UsageError,
     XpkError,
 )
 
 _CONTROLLERS = {"jobset.x-k8s.io": "JobSet", "kueue.x-k8s.io": "Kueue"}
+_NAMESPACES = {"JobSet": "jobset-system", "Kueue": "kueue-system"}
 _VERBS = {"GET": "get", "POST": "create", "PATCH": "patch", "DELETE": "delete"}
 _OBJECT_MISSING = re.compile(r'^\S+ "[^"]*" not found$')
+_NO_NAMESPACE = re.compile(r'^namespaces "([^"]*)" not found$')
+_FORBIDDEN = re.compile(
+    r'User "(?P<user>[^"]*)" cannot (?P<verb>\S+) resource "(?P<resource>[^"]*)" in API group "(?P<group>[^"]*)"'
+    r'(?: in the namespace "(?P<namespace>[^"]*)")?'
+)
+_WEBHOOK_DENIES = re.compile(r'admission webhook "(?P<hook>[^"]*)" denied the request: ?(?P<why>.*)', re.DOTALL)
+_WEBHOOK_FAILS = re.compile(r'failed calling webhook "(?P<hook>[^"]*)": ?(?P<why>.*)', re.DOTALL)
+_SERVICE = re.compile(r'https://[^./"]+\.(?P<namespace>[^./"]+)\.svc')
+_UNKNOWN_FIELD = re.compile(r'unknown field "([^"]*)"')
+_STORE = ("database space exceeded", "etcdserver: no space")
+_PERMISSIONS = "docs/permissions.md has the roles to ask for"
 
 
 class GoneError(XpkError):
@@ -34,18 +49,14 @@ def explain(status: int, body: object, method: str, path: str, about: Obj | None
     """
     answer = _answer(body)
     said = str(answer.get("message") or "").strip() or f"HTTP {status}"
-    what = f"{about['kind']} '{about['metadata'].get('name', '')}'" if about else _resource(path)
+    what = f"{about['kind']} '{about['metadata'].get('name', '')}'" if about else _subject(path)
     if status == 401:
         return AuthorizationError(
             f"not authorised: the cluster does not accept these credentials ({said})",
-            hint="`xpk cluster kubeconfig` prints a fresh kubeconfig; `kubectl auth whoami` shows who you are",
+            hint="they may have expired: log in again; `kubectl auth whoami` shows who you are to the cluster",
         )
     if status == 403:
-        verb, resource = _VERBS.get(method, method.lower()), _resource(path)
-        return AuthorizationError(
-            f"not authorised to {verb} {resource}: {said}",
-            hint=f"ask the cluster's owner for the verb '{verb}' on {resource}; `kubectl auth can-i {verb} {resource}`",
-        )
+        return _forbidden(said, method, path, what)
     if status == 404:
         return _absent(said, path, what)
     if status == 409:
@@ -53,29 +64,102 @@ def explain(status: int, body: object, method: str, path: str, about: Obj | None
     if status == 410:
         return GoneError(said)
     if status in (400, 422):
-        return UsageError(f"the cluster refuses {what}: {said}", hint="`--dry-run` shows what is sent")
+        return _refused(said, what, about)
     if status in (408, 504):
         return TimedOutError(f"the cluster took too long over {what}: {said}", hint="try again")
-    return XpkError(
-        f"the cluster failed over {what}: {said}",
-        hint="try again; `kubectl get --raw /readyz?verbose` shows its health",
+    return _failed(said, what)
+
+
+def other_version(group: str, wanted: str, served: list[str]) -> MissingToolError:
+    """Return the error for a controller that is there, but in a version that does not know our objects."""
+    name = _CONTROLLERS.get(group, group)
+    return MissingToolError(
+        f"{name} on this cluster has another version: it serves {', '.join(served)}, and {wanted} is needed",
+        hint="`xpk cluster adapt CLUSTER` upgrades it",
     )
 
 
-def unreachable(message: str) -> XpkError:
-    """Return the error for a server that does not answer."""
-    return XpkError(message, hint="is the cluster up? `xpk cluster list`; `kubectl cluster-info` asks it directly")
+def _forbidden(said: str, method: str, path: str, what: str) -> XpkError:
+    """Return the error for a 403, which is not always about who asks."""
+    if denied := _WEBHOOK_DENIES.search(said):
+        return _denied(denied, what)
+    if "exceeded quota" in said:
+        return CapacityError(f"{what} is over a quota of its namespace: {said}", hint="`kubectl describe quota`")
+    if "PodSecurity" in said:
+        return UsageError(
+            f"the namespace's pod security refuses {what}: {said}", hint="ask the cluster's owner for another namespace"
+        )
+    if "being terminated" in said:
+        return ConflictError(f"the namespace of {what} is being deleted", hint="wait, or choose another --namespace")
+    match = _FORBIDDEN.search(said)
+    if not match:
+        verb, resource = _VERBS.get(method, method.lower()), _resource(path)
+        return AuthorizationError(f"not authorised to {verb} {resource}: {said}", hint=_PERMISSIONS)
+    resource = ".".join(filter(None, (match["resource"], match["group"])))
+    where = f"in namespace '{match['namespace']}'" if match["namespace"] else "in the whole cluster"
+    asked = f" --namespace {match['namespace']}" if match["namespace"] else ""
+    return AuthorizationError(
+        f"not authorised: user '{match['user']}' may not {match['verb']} {resource} {where}",
+        hint=f"{_PERMISSIONS}; `kubectl auth can-i {match['verb']} {resource}{asked}` asks again",
+    )
 
 
 def _absent(said: str, path: str, what: str) -> XpkError:
     """Tell an object that is not there from a kind that the server does not know."""
+    if match := _NO_NAMESPACE.match(said):
+        return NotFoundError(
+            f"there is no namespace '{match[1]}'", hint=f"`kubectl create namespace {match[1]}`, or another --namespace"
+        )
     group = path.split("/")[2] if path.startswith("/apis/") else ""
     controller = _CONTROLLERS.get(group)
-    if controller and not _OBJECT_MISSING.match(said) and "namespaces" not in said:
+    if controller and not _OBJECT_MISSING.match(said):
         return MissingToolError(
             f"{controller} is not installed on this cluster", hint="`xpk cluster adapt CLUSTER` installs it"
         )
-    return NotFoundError(f"there is no {what}: {said}", hint="check the name and the namespace")
+    return NotFoundError(f"there is no {what}", hint="check the name and the namespace")
+
+
+def _refused(said: str, what: str, about: Obj | None) -> XpkError:
+    if denied := _WEBHOOK_DENIES.search(said):
+        return _denied(denied, what)
+    fields = _UNKNOWN_FIELD.findall(said)
+    controller = _CONTROLLERS.get(str((about or {}).get("apiVersion", "")).partition("/")[0])
+    if fields and controller:
+        return MissingToolError(
+            f"{controller} on this cluster is too old: it does not know {', '.join(fields[:3])}",
+            hint="`xpk cluster adapt CLUSTER` upgrades it",
+        )
+    return UsageError(f"the cluster refuses {what}: {said}", hint="`--dry-run` shows what is sent")
+
+
+def _denied(match: re.Match[str], what: str) -> XpkError:
+    return UsageError(
+        f"the cluster refuses {what}: {match['why'].strip()} (webhook {match['hook']})",
+        hint="`--dry-run` shows what is sent",
+    )
+
+
+def _failed(said: str, what: str) -> XpkError:
+    """Return the error for a server that has failed itself."""
+    if match := _WEBHOOK_FAILS.search(said):
+        place = _SERVICE.search(match["why"])
+        namespace = place["namespace"] if place else next((n for n in _NAMESPACES.values() if n[:-7] in said), "")
+        name = next((name for name, where in _NAMESPACES.items() if where == namespace), match["hook"])
+        return MissingToolError(
+            f"{name} does not answer, so the cluster cannot take {what}: {match['why'].strip()[-160:]}",
+            hint=f"`kubectl get pods --namespace {namespace}` shows its controller"
+            if namespace
+            else "`kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations` shows who answers to it",
+        )
+    if any(text in said for text in _STORE):
+        return XpkError(
+            f"the cluster's store is full, it takes no writes ({said})",
+            hint="its owner has to compact and defragment etcd, then to disarm the alarm",
+        )
+    return UnavailableError(
+        f"the cluster failed over {what}: {said}",
+        hint="try again; `kubectl get --raw /readyz?verbose` shows its health",
+    )
 
 
 def _conflict(answer: dict[str, Any], said: str, what: str) -> XpkError:
@@ -91,13 +175,25 @@ def _conflict(answer: dict[str, Any], said: str, what: str) -> XpkError:
     return ConflictError(f"{what} was changed by somebody else meanwhile: {said}", hint="try again")
 
 
+def _subject(path: str) -> str:
+    """Return what a path asks for: `Pod 'x'`, or the plural for several."""
+    parts = _parts(path)
+    kind = next((kind.name for kind in EVERY_KIND.values() if parts and kind.plural == parts[0]), "")
+    return f"{kind} '{parts[1]}'" if kind and len(parts) > 1 else _resource(path)
+
+
 def _resource(path: str) -> str:
     """Return the plural, with its group, that a path asks for."""
+    split = path.strip("/").split("/")
+    group, parts = ("" if split[0] == "api" else split[1]), _parts(path)
+    return ".".join(filter(None, [parts[0] if parts else "", group]))
+
+
+def _parts(path: str) -> list[str]:
+    """Return a path from its plural on."""
     parts = path.strip("/").split("/")
-    group, rest = ("", parts[2:]) if parts[0] == "api" else (parts[1], parts[3:])
-    if rest[:1] == ["namespaces"] and len(rest) > 2:
-        rest = rest[2:]
-    return ".".join(filter(None, [rest[0] if rest else "", group]))
+    rest = parts[2:] if parts[0] == "api" else parts[3:]
+    return rest[2:] if rest[:1] == ["namespaces"] and len(rest) > 2 else rest
 
 
 def _answer(body: object) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from xpk.model.errors import MissingToolError, XpkError
@@ -12,6 +13,15 @@ from xpk.proc import Result, Runner
 
 _OLDEST_KIND = (0, 20)
 _READY = "180s"  # for the control plane; the other nodes are waited for afterwards
+_START_IT = "start it (`sudo systemctl start docker`), or use --provider local, which needs none"
+_HINTS = {  # by what the programs say
+    "permission denied": "may you use Docker? `sudo usermod -aG docker $USER`, then log in again",
+    "Cannot connect to the Docker daemon": _START_IT,
+    "no space left on device": "`docker system df` shows what fills the disk",
+    "failed to pull image": "`docker pull` of that image shows more; XPK_KIND_NODE_IMAGE names one that is here",
+    "too many open files": "raise fs.inotify.max_user_instances and max_user_watches with `sudo sysctl -w`",
+    "already allocated": "something else listens there: `docker ps` shows containers' ports",
+}
 
 
 class Engine:
@@ -27,7 +37,7 @@ class Engine:
         if docker.exit_code:
             raise MissingToolError(
                 f"Docker does not answer: {docker.last_line}",
-                hint="start it (`sudo systemctl start docker`), or use --provider local, which needs none",
+                hint=_hint(docker, _START_IT),
             )
         said = self._must("kind", "version", what="ask kind for its version").stdout
         match = re.search(r"v(\d+)\.(\d+)", said)
@@ -46,15 +56,15 @@ class Engine:
         argv = ["kind", "create", "cluster", "--name", name, "--config", str(config)]
         argv += ["--kubeconfig", str(kubeconfig), "--wait", _READY]
         argv += [*(["--image", image] if image else []), *(["--retain"] if retain else [])]
-        done = False
         try:
             # A network of its own, so that the cluster's end can take it along.
             env = {**self._environ, "KIND_EXPERIMENTAL_DOCKER_NETWORK": network_of(name)}
             self._must(*argv, env=env, what=f"create kind cluster '{name}'")
-            done = True
-        finally:
-            if not done and not retain:
-                self.delete(name, kubeconfig)
+        except BaseException:
+            if not retain:
+                with suppress(XpkError):  # what went wrong first is what has to be told
+                    self.delete(name, kubeconfig)
+            raise
 
     def delete(self, name: str, kubeconfig: Path) -> None:
         """Remove a cluster's containers, volumes and network, and its entries in its own kubeconfig."""
@@ -84,6 +94,11 @@ class Engine:
                 f"`{result.command}` shows more",
             )
 
+    def load_archive(self, cluster: str, archive: Path) -> None:
+        """Copy the images of an archive, as `docker save` writes it, into every node."""
+        argv = ["kind", "load", "image-archive", str(archive), "--name", cluster]
+        self._must(*argv, what=f"load {archive} into the nodes")
+
     def load(self, cluster: str, images: Sequence[str], nodes: Sequence[str]) -> None:
         """Copy images of the local engine into nodes; those it lacks are left for the nodes to pull."""
         here = [image for image in images if self.has_image(image)]
@@ -107,7 +122,7 @@ class Engine:
     def _must(self, *argv: str, what: str, env: Mapping[str, str] | None = None) -> Result:
         result = self._run(*argv, env=env)
         if result.exit_code:
-            raise XpkError(f"cannot {what}: {_reason(result)}", hint=f"`{result.command}` shows more")
+            raise XpkError(f"cannot {what}: {_reason(result)}", hint=_hint(result, f"`{result.command}` shows more"))
         return result
 
 
@@ -120,3 +135,8 @@ def _reason(result: Result) -> str:
     """Return the line that says why: kind's begins with ERROR, and others may follow it."""
     lines = result.stderr.splitlines()
     return next((line.strip() for line in lines if line.startswith("ERROR")), result.last_line)
+
+
+def _hint(result: Result, otherwise: str) -> str:
+    """Return what helps against a known failure of a program."""
+    return next((hint for text, hint in _HINTS.items() if text in result.stderr), otherwise)

@@ -27,12 +27,15 @@ Version = tuple[int, ...]
 CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 _READY_SECONDS, _POLL_SECONDS = 300.0, 1.0
 _DOWNLOAD_SECONDS = 60.0
+_PATIENT_SECONDS = 10  # a second, as the releases have it, is little on a busy machine
 _FRAMEWORKS = ["jobset.x-k8s.io/jobset"]
 # Fencing of hosts whose node is gone: without it their pods stay, and the JobSet waits for them for ever.
 _GATES = {"FailureRecoveryPolicy": True}
-_KUEUE_CONFIG = "controller_manager_config.yaml"
+_CONFIG = "controller_manager_config.yaml"
 _LAST = ("Deployment",)  # with it the installation is complete: an interrupted one is begun again
 _FIRST = ("Namespace", "CustomResourceDefinition")
+_WEB = ("https://", "http://")
+_PARSER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C, where there is one: Kueue's manifest has 1.7 MB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +67,7 @@ KUEUE = Controller(
     sources=("XPK_KUEUE_MANIFEST", "XPK_E2E_KUEUE_MANIFEST"),
 )
 CONTROLLERS = (JOBSET, KUEUE)  # in this order: Kueue's webhooks look at JobSets
+SETTINGS = {f"--{each.name.lower()}-manifest": each.sources[0] for each in CONTROLLERS}
 
 
 def whats_missing(api: ObjectApi, controller: Controller) -> str | None:
@@ -105,30 +109,51 @@ def install(
     wait_until_ready(api, controller, pause=pause)
 
 
+def source_problems(environ: Mapping[str, str]) -> list[str]:
+    """Return what is wrong with manifests that are files of this machine, one line each."""
+    given = [(each.name, _source(each, environ)) for each in CONTROLLERS]
+    return [
+        f"the manifest of {name} is to come from {source}, which is not a file"
+        for name, source in given
+        if not source.startswith(_WEB) and not Path(source).is_file()
+    ]
+
+
 def read_manifest(controller: Controller, environ: Mapping[str, str] = os.environ) -> list[Obj]:
     """Return a release's objects. Raises XpkError if its manifest cannot be had."""
-    source = next((environ[name] for name in controller.sources if environ.get(name)), controller.url)
+    hint = f"download it elsewhere, and set {controller.sources[0]} to its path"
+    return read_objects(controller.name, _source(controller, environ), hint=hint)
+
+
+def read_objects(name: str, source: str, *, hint: str) -> list[Obj]:
+    """Return the objects of a manifest, which is a file or at a URL. Raises XpkError if it cannot be had."""
     try:
-        if source.startswith(("https://", "http://")):
+        if source.startswith(_WEB):
             with urllib.request.urlopen(source, timeout=_DOWNLOAD_SECONDS) as answer:
                 text = answer.read().decode()
         else:
             text = Path(source).read_text(encoding="utf-8")
-        return [obj for obj in yaml.safe_load_all(text) if obj]
+        return [obj for obj in yaml.load_all(text, Loader=_PARSER) if obj]
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise XpkError(
-            f"cannot read the manifest of {controller.name} from {source}: {str(error).splitlines()[0]}",
-            hint=f"download it elsewhere, and set {controller.sources[0]} to its path",
+            f"cannot read the manifest of {name} from {source}: {str(error).splitlines()[0]}", hint=hint
         ) from error
 
 
+def _source(controller: Controller, environ: Mapping[str, str]) -> str:
+    return next((environ[name] for name in controller.sources if environ.get(name)), controller.url)
+
+
 def prepare(objects: list[Obj], *, pinned: bool) -> list[Obj]:
-    """Return a release's objects as we apply them: in a safe order, for JobSets alone, pinned if asked for."""
+    """Return a release's objects as we apply them: in a safe order, for JobSets alone, pinned if asked for.
+
+    What is pinned shares its machine with the API server, and must not end itself whenever that machine is busy.
+    """
     for obj in objects:
         if obj["kind"] == "Deployment":
             _place(obj, pinned=pinned)
-        elif obj["kind"] == "ConfigMap" and _KUEUE_CONFIG in obj.get("data", {}):
-            obj["data"][_KUEUE_CONFIG] = _configured(obj["data"][_KUEUE_CONFIG])
+        elif obj["kind"] == "ConfigMap" and _CONFIG in obj.get("data", {}):
+            obj["data"][_CONFIG] = _configured(obj["data"][_CONFIG], pinned=pinned)
         elif obj["kind"].endswith("WebhookConfiguration"):
             obj["webhooks"] = [hook for hook in obj["webhooks"] if _is_wanted(hook)]
 
@@ -167,18 +192,23 @@ def _place(deployment: Obj, *, pinned: bool) -> None:
     pod = deployment["spec"]["template"]["spec"]
     for container in pod["containers"]:
         container["imagePullPolicy"] = "IfNotPresent"  # tags of releases do not move
+        if pinned and "livenessProbe" in container:
+            container["livenessProbe"] |= {"timeoutSeconds": _PATIENT_SECONDS}
     if pinned:
         pod["nodeSelector"] = {**pod.get("nodeSelector", {}), CONTROL_PLANE: ""}
         pod["tolerations"] = [*pod.get("tolerations", []), {"key": CONTROL_PLANE, "operator": "Exists"}]
 
 
-def _configured(text: str) -> str:
+def _configured(text: str, *, pinned: bool) -> str:
     """Return a controller's configuration; Kueue's with JobSet as its only framework."""
     config: dict[str, Any] = yaml.safe_load(text)
-    if not config["apiVersion"].startswith("config.kueue"):
-        return text
-    config["integrations"] = {**config.get("integrations", {}), "frameworks": _FRAMEWORKS}
-    config["featureGates"] = {**config.get("featureGates", {}), **_GATES}
+    if pinned:
+        # There is one of it. Were it to run for election, it would end after 10 s without an answer of the API
+        # server; after some such ends the kubelet keeps it away for up to 5 minutes.
+        config["leaderElection"] = {**config.get("leaderElection", {}), "leaderElect": False}
+    if config["apiVersion"].startswith("config.kueue"):
+        config["integrations"] = {**config.get("integrations", {}), "frameworks": _FRAMEWORKS}
+        config["featureGates"] = {**config.get("featureGates", {}), **_GATES}
     return yaml.safe_dump(config, sort_keys=False)
 
 

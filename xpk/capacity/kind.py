@@ -5,42 +5,44 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import yaml
 
-from xpk.api.base import Obj, ObjectApi, Objs
+from xpk.api.base import ObjectApi, Objs
 from xpk.capacity import install
+from xpk.capacity.emulate import advertise_step
 from xpk.capacity.engine import Engine
-from xpk.capacity.image import TrainerImage, trainer_image
+from xpk.capacity.health import lacking, wait_step
+from xpk.capacity.image import TrainerImage, build_context, trainer_image
+from xpk.capacity.kubeconfig import connect
 from xpk.capacity.local import state_dir
 from xpk.capacity.nodes import (
     advertises,
+    cluster_info,
     difference,
     has_queues,
-    holders,
-    is_ready,
     live_workloads,
-    pool_index,
-    pool_of,
-    slice_info,
+    pools_of,
     slice_nodes,
     spec_of,
 )
 from xpk.capacity.plan import Plan, Step
+from xpk.capacity.prepare import apply_queues
 from xpk.capacity.provider import ClusterInfo
+from xpk.capacity.together import Activity
 from xpk.model import names
-from xpk.model.errors import ConflictError, MissingToolError, NotFoundError, TimedOutError, UsageError, XpkError
+from xpk.model.accelerators import SliceShape
+from xpk.model.errors import ConflictError, NotFoundError, UsageError, XpkError
 from xpk.model.specs import ClusterSpec, Target
 from xpk.proc import LocalRunner, Runner
-from xpk.render import render_kind, render_queues
+from xpk.render import render_kind
 
 _MOST_NODES = 64  # each is a container with a kubelet and a container runtime of its own
-_NODES_SECONDS, _POLL_SECONDS = 120.0, 1.0
 _KUBECONFIG, _CONFIG, _OUTPUT, _IMAGE = "kubeconfig", "kind.yaml", "output", "trainer-image"
 
 
@@ -52,10 +54,11 @@ class KindOptions:
     spare_slices: int = 0
     node_image: str | None = None
     retain: bool = False
+    image_archives: tuple[Path, ...] = ()
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> KindOptions:
-        """Return what XPK_KIND_NODES_PER_SLICE, _SPARE_SLICES, _NODE_IMAGE and _RETAIN say."""
+        """Return what XPK_KIND_NODES_PER_SLICE, _SPARE_SLICES, _NODE_IMAGE, _RETAIN and _IMAGE_ARCHIVES say."""
 
         def number(name: str, default: int) -> int:
             text = environ.get(name) or str(default)
@@ -68,23 +71,24 @@ class KindOptions:
             spare_slices=number("XPK_KIND_SPARE_SLICES", 0),
             node_image=environ.get("XPK_KIND_NODE_IMAGE") or environ.get("KIND_NODE_IMAGE"),
             retain=environ.get("XPK_KIND_RETAIN", "") not in ("", "0"),
+            image_archives=tuple(map(Path, filter(None, environ.get("XPK_KIND_IMAGE_ARCHIVES", "").split(os.pathsep)))),
         )
-
-
-def _kubernetes(kubeconfig: Path) -> ObjectApi:
-    try:
-        from xpk.api.kubernetes import KubernetesApi  # heavy, and an extra
-    except ModuleNotFoundError as error:
-        raise MissingToolError(
-            "the Python package `kubernetes` is not installed", hint="pip install 'xpk-multislice[kubernetes]'"
-        ) from error
-    return KubernetesApi(kubeconfig=kubeconfig)
 
 
 class KindProvider:
     """kind clusters, each with a folder below `root`: its kubeconfig and what its workloads write."""
 
     name = "kind"
+    settings: ClassVar[Mapping[str, str]] = {
+        "--nodes-per-slice": "XPK_KIND_NODES_PER_SLICE",
+        "--spare-slices": "XPK_KIND_SPARE_SLICES",
+        "--node-image": "XPK_KIND_NODE_IMAGE",
+        "--retain": "XPK_KIND_RETAIN",
+        "--image-archive": "XPK_KIND_IMAGE_ARCHIVES",
+        "--trainer-image": "XPK_TRAINER_IMAGE",
+        "--base-image": "XPK_BASE_IMAGE",
+        **install.SETTINGS,
+    }
 
     def __init__(
         self,
@@ -93,7 +97,7 @@ class KindProvider:
         runner: Runner | None = None,
         options: KindOptions | None = None,
         environ: Mapping[str, str] = os.environ,
-        connect: Callable[[Path], ObjectApi] = _kubernetes,
+        connect: Callable[[Path | None], ObjectApi] = connect,
         pause: install.Pause = time.sleep,
     ) -> None:
         self._root = (root or state_dir()) / self.name
@@ -102,6 +106,7 @@ class KindProvider:
         self._environ = environ
         self._open = connect
         self._pause = pause
+        self._activity = Activity()
 
     def plan_create(self, spec: ClusterSpec) -> Plan:
         """See `Provider.plan_create`. What an interrupted create has done already is not done again."""
@@ -115,7 +120,7 @@ class KindProvider:
                 hint=f"choose another name, or `kind delete cluster --name {spec.name}` first",
             )
         if not exists or not self._path(spec.name, _KUBECONFIG).exists():
-            return Plan(summary, self._build_steps(spec, options, half_made=exists))
+            return Plan(summary, self._build_steps(spec, options, half_made=exists), activity=self._activity)
         api = self.connect(spec.name)
         nodes = slice_nodes(api)
         have = spec_of(spec.name, nodes)
@@ -125,7 +130,8 @@ class KindProvider:
                 hint=f"nodes of kind clusters are fixed: `xpk cluster delete {spec.name}` first, or another name",
             )
         have_options = _options_of(nodes)
-        return Plan(_summary(spec, have_options), self._missing_steps(spec, have_options, api, nodes))
+        steps = self._archive_steps(spec.name, options) + self._missing_steps(spec, have_options, api, nodes)
+        return Plan(_summary(spec, have_options), steps, activity=self._activity)
 
     def plan_resize(self, name: str, num_slices: int, *, force: bool) -> Plan:
         """See `Provider.plan_resize`. kind can neither add nor remove nodes."""
@@ -162,27 +168,7 @@ class KindProvider:
         api = self.connect(name)
         nodes = slice_nodes(api)
         spec = spec_of(name, nodes)
-        held = holders(api)
-        pools: dict[str, list[Obj]] = defaultdict(list)
-        for node in nodes:
-            if names.SPARE_LABEL not in node["metadata"]["labels"]:
-                pools[pool_of(node)].append(node)
-        hosts = spec.shape.hosts if spec else 0
-        return ClusterInfo(
-            name=name,
-            provider=self.name,
-            accelerator_type=spec.shape.name if spec else "unknown",
-            num_slices=len(pools),
-            hosts_per_slice=hosts,
-            chips=len(pools) * spec.shape.chips if spec else 0,
-            state="Ready" if spec and has_queues(api, spec) else "Incomplete",
-            created=min((str(node["metadata"]["creationTimestamp"]) for node in nodes), default=""),
-            location=str(self._root / name),
-            slices=tuple(
-                slice_info(pool, members, hosts, held)
-                for pool, members in sorted(pools.items(), key=lambda item: pool_index(item[0]))
-            ),
-        )
+        return cluster_info(api, spec, nodes, name=name, provider=self.name, location=str(self._root / name))
 
     def connect(self, name: str) -> ObjectApi:
         """See `Provider.connect`."""
@@ -192,6 +178,11 @@ class KindProvider:
             raise XpkError(f"cluster '{name}' is incomplete", hint="run its `xpk cluster create` again")
         return self._open(kubeconfig)
 
+    def kubeconfig(self, name: str) -> str:
+        """See `Provider.kubeconfig`."""
+        self.connect(name)
+        return self._path(name, _KUBECONFIG).read_text(encoding="utf-8")
+
     def target(self, name: str) -> Target:
         """See `Provider.target`."""
         output = str(self._path(name, _OUTPUT))
@@ -200,6 +191,7 @@ class KindProvider:
             sets_slice_environment=True,
             output_root=output,
             shared_folder=output,
+            fenced=True,
             trainer_image=self._loaded_image(name),
         )
 
@@ -220,6 +212,8 @@ class KindProvider:
             problems.append(f"a slice of {spec.shape.hosts} hosts cannot be spread evenly over {per_slice} nodes")
         elif (spec.num_slices + options.spare_slices) * per_slice > _MOST_NODES:
             problems.append(f"one machine holds at most {_MOST_NODES} kind nodes")
+        problems += [f"there is no image archive {file}" for file in options.image_archives if not file.is_file()]
+        problems += install.source_problems(self._environ)
         if problems:
             raise UsageError(
                 f"cluster '{spec.name}' cannot be created", problems=problems, hint="see `xpk cluster create --help`"
@@ -234,11 +228,12 @@ class KindProvider:
         count = (spec.num_slices + options.spare_slices) * options.nodes_per_slice
         title = f"create kind cluster '{spec.name}': a control plane and {count} nodes"
         steps += [Step(title, partial(self._make, spec, options)), self._advertise_step(spec, options)]
+        steps += self._archive_steps(spec.name, options)
         for controller in install.CONTROLLERS:
             steps.append(self._install_step(spec.name, controller, f"install {controller.name} {controller.version}"))
         image = trainer_image(self._environ)
-        # The queue comes last: with it the cluster is complete.
-        return [*steps, *([self._image_step(spec.name, image)] if image else []), self._queue_step(spec)]
+        # With the queue the cluster is complete.
+        return [*steps, self._image_step(spec.name, image), self._queue_step(spec), self._hosts_step(spec)]
 
     def _missing_steps(self, spec: ClusterSpec, options: KindOptions, api: ObjectApi, nodes: Objs) -> list[Step]:
         steps = []
@@ -248,9 +243,11 @@ class KindProvider:
             if title := install.whats_missing(api, controller):
                 steps.append(self._install_step(spec.name, controller, title))
         image = trainer_image(self._environ)
-        if image and image.name != self._loaded_image(spec.name):
+        if image.name != self._loaded_image(spec.name):
             steps.append(self._image_step(spec.name, image))
-        return steps if has_queues(api, spec) else [*steps, self._queue_step(spec)]
+        if not has_queues(api, spec):
+            steps.append(self._queue_step(spec))
+        return [*steps, self._hosts_step(spec)] if lacking(_types(spec, nodes), nodes) else steps
 
     def _make(self, spec: ClusterSpec, options: KindOptions) -> None:
         folder, output = self._root / spec.name, self._path(spec.name, _OUTPUT)
@@ -280,27 +277,7 @@ class KindProvider:
         fresh.rename(self._path(spec.name, _KUBECONFIG))
 
     def _advertise_step(self, spec: ClusterSpec, options: KindOptions) -> Step:
-        units, resource = _units(spec, options), spec.shape.resource
-        return Step(f"advertise {units} {resource} on every slice's node", partial(self._advertise, spec, units))
-
-    def _advertise(self, spec: ClusterSpec, units: int) -> None:
-        """Write the accelerators into the nodes' status; kubelet makes them allocatable within seconds."""
-        api, resource, waited = self.connect(spec.name), spec.shape.resource, 0.0
-        while True:
-            nodes = slice_nodes(api)
-            for node in nodes:
-                if node["status"].get("capacity", {}).get(resource) != str(units):
-                    name = node["metadata"]["name"]
-                    api.patch("Node", f"{name}/status", {"status": {"capacity": {resource: str(units)}}})
-            if all(advertises(node, resource, units) and is_ready(node) for node in nodes):
-                return
-            if waited >= _NODES_SECONDS:
-                raise TimedOutError(
-                    f"the nodes of '{spec.name}' are not ready after {_NODES_SECONDS:.0f} s",
-                    hint="`docker ps` shows their containers; the same command goes on from here",
-                )
-            self._pause(_POLL_SECONDS)
-            waited += _POLL_SECONDS
+        return advertise_step(lambda: self.connect(spec.name), spec, _units(spec, options), self._pause)
 
     def _install_step(self, name: str, controller: install.Controller, title: str) -> Step:
         def act() -> None:
@@ -315,10 +292,17 @@ class KindProvider:
 
         return Step(title, act)
 
+    def _archive_steps(self, name: str, options: KindOptions) -> list[Step]:
+        return [
+            Step(f"load the images of {file} into the nodes", partial(self._engine.load_archive, name, file))
+            for file in options.image_archives
+        ]
+
     def _image_step(self, name: str, image: TrainerImage) -> Step:
         def act() -> None:
-            if image.folder and not self._engine.has_image(image.name):
-                self._engine.build(image.name, image.folder, image.arguments)
+            if image.ours and not self._engine.has_image(image.name):
+                with build_context() as folder:
+                    self._engine.build(image.name, folder, image.arguments)
             nodes = [node["metadata"]["name"] for node in slice_nodes(self.connect(name))]
             self._engine.load(name, [image.name], nodes)
             self._path(name, _IMAGE).write_text(f"{image.name}\n", encoding="utf-8")
@@ -333,12 +317,15 @@ class KindProvider:
 
     def _queue_step(self, spec: ClusterSpec) -> Step:
         def act() -> None:
-            api = self.connect(spec.name)
-            for obj in render_queues(spec):
-                api.apply(obj)
+            apply_queues(self.connect(spec.name), [spec])
 
-        quota = spec.num_slices * spec.shape.hosts * spec.shape.resource_per_host
-        return Step(f"set up queue '{names.QUEUE}' with a quota of {quota} {spec.shape.resource}", act)
+        return Step(f"set up queue '{names.QUEUE}' with a quota of {spec.quota} {spec.shape.resource}", act)
+
+    def _hosts_step(self, spec: ClusterSpec) -> Step:
+        connect = partial(self.connect, spec.name)
+        return wait_step(
+            connect, spec.name, lambda: _types(spec, slice_nodes(connect())), self._activity, pause=self._pause
+        )
 
     def _delete(self, name: str) -> None:
         folder = self._root / name
@@ -350,11 +337,15 @@ class KindProvider:
             raise XpkError(f"cannot remove {folder}: {error.strerror}", hint="remove it by hand") from error
 
 
+def _types(spec: ClusterSpec, nodes: Objs) -> dict[str, SliceShape]:
+    """Return the type of each slice by its node pool; spare ones are of the same."""
+    return dict.fromkeys(pools_of(nodes) | pools_of(nodes, spare=True), spec.shape)
+
+
 def _options_of(nodes: Objs) -> KindOptions:
     """Return how a cluster's slices became nodes: what was asked for when it was made counts from then on."""
-    pools = {pool_of(node) for node in nodes}
-    spare = {pool_of(node) for node in nodes if names.SPARE_LABEL in node["metadata"]["labels"]}
-    return KindOptions(nodes_per_slice=len(nodes) // len(pools), spare_slices=len(spare))
+    spare = pools_of(nodes, spare=True)
+    return KindOptions(nodes_per_slice=len(nodes) // len(pools_of(nodes) | spare), spare_slices=len(spare))
 
 
 def _units(spec: ClusterSpec, options: KindOptions) -> int:

@@ -5,25 +5,25 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import platformdirs
 
 from xpk.api.base import Obj, ObjectApi
-from xpk.capacity.nodes import difference, holders, live_workloads, pool_index, pool_of, slice_info
+from xpk.capacity.nodes import difference, holders, live_workloads, pools_of, slice_info
 from xpk.capacity.plan import Plan, Step
+from xpk.capacity.prepare import apply_queues
 from xpk.capacity.provider import ClusterInfo
+from xpk.capacity.queues.reading import Queues, check_promised
 from xpk.local.cluster import create_cluster, delete_cluster, list_clusters, open_cluster
 from xpk.model import names
 from xpk.model.accelerators import NODEPOOL_LABEL, find_shape
 from xpk.model.errors import ConflictError, NotFoundError, UsageError, XpkError
 from xpk.model.specs import ClusterSpec, Target
-from xpk.render import render_queues
 from xpk.render.resources import workloads_dir
 
 # Every host has a loopback address of its own, so that two workloads can listen on one port. A cluster begins
@@ -43,6 +43,7 @@ class LocalProvider:
     """Clusters as folders below `root`, each with its own store and control plane."""
 
     name = "local"
+    settings: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, root: Path | None = None) -> None:
         self._root = (root or state_dir()) / "clusters"
@@ -80,6 +81,8 @@ class LocalProvider:
                 hint=f"`xpk workload delete {busy[0]} --cluster {name}`, or --force to end it",
             )
         api = self.connect(name)
+        if not force:
+            check_promised(api, have.shape, num_slices)
         # Quota never exceeds what there is: it grows after the slices and shrinks before them.
         grow = [self._slice_step(spec, index) for index in range(have.num_slices, num_slices)]
         shrink = [
@@ -118,11 +121,9 @@ class LocalProvider:
     def describe(self, name: str) -> ClusterInfo:
         """See `Provider.describe`."""
         api = self.connect(name)
-        pools: dict[str, list[Obj]] = defaultdict(list)
-        for node in api.list("Node"):
-            pools[pool_of(node)].append(node)
+        pools = pools_of(api.list("Node"))
         held, spec = holders(api), self._spec(name)
-        slices = tuple(slice_info(pool, pools[pool], len(pools[pool]), held) for pool in sorted(pools, key=pool_index))
+        slices = tuple(slice_info(pool, members, len(members), held) for pool, members in pools.items())
         return ClusterInfo(
             name=name,
             provider=self.name,
@@ -142,10 +143,18 @@ class LocalProvider:
             raise NotFoundError(f"there is no cluster '{name}'", hint="`xpk cluster list` shows those there are")
         return open_cluster(self._root / name, workloads=str(workloads_dir()))
 
+    def kubeconfig(self, name: str) -> str:
+        """See `Provider.kubeconfig`. There is no Kubernetes here."""
+        self.connect(name)
+        raise NotFoundError(
+            f"cluster '{name}' has no kubeconfig: its hosts are processes of this machine",
+            hint=f"`xpk cluster describe {name}`; `xpk cluster create NAME --provider kind` makes a Kubernetes cluster",
+        )
+
     def target(self, name: str) -> Target:
         """See `Provider.target`."""
         output = self._root / name / "output"
-        return Target(emulated=True, sets_slice_environment=True, output_root=str(output))
+        return Target(emulated=True, sets_slice_environment=True, output_root=str(output), on_this_machine=True)
 
     def _alone(self, name: str, again: Callable[[], Plan]) -> Callable[[], AbstractContextManager[None]]:
         """Return what holds a cluster's lock, and makes sure that planning `again` still finds work to do."""
@@ -178,15 +187,12 @@ class LocalProvider:
         """Read a cluster's shape back from its objects; None if they are not all there."""
         api = open_cluster(self._root / name)
         try:
-            queue = api.get("ClusterQueue", names.CLUSTER_QUEUE)
+            ((kind, total),) = Queues.read(api).total().items()
         except NotFoundError:
             return None
-        flavor = queue["spec"]["resourceGroups"][0]["flavors"][0]
-        shape = find_shape(flavor["name"])
-        per_slice = shape.hosts * shape.resource_per_host
-        num_slices = int(flavor["resources"][0]["nominalQuota"]) // per_slice
-        complete = len(api.list("Node")) >= num_slices * shape.hosts
-        return ClusterSpec(name=name, shape=shape, num_slices=num_slices) if complete else None
+        spec = ClusterSpec(name=name, shape=find_shape(kind), num_slices=int(total))
+        complete = len(api.list("Node")) >= spec.num_slices * spec.shape.hosts
+        return spec if complete else None
 
     def _build_steps(self, spec: ClusterSpec) -> list[Step]:
         def make() -> None:
@@ -209,12 +215,9 @@ class LocalProvider:
 
     def _queue_step(self, spec: ClusterSpec) -> Step:
         def act() -> None:
-            api = open_cluster(self._root / spec.name)
-            for obj in render_queues(spec):
-                api.apply(obj)
+            apply_queues(open_cluster(self._root / spec.name), [spec])
 
-        quota = spec.num_slices * spec.shape.hosts * spec.shape.resource_per_host
-        return Step(f"set up queue '{names.QUEUE}' with a quota of {quota} {spec.shape.resource}", act)
+        return Step(f"set up queue '{names.QUEUE}' with a quota of {spec.quota} {spec.shape.resource}", act)
 
 
 def _check(spec: ClusterSpec) -> None:

@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
+
 from xpk.api.base import Obj, ObjectApi, Objs
-from xpk.capacity.provider import SliceInfo
+from xpk.capacity.provider import ClusterInfo, SliceInfo
+from xpk.capacity.queues.reading import promised, quotas_of
 from xpk.model import names
-from xpk.model.accelerators import NODEPOOL_LABEL, find_shape
-from xpk.model.errors import ConflictError, MissingToolError, NotFoundError, XpkError
+from xpk.model.accelerators import NODEPOOL_LABEL, SliceShape, all_shapes, find_shape
+from xpk.model.errors import AuthorizationError, ConflictError, MissingToolError, NotFoundError, XpkError
 from xpk.model.specs import ClusterSpec
 from xpk.render import render_queues
+
+# Any of these on a node says that it has accelerators, or stands in for one that has.
+_OF_SLICES = frozenset(
+    (names.TYPE_ANNOTATION, "cloud.google.com/gke-tpu-accelerator", "cloud.google.com/gke-accelerator")
+)
 
 
 def slice_nodes(api: ObjectApi) -> Objs:
     """Return the nodes that belong to slices, spare ones included."""
-    return [node for node in api.list("Node") if NODEPOOL_LABEL in node["metadata"].get("labels", {})]
+    return in_slices(api.list("Node"))
+
+
+def in_slices(nodes: Objs) -> Objs:
+    """Return those nodes that belong to slices: on GKE, every node has a pool, also those without accelerators."""
+    return [node for node in nodes if _is_in_slice(node["metadata"].get("labels", {}))]
+
+
+def _is_in_slice(labels: Obj) -> bool:
+    return NODEPOOL_LABEL in labels and not _OF_SLICES.isdisjoint(labels)
 
 
 def pool_of(node: Obj) -> str:
@@ -21,19 +39,57 @@ def pool_of(node: Obj) -> str:
     return str(node["metadata"]["labels"][NODEPOOL_LABEL])
 
 
-def pool_index(pool: str) -> int:
-    """Return the slice's index in the name of its node pool."""
-    return int(pool.rsplit("-", 1)[1])
+def pool_order(pool: str) -> list[str | int]:
+    """Return what node pools are sorted by: numbers in their names as numbers."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", pool)]
+
+
+def shape_of(node: Obj) -> SliceShape | None:
+    """Return the type of slice that a node belongs to: the one that xpk wrote there, else by the cloud's labels."""
+    labels = node["metadata"]["labels"]
+    if names.TYPE_ANNOTATION in labels:
+        return find_shape(labels[names.TYPE_ANNOTATION])
+    for shape in all_shapes():
+        if shape.kind != "cpu" and shape.node_labels.items() <= labels.items():
+            has = node["status"].get("capacity", {}).get(shape.resource)
+            if shape.kind == "tpu" or has == str(shape.resource_per_host):
+                return shape
+    return None
+
+
+def pools_of(nodes: Objs, *, spare: bool = False) -> dict[str, Objs]:
+    """Return the nodes of each slice by its node pool, in order; those of spare slices only if asked for."""
+    pools: dict[str, Objs] = defaultdict(list)
+    for node in nodes:
+        if (names.SPARE_LABEL in node["metadata"]["labels"]) == spare:
+            pools[pool_of(node)].append(node)
+    return dict(sorted(pools.items(), key=lambda item: pool_order(item[0])))
 
 
 def spec_of(name: str, nodes: Objs) -> ClusterSpec | None:
-    """Read a cluster's shape back from its nodes' labels; None if they do not tell."""
-    counted = [node for node in nodes if names.SPARE_LABEL not in node["metadata"]["labels"]]
-    types = {node["metadata"]["labels"].get(names.TYPE_ANNOTATION) for node in counted}
-    kind = types.pop() if len(types) == 1 else None
-    if not kind:
-        return None
-    return ClusterSpec(name=name, shape=find_shape(kind), num_slices=len({pool_of(node) for node in counted}))
+    """Read a cluster's shape back from its nodes; None if they do not tell, or differ."""
+    pools = pools_of(nodes)
+    shapes = {shape_of(node) for members in pools.values() for node in members}
+    shape = shapes.pop() if len(shapes) == 1 else None
+    return ClusterSpec(name=name, shape=shape, num_slices=len(pools)) if shape else None
+
+
+def cluster_info(api: ObjectApi, spec: ClusterSpec | None, nodes: Objs, **known: str) -> ClusterInfo:
+    """Return what there is on a Kubernetes cluster. `known`: its name, provider and location."""
+    pools, spare, held = pools_of(nodes), pools_of(nodes, spare=True), holders(api)
+    num_slices, hosts = (spec.num_slices, spec.shape.hosts) if spec else (len(pools), 0)
+    slices = [slice_info(pool, members, hosts, held) for pool, members in pools.items()]
+    slices += [slice_info(pool, members, hosts, held, spare=True) for pool, members in spare.items()]
+    return ClusterInfo(
+        **known,
+        accelerator_type=spec.shape.name if spec else "unknown",
+        num_slices=num_slices,
+        hosts_per_slice=hosts,
+        chips=num_slices * spec.shape.chips if spec else 0,
+        state="Ready" if spec and has_queues(api, spec) else "Incomplete",
+        created=min((str(node["metadata"]["creationTimestamp"]) for node in nodes), default=""),
+        slices=tuple(slices),
+    )
 
 
 def advertises(node: Obj, resource: str, units: int) -> bool:
@@ -47,30 +103,38 @@ def is_ready(node: Obj) -> bool:
     return any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
 
 
-def has_queues(api: ObjectApi, spec: ClusterSpec) -> bool:
-    """Tell whether every object of the cluster's queues is there, with the quota of `spec`."""
-    for obj in render_queues(spec):
+def has_queues(api: ObjectApi, *specs: ClusterSpec) -> bool:
+    """Tell whether every object of the cluster's queues is there, with the quotas of `specs`."""
+    try:
+        wanted = render_queues(*specs, promised=promised(api))
+    except MissingToolError:
+        return False
+    for obj in wanted:
         try:
             have = api.get(obj["kind"], obj["metadata"]["name"], obj["metadata"].get("namespace", "default"))
         except (NotFoundError, MissingToolError):
             return False
-        if obj["kind"] == "ClusterQueue" and _quotas(have) != _quotas(obj):
+        if obj["kind"] == "ClusterQueue" and quotas_of(have) != quotas_of(obj):
             return False
     return True
 
 
 def holders(api: ObjectApi) -> dict[str, str]:
-    """Return the workload that runs on each node, by the node's name."""
+    """Return the workload that runs on each node, by the node's name; "unknown" where we may not see it."""
+    try:
+        pods = api.list("Pod", None)
+    except AuthorizationError:
+        return {node["metadata"]["name"]: "unknown" for node in slice_nodes(api)}
     return {
         pod["spec"]["nodeName"]: pod["metadata"]["labels"][names.WORKLOAD_LABEL]
-        for pod in api.list("Pod", None)
+        for pod in pods
         if pod["spec"].get("nodeName")
         and names.WORKLOAD_LABEL in pod["metadata"].get("labels", {})
         and pod.get("status", {}).get("phase", "Pending") in ("Pending", "Running")
     }
 
 
-def slice_info(pool: str, nodes: Objs, hosts: int, held: dict[str, str]) -> SliceInfo:
+def slice_info(pool: str, nodes: Objs, hosts: int, held: dict[str, str], *, spare: bool = False) -> SliceInfo:
     """Return a slice; `hosts` are spread evenly over its nodes."""
     found = sorted((str(node["metadata"]["name"]) for node in nodes), key=lambda name: (len(name), name))
     each = max(1, hosts // len(found))
@@ -78,6 +142,8 @@ def slice_info(pool: str, nodes: Objs, hosts: int, held: dict[str, str]) -> Slic
         node_pool=pool,
         hosts=tuple(name if each == 1 else f"{name}/{host}" for name in found for host in range(each)),
         workload=next((held[name] for name in found if name in held), None),
+        spare=spare,
+        accelerator_type=shape.name if (shape := shape_of(nodes[0])) else "",
     )
 
 
@@ -105,13 +171,3 @@ def difference(have: ClusterSpec | None, want: ClusterSpec) -> str:
     if have.num_slices != want.num_slices:
         parts.append(f"{have.num_slices} slices (asked for {want.num_slices})")
     return ", ".join(parts)
-
-
-def _quotas(queue: Obj) -> dict[str, str]:
-    """Return a ClusterQueue's quotas by flavor and resource, as text: servers turn numbers into quantities."""
-    return {
-        f"{flavor['name']}/{entry['name']}": str(entry["nominalQuota"])
-        for group in queue["spec"].get("resourceGroups", [])
-        for flavor in group["flavors"]
-        for entry in flavor["resources"]
-    }

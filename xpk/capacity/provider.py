@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from xpk.api.base import ObjectApi
 from xpk.capacity.plan import Plan
@@ -15,17 +17,29 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 # Known without installed metadata, so that a bare checkout works too; others come from the entry point group.
-_BUILT_IN = {"kind": "xpk.capacity.kind:KindProvider", "local": "xpk.capacity.local:LocalProvider"}
+_BUILT_IN = {
+    "adapted": "xpk.capacity.adapted:AdaptedProvider",
+    "gke": "xpk.capacity.gke.provider:GkeProvider",
+    "kind": "xpk.capacity.kind:KindProvider",
+    "local": "xpk.capacity.local:LocalProvider",
+}
 _GROUP = "xpk.providers"
+CONTEXT = "context:"  # before the name of a context of the user's kubeconfig that stands for a cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceInfo:
-    """One slice that exists: its node pool, its hosts and the workload that holds it, if any."""
+    """One slice that exists: its node pool, its hosts and the workload that holds it, if any.
+
+    `spare`: no quota counts it; a workload moves there when a node of its own fails. `accelerator_type`: "" if nothing
+    tells it.
+    """
 
     node_pool: str
     hosts: tuple[str, ...]
     workload: str | None
+    spare: bool = False
+    accelerator_type: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +59,13 @@ class ClusterInfo:
 
 
 class Provider(Protocol):
-    """A kind of capacity. Plans are made from what exists; nothing changes until they are carried out."""
+    """A kind of capacity. Plans are made from what exists; nothing changes until they are carried out.
+
+    `settings`: the flags of `xpk cluster create` that are for it alone, and the variable that each one sets.
+    """
 
     name: str
+    settings: ClassVar[Mapping[str, str]]
 
     def plan_create(self, spec: ClusterSpec) -> Plan:
         """Plan a cluster; no steps if it is there. Raises ConflictError if it is there in another shape."""
@@ -73,6 +91,10 @@ class Provider(Protocol):
         """Return the API server of a cluster. Raises NotFoundError."""
         ...
 
+    def kubeconfig(self, name: str) -> str:
+        """Return a kubeconfig that reaches a cluster. Raises NotFoundError if none can."""
+        ...
+
     def target(self, name: str) -> Target:
         """Return how workloads run on a cluster."""
         ...
@@ -83,8 +105,11 @@ def provider_names() -> list[str]:
     return sorted({*_BUILT_IN, *_plugins()})
 
 
-def load_provider(name: str) -> Provider:
-    """Import a provider by name, on first use only. Raises UsageError for an unknown one."""
+def load_provider(name: str, flags: Mapping[str, str] | None = None) -> Provider:
+    """Import a provider by name, on first use only, and set it up by `flags`.
+
+    Raises UsageError for an unknown one, or for flags that are not for it.
+    """
     if name in _BUILT_IN:
         module, _, attribute = _BUILT_IN[name].partition(":")
         factory = getattr(__import__(module, fromlist=[attribute]), attribute)
@@ -92,8 +117,17 @@ def load_provider(name: str) -> Provider:
         if name not in _plugins():
             raise UsageError(f"unknown provider '{name}'", hint=f"choose from {', '.join(provider_names())}")
         factory = _plugins()[name].load()
-    provider: Provider = factory()
+    provider: Provider = factory(environ=environment(name, factory.settings, flags)) if flags else factory()
     return provider
+
+
+def environment(provider: str, settings: Mapping[str, str], flags: Mapping[str, str]) -> dict[str, str]:
+    """Return this process's environment with the variables that flags set. Raises UsageError for unknown ones."""
+    strange = [flag for flag in flags if flag not in settings]
+    if strange:
+        problems = [f"{flag} means nothing to the {provider} provider" for flag in strange]
+        raise UsageError(problems[0], problems=problems, hint="leave it out, or choose another --provider")
+    return {**os.environ, **{settings[flag]: value for flag, value in flags.items()}}
 
 
 @cache
@@ -121,6 +155,8 @@ def check_free(cluster: str, provider: str) -> None:
 
 def provider_of(cluster: str, preferred: str | None = None) -> Provider:
     """Return the provider that has a cluster, `preferred` if it is given. Raises NotFoundError."""
+    if cluster.startswith(CONTEXT):
+        return load_provider("adapted")
     candidates = [preferred] if preferred else provider_names()
     known: list[str] = []
     for provider in map(load_provider, candidates):

@@ -7,13 +7,32 @@ from typing import Any
 
 import click
 
-from xpk.capacity.plan import Plan
-from xpk.capacity.provider import ClusterInfo, check_free, cluster_names, load_provider, provider_names, provider_of
-from xpk.cli.options import name_argument, output_option, provider_option, the_cluster, the_name
-from xpk.cli.output import Console, age, interactive, table
+from xpk.capacity.provider import ClusterInfo, check_free, load_provider, provider_names, provider_of
+from xpk.cli.cluster_nodes import cache_image, health
+from xpk.cli.cluster_plan import (
+    adapt,
+    ask,
+    carry_out,
+    dry_run_option,
+    given_flags,
+    manifest_options,
+    plan_output_option,
+    provider_with,
+)
+from xpk.cli.gke_options import carrying_options, chosen_provider, create_options, place_options
+from xpk.cli.options import (
+    context_option,
+    count_slices,
+    name_argument,
+    output_option,
+    provider_option,
+    the_cluster,
+    the_name,
+)
+from xpk.cli.output import Console, age, table
 from xpk.cli.upstream import ClusterCommand
 from xpk.model.accelerators import find_shape
-from xpk.model.errors import UsageError, XpkError
+from xpk.model.errors import NotFoundError, UsageError, XpkError
 from xpk.model.specs import ClusterSpec
 
 _COLUMNS = (
@@ -21,22 +40,30 @@ _COLUMNS = (
     ("PROVIDER", lambda c: c.provider),
     ("TYPE", lambda c: c.accelerator_type),
     ("SLICES", lambda c: c.num_slices),
-    ("HOSTS", lambda c: c.num_slices * c.hosts_per_slice),
+    ("HOSTS", lambda c: _hosts(c)),
     ("CHIPS", lambda c: c.chips),
     ("STATE", lambda c: c.state),
     ("AGE", lambda c: age(c.created)),
 )
 _WIDE = (
-    ("FREE", lambda c: sum(item.workload is None for item in c.slices)),
+    ("FREE", lambda c: sum(item.workload is None and not item.spare for item in c.slices)),
     ("LOCATION", lambda c: c.location),
 )
-_dry_run = click.option("--dry-run", is_flag=True, help="Show the plan and change nothing.")
 _num_slices = click.option("--num-slices", type=int, help="How many slices.")
+_jobset_manifest = click.option(
+    "--jobset-manifest", metavar="SOURCE", help="Where to install JobSet from: path or URL."
+)
+_kueue_manifest = click.option("--kueue-manifest", metavar="SOURCE", help="Where to install Kueue from: path or URL.")
 
 
 @click.group()
 def cluster() -> None:
     """Create, change and remove capacity. Jobs run on it with `xpk workload`."""
+
+
+cluster.add_command(adapt)
+cluster.add_command(cache_image)
+cluster.add_command(health)
 
 
 @cluster.command(cls=ClusterCommand)
@@ -50,30 +77,49 @@ def cluster() -> None:
 )
 @_num_slices
 @provider_option
-@_dry_run
-@output_option
+@click.option("--nodes-per-slice", type=click.IntRange(1), help="kind: how many nodes a slice's hosts are spread over.")
+@click.option("--spare-slices", type=click.IntRange(0), help="kind: slices beyond the quota, for when a node fails.")
+@click.option("--node-image", metavar="IMAGE", help="kind: the nodes' image.")
+@click.option("--retain", is_flag=True, help="kind: keep the nodes if the creation fails.")
+@click.option("--trainer-image", metavar="IMAGE", help="kind: the trainer's image, instead of building it.")
+@click.option("--base-image", metavar="IMAGE", help="kind: the image to build the trainer's on.")
+@click.option("--image-archive", metavar="FILE", multiple=True, help="kind: images (`docker save`) for the nodes.")
+@create_options
+@click.option("--force", is_flag=True, hidden=True, expose_value=False, help="Nothing to force: nothing is deleted.")
+@manifest_options
+@dry_run_option
+@plan_output_option
 @click.pass_obj
 def create(
     console: Console,
+    /,
     name: str | None,
     name_flag: str | None,
     accelerator_type: str | None,
     num_slices: int | None,
+    num_nodes: int | None,
     provider: str | None,
     dry_run: bool,
     output: str | None,
+    **flags: Any,
 ) -> None:
-    """Create a cluster of slices. Running it again changes nothing."""
+    """Create a cluster of slices. Running it again changes nothing.
+
+    Flags that begin with the name of a provider are for that one alone.
+    """
     if not accelerator_type:
         raise UsageError("which accelerator type?", hint="--tpu-type v5litepod-8; `xpk accelerator list` shows all")
+    shape = find_shape(accelerator_type)
     spec = ClusterSpec(
         name=the_name("cluster", name, name_flag),
-        shape=find_shape(accelerator_type),
-        num_slices=1 if num_slices is None else num_slices,
+        shape=shape,
+        num_slices=count_slices(num_slices, num_nodes, shape.kind),
     )
-    check_free(spec.name, provider or "local")
-    plan = load_provider(provider or "local").plan_create(spec)
-    _carry_out(
+    given = given_flags(flags)
+    provider = chosen_provider(provider, given)
+    check_free(spec.name, provider)
+    plan = load_provider(provider, given).plan_create(spec)
+    carry_out(
         console.choosing(output),
         plan,
         dry_run=dry_run,
@@ -83,39 +129,68 @@ def create(
 
 @cluster.command(cls=ClusterCommand)
 @name_argument("cluster")
+@context_option
+def kubeconfig(name: str | None, name_flag: str | None) -> None:
+    """Print a kubeconfig that reaches a cluster; yours is never changed.
+
+    \b
+      xpk cluster kubeconfig dev > dev.kubeconfig
+      kubectl --kubeconfig dev.kubeconfig get pods
+    """
+    chosen = the_cluster(name or name_flag)
+    click.echo(provider_of(chosen).kubeconfig(chosen), nl=False)
+
+
+@cluster.command(cls=ClusterCommand)
+@name_argument("cluster")
 @_num_slices
-@click.option("--force", is_flag=True, help="End the workloads on slices that go.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--force", is_flag=True, help="End the workloads on slices that go, and do not ask.")
+@click.option(
+    "--tpu-type", "--device-type", "tpu_type", metavar="TYPE", help="gke: which slices, if it has several types."
+)
 @provider_option
-@_dry_run
-@output_option
+@place_options
+@carrying_options
+@manifest_options
+@dry_run_option
+@plan_output_option
 @click.pass_obj
 def resize(
     console: Console,
+    /,
     name: str | None,
     name_flag: str | None,
     num_slices: int | None,
+    yes: bool,
     force: bool,
     provider: str | None,
     dry_run: bool,
     output: str | None,
+    **flags: Any,
 ) -> None:
     """Give a cluster another number of slices."""
     chosen = the_name("cluster", name, name_flag)
     if num_slices is None:
         raise UsageError("how many slices?", hint="--num-slices N")
-    plan = provider_of(chosen, provider).plan_resize(chosen, num_slices, force=force)
-    _carry_out(console.choosing(output), plan, dry_run=dry_run, then=f"xpk cluster describe {chosen}")
+    plan = provider_with(chosen, provider, flags).plan_resize(chosen, num_slices, force=force)
+    if plan.question and not (yes or force or dry_run):
+        ask(plan.question)
+    carry_out(console.choosing(output), plan, dry_run=dry_run, then=f"xpk cluster describe {chosen}")
 
 
 @cluster.command("list", cls=ClusterCommand)
 @provider_option
+@place_options
 @output_option
 @click.pass_obj
-def list_(console: Console, provider: str | None, output: str | None) -> None:
-    """List the clusters there are."""
-    console, found = console.choosing(output), []
+def list_(console: Console, /, provider: str | None, output: str | None, **flags: Any) -> None:
+    """List the clusters there are; with --project, all that are in it."""
+    console, found, given = console.choosing(output), [], given_flags(flags)
+    if given:
+        provider = chosen_provider(provider, given)
     for kind in [provider] if provider else provider_names():
-        source = load_provider(kind)
+        source = load_provider(kind, given)
         for name in source.names():
             try:
                 found.append(source.describe(name))
@@ -128,16 +203,18 @@ def list_(console: Console, provider: str | None, output: str | None) -> None:
 
 @cluster.command(cls=ClusterCommand)
 @name_argument("cluster")
+@context_option
 @provider_option
+@place_options
 @output_option
 @click.pass_obj
 def describe(
-    console: Console, name: str | None, name_flag: str | None, provider: str | None, output: str | None
+    console: Console, /, name: str | None, name_flag: str | None, provider: str | None, output: str | None, **flags: Any
 ) -> None:
     """Show a cluster's slices and who holds them."""
     console = console.choosing(output)
     chosen = the_cluster(name or name_flag, provider)
-    info = provider_of(chosen, provider).describe(chosen)
+    info = provider_with(chosen, provider, flags).describe(chosen)
     if console.is_data:
         console.data(asdict(info))
         return
@@ -150,7 +227,7 @@ def describe(
             [
                 ("SLICE", lambda s: s.node_pool),
                 ("HOSTS", lambda s: len(s.hosts)),
-                ("WORKLOAD", lambda s: s.workload or "-"),
+                ("WORKLOAD", lambda s: s.workload or ("spare" if s.spare else "-")),
             ],
         )
     )
@@ -162,11 +239,13 @@ def describe(
 @click.option("--force", is_flag=True, help="End the workloads on it, and do not ask.")
 @click.option("--ignore-not-found", is_flag=True, help="It is fine if there is none.")
 @provider_option
-@_dry_run
-@output_option
+@place_options
+@dry_run_option
+@plan_output_option
 @click.pass_obj
 def delete(
     console: Console,
+    /,
     name: str | None,
     name_flag: str | None,
     yes: bool,
@@ -175,46 +254,38 @@ def delete(
     provider: str | None,
     dry_run: bool,
     output: str | None,
+    **flags: Any,
 ) -> None:
     """Remove a cluster with all that is on it, the output of its workloads included."""
     console, chosen = console.choosing(output), the_name("cluster", name, name_flag)
-    if ignore_not_found and chosen not in cluster_names(provider):
+    try:
+        plan = provider_with(chosen, provider, flags).plan_delete(chosen, force=force)
+    except NotFoundError:
+        if not ignore_not_found:
+            raise
         console.tell(f"there is no cluster '{chosen}'")
         return
-    plan = provider_of(chosen, provider).plan_delete(chosen, force=force)
     if not (yes or force or dry_run):
-        if not interactive():
-            raise UsageError(f"delete cluster '{chosen}' and all output on it?", hint="say so with --yes")
-        click.confirm(f"Delete cluster '{chosen}' and all output on it?", abort=True, err=True)
-    _carry_out(console, plan, dry_run=dry_run)
+        ask(f"Delete cluster '{chosen}' and all output on it?")
+    carry_out(console, plan, dry_run=dry_run)
 
 
-def _carry_out(console: Console, plan: Plan, *, dry_run: bool, then: str = "") -> None:
-    """Show a plan or carry it out. Only a dry run's plan is data."""
-    if dry_run:
-        if console.is_data:
-            console.data({"summary": plan.summary, "steps": [step.title for step in plan.steps]})
-            return
-        click.echo(plan.summary)
-        for number, step in enumerate(plan.steps, 1):
-            click.echo(f"  {number}. {step.title}")
-        if not plan.steps:
-            click.echo("  nothing to do")
-        return
-    console.tell(plan.summary)
-    plan.carry_out(console.done)
-    console.tell("nothing to do: it is so already" if not plan.steps else f"  next: {then}" if then else "done")
+def _hosts(info: ClusterInfo) -> int:
+    """Return how many hosts the slices have; where they are of several types, they are counted."""
+    each = info.num_slices * info.hosts_per_slice
+    return each or sum(len(item.hosts) for item in info.slices if not item.spare)
 
 
 def _facts(info: ClusterInfo) -> dict[str, Any]:
     busy = sum(item.workload is not None for item in info.slices)
+    spare = sum(item.spare for item in info.slices)
     return {
         "Name": info.name,
         "Provider": info.provider,
         "State": info.state,
         "Type": info.accelerator_type,
-        "Slices": f"{info.num_slices} ({busy} in use)",
-        "Hosts": info.num_slices * info.hosts_per_slice,
+        "Slices": f"{info.num_slices} ({busy} in use{f', {spare} spare beside them' if spare else ''})",
+        "Hosts": _hosts(info),
         "Chips": info.chips,
         "Created": f"{info.created} ({age(info.created)} ago)",
         "Location": info.location,

@@ -22,6 +22,7 @@ INTERRUPTED = 130
 COMMANDS = {
     "cluster": ("xpk.cli.cluster", "Create, change and remove capacity."),
     "workload": ("xpk.cli.workload", "Run jobs on the capacity that is there."),
+    "queue": ("xpk.cli.queue", "Share the capacity among teams."),
     "accelerator": ("xpk.cli.accelerator", "Look up accelerator types."),
     "completion": ("xpk.cli.completion", "Print the completion script of a shell."),
 }

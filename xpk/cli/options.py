@@ -13,6 +13,7 @@ from xpk.model.errors import NotFoundError, UsageError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+_CONTEXT, _PLACE = "xpk.context", "xpk.place"
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -32,13 +33,36 @@ def name_argument(what: str) -> Callable[[Command], Command]:
 
 
 def cluster_option(command: Command) -> Command:
-    """Take the cluster that a workload is on."""
+    """Take the cluster that a workload is on; `the_cluster` finds it."""
+
+    def keep(ctx: click.Context, option: click.Parameter, value: str | None) -> None:
+        if value:
+            ctx.meta.setdefault(_PLACE, {})[option.opts[0]] = value
+
+    for flag, what in (("--zone", "the zone of its nodes"), ("--project", "its project")):
+        text = f"gke: {what}, if the cluster is not known here yet."
+        command = click.option(flag, metavar=flag[2:].upper(), expose_value=False, callback=keep, help=text)(command)
     return click.option(
         "--cluster",
         metavar="CLUSTER",
         envvar="XPK_CLUSTER",
         show_envvar=True,
         help="The cluster; may be left out if there is only one.",
+    )(context_option(command))
+
+
+def context_option(command: Command) -> Command:
+    """Take a context of the user's kubeconfig where a cluster is meant; `the_cluster` gives it back."""
+
+    def keep(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
+        ctx.meta[_CONTEXT] = value
+
+    return click.option(
+        "--context",
+        metavar="CONTEXT",
+        expose_value=False,
+        callback=keep,
+        help="A context of your kubeconfig, instead of a cluster's name.",
     )(command)
 
 
@@ -71,10 +95,21 @@ def the_name(what: str, name: str | None, name_flag: str | None) -> str:
 
 
 def the_cluster(cluster: str | None, provider: str | None = None) -> str:
-    """Return the cluster that was named, or the only one there is."""
+    """Return the cluster that was named, by its name or its context, or the only one there is."""
+    from xpk.capacity.provider import CONTEXT, cluster_names
+
+    ctx = click.get_current_context()
+    if context := ctx.meta.get(_CONTEXT):
+        if cluster and ctx.get_parameter_source("cluster") is not click.core.ParameterSource.ENVIRONMENT:
+            raise UsageError("--cluster and --context exclude each other", hint="give one of them")
+        return f"{CONTEXT}{context}"
+    place = ctx.meta.get(_PLACE)
     if cluster:
+        if place:
+            from xpk.capacity.gke.provider import find
+
+            find(cluster, place)
         return cluster
-    from xpk.capacity.provider import cluster_names
 
     known = cluster_names(provider)
     if len(known) == 1:
@@ -82,6 +117,17 @@ def the_cluster(cluster: str | None, provider: str | None = None) -> str:
     if not known:
         raise NotFoundError("there is no cluster yet", hint="`xpk cluster create dev --tpu-type v5litepod-8` makes one")
     raise UsageError(f"which cluster? there are {', '.join(sorted(known))}", hint="--cluster NAME, or set XPK_CLUSTER")
+
+
+def count_slices(num_slices: int | None, num_nodes: int | None, kind: str) -> int:
+    """Return how many slices are asked for: GPU and CPU hosts are slices of one host each. Raises UsageError."""
+    if num_nodes is None:
+        return 1 if num_slices is None else num_slices
+    if kind == "tpu":
+        raise UsageError("--num-nodes is for GPU and CPU types: TPU slices have a fixed size", hint="--num-slices N")
+    if num_slices not in (None, num_nodes):
+        raise UsageError("--num-nodes and --num-slices say different things", hint="give one of them")
+    return num_nodes
 
 
 def parse_since(text: str | None) -> datetime | None:

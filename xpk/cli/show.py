@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import replace
 
 import click
 
 from xpk.cli.output import Console, age, table
 from xpk.jobs.logs import HostLine
-from xpk.jobs.output import latest_progress
-from xpk.model.status import Phase, WorkloadStatus
+from xpk.jobs.output import Progress
+from xpk.model.status import Occurrence, Phase, WorkloadStatus
 
 FILTERS = {
     "EVERYTHING": frozenset(Phase),
@@ -29,7 +29,7 @@ COLUMNS = (
     ("SLICES", lambda w: w.num_slices),
     (
         "HOSTS",
-        lambda w: f"{sum(h.phase in ('Running', 'Succeeded') for h in w.hosts)}/{w.num_slices * w.hosts_per_slice}",
+        lambda w: f"{sum(h.phase in ('Running', 'Succeeded') for h in w.hosts)}/{w.num_hosts}",
     ),
     ("RESTARTS", lambda w: w.restarts),
     ("USER", lambda w: w.user),
@@ -48,7 +48,15 @@ _HOST_COLUMNS = (
     ("EXIT", lambda h: "-" if h.exit_code is None else h.exit_code),
     ("REASON", lambda h: h.reason or ""),
 )
-_RESTARTS_SHOWN = 5
+_EVENT_COLUMNS = (
+    ("AGE", lambda e: age(e.time)),
+    ("COUNT", lambda e: e.count),
+    ("REASON", lambda e: e.reason),
+    ("OBJECT", lambda e: e.object),
+    ("MESSAGE", lambda e: _one_line(e.message)),
+)
+_ROWS_SHOWN = 5
+_MESSAGE_LENGTH = 240
 _COLOURS = {
     Phase.SUCCEEDED: "green",
     Phase.RUNNING: "green",
@@ -86,65 +94,119 @@ def log_line(line: HostLine, *, prefix: bool, timestamps: bool) -> str:
     return " ".join([*parts, line.text])
 
 
-def status(found: WorkloadStatus, cluster: str) -> str:
+def status(found: WorkloadStatus, progress: Progress | None, cluster: str) -> str:
     """Return how a workload does, why, and the next command."""
-    size = f"{found.num_slices} x {found.accelerator_type}, {found.num_slices * found.hosts_per_slice} hosts"
-    lines = [f"{found.name}: {_phase(found)} — {found.reason}", f"  size       {size}, priority {found.priority}"]
-    if found.phase is Phase.QUEUED:
-        place = f"{found.position} in '{found.queue}'" if found.position else "not in the queue yet"
-        lines.append(f"  position   {place}" + (f", behind {', '.join(found.ahead)}" if found.ahead else ""))
-    progress = latest_progress(Path(found.output_dir))
+    size = f"{found.num_slices} x {found.accelerator_type or 'unknown type'}, {found.num_hosts} hosts"
+    maker = [] if found.maker == "xpk" else [f"  made by    {found.maker}, not xpk"]
+    lines = [f"{found.name}: {_phase(found)} — {found.reason}", *maker]
+    lines.append(f"  size       {size}" + (f", priority {found.priority}" if found.priority else ""))
+    lines += _queue_lines(found)
+    lines += [f"  trouble    {trouble}" for trouble in found.troubles[:_ROWS_SHOWN]]
     if progress:
         lines.append(f"  progress   step {progress.step}, loss {progress.loss:.4f}")
-    lines.append(f"  restarts   {found.restarts}, of which {found.restarts_counted} count; {found.max_restarts} may")
-    shown = found.restart_history[-_RESTARTS_SHOWN:]
-    lines += [f"             {restart.time}  {restart.cause}" for restart in shown]
-    if len(shown) < len(found.restart_history):
-        lines.append(f"             and {len(found.restart_history) - len(shown)} before them")
+    lines += _restart_lines(found)
     lines.append(f"  created    {age(found.created)} ago" + (f" by {found.user}" if found.user else ""))
     if found.finished:
         lines.append(f"  finished   {age(found.finished)} ago")
-    lines.append(f"  output     {found.output_dir}")
-    lines.append(f"  next       {_next(found, cluster)}")
+    if found.output_dir:
+        lines.append(f"  output     {found.output_dir}")
+    if not found.phase.is_final:
+        lines += _event_lines(found.events[-_ROWS_SHOWN:])
+    lines.append(f"  next       {next_command(found, progress, cluster)}")
     return "\n".join(lines)
 
 
-def describe(found: WorkloadStatus, events: Sequence[Mapping[str, str]], cluster: str) -> str:
+def describe(found: WorkloadStatus, progress: Progress | None, events: Sequence[Occurrence], cluster: str) -> str:
     """Return the status, every host and every event."""
-    parts = [status(found, cluster), f"  command    {shlex.join(found.command)}", ""]
+    parts = [status(replace(found, events=()), progress, cluster), f"  command    {shlex.join(found.command)}", ""]
     parts.append(table(found.hosts, _HOST_COLUMNS) or "no hosts yet")
-    parts += [
-        "",
-        table(
-            events,
-            (
-                ("AGE", lambda e: age(e["time"])),
-                ("REASON", lambda e: e["reason"]),
-                ("OBJECT", lambda e: e["object"]),
-                ("MESSAGE", lambda e: e["message"]),
-            ),
-        )
-        or "no events",
-    ]
+    parts += ["", table(events, _EVENT_COLUMNS) or "no events"]
     return "\n".join(parts)
+
+
+def next_command(found: WorkloadStatus, progress: Progress | None, cluster: str) -> str:
+    """Return the one command that helps most now."""
+    space = "" if found.namespace == "default" else f" --namespace {found.namespace}"
+    where = f"{found.name} --cluster {cluster}{space}"
+    if found.phase is Phase.QUEUED:
+        return _next_of_queued(found, cluster, where, space)
+    if found.phase is Phase.SUSPENDED:
+        return f"xpk workload {'resume' if found.queue else 'describe'} {where}"
+    if found.phase is Phase.SUCCEEDED:
+        return f"xpk workload {'report' if progress else 'logs'} {where}"
+    if found.phase is Phase.FAILED:
+        bad = next((host for host in found.hosts if host.exit_code not in (None, 0, 75, 143)), None)
+        return f"xpk workload logs {where}" + (f" --slice {bad.slice} --host {bad.host}" if bad else "")
+    reasons = {trouble.reason for trouble in found.troubles}
+    if any("Image" in reason for reason in reasons):
+        return f"xpk workload delete {where}"  # an image is fixed for a workload's life
+    if reasons & {"Unschedulable", "NodeLost"}:
+        return f"xpk cluster describe {cluster}"
+    if reasons:
+        return f"xpk workload describe {where}"
+    if found.phase is Phase.RESTARTING and found.previous_logs:
+        return f"xpk workload logs {where} --previous"
+    return f"xpk workload logs {where} -f"
+
+
+def _next_of_queued(found: WorkloadStatus, cluster: str, where: str, space: str) -> str:
+    if any(each.needed > each.most for each in found.quota):
+        return f"xpk workload delete {where}"  # it will never fit
+    if any(each.type == "QuotaReserved" and each.reason == "Inadmissible" for each in found.conditions):
+        return f"xpk cluster describe {cluster}"
+    others = [*found.ahead, *(share.workload for each in found.quota for share in each.holders)]
+    return f"xpk workload list --cluster {cluster}" + (" --all-namespaces" if any("/" in o for o in others) else space)
+
+
+def _queue_lines(found: WorkloadStatus) -> list[str]:
+    """Return who is before a workload that waits, what it waits for, and how its queue's controller calls that."""
+    if found.phase is not Phase.QUEUED:
+        return []
+    place = f"{found.position} in '{found.queue}'" if found.position else "not in the queue yet"
+    if found.cluster_queue:
+        place += f", which is of cluster queue '{found.cluster_queue}'"
+    more = f" and {len(found.ahead) - _ROWS_SHOWN} more" if len(found.ahead) > _ROWS_SHOWN else ""
+    behind = f"; behind {', '.join(found.ahead[:_ROWS_SHOWN])}{more}" if found.ahead else ""
+    lines = [f"  position   {place}{behind}"]
+    for each in found.quota:
+        held = ", ".join(f"{share.workload} ({share.amount:g})" for share in each.holders[:_ROWS_SHOWN])
+        lines.append(
+            f"  quota      {each.flavor}: {each.used:g} of {each.quota:g} {each.resource} in use; "
+            f"{each.needed:g} needed, {each.free:g} free"
+            + (f", {each.most:g} with what others lend" if each.most > each.quota else "")
+            + (f"; held by {held}" if held else "")
+        )
+    # Not to be admitted is bad news when it is false, to be evicted when it is true.
+    bad = {"QuotaReserved": "False", "Admitted": "False", "Evicted": "True", "Preempted": "True"}
+    told = [
+        f"{each.type} {each.reason} {age(each.time)}" for each in found.conditions if bad.get(each.type) == each.status
+    ]
+    return [*lines, *([f"  kueue      {', '.join(told)}"] if told else [])]
+
+
+def _restart_lines(found: WorkloadStatus) -> list[str]:
+    lines = [f"  restarts   {found.restarts}, of which {found.restarts_counted} count; {found.max_restarts} may"]
+    shown = found.restart_history[-_ROWS_SHOWN:]
+    lines += [f"             {restart.time[:19]}Z  {restart.cause}" for restart in shown]
+    if 0 < len(shown) < found.restarts:
+        lines.append(f"             and {found.restarts - len(shown)} before them")
+    return lines
+
+
+def _event_lines(events: Sequence[Occurrence]) -> list[str]:
+    lines = [
+        f"{age(each.time):<4} {each.reason}"
+        + (f" x{each.count}" if each.count > 1 else "")
+        + f": {_one_line(each.message)}"
+        for each in events
+    ]
+    return [f"  {'' if index else 'events':<10} {line}" for index, line in enumerate(lines)]
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _MESSAGE_LENGTH else f"{line[: _MESSAGE_LENGTH - 1]}…"
 
 
 def _phase(found: WorkloadStatus) -> str:
     return click.style(str(found.phase), fg=_COLOURS.get(found.phase))
-
-
-def _next(found: WorkloadStatus, cluster: str) -> str:
-    """Return the one command that helps most now."""
-    where = f"{found.name} --cluster {cluster}"
-    if found.phase is Phase.QUEUED:
-        return f"xpk workload list --cluster {cluster}"
-    if found.phase is Phase.SUSPENDED:
-        return f"xpk workload resume {where}"
-    if found.phase is Phase.SUCCEEDED:
-        return f"xpk workload {'report' if latest_progress(Path(found.output_dir)) else 'logs'} {where}"
-    if found.phase is Phase.FAILED:
-        bad = next((host for host in found.hosts if host.exit_code not in (None, 0, 75, 143)), None)
-        return f"xpk workload logs {where}" + (f" --slice {bad.slice} --host {bad.host}" if bad else "")
-    if found.phase is Phase.RESTARTING:
-        return f"xpk workload logs {where} --previous"
-    return f"xpk workload logs {where} -f"

@@ -2,56 +2,41 @@
 
 from __future__ import annotations
 
+import re
+
 import click
 
 from xpk.model.errors import UsageError
 
-_CLOUD = "the GKE provider is not there yet; `local` and `kind` emulate any --tpu-type without a cloud"
+_OF_CLUSTER = "leave it out: it belongs to the cluster, `xpk cluster create` takes it"
+_NETWORKS, _NETWORK = "--authorized-networks", re.compile(r"[0-9a-fA-F:.]+(/[0-9]+)?")
 _NOT_NEEDED = "leave it out: it is not needed here"
 
 CLUSTER = {
-    **dict.fromkeys(
-        (
-            "--project",
-            "--project-number",
-            "--zone",
-            "--region",
-            "--spot",
-            "--on-demand",
-            "--reservation",
-            "--flex",
-            "--gke-version",
-            "--private",
-            "--authorized-networks",
-            "--enable-workload-identity",
-            "--enable-gcsfuse-csi-driver",
-            "--enable-gcpfilestore-csi-driver",
-            "--enable-autoprovisioning",
-            "--default-pool-cpu-machine-type",
-            "--default-pool-cpu-num-nodes",
-            "--host-maintenance-interval",
-            "--custom-cluster-arguments",
-            "--custom-nodepool-arguments",
-            "--custom-tpu-nodepool-arguments",
-        ),
-        _CLOUD,
-    ),
     "--enable-pathways": "Pathways is not supported; multi-controller JAX is",
+    "--pathways-gce-machine-type": "Pathways is not supported; multi-controller JAX is",
     "--create-vertex-tensorboard": "`xpk workload report` writes a page without any service",
+    "--tensorboard-region": "`xpk workload report` writes a page without any service",
+    "--tensorboard-name": "`xpk workload report` writes a page without any service",
+    "--managed-mldiagnostics": "`xpk workload report` writes a page without any service",
+    "--enable-mtc": "the trainer saves to the workload's output folder",
+    "--num-cubes": "super-slicing is not supported; a slice is one node pool",
+    "--super-slicing": "super-slicing is not supported; a slice is one node pool",
+    "--cpu-limit": "quotas count accelerators: hosts have their whole machine",
+    "--memory-limit": "quotas count accelerators: hosts have their whole machine",
+    "--adapt-from-ct": "`xpk cluster adapt NAME --provider gke` takes any cluster that exists",
+    "--cluster-state-gcs-bucket": "leave it out: the cluster itself is the state",
+    "--project-number": _NOT_NEEDED,
     "--skip-validation": _NOT_NEEDED,
     "--dependency-auto-download": _NOT_NEEDED,
     "--sandbox-kubeconfig": "leave it out: your kubeconfig is never touched",
 }
 WORKLOAD = {
-    **dict.fromkeys(
-        ("--project", "--project-number", "--zone", "--spot", "--on-demand", "--reservation", "--flex"), _CLOUD
-    ),
+    **dict.fromkeys(("--project-number", "--spot", "--on-demand", "--reservation", "--flex"), _OF_CLUSTER),
     "--restart-on-exit-codes": "every exit code restarts but those of --fatal-exit-codes",
-    "--script-dir": "hosts start in the folder you are in; nothing has to be shipped",
-    "--base-docker-image": "use --docker-image",
+    "--base-docker-image": "use --docker-image; --script-dir ships your code to any image that has Python",
     "--docker-name": "the container is always called `host`",
-    "--docker-image-pull-secret": _CLOUD,
-    "--scheduler": _CLOUD,
+    "--scheduler": "hosts are placed by the cluster's default scheduler",
     "--storage": "XPK_OUTPUT_DIR is shared by all hosts",
     "--ramdisk-directory": "the trainer saves to XPK_OUTPUT_DIR",
     "--mtc-enabled": "the trainer saves to XPK_OUTPUT_DIR",
@@ -61,7 +46,6 @@ WORKLOAD = {
     "--use-vertex-tensorboard": "`xpk workload report` writes a page without any service",
     "--experiment-name": "the workload's name is the experiment's",
     "--use-parallel-containers": _NOT_NEEDED,
-    "--num-nodes": "use --num-slices",
     "--skip-validation": _NOT_NEEDED,
     "--sandbox-kubeconfig": "leave it out: your kubeconfig is never touched",
 }
@@ -75,13 +59,26 @@ def refuse(arguments: list[str], known: dict[str, str]) -> None:
         raise UsageError(problems[0], problems=problems, hint="docs/migrating-from-xpk.md has the whole table")
 
 
+def _joined(args: list[str]) -> list[str]:
+    """Return arguments with `--authorized-networks A B C` as one value: Google's xpk takes several words there."""
+    found: list[str] = []
+    taking = False
+    for argument in args:
+        if taking and _NETWORK.fullmatch(argument):
+            found[-1] = f"{found[-1]},{argument}" if found[-1] != _NETWORKS else f"{_NETWORKS}={argument}"
+            continue
+        taking = argument.partition("=")[0] == _NETWORKS
+        found.append(argument)
+    return found
+
+
 class ClusterCommand(click.Command):
     """A command that knows the flags of `xpk cluster` elsewhere."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Refuse foreign flags by name before click calls them unknown."""
+        """Refuse foreign flags by name before click calls them unknown; take lists of networks."""
         refuse(args, CLUSTER)
-        return super().parse_args(ctx, args)
+        return super().parse_args(ctx, _joined(args))
 
 
 class WorkloadCommand(click.Command):
@@ -93,4 +90,6 @@ class WorkloadCommand(click.Command):
             at = args.index("--")
             args, ctx.meta["trainer_args"] = args[:at], tuple(args[at + 1 :])
         refuse(args, WORKLOAD)
+        # As kubectl has it: a value is given with `=` only, so that `--dry-run NAME` keeps its name.
+        args = ["--dry-run=client" if argument == "--dry-run" else argument for argument in args]
         return super().parse_args(ctx, args)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from xpk.api.base import ObjectApi
+from xpk.api.base import Obj, ObjectApi
 from xpk.capacity.provider import provider_of
 from xpk.cli import show
 from xpk.cli.options import (
@@ -24,9 +24,11 @@ from xpk.cli.options import (
 from xpk.cli.output import Console, interactive
 from xpk.cli.upstream import WorkloadCommand
 from xpk.cli.workload_create import create
+from xpk.cli.workload_estimate import estimate
+from xpk.jobs import forwarding, manage, observe, output
 from xpk.jobs import logs as logging
-from xpk.jobs import manage, observe, output
-from xpk.model.errors import UsageError
+from xpk.model import names
+from xpk.model.errors import UsageError, XpkError
 from xpk.model.status import Phase, WorkloadStatus
 
 
@@ -36,6 +38,7 @@ def workload() -> None:
 
 
 workload.add_command(create)
+workload.add_command(estimate)
 
 
 @workload.command("list", cls=WorkloadCommand)
@@ -78,11 +81,16 @@ def status(
 ) -> None:
     """Say how a workload does, and why it does not run if it does not."""
     place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
-    console, found = console.choosing(output), observe.find(provider_of(place).connect(place), chosen, namespace)
+    console, (found, _) = (
+        console.choosing(output),
+        observe.inspect(provider_of(place).connect(place), chosen, namespace),
+    )
     if console.is_data:
-        console.data(_with_progress(found))
+        console.data(_with_progress(console, found, place))
+    elif console.output == "name":
+        click.echo(found.name)
     else:
-        click.echo(found.name if console.output == "name" else show.status(found, place))
+        click.echo(show.status(found, _progress(console, found), place))
 
 
 @workload.command(cls=WorkloadCommand)
@@ -97,11 +105,13 @@ def describe(
     """Show all that is known of a workload: hosts, restarts, events, objects' fields."""
     place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
     api, console = provider_of(place).connect(place), console.choosing(output)
-    found, events = observe.find(api, chosen, namespace), observe.events(api, chosen, namespace)
+    found, events = observe.inspect(api, chosen, namespace)
     if console.is_data:
-        console.data({**_with_progress(found), "events": events})
+        console.data(_with_progress(console, replace(found, events=events), place))
+    elif console.output == "name":
+        click.echo(found.name)
     else:
-        click.echo(found.name if console.output == "name" else show.describe(found, events, place))
+        click.echo(show.describe(found, _progress(console, found), events, place))
 
 
 @workload.command(cls=WorkloadCommand)
@@ -164,7 +174,7 @@ def wait(
     where = f" --cluster {place}"
     ended = manage.wait(api, chosen, namespace, timeout=seconds, tell=show.Ticker(console), where=where)
     if console.is_data:
-        console.data(_with_progress(ended))
+        console.data(_with_progress(console, ended, place))
     manage.check_succeeded(ended, where=where)
 
 
@@ -187,7 +197,8 @@ def delete(
     place = the_cluster(cluster)
     provider = provider_of(place)
     api, there = provider.connect(place), {status.name: status for status in _all(provider.connect(place), namespace)}
-    chosen = list(there) if given["every"] else [the_name("workload", name, name_flag)]
+    ours = [status.name for status in there.values() if status.maker == "xpk"]
+    chosen = ours if given["every"] else [the_name("workload", name, name_flag)]
     if given["every"] and not given["yes"]:
         if not interactive():
             raise UsageError(f"delete all {len(chosen)} workloads?", hint="say so with --yes")
@@ -197,9 +208,11 @@ def delete(
         if given["ignore_not_found"] and one not in there:
             console.tell(f"there is no workload '{one}'")
             continue
+        if one in there and not given["yes"]:
+            manage.check_ours(there[one], where=f" --cluster {place}")
         manage.delete(api, one, namespace, grace_seconds=given["grace_period"], timeout=timeout)
-        if given["with_output"]:
-            output.remove_output(Path(there[one].output_dir))
+        if given["with_output"] and there[one].output_dir:
+            output.remove_output(there[one].output_dir)
         console.done(f"workload '{one}' is deleted")
 
 
@@ -246,6 +259,41 @@ def exec_(ctx: click.Context, /, name: str | None, name_flag: str | None, cluste
     ctx.exit(api.exec(pod, command, interactive=given["interactive"]))
 
 
+@workload.command("port-forward", cls=WorkloadCommand)
+@name_argument("workload")
+@click.argument("ports", required=False, default="8265", metavar="[[LOCAL:]PORT]")
+@cluster_option
+@namespace_option
+@click.option("--slice", "slice_id", type=int, default=0, show_default=True, help="The host's slice.")
+@click.option("--host", type=int, default=0, show_default=True, help="The host's index in its slice.")
+@click.pass_obj
+def port_forward(
+    console: Console, /, name: str | None, name_flag: str | None, cluster: str | None, ports: str, **given: Any
+) -> None:
+    """Reach a port of a host from this machine: `xpk workload port-forward NAME [[LOCAL:]PORT]`.
+
+    Without a PORT it is 8265, that of Ray's dashboard and jobs. On local, where hosts are processes of this
+    machine, the address is printed and that is all; elsewhere it goes on until Ctrl-C.
+    """
+    place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
+    here, there = forwarding.parse_ports(ports)
+    provider = provider_of(place)
+    api = provider.connect(place)
+    pod = observe.find_pod(api, chosen, given["namespace"], given["slice_id"], given["host"])
+    api.connect(pod, there).close()  # what is wrong is known before anybody is told an address
+    if provider.target(place).on_this_machine:
+        address = f"{pod['status']['podIP']}:{there}"
+        click.echo(address)
+        _tell_of_ray(console, pod, address)
+        return
+    with forwarding.listen(here) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        click.echo(address)
+        _tell_of_ray(console, pod, address)
+        console.tell(f"forwarding to port {there} of host s{given['slice_id']}/h{given['host']}; Ctrl-C ends it")
+        forwarding.serve(listener, lambda: api.connect(pod, there), console.tell)
+
+
 @workload.command(cls=WorkloadCommand)
 @name_argument("workload")
 @cluster_option
@@ -278,10 +326,33 @@ def report(
     console.done(f"report written to {written}")
 
 
+def _tell_of_ray(console: Console, pod: Obj, address: str) -> None:
+    """Say how Ray's own program reaches a workload's Ray; the token it asks for is put into a private file."""
+    if token := forwarding.ray_token(pod):
+        from xpk.capacity.kubeconfig import write_private  # both bring what no other command here needs
+        from xpk.capacity.local import state_dir
+
+        meta = pod["metadata"]
+        file = state_dir() / "ray" / f"{meta['namespace']}.{meta['labels'][names.WORKLOAD_LABEL]}.token"
+        write_private(file, token)
+        console.tell(f"  export RAY_ADDRESS=http://{address} RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={file}")
+        console.tell("  next: ray job submit --working-dir . -- python my_ray_script.py")
+
+
 def _all(api: ObjectApi, namespace: str) -> list[WorkloadStatus]:
     return observe.find_all(api, namespace)
 
 
-def _with_progress(status: WorkloadStatus) -> dict[str, Any]:
-    progress = output.latest_progress(Path(status.output_dir)) if status.phase is not Phase.QUEUED else None
-    return {**asdict(status), "progress": asdict(progress) if progress else None}
+def _progress(console: Console, found: WorkloadStatus) -> output.Progress | None:
+    """Return how far a workload is; where its output cannot be read, say so and go on."""
+    try:
+        return output.latest_progress(found.output_dir) if found.output_dir else None
+    except XpkError as error:
+        console.tell(f"warning: no progress: {error.message}")
+        return None
+
+
+def _with_progress(console: Console, found: WorkloadStatus, cluster: str) -> dict[str, Any]:
+    progress = None if found.phase is Phase.QUEUED else _progress(console, found)
+    after = {"progress": asdict(progress) if progress else None, "next": show.next_command(found, progress, cluster)}
+    return {**asdict(found), **after}

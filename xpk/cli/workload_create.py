@@ -11,10 +11,11 @@ from typing import Any
 import click
 
 from xpk.api.base import ObjectApi
-from xpk.capacity.provider import Provider, provider_of
+from xpk.capacity.provider import provider_of
 from xpk.cli import show
 from xpk.cli.options import (
     cluster_option,
+    count_slices,
     name_argument,
     namespace_option,
     output_option,
@@ -25,23 +26,43 @@ from xpk.cli.options import (
 from xpk.cli.output import Console
 from xpk.cli.upstream import WorkloadCommand
 from xpk.jobs import create as creating
-from xpk.jobs import manage, observe, output, request
+from xpk.jobs import manage, observe, output, request, script, shipping, sizing
+from xpk.jobs.script import Archive
 from xpk.model import names
-from xpk.model.accelerators import find_shape
+from xpk.model.accelerators import SliceShape
 from xpk.model.errors import UsageError, XpkError
 from xpk.model.specs import Target, WorkloadSpec
 from xpk.model.status import WorkloadStatus
 from xpk.proc import LocalRunner
 from xpk.render import render_workload, to_yaml
+from xpk.storage import open_folder
 
 
 @click.command(cls=WorkloadCommand)
 @name_argument("workload")
 @cluster_option
 @namespace_option
-@click.option("--num-slices", type=int, default=1, show_default=True, help="How many slices it takes.")
+@click.option("--num-slices", type=int, help="How many slices it takes; one if left out.")
+@click.option("--num-nodes", type=int, help="GPU and CPU types: how many hosts, one slice each.")
 @click.option("--tpu-type", "--device-type", "accelerator_type", metavar="TYPE", help="The cluster's, if left out.")
 @click.option("--command", help="What every host runs, in bash; the bundled trainer if left out.")
+@click.option(
+    "--peer-watch/--no-peer-watch",
+    default=True,
+    show_default=True,
+    help="With --command: when a host is gone, end the command on all others at once (needs python3 in the image).",
+)
+@click.option(
+    "--launcher",
+    type=click.Choice(["plain", "ray"]),
+    default="plain",
+    show_default=True,
+    help="ray: the hosts form a Ray cluster, and the command runs on its head alone.",
+)
+@click.option("--ray-dashboard", is_flag=True, help="Serve Ray's dashboard and jobs; see `workload port-forward`.")
+@click.option(
+    "--ray-join-timeout", default="5m", show_default=True, metavar="TIME", help="How long hosts may take to join Ray."
+)
 @click.option(
     "--docker-image",
     "--image",
@@ -50,9 +71,26 @@ from xpk.render import render_workload, to_yaml
     show_default=True,
     help="The hosts' image; the local provider runs without one.",
 )
+@click.option("--docker-image-pull-secret", "pull_secret", metavar="NAME", help="A Secret to pull the image with.")
+@click.option(
+    "--script-dir",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Ship this folder; hosts start in a copy of it. What .xpkignore names stays here.",
+)
+@click.option(
+    "--output-root",
+    envvar="XPK_OUTPUT_ROOT",
+    show_envvar=True,
+    metavar="OUTPUT_ROOT",
+    help="Workloads write to OUTPUT_ROOT/NAME, such as gs://BUCKET/PATH; the cluster's own place if left out.",
+)
 @click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="A variable for every host; may be repeated.")
 @click.option("--env-file", "env_files", multiple=True, type=click.Path(path_type=Path), help="NAME=VALUE lines.")
 @click.option("--priority", default="medium", show_default=True, help=f"One of {', '.join(names.PRIORITIES)}.")
+@click.option(
+    "--queue", help=f"The LocalQueue that it waits in; {names.QUEUE}, or the only one of its namespace, if left out."
+)
 @click.option("--max-restarts", type=int, default=0, show_default=True, help="How many failures to restart after.")
 @click.option("--fatal-exit-codes", metavar="CODES", help="Exit codes that fail it at once, beside 42, 126 and 127.")
 @click.option(
@@ -76,7 +114,20 @@ from xpk.render import render_workload, to_yaml
 @click.option("--fresh", is_flag=True, help="Move the output of an earlier workload of this name aside.")
 @click.option("--wait/--no-wait", default=False, help="Stay until it ends; Ctrl-C detaches.")
 @click.option("--timeout", metavar="TIME", help="How long --wait stays.")
-@click.option("--dry-run", is_flag=True, help="Print the objects that would be created, and create nothing.")
+@click.option(
+    "--max-cost", type=float, metavar="DOLLARS", help="On GKE: refuse what costs more an hour, by list prices."
+)
+@click.option(
+    "--estimate/--no-estimate",
+    "estimated",
+    default=True,
+    help="Refuse what the bundled trainer says cannot fit in the chips' memory (default).",
+)
+@click.option(
+    "--dry-run",
+    type=click.Choice(["client", "server"]),
+    help="Print the objects that would be created (server: as the cluster would store them), and create nothing.",
+)
 @click.option("--output-manifest-file", type=click.Path(path_type=Path), help="Write those objects to a file too.")
 @output_option
 @click.pass_context
@@ -87,6 +138,8 @@ def create(ctx: click.Context, /, name: str | None, name_flag: str | None, clust
 
     \b
       xpk workload create demo --num-slices 2 -- --config tiny --set run.steps=200
+
+    With `--launcher ray` one driver tells all hosts what to do: the trainer's, or your own program.
     """
     console: Console = ctx.obj.choosing(given["output"])
     chosen = the_name("workload", name, name_flag)
@@ -95,18 +148,30 @@ def create(ctx: click.Context, /, name: str | None, name_flag: str | None, clust
         raise UsageError("--resume and --fresh exclude each other", hint="give one of them")
     place = the_cluster(cluster)
     provider = provider_of(place)
-    spec = _spec(chosen, place, provider, ctx.meta.get("trainer_args", ()), given)
-    _check(spec, ctx.meta.get("trainer_args", ()), bundled=given["command"] is None)
+    archive = script.pack(given["script_dir"]) if given["script_dir"] else None
+    api = provider.connect(place)
+    queue = creating.read_queue(api, given["queue"], given["namespace"], cluster=place)
+    target = provider.target(place)
+    shape, given["within"] = creating.choose_shape(
+        queue, given["accelerator_type"], cluster=place, sub_slicing=target.sub_slicing
+    )
+    given["num_slices"] = count_slices(given["num_slices"], given["num_nodes"], shape.kind)
+    given["queue"] = queue.name
+    spec = _spec(chosen, shape, target, archive, ctx.meta.get("trainer_args", ()), given)
+    _check(console, spec, ctx.meta.get("trainer_args", ()), given)
     _write_manifest(spec, given["output_manifest_file"])
-    if given["dry_run"]:
+    if given["dry_run"] == "client":
         click.echo(to_yaml(render_workload(spec)), nl=False)
         return
-    api = provider.connect(place)
-    creating.check_fits(api, spec, cluster=place)
-    creating.check_free(api, spec, cluster=place)
-    output.check_output(Path(spec.output_dir), chosen, resume=given["resume"], fresh=given["fresh"])
-    creating.create_workload(api, spec, cluster=place)
+    if given["dry_run"]:
+        click.echo(to_yaml(creating.preview(api, spec)), nl=False)
+        return
+    creating.check_fits(api, queue, spec, cluster=place)
+    cost = _cost(spec, given["max_cost"])
+    _create(console, api, spec, archive, place, given)
     hosts = spec.num_slices * spec.shape.hosts
+    if cost:
+        console.tell(f" • {cost}")
     console.done(f"workload '{chosen}' is queued on '{place}': {spec.num_slices} x {spec.shape.name}, {hosts} hosts")
     status = None
     if given["wait"]:
@@ -117,6 +182,36 @@ def create(ctx: click.Context, /, name: str | None, name_flag: str | None, clust
         console.data(asdict(status or observe.find(api, chosen, spec.namespace)))
     if status:
         manage.check_succeeded(status, where=f" --cluster {place}")
+
+
+def _create(
+    console: Console, api: ObjectApi, spec: WorkloadSpec, archive: Archive | None, cluster: str, given: dict[str, Any]
+) -> None:
+    """Create a checked workload with what it needs, the workload last."""
+    folder = open_folder(spec.output_dir)
+    in_the_way = not folder.is_empty() and not given["resume"]
+    if in_the_way:
+        creating.check_free(api, spec, cluster=cluster)  # it may be the output of one that runs
+        if not given["fresh"]:
+            raise output.in_the_way(folder, spec.name)
+    new = shipping.upload(api, archive, spec.code, spec.target) if archive and spec.code and spec.code.source else False
+    if in_the_way:
+        console.tell(f" • the earlier output is now '{output.move_aside(folder, spec.name)}'")
+    new |= creating.create_workload(api, spec, cluster=cluster)
+    if archive:
+        console.tell(f" • {shipping.describe(archive, new=new)}")
+
+
+def _cost(spec: WorkloadSpec, most: float | None) -> str | None:
+    """Return what it costs where somebody charges for it. Raises CapacityError if it is more than `most`."""
+    if spec.target.region is None:
+        return None
+    from xpk.capacity.gke.cost import check_cost, cost_of  # elsewhere nobody needs prices
+
+    cost = cost_of(spec.shape, spec.num_slices, region=spec.target.region, on_demand=False)
+    if refusal := check_cost(cost, most):
+        raise refusal
+    return cost.line()
 
 
 def _write_manifest(spec: WorkloadSpec, file: Path | None) -> None:
@@ -134,44 +229,72 @@ def _working_dir() -> str:
         raise XpkError("the folder that you are in was deleted", hint="cd to one that exists") from error
 
 
-def _check(spec: WorkloadSpec, trainer_args: tuple[str, ...], *, bundled: bool) -> None:
+def _check(console: Console, spec: WorkloadSpec, trainer_args: tuple[str, ...], given: dict[str, Any]) -> None:
     """Find all that can be wrong before anything is created."""
     creating.check_spec(spec)
-    if bundled:
-        if spec.target.emulated and not spec.target.shared_folder:  # processes of this machine
+    if spec.ray and spec.target.on_this_machine:
+        creating.check_ray_installed()
+    if given["command"] is None:
+        if spec.target.on_this_machine:
             creating.check_trainer_installed()
-        creating.check_trainer(LocalRunner(), spec, trainer_args, see_data=spec.target.emulated)
+        see_data, folder = spec.target.emulated, given["script_dir"]
+        creating.check_trainer(LocalRunner(), spec, trainer_args, see_data=see_data, folder=folder)
+        if given["estimated"] and spec.shape.kind == "tpu":
+            warning = sizing.check_memory(LocalRunner(), spec.shape, spec.num_slices, trainer_args, folder)
+            if warning:
+                console.tell(f" • warning: {warning}")
 
 
 def _spec(
-    name: str, cluster: str, provider: Provider, trainer_args: tuple[str, ...], given: dict[str, Any]
+    name: str,
+    shape: SliceShape,
+    own: Target,
+    archive: Archive | None,
+    trainer_args: tuple[str, ...],
+    given: dict[str, Any],
 ) -> WorkloadSpec:
-    """Put together what was asked for. Raises UsageError if its type is not the cluster's."""
-    have = provider.describe(cluster).accelerator_type
-    shape = find_shape(given["accelerator_type"] or have)
-    if shape.name != find_shape(have).name:
-        raise UsageError(
-            f"cluster '{cluster}' has slices of type {have}, not {shape.name}",
-            hint=f"leave out --tpu-type, or `xpk cluster create NAME --tpu-type {shape.name}`",
-        )
-    target = provider.target(cluster)
+    """Put together what was asked for; `own` is the cluster's own target."""
+    target = output.at_root(own, given["output_root"])
+    code = shipping.place(archive, own, target) if archive else None
+    ray, working_dir = _ray(given), None
+    if target.on_this_machine:
+        working_dir = code.source if code else _working_dir()
     return WorkloadSpec(
         name=name,
         namespace=given["namespace"],
         shape=shape,
         num_slices=given["num_slices"],
-        command=request.host_command(given["command"], trainer_args),
+        command=request.ray_command(given["command"], trainer_args, ray, shape, max_restarts=given["max_restarts"])
+        if ray
+        else request.host_command(given["command"], trainer_args),
+        ray=ray is not None,
         target=target,
         image=_image(given["image"], target),
-        env=request.parse_env(given["env"], given["env_files"]),
+        image_pull_secret=given["pull_secret"],
+        env=request.bucket_env(target) | request.parse_env(given["env"], given["env_files"]),
+        queue=given["queue"],
         priority=given["priority"],
         max_restarts=given["max_restarts"],
         fatal_exit_codes=request.parse_exit_codes(given["fatal_exit_codes"]),
         termination_grace_seconds=given["grace"],
         ttl_seconds=given["ttl"],
-        working_dir=_working_dir() if target.emulated and not target.shared_folder else None,
+        working_dir=working_dir,
+        code=code,
         user=getpass.getuser(),
+        within=given["within"],
+        # The trainer's hosts, and Ray's, watch each other.
+        peer_watch=given["peer_watch"] and given["command"] is not None and ray is None,
     )
+
+
+def _ray(given: dict[str, Any]) -> request.Ray | None:
+    """Return how Ray coordinates the hosts, None if it does not. Raises UsageError."""
+    seconds = parse_duration(given["ray_join_timeout"], "--ray-join-timeout")
+    if given["launcher"] == "ray":
+        return request.Ray(given["ray_dashboard"], seconds or request.Ray().join_seconds)
+    if given["ray_dashboard"]:
+        raise UsageError("there is no dashboard without Ray", hint="add --launcher ray, or leave out --ray-dashboard")
+    return None
 
 
 def _image(asked: str, target: Target) -> str:

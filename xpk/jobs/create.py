@@ -5,24 +5,112 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from xpk.api.base import Obj, ObjectApi
+from xpk.api.cluster_queues import allotments, cohort_of, members
+from xpk.jobs import shipping
+from xpk.jobs.observe import maker_of
+from xpk.model import names, sub_slices
+from xpk.model.accelerators import SliceShape, find_shape
 from xpk.model.errors import CapacityError, ConflictError, MissingToolError, NotFoundError, UsageError, XpkError
+from xpk.model.quotas import ceiling
 from xpk.model.specs import WorkloadSpec
-from xpk.proc import Runner
+from xpk.proc import Result, Runner
 from xpk.render import render_workload
 from xpk.render.resources import workloads_dir
 
 
-def create_workload(api: ObjectApi, spec: WorkloadSpec, *, cluster: str) -> Obj:
-    """Create what a checked `spec` says and return its JobSet as stored. Raises ConflictError."""
-    (jobset,) = render_workload(spec)
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A queue, and what it can ever give of each resource, by accelerator type, what others lend it included.
+
+    `is_judged`: whether we know what that is; of cohorts that are not xpk's only Kueue does.
+    """
+
+    name: str
+    most: Mapping[str, Mapping[str, float]]
+    is_judged: bool = True
+
+    def quota(self, spec: WorkloadSpec) -> float | None:
+        """Return what it can ever give of what a workload needs; None if only Kueue knows."""
+        kind, resource = (spec.within or spec.shape).name, spec.shape.resource
+        return self.most.get(kind, {}).get(resource, 0) if self.is_judged else None
+
+
+def read_queue(api: ObjectApi, name: str | None, namespace: str, *, cluster: str) -> Queue:
+    """Return a queue of a namespace: without a name, the cluster's own or the only one. Raises NotFoundError."""
     try:
-        return api.create(jobset)
+        return _read(api, api.get("LocalQueue", name or names.QUEUE, namespace))
+    except NotFoundError:
+        there = api.list("LocalQueue", namespace)
+        if name is None and len(there) == 1:
+            return _read(api, there[0])
+        listed = ", ".join(queue["metadata"]["name"] for queue in there)
+        raise NotFoundError(
+            f"there is no queue '{name or names.QUEUE}' in namespace '{namespace}'",
+            hint=f"there are: {listed}" if there else _where_queues_are(namespace, cluster),
+        ) from None
+
+
+def _where_queues_are(namespace: str, cluster: str) -> str:
+    if namespace == "default":
+        return f"`xpk cluster create {cluster}` made one"
+    return f"`xpk queue create {names.QUEUE} --cluster {cluster} -n {namespace}` lets it use the cluster's"
+
+
+def choose_shape(
+    queue: Queue, asked: str | None, *, cluster: str, sub_slicing: str | None = None
+) -> tuple[SliceShape, SliceShape | None]:
+    """Return the slices that were asked for, or those that the queue has. Raises UsageError if it has no such.
+
+    With them the slices that they are parts of, where those are shared: `sub_slicing` is their type.
+    """
+    have = list(queue.most)
+    if asked is None and len(have) != 1:
+        raise UsageError(
+            f"which accelerator type? cluster '{cluster}' has {', '.join(have) or 'none'}", hint="--tpu-type TYPE"
+        )
+    shape = find_shape(asked or have[0])
+    shared = find_shape(sub_slicing) if sub_slicing in have and sub_slicing else None
+    if shared and shape in sub_slices.parts(shared):
+        return shape, shared
+    if shape.name not in have:
+        raise UsageError(
+            f"cluster '{cluster}' has slices of type {', '.join(have)}, not {shape.name}",
+            hint=f"leave out --tpu-type, or `xpk cluster create NAME --tpu-type {shape.name}`",
+        )
+    return shape, None
+
+
+def preview(api: ObjectApi, spec: WorkloadSpec) -> list[Obj]:
+    """Return the objects of a workload as the API server would store them. Raises ConflictError."""
+    *configmaps, jobset = render_workload(spec)
+    code = [shipping.find_configmap(api, obj) or api.create(obj, dry_run=True) for obj in configmaps]
+    return [*code, api.create(jobset, dry_run=True)]
+
+
+def create_workload(api: ObjectApi, spec: WorkloadSpec, *, cluster: str) -> bool:
+    """Create what a checked `spec` says; return whether a ConfigMap of its code is new. Raises ConflictError."""
+    *configmaps, jobset = render_workload(spec)
+    # Read before anything is created: so it is known that we may.
+    there = [shipping.find_configmap(api, wanted) for wanted in configmaps]
+    try:
+        made = api.create(jobset)
     except ConflictError as error:
         raise _taken(api.get("JobSet", spec.name, spec.namespace), spec, cluster) from error
+    try:
+        for wanted, have in zip(configmaps, there, strict=True):
+            shipping.share_configmap(api, wanted, have, made)
+    except BaseException:
+        with suppress(XpkError):
+            api.delete("JobSet", spec.name, spec.namespace)  # its hosts would wait for their code for ever
+        raise
+    return None in there
 
 
 def check_free(api: ObjectApi, spec: WorkloadSpec, *, cluster: str) -> None:
@@ -43,39 +131,42 @@ def check_spec(spec: WorkloadSpec) -> None:
         )
 
 
-def check_fits(api: ObjectApi, spec: WorkloadSpec, *, cluster: str) -> None:
-    """Raise CapacityError if the cluster could not hold it even when empty, NotFoundError without a queue."""
-    try:
-        local_queue = api.get("LocalQueue", spec.queue, spec.namespace)
-    except NotFoundError:
-        there = [queue["metadata"]["name"] for queue in api.list("LocalQueue", spec.namespace)]
-        raise NotFoundError(
-            f"there is no queue '{spec.queue}' in namespace '{spec.namespace}'",
-            hint=f"there are: {', '.join(there)}" if there else f"`xpk cluster create {cluster}` made one in 'default'",
-        ) from None
-    queue = api.get("ClusterQueue", local_queue["spec"]["clusterQueue"])
-    quota = _quota(queue, spec.shape.resource, spec.shape.name)
-    if spec.total > quota:
-        per_slice = spec.shape.hosts * spec.shape.resource_per_host
+def check_fits(api: ObjectApi, queue: Queue, spec: WorkloadSpec, *, cluster: str) -> None:
+    """Raise CapacityError if its queue could not hold it even when empty, and others lent it all they do."""
+    quota = queue.quota(spec)
+    if quota is not None and spec.total > quota:
         raise CapacityError(
             f"{spec.num_slices} slices of {spec.shape.name} need {spec.total} {spec.shape.resource}; "
-            f"cluster '{cluster}' has {quota} in all",
-            hint=f"use --num-slices {quota // per_slice}"
-            if quota >= per_slice
-            else f"`xpk cluster describe {cluster}` shows what it has",
+            f"queue '{spec.queue}' of cluster '{cluster}' has {int(quota)} in all",
+            hint=_what_fits(api, spec, quota, cluster),
         )
 
 
-def check_trainer(runner: Runner, spec: WorkloadSpec, trainer_args: Sequence[str], *, see_data: bool) -> None:
+def _what_fits(api: ObjectApi, spec: WorkloadSpec, quota: float, cluster: str) -> str:
+    """Return what to ask for instead: fewer slices, or a queue of the namespace that is large enough."""
+    fitting = int(quota // spec.shape.units)
+    parts = [f"use --num-slices {fitting}"] if fitting else []
+    for other in api.list("LocalQueue", spec.namespace):
+        queue = _read(api, other)
+        if queue.name != spec.queue and (queue.quota(spec) or 0) >= spec.total:
+            parts.append(f"{'or ' if parts else 'use '}--queue {queue.name}")
+            break
+    return " ".join(parts) or f"`xpk cluster describe {cluster}` shows what it has"
+
+
+def check_trainer(
+    runner: Runner, spec: WorkloadSpec, trainer_args: Sequence[str], *, see_data: bool, folder: Path | None = None
+) -> None:
     """Ask the bundled trainer whether it would run like this; raise UsageError with all it finds.
 
-    `see_data`: whether paths mean the same here as on the hosts, so that the corpus can be looked at.
+    `see_data`: whether paths mean the same here as on the hosts, so that the corpus can be looked at. `folder`: a
+    copy of the one that hosts start in.
     """
     shape = spec.shape
-    argv = [sys.executable, "-m", "trainer", "check", "--num-slices", str(spec.num_slices)]
-    argv += ["--hosts-per-slice", str(shape.hosts), "--chips-per-host", str(shape.chips_per_host)]
-    argv += [*([] if see_data else ["--no-data"]), *trainer_args]
-    result = runner.run(argv, env={**os.environ, "PYTHONPATH": str(workloads_dir())})
+    arguments = ["--num-slices", str(spec.num_slices)]
+    arguments += ["--hosts-per-slice", str(shape.hosts), "--chips-per-host", str(shape.chips_per_host)]
+    arguments += [*([] if see_data else ["--no-data"]), *trainer_args]
+    result = ask_trainer(runner, "check", arguments, folder)
     if result.exit_code == 0:
         return
     problems = _problems(result.stdout)
@@ -98,6 +189,12 @@ def check_trainer(runner: Runner, spec: WorkloadSpec, trainer_args: Sequence[str
     )
 
 
+def ask_trainer(runner: Runner, command: str, arguments: Sequence[str], folder: Path | None = None) -> Result:
+    """Run a quick command of the bundled trainer on this machine."""
+    argv = [sys.executable, "-m", "trainer", command, *arguments]
+    return runner.run(argv, env={**os.environ, "PYTHONPATH": str(workloads_dir())}, folder=folder)
+
+
 def check_trainer_installed() -> None:
     """Raise MissingToolError unless hosts of this machine can run the bundled trainer."""
     from importlib.util import find_spec
@@ -107,6 +204,17 @@ def check_trainer_installed() -> None:
         raise MissingToolError(
             f"the bundled trainer needs {', '.join(missing)} on this machine",
             hint="pip install 'xpk-multislice[trainer]', or give your own --command",
+        )
+
+
+def check_ray_installed() -> None:
+    """Raise MissingToolError unless hosts of this machine can run Ray."""
+    from importlib.util import find_spec
+
+    if not _installed("ray", find_spec):
+        raise MissingToolError(
+            "--launcher ray needs Ray on this machine, whose processes the hosts are",
+            hint="pip install 'xpk-multislice[ray]'",
         )
 
 
@@ -125,17 +233,29 @@ def _problems(stdout: str) -> list[dict[str, str]]:
     return found
 
 
-def _quota(queue: Obj, resource: str, flavor: str) -> int:
-    """Return what a ClusterQueue can ever give of a resource in a flavor."""
-    for group in queue["spec"].get("resourceGroups", []):
-        for item in group["flavors"]:
-            if item["name"] == flavor:
-                return sum(int(entry["nominalQuota"]) for entry in item["resources"] if entry["name"] == resource)
-    return 0
+def _read(api: ObjectApi, local_queue: Obj) -> Queue:
+    name = local_queue["metadata"]["name"]
+    try:
+        mine = api.get("ClusterQueue", local_queue["spec"]["clusterQueue"])
+    except NotFoundError:
+        return Queue(name, {})
+    cohort = members(mine, api.list("ClusterQueue", None)) if cohort_of(mine) == names.COHORT else [mine]
+    everybody = [allotments(each) for each in cohort]
+    most: dict[str, dict[str, float]] = {}
+    for (flavor, resource), each in allotments(mine).items():
+        lent = [other[flavor, resource] for other in everybody if (flavor, resource) in other]
+        most.setdefault(flavor, {})[resource] = ceiling(each, lent)
+    return Queue(name, most, is_judged=cohort_of(mine) in ("", names.COHORT))
 
 
 def _taken(have: Obj, spec: WorkloadSpec, cluster: str) -> ConflictError:
-    (wanted,) = render_workload(spec)
+    maker = maker_of(have)
+    if maker != "xpk":
+        return ConflictError(
+            f"there is a JobSet '{spec.name}' already in namespace '{spec.namespace}', made by {maker}, not xpk",
+            hint="choose another name",
+        )
+    wanted = render_workload(spec)[-1]
     changed = different_fields(wanted["spec"], have["spec"])
     what = f"with other settings ({', '.join(changed[:3])})" if changed else "with the same settings"
     return ConflictError(

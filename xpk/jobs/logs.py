@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from xpk.api.base import LogLine, Obj, ObjectApi
-from xpk.jobs.observe import find, host_key
-from xpk.model.errors import NotFoundError, UsageError
+from xpk.jobs.observe import find
+from xpk.jobs.outage import SIGNS, Outage
+from xpk.jobs.reading import host_key, is_true
+from xpk.model.errors import NotFoundError, UnavailableError, UsageError
 
 _PAUSE = 0.2  # seconds between looks for new hosts
 _AHEAD = 10_000  # lines that are read before somebody takes them
@@ -59,10 +61,16 @@ def follow_logs(api: ObjectApi, name: str, namespace: str, wanted: Wanted) -> It
     lines: queue.Queue[HostLine] = queue.Queue(maxsize=_AHEAD)
     readers: dict[str, threading.Thread] = {}
     passed_over: set[str] | None = None
+    outage = Outage()
     while True:
-        final = _is_over(api, name, namespace)
-        # A host may end between two looks: what it wrote is kept.
-        pods = api.former_pods(namespace, _selector(name)) + api.list("Pod", namespace, _selector(name))
+        try:
+            final = _is_over(api, name, namespace)
+            # A host may end between two looks: what it wrote is kept.
+            pods = api.former_pods(namespace, _selector(name)) + api.list("Pod", namespace, _selector(name))
+            outage.over()
+        except SIGNS as error:
+            outage.goes_on(error)
+            continue
         if passed_over is None:
             passed_over = {pod["metadata"]["uid"] for pod in _by_age(pods)[1]}
         for pod in _matching(pods, wanted):
@@ -140,6 +148,8 @@ def _pump(api: ObjectApi, pod: Obj, wanted: Wanted, lines: queue.Queue[HostLine]
             lines.put(line)
     except NotFoundError:
         pass  # the pod went away while we were reading; its workload's end or restart tells why
+    except UnavailableError:
+        pass  # for so long that whoever reads the lines gives up as well
 
 
 def _drain(lines: queue.Queue[HostLine]) -> list[HostLine]:
@@ -155,10 +165,12 @@ def _drain(lines: queue.Queue[HostLine]) -> list[HostLine]:
 
 
 def _is_over(api: ObjectApi, name: str, namespace: str) -> bool:
+    """Tell whether there is nothing more to come. Asked several times a second, so it reads one object only."""
     try:
-        return find(api, name, namespace).phase.is_final
+        jobset = api.get("JobSet", name, namespace)
     except NotFoundError:
         return True
+    return is_true(jobset, "Completed") or is_true(jobset, "Failed")
 
 
 def _filter(wanted: Wanted) -> Callable[[HostLine], bool]:

@@ -6,11 +6,14 @@ import time
 from collections.abc import Callable, Iterator
 
 from xpk.api.base import Obj, ObjectApi
-from xpk.jobs.observe import Snapshot, find, not_found, read
+from xpk.jobs.observe import find, not_found, read
+from xpk.jobs.outage import SIGNS, Outage
+from xpk.jobs.reading import Snapshot
 from xpk.model import names
-from xpk.model.errors import ConflictError, NotFoundError, TimedOutError, WorkloadFailedError
+from xpk.model.errors import ConflictError, NotFoundError, TimedOutError, UnavailableError, WorkloadFailedError
 from xpk.model.status import Phase, WorkloadStatus
 
+_PAUSE = 0.2  # seconds until a server that is away is asked again
 _LOOK_AGAIN = 5.0  # seconds after which a silent watch is checked against the truth
 
 
@@ -24,9 +27,16 @@ def follow_status(
     deadline = None if timeout is None else time.monotonic() + timeout
     last: WorkloadStatus | None = None
     seen: Obj | None = None
+    outage, watching = Outage(), Outage()
     while True:
         try:
             status = find(api, name, namespace)
+            outage.over()
+        except SIGNS as error:
+            outage.goes_on(error)
+            if deadline is not None and time.monotonic() >= deadline:
+                return
+            continue
         except NotFoundError:
             # Its time to live may be over already; the last that we saw of it tells how it ended.
             if seen is None or not (status := read(seen, Snapshot(jobsets=[seen]))).phase.is_final:
@@ -37,7 +47,13 @@ def follow_status(
         left = _LOOK_AGAIN if deadline is None else min(_LOOK_AGAIN, deadline - time.monotonic())
         if status.phase.is_final or left <= 0:
             return
-        seen = _until_change(api, name, namespace, left) or seen
+        try:
+            seen = _until_change(api, name, namespace, left) or seen
+            watching.over()
+        except UnavailableError:
+            time.sleep(_PAUSE)  # the next look tells whether it lasts
+        except SIGNS as error:  # who may look may still not watch
+            watching.goes_on(error)
 
 
 def wait(
@@ -71,6 +87,15 @@ def check_succeeded(status: WorkloadStatus, *, where: str = "") -> None:
     if status.phase == Phase.FAILED:
         raise WorkloadFailedError(
             f"workload '{status.name}' failed: {status.reason}", hint=f"`xpk workload logs {status.name}{where}`"
+        )
+
+
+def check_ours(status: WorkloadStatus, *, where: str = "") -> None:
+    """Raise ConflictError for a JobSet that another tool made: its maker may count on it."""
+    if status.maker != "xpk":
+        raise ConflictError(
+            f"'{status.name}' was made by {status.maker}, not xpk",
+            hint=f"`xpk workload delete {status.name}{where} --force` deletes it all the same",
         )
 
 

@@ -1,50 +1,62 @@
-"""Objects of an API server read into one `WorkloadStatus`. Pure functions over dicts, but for `find`."""
+"""Objects of an API server read into one `WorkloadStatus`. Pure functions over dicts, but for `find` and `take`."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 
 from xpk.api.base import Obj, ObjectApi
+from xpk.api.words import short
+from xpk.jobs import events as happened
+from xpk.jobs import queueing
+from xpk.jobs.reading import (
+    PREFIX,
+    PRIORITY_LABEL,
+    QUEUE_LABEL,
+    Snapshot,
+    condition,
+    host_key,
+    is_true,
+    label,
+    owned_by,
+    pods_of,
+)
+from xpk.jobs.restarts import last_failure, restarts, with_output
+from xpk.jobs.trouble import attempt_of, failed_start, lost_node, troubles
 from xpk.model import names
-from xpk.model.errors import NotFoundError
-from xpk.model.status import HostStatus, Phase, Restart, WorkloadStatus
+from xpk.model.accelerators import type_of_nodes
+from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError
+from xpk.model.status import HostStatus, Occurrence, Phase, WorkloadStatus, exit_words
 
-_PREFIX = "jobset.sigs.k8s.io"
-_INDEX = "batch.kubernetes.io/job-completion-index"
-_RESTARTS = ("RestartJobSet", "Restart")  # how JobSet's restart events begin
+_MANAGED_BY = "app.kubernetes.io/managed-by"
 _FAILURES = {
     "ReachedMaxRestarts": "and no restart is left",
     "FailJobSetFailurePolicyAction": "which restarting cannot help",
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """All objects that tell of the workloads in a namespace, read once."""
-
-    jobsets: list[Obj]
-    workloads: list[Obj] = field(default_factory=list)
-    pods: list[Obj] = field(default_factory=list)
-    events: list[Obj] = field(default_factory=list)
-
-
 def find(api: ObjectApi, name: str, namespace: str = "default") -> WorkloadStatus:
     """Return one workload's status. Raises NotFoundError naming those there are."""
     snapshot = take(api, namespace, name=name)
-    for jobset in snapshot.jobsets:
-        if jobset["metadata"]["name"] == name:
-            return read(jobset, snapshot)
-    raise not_found(api, name, namespace)
+    return read(snapshot.jobsets[0], snapshot)
+
+
+def inspect(api: ObjectApi, name: str, namespace: str = "default") -> tuple[WorkloadStatus, tuple[Occurrence, ...]]:
+    """Return one workload's status with what its hosts wrote down of restarts, and all its events, oldest first."""
+    snapshot = take(api, namespace, name=name)
+    (jobset,) = snapshot.jobsets
+    status = with_output(read(jobset, snapshot))
+    kept = status.restarts > 0 and api.former_pods(namespace, {f"{PREFIX}/jobset-name": name})
+    return replace(status, previous_logs=bool(kept)), happened.occurrences(happened.events_of(jobset, snapshot))
 
 
 def not_found(api: ObjectApi, name: str, namespace: str) -> NotFoundError:
     """Return the error for a workload that is not there."""
     there = [jobset["metadata"]["name"] for jobset in api.list("JobSet", namespace)]
     hint = f"there are: {', '.join(there)}" if there else "`xpk workload create` makes one"
-    return NotFoundError(f"there is no workload '{name}'", hint=hint)
+    where = "" if namespace == "default" else f" in namespace '{namespace}'"
+    return NotFoundError(f"there is no workload '{name}'{where}", hint=hint)
 
 
 def find_pod(api: ObjectApi, name: str, namespace: str, slice_id: int, host: int) -> Obj:
@@ -58,153 +70,207 @@ def find_pod(api: ObjectApi, name: str, namespace: str, slice_id: int, host: int
 
 
 def find_all(api: ObjectApi, namespace: str | None = "default") -> list[WorkloadStatus]:
-    """Return the status of every workload, oldest first."""
+    """Return the status of every workload, oldest first, with as many requests however many there are."""
     snapshot = take(api, namespace)
     found = [read(jobset, snapshot) for jobset in snapshot.jobsets]
     return sorted(found, key=lambda status: (status.created, status.name))
 
 
 def take(api: ObjectApi, namespace: str | None, *, name: str | None = None) -> Snapshot:
-    """Read the objects of all workloads, pods and events only of the one named, if one is."""
-    selector = {f"{_PREFIX}/jobset-name": name} if name else None
+    """Read the objects of all workloads, or all that tells of the one named.
+
+    Raises NotFoundError if that is not there. A queue is shared over namespaces: where we may not see the others',
+    we see our own.
+    """
+    if name and namespace:
+        try:
+            jobsets = [api.get("JobSet", name, namespace)]
+        except NotFoundError:
+            raise not_found(api, name, namespace) from None
+    else:
+        jobsets = api.list("JobSet", namespace)
     return Snapshot(
-        jobsets=api.list("JobSet", namespace),
-        workloads=api.list("Workload", namespace),
-        pods=api.list("Pod", namespace, selector),
+        jobsets=jobsets,
+        workloads=_wide(api, "Workload", namespace),
+        local_queues=_wide(api, "LocalQueue", namespace),
+        cluster_queues=_cluster_queues(api) if name else [],
+        pods=api.list("Pod", namespace, {f"{PREFIX}/jobset-name": name} if name else None),
         events=api.list("Event", namespace) if name else [],
     )
+
+
+def _wide(api: ObjectApi, kind: str, namespace: str | None) -> list[Obj]:
+    """Return the objects of all namespaces; of ours if we may not see the others', none without Kueue."""
+    try:
+        return api.list(kind, None)
+    except MissingToolError:
+        return []
+    except AuthorizationError:
+        if namespace is None:
+            raise
+        return api.list(kind, namespace)
+
+
+def _cluster_queues(api: ObjectApi) -> list[Obj]:
+    """Return the queues with the quotas, none where we may not see them or Kueue is not there."""
+    try:
+        return api.list("ClusterQueue", None)
+    except (MissingToolError, AuthorizationError):
+        return []
 
 
 def read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
     """Return the status of one JobSet."""
     meta, spec, status = jobset["metadata"], jobset["spec"], jobset.get("status", {})
-    replicated = spec["replicatedJobs"][0]
-    job = replicated["template"]["spec"]
-    workload = _owned_by(snapshot.workloads, meta["uid"])
-    pods = [pod for pod in snapshot.pods if pod["metadata"]["labels"].get(f"{_PREFIX}/jobset-uid") == meta["uid"]]
-    hosts = _hosts(pods, attempt=str(status.get("restarts", 0)))
-    size = replicated["replicas"] * job["parallelism"]
-    phase, reason = _phase(jobset, workload, hosts, size)
-    if phase in (Phase.STARTING, Phase.RESTARTING) and (trouble := _trouble(pods)):
-        reason = f"{reason}: {trouble}"
-    queue = _queue_order(snapshot.workloads) if phase is Phase.QUEUED else []
-    ahead = _before(queue, meta["name"])
-    labels, annotations = meta.get("labels", {}), meta.get("annotations", {})
-    admitted = _condition(workload, "Admitted")
-    container = job["template"]["spec"]["containers"][0]
+    workload = owned_by(snapshot.workloads, meta["uid"])
+    pods = pods_of(jobset, snapshot.pods)
+    attempt = str(status.get("restarts", 0))
+    hosts = _hosts(pods, attempt)
+    events = happened.events_of(jobset, snapshot) if snapshot.events else []
+    jobs = [
+        (item.get("replicas", 1), item["template"]["spec"].get("parallelism", 1)) for item in spec["replicatedJobs"]
+    ]
+    size = sum(replicas * parallelism for replicas, parallelism in jobs)
+    phase, reason = _phase(jobset, workload, snapshot, hosts, size)
+    if phase is Phase.FAILED:
+        reason = _failure(condition(jobset, "Failed"), hosts, events, meta["uid"])
+    wrong = troubles([pod for pod in pods if attempt_of(pod) == attempt], events) if _is_on(phase) else ()
+    if phase in (Phase.STARTING, Phase.RESTARTING) and wrong:
+        reason = f"{reason}: {wrong[0]}"
+    queued = workload if phase is Phase.QUEUED else None
+    ahead = queueing.ahead_of(queued, snapshot) if queued else None
+    annotations, kind = meta.get("annotations") or {}, _type(jobset)
     return WorkloadStatus(
         name=meta["name"],
         namespace=meta["namespace"],
         phase=phase,
         reason=reason,
-        priority=labels.get("kueue.x-k8s.io/priority-class", ""),
-        accelerator_type=annotations.get(names.TYPE_ANNOTATION, ""),
-        num_slices=replicated["replicas"],
-        hosts_per_slice=job["parallelism"],
+        priority=label(jobset, PRIORITY_LABEL),
+        accelerator_type=kind,
+        num_slices=sum(replicas for replicas, _ in jobs),
+        hosts_per_slice=max(parallelism for _, parallelism in jobs),
+        num_hosts=size,
         restarts=status.get("restarts", 0),
         restarts_counted=status.get("restartsCountTowardsMax", 0),
         max_restarts=spec.get("failurePolicy", {}).get("maxRestarts", 0),
         created=meta["creationTimestamp"],
-        started=admitted.get("lastTransitionTime") if admitted.get("status") == "True" else None,
+        started=condition(workload, "Admitted").get("lastTransitionTime") if is_true(workload, "Admitted") else None,
         finished=_finished(jobset),
-        queue=labels.get("kueue.x-k8s.io/queue-name"),
-        position=len(ahead) + 1 if phase is Phase.QUEUED and meta["name"] in queue else None,
-        ahead=ahead,
+        queue=label(jobset, QUEUE_LABEL) or None,
+        cluster_queue=queueing.cluster_queue_of(workload, snapshot) if workload else None,
+        position=len(ahead) + 1 if ahead is not None else None,
+        ahead=ahead or (),
+        conditions=queueing.conditions(workload),
+        quota=queueing.quota_for(queued, snapshot, kind) if queued else (),
         user=annotations.get(names.USER_ANNOTATION, ""),
-        command=tuple(container.get("command", [])) + tuple(container.get("args", [])),
+        command=_command(jobset),
         output_dir=annotations.get(names.OUTPUT_ANNOTATION, ""),
         hosts=hosts,
-        restart_history=_restarts(snapshot.events, meta["uid"]),
+        troubles=wrong,
+        restart_history=restarts(events, meta["uid"], status.get("restarts", 0)),
+        events=happened.occurrences(happened.telling(events)),
+        maker=maker_of(jobset),
     )
 
 
-def _phase(jobset: Obj, workload: Obj | None, hosts: tuple[HostStatus, ...], size: int) -> tuple[Phase, str]:
+def _pod_spec(jobset: Obj) -> Obj:
+    spec: Obj = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    return spec
+
+
+def _type(jobset: Obj) -> str:
+    annotations = jobset["metadata"].get("annotations") or {}
+    return annotations.get(names.TYPE_ANNOTATION) or type_of_nodes(_pod_spec(jobset).get("nodeSelector") or {})
+
+
+def _command(jobset: Obj) -> tuple[str, ...]:
+    container = _pod_spec(jobset)["containers"][0]
+    command, args = container.get("command") or [], container.get("args") or []
+    watched = any(variable["name"] == names.PEER_WATCH_VARIABLE for variable in container.get("env") or [])
+    return tuple(args if watched else (*command, *args))
+
+
+def maker_of(jobset: Obj) -> str:
+    """Return who made a JobSet: "xpk", or the name of another tool as far as the object tells it."""
+    if label(jobset, _MANAGED_BY) == "xpk" or label(jobset, names.WORKLOAD_LABEL):
+        return "xpk"
+    managers = [
+        str(item.get("manager", "")).removesuffix("-client-side-apply")
+        for item in jobset["metadata"].get("managedFields") or []
+        if item.get("subresource") != "status"
+    ]
+    return label(jobset, _MANAGED_BY) or next(filter(None, managers), "somebody else")
+
+
+def _is_on(phase: Phase) -> bool:
+    return phase in (Phase.STARTING, Phase.RUNNING, Phase.RESTARTING)
+
+
+def _phase(
+    jobset: Obj, workload: Obj | None, snapshot: Snapshot, hosts: tuple[HostStatus, ...], size: int
+) -> tuple[Phase, str]:
     status = jobset.get("status", {})
     for kind, phase in (("Completed", Phase.SUCCEEDED), ("Failed", Phase.FAILED)):
-        condition = _condition(jobset, kind)
-        if condition.get("status") == "True":
-            return phase, _failure(condition, hosts) if phase is Phase.FAILED else "all hosts are done"
+        if is_true(jobset, kind):
+            return phase, "all hosts are done"
     if workload and workload["spec"].get("active") is False:
         return Phase.SUSPENDED, "suspended by its user"
-    if workload and _condition(workload, "Admitted").get("status") != "True":
-        return Phase.QUEUED, _waiting(workload)
-    if jobset["spec"].get("suspend"):
-        queued = "kueue.x-k8s.io/queue-name" in jobset["metadata"].get("labels", {})
+    if workload and (not is_true(workload, "Admitted") or is_true(workload, "Evicted")):
+        return Phase.QUEUED, queueing.why_waiting(workload, snapshot.workloads)
+    if jobset["spec"].get("suspend") and not workload:
+        queued = bool(label(jobset, QUEUE_LABEL))
         return (Phase.QUEUED, "waiting for the queue") if queued else (Phase.SUSPENDED, "not started yet")
     running = sum(host.phase == "Running" for host in hosts)
     done = sum(host.phase == "Succeeded" for host in hosts)
     if running + done == size:
         return Phase.RUNNING, f"all {size} hosts run" if not done else f"{running} hosts run, {done} are done"
-    if status.get("restarts", 0) or any(host.phase == "Failed" for host in hosts):
+    lost = any(host.phase in ("Failed", "NodeLost") or (host.phase == "Terminating" and host.started) for host in hosts)
+    if status.get("restarts", 0) or lost:
         return Phase.RESTARTING, f"{running} of {size} hosts run"
     return Phase.STARTING, f"{running} of {size} hosts run"
 
 
-def _failure(condition: Mapping[str, Any], hosts: Iterable[HostStatus]) -> str:
+def _failure(found: Mapping[str, Any], hosts: Iterable[HostStatus], events: list[Obj], uid: str) -> str:
     """Return why a JobSet failed: the first host that ended badly by itself, then the controller's words."""
     failed = [host for host in hosts if host.exit_code not in (None, 0)]
     own = [host for host in failed if host.exit_code not in (75, 143)] or failed
     first = min(own, key=lambda host: host.finished or "", default=None)
-    if first is None:
-        return f"{condition.get('reason', '')}: {condition.get('message', '')}"
-    cause = f"host {first.label} ended with exit code {first.exit_code}"
-    note = _FAILURES.get(str(condition.get("reason")), "")
+    note = _FAILURES.get(str(found.get("reason")), "")
+    if first is not None:
+        said = str(first.reason) if " " in str(first.reason) else ""  # in the words of what ran before it
+        cause = (
+            f"host {first.label}: {said}"
+            if said
+            else f"host {first.label} ended with {exit_words(first.exit_code or 0)}"
+        )
+    elif (told := last_failure(events, uid)) and told.host:
+        cause = "host s{}/h{} ".format(*told.host) + told.words
+    else:
+        return f"{found.get('reason', '')}: {short(found.get('message'), 300)}"
     return f"{cause}, {note}" if note else cause
-
-
-def _waiting(workload: Obj) -> str:
-    evicted, reserved = _condition(workload, "Evicted"), _condition(workload, "QuotaReserved")
-    if evicted.get("status") == "True":
-        return f"evicted: {evicted.get('message') or evicted.get('reason', '')}"
-    return str(reserved.get("message") or "waiting for the queue")
 
 
 def _hosts(pods: Iterable[Obj], attempt: str) -> tuple[HostStatus, ...]:
     """Return the newest pod of every host of the current attempt; of an earlier one where none is yet."""
     newest: dict[tuple[int, int], Obj] = {}
-    for pod in sorted(pods, key=lambda pod: (_attempt(pod) == attempt, pod["metadata"]["creationTimestamp"])):
+    for pod in sorted(pods, key=lambda pod: (attempt_of(pod) == attempt, pod["metadata"]["creationTimestamp"])):
         newest[host_key(pod)] = pod
     return tuple(_host(pod, *key) for key, pod in sorted(newest.items()))
-
-
-def host_key(pod: Obj) -> tuple[int, int]:
-    """Return a pod's (slice, host)."""
-    meta = pod["metadata"]
-    return int(meta["labels"][f"{_PREFIX}/job-index"]), int(meta["annotations"][_INDEX])
-
-
-def _trouble(pods: Iterable[Obj]) -> str:
-    """Return why a host does not start, if one says so: its image, its place, its configuration."""
-    for pod in sorted(pods, key=host_key):
-        who = "s{}/h{}".format(*host_key(pod))
-        scheduled = _condition(pod, "PodScheduled")
-        if scheduled.get("status") == "False":
-            return f"{who} has no node: {scheduled.get('message') or scheduled.get('reason')}"
-        for container in pod.get("status", {}).get("containerStatuses") or []:
-            waiting = container.get("state", {}).get("waiting") or {}
-            if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
-                return f"{who} cannot start: {waiting['reason']}: {waiting.get('message', '')}".rstrip(": ")
-    return ""
-
-
-def _attempt(pod: Obj) -> str:
-    return str(pod["metadata"]["labels"].get(f"{_PREFIX}/restart-attempt", "0"))
 
 
 def _host(pod: Obj, slice_id: int, host: int) -> HostStatus:
     status = pod.get("status", {})
     container = (status.get("containerStatuses") or [{}])[0]
-    ended = container.get("state", {}).get("terminated") or {}
+    ended = container.get("state", {}).get("terminated") or failed_start(pod)
     running = container.get("state", {}).get("running") or {}
     scheme, _, pid = str(container.get("containerID", "")).partition("://")
+    phase = "NodeLost" if lost_node(pod) else status.get("phase", "Pending")
     return HostStatus(
         slice=slice_id,
         host=host,
         pod=pod["metadata"]["name"],
         node=pod["spec"].get("nodeName"),
-        phase="Terminating"
-        if pod["metadata"].get("deletionTimestamp") and not ended
-        else status.get("phase", "Pending"),
+        phase="Terminating" if pod["metadata"].get("deletionTimestamp") and not ended else phase,
         pid=int(pid) if scheme == "process" and running else None,
         exit_code=ended.get("exitCode"),
         reason=ended.get("reason")
@@ -215,92 +281,8 @@ def _host(pod: Obj, slice_id: int, host: int) -> HostStatus:
     )
 
 
-def _restarts(events: Iterable[Obj], uid: str) -> tuple[Restart, ...]:
-    """Return the restarts of a JobSet, each with the first host that failed before it, where events tell."""
-    ordered = sorted(events, key=lambda event: (_time(event), str(event["metadata"].get("uid"))))
-    found: list[Restart] = []
-    failed: list[Obj] = []
-    for event in ordered:
-        about, reason = event.get("involvedObject", {}), str(event.get("reason", ""))
-        if about.get("kind") == "Pod" and reason == "Failed" and event.get("type") == "Warning":
-            failed.append(event)
-        elif about.get("uid") == uid and reason.startswith(_RESTARTS):
-            message = str(event.get("message", ""))
-            first = next((each for each in failed if each["involvedObject"]["name"].startswith(_job(message))), None)
-            found.append(Restart(time=_time(event), cause=_host_failure(first) if first else message))
-            failed = []
-    return tuple(found)
-
-
-def _time(event: Obj) -> str:
-    return str(event.get("lastTimestamp") or event.get("eventTime") or "")
-
-
-def _job(message: str) -> str:
-    """Return the prefix of the names of the pods of the Job that a restart's message blames."""
-    return f"{match[1]}-" if (match := re.search(r"first failed job: ([^:\s]+)", message)) else ""
-
-
-def _host_failure(event: Obj) -> str:
-    name = str(event["involvedObject"]["name"])
-    slice_id, host, _ = name.rsplit("-", 3)[1:]
-    message = str(event.get("message", ""))
-    said = message.removeprefix("The host")
-    return f"host s{slice_id}/h{host}{said}" if said != message else f"host s{slice_id}/h{host}: {message}"
-
-
-def events(api: ObjectApi, name: str, namespace: str = "default") -> list[dict[str, str]]:
-    """Return what the control plane says has happened to a workload and its hosts, oldest first."""
-    jobset = api.get("JobSet", name, namespace)
-    uids = {jobset["metadata"]["uid"]}
-    selector = {f"{_PREFIX}/jobset-uid": jobset["metadata"]["uid"]}
-    for kind in ("Job", "Pod"):
-        uids |= {obj["metadata"]["uid"] for obj in api.list(kind, namespace, selector)}
-    uids |= {obj["metadata"]["uid"] for obj in api.list("Workload", namespace) if _owned_by([obj], *uids)}
-    found = [event for event in api.list("Event", namespace) if event["involvedObject"].get("uid") in uids]
-    return [
-        {
-            "time": _time(event),
-            "type": str(event.get("type", "Normal")),
-            "reason": str(event.get("reason", "")),
-            "object": "{kind}/{name}".format(**event["involvedObject"]),
-            "message": str(event.get("message", "")),
-        }
-        for event in sorted(found, key=_time)
-    ]
-
-
-def _queue_order(workloads: Iterable[Obj]) -> list[str]:
-    """Return the JobSets that wait, in the order in which Kueue considers them."""
-    waiting = [
-        item
-        for item in workloads
-        if item["spec"].get("active", True)
-        and _condition(item, "QuotaReserved").get("status") != "True"
-        and _condition(item, "Finished").get("status") != "True"
-    ]
-    waiting.sort(key=lambda item: (-item["spec"].get("priority", 0), item["metadata"]["creationTimestamp"]))
-    return [str(item["metadata"]["ownerReferences"][0]["name"]) for item in waiting]
-
-
-def _before(queue: list[str], name: str) -> tuple[str, ...]:
-    return tuple(queue[: queue.index(name)]) if name in queue else ()
-
-
-def _owned_by(objects: Iterable[Obj], *uids: str) -> Obj | None:
-    return next(
-        (obj for obj in objects if any(ref["uid"] in uids for ref in obj["metadata"].get("ownerReferences", []))), None
-    )
-
-
-def _condition(obj: Obj | None, kind: str) -> Mapping[str, Any]:
-    conditions = (obj or {}).get("status", {}).get("conditions") or []
-    return next((condition for condition in conditions if condition["type"] == kind), {})
-
-
 def _finished(jobset: Obj) -> str | None:
     for kind in ("Completed", "Failed"):
-        condition = _condition(jobset, kind)
-        if condition.get("status") == "True":
-            return str(condition.get("lastTransitionTime"))
+        if is_true(jobset, kind):
+            return str(condition(jobset, kind).get("lastTransitionTime"))
     return None

@@ -1,16 +1,24 @@
-"""The output folder of a workload, where this machine can see it: what is in it, and moving it aside."""
+"""The output folder of a workload, on a disk or in a bucket: what is in it, and moving it aside."""
 
 from __future__ import annotations
 
 import json
-import shutil
+import os
+import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
-from xpk.model.errors import ConflictError, XpkError
+from xpk.model.errors import ConflictError, TimedOutError, UsageError, XpkError
+from xpk.model.specs import Target
+from xpk.storage import Folder, in_bucket, open_folder, url_problems
+
+Found = TypeVar("Found")
 
 _TAIL = 16 * 1024  # bytes that hold the last step's line for certain
+_PATIENCE = 3.0  # seconds for a bucket to answer somebody who wants to know something else
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,47 +29,85 @@ class Progress:
     loss: float
 
 
-def check_output(folder: Path, name: str, *, resume: bool, fresh: bool) -> None:
-    """Make sure that a new workload does not continue an old one's run by accident.
+def at_root(target: Target, root: str | None) -> Target:
+    """Return a target whose workloads write below `root`, its own place if that is None.
 
-    `fresh` moves what is there aside, `resume` leaves it. Raises ConflictError if it is there and neither
-    was asked for, XpkError if it cannot be moved.
+    Raises UsageError for what its hosts cannot see.
     """
-    if resume or not folder.is_dir() or not any(folder.iterdir()):
-        return
-    if not fresh:
-        progress = latest_progress(folder)
-        reached = f" (it reached step {progress.step})" if progress else ""
-        raise ConflictError(
-            f"the output of an earlier workload '{name}' is still there{reached}: {folder}",
-            hint="--resume continues from its newest checkpoint, --fresh moves it aside; or choose another name",
+    if root is None:
+        return target
+    if problems := url_problems(root):
+        raise UsageError(problems[0], problems=[f"--output-root: {each}" for each in problems], hint="gs://BUCKET/PATH")
+    if in_bucket(root):
+        return replace(target, output_root=root.rstrip("/"))
+    folder = Path(os.path.abspath(Path(root).expanduser()))
+    shared = target.shared_folder
+    if not target.on_this_machine and not (shared and folder.is_relative_to(shared)):
+        raise UsageError(
+            f"--output-root: hosts of this cluster do not see {folder}",
+            hint=f"gs://BUCKET/PATH, or a folder below {shared}" if shared else "gs://BUCKET/PATH",
         )
-    aside = folder.with_name(f"{folder.name}.{time.strftime('%Y%m%d-%H%M%S')}")
-    try:
-        folder.rename(aside)
-    except OSError as error:
-        raise XpkError(f"cannot move {folder} aside: {error.strerror}", hint="choose another name") from error
+    return replace(target, output_root=str(folder))
 
 
-def remove_output(folder: Path) -> None:
+def in_the_way(folder: Folder, name: str) -> ConflictError:
+    """Return the error for output of an earlier workload, which a new one would continue by accident."""
+    progress = _progress(folder)
+    reached = f" (it reached step {progress.step})" if progress else ""
+    return ConflictError(
+        f"the output of an earlier workload '{name}' is still there{reached}: {folder.url}",
+        hint="--resume continues from its newest checkpoint, --fresh moves it aside; or choose another name",
+    )
+
+
+def move_aside(folder: Folder, name: str) -> str:
+    """Move a workload's output to a name beside its own and return that. Raises XpkError if it cannot be moved."""
+    aside = f"{name}.{time.strftime('%Y%m%d-%H%M%S')}"
+    folder.rename(aside)
+    return aside
+
+
+def remove_output(url: str) -> None:
     """Remove a workload's output, checkpoints and all. Raises XpkError if that fails."""
-    try:
-        shutil.rmtree(folder)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise XpkError(f"cannot remove {folder}: {error.strerror}", hint="remove it by hand") from error
+    open_folder(url).remove()
 
 
-def latest_progress(folder: Path) -> Progress | None:
-    """Return the newest step in `metrics.jsonl`, None if there is none or it cannot be seen from here."""
-    try:
-        with (folder / "metrics.jsonl").open("rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - _TAIL))
-            lines = file.read().splitlines()
-    except OSError:
-        return None
+def latest_progress(url: str) -> Progress | None:
+    """Return the newest step in `metrics.jsonl`, None if there is none or it cannot be seen from here.
+
+    Raises XpkError if it cannot be read, or if a bucket does not answer soon.
+    """
+    return promptly(url, _progress)
+
+
+def promptly(url: str, look: Callable[[Folder], Found]) -> Found:
+    """Return what `look` finds in a folder. Raises TimedOutError if that takes a bucket more than seconds.
+
+    For commands about something else, which a storage service that is away must not hold up.
+    """
+    folder = open_folder(url)
+    if not in_bucket(url):
+        return look(folder)
+    found: list[Found] = []
+    failed: list[XpkError] = []
+
+    def ask() -> None:
+        try:
+            found.append(look(folder))
+        except XpkError as error:
+            failed.append(error)
+
+    # Looking for credentials, or a connection that is cut, may take minutes: the thread is left behind then.
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(_PATIENCE)
+    if found:
+        return found[0]
+    raise failed[0] if failed else TimedOutError(f"cannot read {url}: no answer after {_PATIENCE:g} s")
+
+
+def _progress(folder: Folder) -> Progress | None:
+    lines = (folder.read_end("metrics.jsonl", _TAIL) or b"").splitlines()
     for line in reversed(lines):
         try:
             row = json.loads(line)

@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from xpk.model import names
+from xpk.model.accelerators import SliceShape
 from xpk.model.errors import UsageError
-from xpk.model.specs import FATAL_EXIT_CODES
+from xpk.model.specs import FATAL_EXIT_CODES, Target
+from xpk.storage import in_bucket
 
 TRAINER_IMAGE = "xpk-trainer"
+_BUCKET_ENV = ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS")
 
 
 def parse_env(pairs: Iterable[str], files: Iterable[Path], environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -59,6 +63,28 @@ def parse_exit_codes(text: str | None) -> tuple[int, ...]:
     return tuple(sorted(codes))
 
 
+@dataclass(frozen=True, slots=True)
+class Ray:
+    """How hosts become a Ray cluster: with its dashboard, and how long they may take, in seconds."""
+
+    dashboard: bool = False
+    join_seconds: float = 300.0
+
+
+def ray_command(
+    command: str | None, trainer_args: tuple[str, ...], ray: Ray, shape: SliceShape, *, max_restarts: int
+) -> tuple[str, ...]:
+    """Return what every host runs where Ray coordinates them: the program, on the head, or the trainer's actors."""
+    options = [f"--join-seconds={ray.join_seconds:.0f}", *(["--dashboard"] if ray.dashboard else [])]
+    if shape.kind != "cpu":
+        options += [f"--chips={shape.chips_per_host}", f"--resource={shape.kind.upper()}"]
+        options += [f"--accelerator={shape.name}", *([f"--topology={shape.topology}"] if shape.topology else [])]
+    program = host_command(command, trainer_args)
+    if command is not None:
+        return ("python", "-m", "xpk_ray", "run", *options, "--", *program)
+    return ("python", "-m", "xpk_ray", "train", *options, f"--max-restarts={max_restarts}", "--", *trainer_args)
+
+
 def host_command(command: str | None, trainer_args: tuple[str, ...]) -> tuple[str, ...]:
     """Return what every host runs: the user's command in a shell, or the bundled trainer."""
     if command is None:
@@ -71,6 +97,13 @@ def host_command(command: str | None, trainer_args: tuple[str, ...]) -> tuple[st
     if not command.strip():
         raise UsageError("--command is empty", hint="leave it out to run the bundled trainer")
     return ("bash", "-c", command)
+
+
+def bucket_env(target: Target, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return what hosts of this machine need to reach the bucket that we reach: its server, our credentials."""
+    if not (target.on_this_machine and in_bucket(target.output_root)):
+        return {}
+    return {key: environ[key] for key in _BUCKET_ENV if environ.get(key)}
 
 
 def _take(pair: str, where: str, env: dict[str, str], problems: list[str], environ: Mapping[str, str]) -> None:

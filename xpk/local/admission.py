@@ -1,87 +1,226 @@
-"""Who may start and who must stop: the whole of the scheduling, as a pure function."""
+"""Who may start and who must stop: the whole of the scheduling, as a pure function.
+
+Queues of one cohort lend to each other as Kueue's do without fair sharing (0.19, pkg/scheduler/preemption).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from xpk.model.quotas import Allotment, available
+
+IN_QUEUE, RECLAIMED, RECLAIMED_BORROWING = "InClusterQueue", "InCohortReclamation", "InCohortReclaimWhileBorrowing"
+_POLICIES: Mapping[str, Callable[[int, int], bool]] = {
+    "Never": lambda ours, theirs: False,
+    "LowerPriority": lambda ours, theirs: theirs < ours,
+    "Any": lambda ours, theirs: True,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What one workload needs. A UID sorts by time of creation."""
+    """What one workload needs, and of which queue's quota. A UID sorts by time of creation."""
 
     uid: str
     priority: int
     needs: Mapping[str, int]
+    queue: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """What a queue has by resource, who lends to it, and whom its workloads may stop: Kueue's policies by name."""
+
+    allotments: Mapping[str, Allotment]
+    cohort: str = ""
+    within_queue: str = "LowerPriority"
+    reclaim: str = "Never"
+    while_borrowing: str = "Never"
 
 
 @dataclass(slots=True)
 class Decision:
-    """Whom to admit, whom to stop for whom, and what the others lack."""
+    """Whom to admit, whom to stop for whom and why (in Kueue's word), and what the others lack."""
 
     admit: list[str] = field(default_factory=list)
     preempt: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
     lacking: dict[str, dict[str, int]] = field(default_factory=dict)
 
 
-def _minus(amounts: Mapping[str, int], claims: Sequence[Claim]) -> dict[str, int]:
-    return {name: have - sum(c.needs.get(name, 0) for c in claims) for name, have in amounts.items()}
+class Ledger:
+    """What is taken of each queue's quota, and of what all queues share (`shared`, by name)."""
 
+    def __init__(self, queues: Mapping[str, Queue], shared: Mapping[str, int], claims: Collection[Claim]) -> None:
+        self.queues, self.shared, self.claims = queues, shared, list(claims)
+        self._used: dict[tuple[str, str], int] = {}
+        for claim in claims:
+            self._count(claim, 1)
 
-def _victims(claim: Claim, future: Mapping[str, int], held: Sequence[Claim]) -> list[Claim]:
-    """Return the fewest lower claims whose end lets `claim` fit: lowest first, newest first."""
+    def copy(self) -> Ledger:
+        """Return one that can be changed alone."""
+        return Ledger(self.queues, self.shared, self.claims)
 
-    def fits(victims: Sequence[Claim]) -> bool:
-        room = {name: have + sum(v.needs.get(name, 0) for v in victims) for name, have in future.items()}
-        return all(room.get(name, 0) >= amount for name, amount in claim.needs.items())
+    def add(self, claim: Claim) -> None:
+        """Let a claim take its share."""
+        self.claims.append(claim)
+        self._count(claim, 1)
 
-    lower = sorted((c for c in held if c.priority < claim.priority), key=lambda c: c.uid, reverse=True)
-    chosen: list[Claim] = []
-    for candidate in sorted(lower, key=lambda c: c.priority):
-        if fits(chosen):
-            break
-        chosen.append(candidate)
-    if not fits(chosen):
-        return []
-    for candidate in chosen[::-1]:  # spare the highest that turn out not to be needed
-        rest = [c for c in chosen if c is not candidate]
-        if fits(rest):
-            chosen = rest
-    return chosen
+    def remove(self, claim: Claim) -> None:
+        """Give back what a claim took."""
+        self.claims.remove(claim)
+        self._count(claim, -1)
+
+    def room(self, queue: str, name: str) -> int:
+        """Return what is left of a resource for a queue, borrowed quota included."""
+        if name in self.shared:
+            return self.shared[name] - sum(used for (_, each), used in self._used.items() if each == name)
+        mine = self._allotment(queue, name)
+        if mine is None:
+            return 0
+        cohort = self.queues[queue].cohort
+        others = [each for each, other in self.queues.items() if each != queue and cohort and other.cohort == cohort]
+        return int(available(mine, [mine, *filter(None, (self._allotment(each, name) for each in others))]))
+
+    def fits(self, claim: Claim) -> bool:
+        """Tell whether there is room for all that a claim needs."""
+        return all(self.room(claim.queue, name) >= amount for name, amount in claim.needs.items())
+
+    def is_over(self, queue: str, names: Collection[str]) -> bool:
+        """Tell whether a queue has more than its own quota of any of these."""
+        found = (self._allotment(queue, name) for name in names)
+        return any(each.used > each.nominal for each in found if each)
+
+    def is_under(self, queue: str, names: Collection[str]) -> bool:
+        """Tell whether a queue has less than its own quota of all of these."""
+        found = (self._allotment(queue, name) for name in names)
+        return all(each.used < each.nominal for each in found if each)
+
+    def borrows(self, claim: Claim) -> bool:
+        """Tell whether its queue would have more than its own quota with a claim."""
+        found = ((self._allotment(claim.queue, name), amount) for name, amount in claim.needs.items())
+        return any(each.used + amount > each.nominal for each, amount in found if each)
+
+    def _allotment(self, queue: str, name: str) -> Allotment | None:
+        found = self.queues[queue].allotments.get(name) if queue in self.queues else None
+        return replace(found, used=self._used.get((queue, name), 0)) if found else None
+
+    def _count(self, claim: Claim, sign: int) -> None:
+        for name, amount in claim.needs.items():
+            key = (claim.queue, name)
+            self._used[key] = self._used.get(key, 0) + sign * amount
 
 
 def decide(
-    quota: Mapping[str, int],
+    queues: Mapping[str, Queue],
+    shared: Mapping[str, int],
     held: Sequence[Claim],
     leaving: Sequence[Claim],
     waiting: Sequence[Claim],
-    *,
-    preemption: bool = True,
 ) -> Decision:
-    """Decide one round: highest priority first, then oldest first, the best effort.
+    """Decide one round: the first of every queue, those first that borrow nothing; then the next of each.
 
-    `held` runs on; `leaving` has been told to stop but still holds its share. What is about to become free is
-    kept for the one it was freed for.
+    In a queue the highest priority comes first, then the oldest. `held` runs on; `leaving` has been told to stop but
+    still holds its share. What is about to become free is kept for the one it was freed for.
     """
-    decision, held = Decision(), list(held)
-    future = _minus(quota, held)
-    free = _minus(future, leaving)
-    for claim in sorted(waiting, key=lambda c: (-c.priority, c.uid)):
-        needs = claim.needs.items()
-        if all(min(free.get(k, 0), future.get(k, 0)) >= amount for k, amount in needs):
-            decision.admit.append(claim.uid)
-            free = _minus(free, [claim])
-            future = _minus(future, [claim])
-            continue
-        decision.lacking[claim.uid] = {k: n - max(0, min(free.get(k, 0), future.get(k, 0))) for k, n in needs}
-        reserve = all(future.get(k, 0) >= amount for k, amount in needs)
-        if not reserve and preemption:
-            victims = _victims(claim, future, held)
-            for victim in victims:
-                decision.preempt[victim.uid] = claim.uid
-                held.remove(victim)
-                future = {k: have + victim.needs.get(k, 0) for k, have in future.items()}
-            reserve = bool(victims)
-        if reserve:
-            future = _minus(future, [claim])
+    decision = Decision()
+    future, free = Ledger(queues, shared, held), Ledger(queues, shared, [*held, *leaving])
+    lines = {name: sorted((c for c in waiting if c.queue == name), key=_rank) for name in queues}
+    while heads := [line.pop(0) for line in lines.values() if line]:
+        for claim in sorted(heads, key=lambda c: (future.borrows(c), *_rank(c))):
+            room = {k: min(free.room(claim.queue, k), future.room(claim.queue, k)) for k in claim.needs}
+            for victim, reason in [] if future.fits(claim) else _victims(claim, future):
+                future.remove(victim)
+                if victim in held:
+                    decision.preempt[victim.uid], decision.reasons[victim.uid] = claim.uid, reason
+                elif victim.uid in decision.admit:  # in this very round: it has not started
+                    decision.admit.remove(victim.uid)
+                    decision.lacking[victim.uid] = dict(victim.needs)
+                    free.remove(victim)
+            has_to_wait = claim.uid in decision.preempt.values() or not free.fits(claim) or not future.fits(claim)
+            if has_to_wait:
+                decision.lacking[claim.uid] = {k: amount - max(0, room[k]) for k, amount in claim.needs.items()}
+            else:
+                decision.admit.append(claim.uid)
+                free.add(claim)
+            if future.fits(claim):
+                future.add(claim)
     return decision
+
+
+def _rank(claim: Claim) -> tuple[int, str]:
+    return -claim.priority, claim.uid
+
+
+def _victims(claim: Claim, ledger: Ledger) -> list[tuple[Claim, str]]:
+    """Return whose end lets `claim` fit, and why they: other queues' first, then the lowest, then the newest."""
+    queue = ledger.queues[claim.queue]
+    short = [name for name, amount in claim.needs.items() if ledger.room(claim.queue, name) < amount]
+    quotas = [name for name in short if name not in ledger.shared]
+    too_large = any(claim.needs[name] > queue.allotments[name].nominal for name in quotas if name in queue.allotments)
+    if too_large and queue.while_borrowing == "Never":
+        return []
+    own, others = _candidates(claim, ledger, short, quotas)
+    entitled = not ledger.borrows(claim)  # within its own quota it takes back, whatever the priority, what it lent
+    if not others or (queue.while_borrowing == "Never" and not ledger.is_under(claim.queue, quotas)):
+        attempts = [True]
+    else:
+        attempts = [False, True] if queue.while_borrowing == "Never" and not entitled else [True, False]
+    reasons = {each.uid: IN_QUEUE for each in own}
+    for each in others:
+        stronger = queue.while_borrowing != "Never" and each.priority < claim.priority
+        reasons[each.uid] = RECLAIMED_BORROWING if stronger and not entitled else RECLAIMED
+    for borrowing in attempts:
+        allowed = [c for c in others if entitled or not borrowing or reasons[c.uid] == RECLAIMED_BORROWING]
+        if chosen := _fewest(claim, ledger, [*allowed, *own], quotas, borrowing=borrowing):
+            return [(each, reasons[each.uid]) for each in chosen]
+    return []
+
+
+def _candidates(
+    claim: Claim, ledger: Ledger, short: Sequence[str], quotas: Sequence[str]
+) -> tuple[list[Claim], list[Claim]]:
+    """Return who may be stopped for a claim: in its own queue, and in those of its cohort that have borrowed."""
+    queue = ledger.queues[claim.queue]
+    newest = sorted(ledger.claims, key=lambda c: c.uid, reverse=True)
+    ordered = [c for c in sorted(newest, key=lambda c: c.priority) if any(c.needs.get(name) for name in short)]
+    own = [c for c in ordered if c.queue == claim.queue and _POLICIES[queue.within_queue](claim.priority, c.priority)]
+    others = [
+        c
+        for c in ordered
+        if c.queue != claim.queue
+        and c.queue in ledger.queues
+        and queue.cohort
+        and ledger.queues[c.queue].cohort == queue.cohort
+        and ledger.is_over(c.queue, quotas)
+        and _POLICIES[queue.reclaim](claim.priority, c.priority)
+    ]
+    return own, others
+
+
+def _fewest(
+    claim: Claim, ledger: Ledger, candidates: Sequence[Claim], quotas: Sequence[str], *, borrowing: bool
+) -> list[Claim]:
+    """Return the first candidates that are enough, without those that turn out not to be needed."""
+    trial, chosen = ledger.copy(), list[Claim]()
+
+    def fits() -> bool:
+        return trial.fits(claim) and (borrowing or not trial.borrows(claim))
+
+    for candidate in candidates:
+        if fits():
+            break
+        if candidate.queue != claim.queue and not trial.is_over(candidate.queue, quotas):
+            continue  # what it has left is its queue's own
+        trial.remove(candidate)
+        chosen.append(candidate)
+    if not fits():
+        return []
+    for candidate in chosen[::-1]:  # spare the highest that are not needed
+        trial.add(candidate)
+        if fits():
+            chosen.remove(candidate)
+        else:
+            trial.remove(candidate)
+    return chosen

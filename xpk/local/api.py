@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from xpk.api.base import Applied, Change, LogLine, Obj, Objs
+from xpk.api.base import Applied, Change, Connection, LogLine, Obj, Objs, is_selected
 from xpk.api.kinds import KINDS
 from xpk.local import logs, process, starter
 from xpk.local import objects as o
@@ -80,13 +81,20 @@ class LocalApi:
         with Store(self._folder) as store, store.transaction(write=False) as tx:
             return _existing(tx, kind, name, namespace)
 
-    def list(self, kind: str, namespace: str | None = "default", selector: Mapping[str, str] | None = None) -> Objs:
+    def list(
+        self,
+        kind: str,
+        namespace: str | None = "default",
+        selector: Mapping[str, str] | None = None,
+        *,
+        fields: Mapping[str, str] | None = None,
+    ) -> Objs:
         """Return the objects of a kind by name; `namespace=None` means all namespaces."""
         where = _namespace(kind, namespace)
         if kind in ("JobSet", "Pod", "Workload"):
             starter.ensure(self._folder, self._workloads)
         with Store(self._folder) as store, store.transaction(write=False) as tx:
-            return [obj for obj in tx.list(kind, where) if _selected(obj, selector)]
+            return [obj for obj in tx.list(kind, where) if is_selected(obj, selector, fields)]
 
     def patch(self, kind: str, name: str, patch: Obj, namespace: str = "default") -> Obj:
         """Merge a JSON merge patch (RFC 7386) into an object; return the result."""
@@ -131,7 +139,7 @@ class LocalApi:
         end = None if timeout is None else time.monotonic() + timeout
         with Store(self._folder) as store:
             for _, change, obj in _follow(store, kind, end):
-                if where in (None, obj["metadata"].get("namespace", "")) and _selected(obj, selector):
+                if where in (None, obj["metadata"].get("namespace", "")) and is_selected(obj, selector):
                     yield change, obj
 
     def logs(
@@ -166,10 +174,21 @@ class LocalApi:
                 f"cannot run '{argv[0]}': {error.strerror}", hint="give the program's whole path"
             ) from error
 
+    def connect(self, pod: Obj, port: int) -> Connection:
+        """Return a connection to a port of a host, at its loopback address."""
+        address = str(pod.get("status", {}).get("podIP", ""))
+        try:
+            return socket.create_connection((address, port), timeout=5.0)
+        except OSError as error:
+            raise ConflictError(
+                f"nobody listens on port {port} of pod '{pod['metadata']['name']}'",
+                hint="`xpk workload logs` shows what the host does",
+            ) from error
+
     def former_pods(self, namespace: str, selector: Mapping[str, str]) -> Objs:
         """Return the last state of pods that are gone, the oldest first."""
         with Store(self._folder) as store, store.transaction(write=False) as tx:
-            found = [obj | {"kind": "Pod"} for obj in tx.list("FormerPod", namespace) if _selected(obj, selector)]
+            found = [obj | {"kind": "Pod"} for obj in tx.list("FormerPod", namespace) if is_selected(obj, selector)]
         return sorted(found, key=lambda pod: str(pod["metadata"]["uid"]))
 
 
@@ -220,11 +239,6 @@ def _existing(tx: Transaction, kind: str, name: str, namespace: str) -> Obj:
 
 def _find(tx: Transaction, obj: Obj) -> Obj | None:
     return tx.get(obj["kind"], obj["metadata"].get("namespace", ""), obj["metadata"]["name"])
-
-
-def _selected(obj: Obj, selector: Mapping[str, str] | None) -> bool:
-    labels = obj["metadata"].get("labels") or {}
-    return all(labels.get(key) == value for key, value in (selector or {}).items())
 
 
 def _check_revision(live: Obj, wanted: Obj) -> None:

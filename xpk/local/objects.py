@@ -9,7 +9,8 @@ import uuid
 from datetime import UTC, datetime
 
 from xpk.api.base import Obj
-from xpk.model.errors import UsageError
+from xpk.api.quantities import quantity as quantity
+from xpk.api.quantities import requests as requests
 
 JOBSET = "jobset.sigs.k8s.io/"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
@@ -18,7 +19,6 @@ TOPOLOGY = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 INDEX = "batch.kubernetes.io/job-completion-index"
 TRACKING = "batch.kubernetes.io/job-tracking"
 ENDED = ("Succeeded", "Failed")
-_UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "k": 10**3, "M": 10**6, "G": 10**9}
 
 
 def now() -> str:
@@ -119,28 +119,6 @@ def has_ended(pod: Obj) -> bool:
 def is_fenced(node: Obj) -> bool:
     """Return whether a node's taints drive its hosts away."""
     return any(taint.get("effect") == "NoExecute" for taint in node.get("spec", {}).get("taints", ()))
-
-
-def quantity(text: object) -> float:
-    """Return a Kubernetes quantity as a number. Raises UsageError."""
-    value = str(text)
-    try:
-        for unit, factor in _UNITS.items():
-            if value.endswith(unit):
-                return float(value[: -len(unit)]) * factor
-        return float(value[:-1]) / 1000 if value.endswith("m") else float(value)
-    except ValueError:
-        raise UsageError(f"'{value}' is not a quantity") from None
-
-
-def requests(pod_spec: Obj) -> dict[str, float]:
-    """Return what one pod asks for; a limit without a request is a request."""
-    found: dict[str, float] = {}
-    for container in pod_spec["containers"]:
-        resources = container.get("resources", {})
-        for name, amount in {**resources.get("limits", {}), **resources.get("requests", {})}.items():
-            found[name] = found.get(name, 0) + quantity(amount)
-    return found
 
 
 def merge_patch(target: object, patch: object) -> object:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from xpk.api.base import Obj
+from xpk.api.cluster_queues import allotments, cohort_of
 from xpk.local import objects as o
-from xpk.local.admission import Claim, decide
+from xpk.local.admission import IN_QUEUE, RECLAIMED, RECLAIMED_BORROWING, Claim, Queue, decide
 from xpk.local.room import POOLS, needs_of, never_fits, usable_pools, why_not
 from xpk.local.store import Transaction
+from xpk.model.quotas import ceiling
 
 _CONTROLLED = 2**31  # priority of what no queue controls: it can't be preempted
 _RECOVERY_SECONDS = 5.0  # how long what lost its node pools keeps its place: they may be replaced
 _DEACTIVATED = "the workload is deactivated"
+_PREEMPTED = {
+    IN_QUEUE: "prioritization in the ClusterQueue",
+    RECLAIMED: "reclamation within the cohort",
+    RECLAIMED_BORROWING: "reclamation within the cohort while borrowing",
+}
 
 
 def _create_workload(tx: Transaction, jobset: Obj) -> Obj:
@@ -50,10 +57,10 @@ def _create_workload(tx: Transaction, jobset: Obj) -> Obj:
     return workload
 
 
-def _evict(tx: Transaction, workload: Obj, reason: str, message: str) -> None:
+def _evict(tx: Transaction, workload: Obj, reason: str, message: str, *, preempted: str = "") -> None:
     o.set_condition(workload, "Evicted", True, reason, message)
-    if reason == "Preempted":
-        o.set_condition(workload, "Preempted", True, "InClusterQueue", message)
+    if preempted:
+        o.set_condition(workload, "Preempted", True, preempted, message)
     tx.event(workload, "Preempted" if reason == "Preempted" else f"EvictedDueTo{reason}", message)
 
 
@@ -96,7 +103,7 @@ def _sync(tx: Transaction, jobset: Obj, workload: Obj, alive: bool) -> None:
         tx.put(jobset)
 
 
-def _admit(tx: Transaction, workload: Obj, queue: Obj, flavor: str) -> None:
+def _admit(tx: Transaction, workload: Obj, queue: str, flavor: str) -> None:
     assignments = []
     for pod_set in workload["spec"]["podSets"]:
         each = o.requests(pod_set["template"]["spec"])
@@ -108,18 +115,17 @@ def _admit(tx: Transaction, workload: Obj, queue: Obj, flavor: str) -> None:
                 "count": pod_set["count"],
             }
         )
-    name = queue["metadata"]["name"]
-    workload["status"]["admission"] = {"clusterQueue": name, "podSetAssignments": assignments}
-    reserved = f"Quota reserved in ClusterQueue {name}"
+    workload["status"]["admission"] = {"clusterQueue": queue, "podSetAssignments": assignments}
+    reserved = f"Quota reserved in ClusterQueue {queue}"
     o.set_condition(workload, "QuotaReserved", True, "QuotaReserved", reserved)
-    o.set_condition(workload, "Admitted", True, "Admitted", f"Admitted by ClusterQueue {name}")
+    o.set_condition(workload, "Admitted", True, "Admitted", f"Admitted by ClusterQueue {queue}")
     for kind in ("Evicted", "Preempted"):
         if o.is_true(workload, kind):
             before = o.condition(workload, kind)["message"]
             o.set_condition(workload, kind, False, "QuotaReserved", f"Previously: {before}")
     waited = int(o.age(workload["metadata"]["creationTimestamp"]))
     tx.event(workload, "QuotaReserved", f"{reserved}, wait time since queued was {waited}s")
-    tx.event(workload, "Admitted", f"Admitted by ClusterQueue {name}")
+    tx.event(workload, "Admitted", f"Admitted by ClusterQueue {queue}")
 
 
 def _refuse(tx: Transaction, workload: Obj, message: str, reason: str = "Pending") -> None:
@@ -135,16 +141,47 @@ def _is_stalled(workload: Obj, reason: str) -> bool:
     return lost and (reason != "NodeFailures" or o.age(ready["lastTransitionTime"]) >= _RECOVERY_SECONDS)
 
 
-def _schedule(tx: Transaction, queue: Obj, mine: dict[str, tuple[Obj, Obj]], others: list[Claim]) -> None:
-    """Run one round for a ClusterQueue; `mine` maps a workload's UID to its JobSet and itself."""
-    groups = queue["spec"].get("resourceGroups", [])
-    flavor: Obj = groups[0]["flavors"][0] if groups else {"name": "", "resources": []}
-    nominal = {r["name"]: int(o.quantity(r["nominalQuota"])) for r in flavor["resources"]}
-    pools = usable_pools(tx, flavor["name"])
+def _flavor_of(queue: Obj) -> str:
+    """Return the flavor of a ClusterQueue; there is one at most."""
+    return next((str(flavor) for flavor, _ in allotments(queue)), "")
+
+
+def _model(queue: Obj) -> Queue:
+    """Return a ClusterQueue as admission sees it."""
+    preemption = queue["spec"].get("preemption", {})
+    return Queue(
+        allotments={resource: each for (_, resource), each in allotments(queue).items()},
+        cohort=cohort_of(queue),
+        within_queue=preemption.get("withinClusterQueue", "Never"),
+        reclaim=preemption.get("reclaimWithinCohort", "Never"),
+        while_borrowing=preemption.get("borrowWithinCohort", {}).get("policy", "Never"),
+    )
+
+
+def _ceilings(name: str, queues: Mapping[str, Queue]) -> dict[str, int]:
+    """Return what a queue could have of each resource if nobody used anything."""
+    mine = queues[name]
+    cohort = [each for other, each in queues.items() if other == name or (mine.cohort and each.cohort == mine.cohort)]
+    return {
+        resource: int(ceiling(own, [each.allotments[resource] for each in cohort if resource in each.allotments]))
+        for resource, own in mine.allotments.items()
+    }
+
+
+def _schedule(
+    tx: Transaction, flavor: str, found: Sequence[Obj], mine: dict[str, tuple[Obj, Obj, str]], others: list[Claim]
+) -> None:
+    """Run one round for the ClusterQueues of a flavor.
+
+    `mine` maps a workload's UID to its JobSet, itself and its ClusterQueue's name.
+    """
+    queues = {queue["metadata"]["name"]: _model(queue) for queue in found}
+    pools = usable_pools(tx, flavor)
+    most = {name: _ceilings(name, queues) for name in queues}
     held, waiting = [], []
-    for uid, (jobset, workload) in mine.items():
-        claim = Claim(uid, workload["spec"]["priority"], needs_of(jobset))
-        reason, message = never_fits(workload, jobset, nominal, pools, flavor["name"])
+    for uid, (jobset, workload, name) in mine.items():
+        claim = Claim(uid, workload["spec"]["priority"], needs_of(jobset), name)
+        reason, message = never_fits(workload, jobset, most[name], pools, flavor)
         if o.is_true(workload, "QuotaReserved") and not o.is_true(workload, "Evicted"):
             held.append(claim)
             if reason and _is_stalled(workload, reason):
@@ -157,34 +194,35 @@ def _schedule(tx: Transaction, queue: Obj, mine: dict[str, tuple[Obj, Obj]], oth
                 waiting.append(claim)
     leaving = [claim for claim in others if claim.priority < _CONTROLLED]
     held += [claim for claim in others if claim.priority == _CONTROLLED]
-    policy = queue["spec"].get("preemption", {}).get("withinClusterQueue", "Never")
-    decision = decide({**nominal, POOLS: len(pools)}, held, leaving, waiting, preemption=policy != "Never")
+    decision = decide(queues, {POOLS: len(pools)}, held, leaving, waiting)
     for uid in decision.admit:
-        jobset, workload = mine[uid]
-        _admit(tx, workload, queue, flavor["name"])
+        jobset, workload, name = mine[uid]
+        _admit(tx, workload, name, flavor)
         _sync(tx, jobset, workload, alive=False)
     for victim, winner in decision.preempt.items():
-        jobset, workload = mine[victim]
-        why = f"Preempted to accommodate a workload (UID: {winner}) due to prioritization in the ClusterQueue"
-        _evict(tx, workload, "Preempted", why)
+        jobset, workload, _ = mine[victim]
+        reason = decision.reasons[victim]
+        why = f"Preempted to accommodate a workload (UID: {winner}) due to {_PREEMPTED[reason]}"
+        _evict(tx, workload, "Preempted", why, preempted=reason)
         _sync(tx, jobset, workload, alive=True)
     needs = {claim.uid: claim.needs for claim in waiting}
     for uid, lacking in decision.lacking.items():
-        message = why_not(mine[uid][1], needs[uid], lacking, nominal, flavor["name"], len(pools))
-        _refuse(tx, mine[uid][1], message)
+        _, workload, name = mine[uid]
+        _refuse(tx, workload, why_not(workload, needs[uid], lacking, most[name], flavor, len(pools)))
 
 
 def _status(queue: Obj, workloads: Sequence[Obj], nominal: Sequence[Obj]) -> None:
     """Count the workloads of a LocalQueue or ClusterQueue and what they use."""
     open_ones = [w for w in workloads if not o.is_true(w, "Finished")]
     reserving = [w for w in open_ones if o.is_true(w, "QuotaReserved")]
-    flavors = []
+    flavors, meta = [], queue["metadata"]
     for flavor in nominal:
         used = []
         for resource in flavor["resources"]:
             sets = (s for w in reserving for s in w["status"]["admission"]["podSetAssignments"])
             total = sum(int(s["resourceUsage"].get(resource["name"], 0)) for s in sets)
-            used.append({"name": resource["name"], "total": str(total)})
+            lent = {"borrowed": str(max(0, total - int(o.quantity(resource["nominalQuota"]))))}
+            used.append({"name": resource["name"], "total": str(total), **(lent if "namespace" not in meta else {})})
         flavors.append({"name": flavor["name"], "resources": used})
     counts = {
         "pendingWorkloads": sum(w["spec"].get("active", True) for w in open_ones) - len(reserving),
@@ -195,8 +233,12 @@ def _status(queue: Obj, workloads: Sequence[Obj], nominal: Sequence[Obj]) -> Non
     o.set_condition(queue, "Active", True, "Ready", "Can admit new workloads")
 
 
-def _others(tx: Transaction, holding: set[str]) -> list[Claim]:
-    """Return claims for the hosts that run without a reservation: stopped ones, and those of no queue."""
+def _others(tx: Transaction, holding: set[str], queued: Mapping[str, str]) -> list[Claim]:
+    """Return claims for the hosts that run without a reservation: stopped ones, and those of no queue.
+
+    Those of JobSets that wait in a ClusterQueue, `queued` by UID, take from its quota too, all others from the node
+    pools alone.
+    """
     free_jobsets = {j["metadata"]["uid"] for j in tx.list("JobSet") if not o.label(j, o.QUEUE_LABEL)}
     slices: dict[str, set[str]] = {}
     claims: dict[str, dict[str, int]] = {}
@@ -207,18 +249,25 @@ def _others(tx: Transaction, holding: set[str]) -> list[Claim]:
         needs = claims.setdefault(uid, {})
         slices.setdefault(uid, set()).add(o.label(pod, f"{o.JOBSET}job-key"))
         needs[POOLS] = len(slices[uid])
-        if uid not in free_jobsets:
+        if uid in queued:
             for name, amount in o.requests(pod["spec"]).items():
                 needs[name] = needs.get(name, 0) + int(amount)
-    return [Claim(uid, _CONTROLLED if uid in free_jobsets else 0, needs) for uid, needs in claims.items()]
+    return [
+        Claim(uid, _CONTROLLED if uid in free_jobsets else 0, needs, queued.get(uid, ""))
+        for uid, needs in claims.items()
+    ]
 
 
 def reconcile(tx: Transaction) -> None:
     """Give every queued JobSet its workload, admit and evict, and keep the counts of the queues."""
     alive = {o.label(pod, f"{o.JOBSET}jobset-uid") for pod in tx.list("Pod") if not o.has_ended(pod)}
     workloads = {o.owner_uid(workload): workload for workload in tx.list("Workload")}
-    queues: dict[str, dict[str, tuple[Obj, Obj]]] = {}
-    holding: set[str] = set()
+    flavors: dict[str, list[Obj]] = {}
+    for queue in tx.list("ClusterQueue"):
+        flavors.setdefault(_flavor_of(queue), []).append(queue)
+    known = {queue["metadata"]["name"]: flavor for flavor, queues in flavors.items() for queue in queues}
+    mine: dict[str, dict[str, tuple[Obj, Obj, str]]] = {flavor: {} for flavor in flavors}
+    holding, queued = set[str](), dict[str, str]()
     for jobset in tx.list("JobSet"):
         uid = jobset["metadata"]["uid"]
         if not o.label(jobset, o.QUEUE_LABEL):
@@ -229,24 +278,36 @@ def reconcile(tx: Transaction) -> None:
             continue
         local = tx.get("LocalQueue", jobset["metadata"]["namespace"], workload["spec"]["queueName"])
         name = local["spec"]["clusterQueue"] if local else ""
-        if not tx.get("ClusterQueue", "", name):
+        if name not in known:
             missing = f"ClusterQueue {name}" if local else f"LocalQueue {workload['spec']['queueName']}"
             _refuse(tx, workload, f"{missing} doesn't exist", "Inadmissible")
             continue
-        queues.setdefault(name, {})[workload["metadata"]["uid"]] = jobset, workload
+        mine[known[name]][workload["metadata"]["uid"]] = jobset, workload, name
+        queued[uid] = name
         if o.is_true(workload, "QuotaReserved") and not o.is_true(workload, "Evicted"):
             holding.add(uid)
-    for name, mine in queues.items():
-        queue = tx.get("ClusterQueue", "", name)
-        if queue:
-            _schedule(tx, queue, mine, _others(tx, holding))
-    for local in tx.list("LocalQueue"):
-        queue = tx.get("ClusterQueue", "", local["spec"]["clusterQueue"])
-        groups = queue["spec"].get("resourceGroups", []) if queue else []
-        flavors = [flavor for group in groups for flavor in group["flavors"]]
-        mine_too = [w for w in workloads.values() if w["spec"]["queueName"] == local["metadata"]["name"]]
-        _status(local, mine_too, flavors)
-        tx.put(local)
-        if queue:
-            _status(queue, mine_too, flavors)
-            tx.put(queue)
+    for flavor, queues in flavors.items():
+        if mine[flavor]:
+            # Hosts of another flavor's queues take none of the quota here.
+            here = {uid: name for uid, name in queued.items() if known[name] == flavor}
+            _schedule(tx, flavor, queues, mine[flavor], _others(tx, holding, here))
+    _count(tx, workloads.values())
+
+
+def _count(tx: Transaction, workloads: Iterable[Obj]) -> None:
+    """Write into every queue how many workloads it has and what they use."""
+    of: dict[tuple[str, str], list[Obj]] = {}
+    for workload in workloads:
+        of.setdefault((workload["metadata"]["namespace"], workload["spec"]["queueName"]), []).append(workload)
+    local_queues = tx.list("LocalQueue")
+    for queue in tx.list("ClusterQueue"):
+        flavors = [flavor for group in queue["spec"].get("resourceGroups", []) for flavor in group["flavors"]]
+        everything: list[Obj] = []
+        for local in local_queues:
+            if local["spec"]["clusterQueue"] == queue["metadata"]["name"]:
+                mine = of.get((local["metadata"]["namespace"], local["metadata"]["name"]), [])
+                _status(local, mine, flavors)
+                tx.put(local)
+                everything += mine
+        _status(queue, everything, flavors)
+        tx.put(queue)

@@ -53,21 +53,24 @@ def fitting_pools(pools: Pools, jobset: Obj) -> int:
     )
 
 
-def never_fits(workload: Obj, jobset: Obj, nominal: Mapping[str, int], pools: Pools, flavor: str) -> tuple[str, str]:
-    """Return a reason and Kueue's words if a workload would not even fit into the empty cluster, else nothing."""
+def never_fits(workload: Obj, jobset: Obj, most: Mapping[str, int], pools: Pools, flavor: str) -> tuple[str, str]:
+    """Return a reason and Kueue's words if a workload would not even fit into the empty cluster, else nothing.
+
+    `most`: what its queue could have of each resource, borrowed quota included.
+    """
     needs, room = needs_of(jobset), fitting_pools(pools, jobset)
     lacking = {**dict.fromkeys(needs, 0), POOLS: needs.get(POOLS, 0) - room}
-    over = any(amount > nominal.get(name, 0) for name, amount in needs.items() if name != POOLS)
+    over = any(amount > most.get(name, 0) for name, amount in needs.items() if name != POOLS)
     if not over and lacking[POOLS] <= 0:
         return "", ""
-    return "QuotaExceeded" if over else "NodeFailures", why_not(workload, needs, lacking, nominal, flavor, room)
+    return "QuotaExceeded" if over else "NodeFailures", why_not(workload, needs, lacking, most, flavor, room)
 
 
 def why_not(
     workload: Obj,
     needs: Mapping[str, int],
     lacking: Mapping[str, int],
-    nominal: Mapping[str, int],
+    most: Mapping[str, int],
     flavor: str,
     pools: int,
 ) -> str:
@@ -76,12 +79,13 @@ def why_not(
     for name, amount in needs.items():
         if name == POOLS:
             continue
-        if name not in nominal:
+        if name not in most:
             return f"{who}resource {name} unavailable in ClusterQueue"
-        if amount > nominal[name]:
+        if amount > most[name]:
             return (
                 f"{who}insufficient quota for {name} in flavor {flavor}, "
-                f"request {amount} > maximum capacity ({nominal[name]})"
+                f"previously considered podsets requests (0) + current podset request ({amount}) "
+                f"> maximum capacity ({most[name]})"
             )
         if lacking[name] > 0:
             return f"{who}insufficient unused quota for {name} in flavor {flavor}, {lacking[name]} more needed"

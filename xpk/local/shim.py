@@ -115,15 +115,15 @@ def _become_host(spec: dict[str, object], out: int, err: int, report: int, paren
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(out, 1)
     os.dup2(err, 2)
-    command, code = [str(part) for part in spec["command"]], 128  # type: ignore[attr-defined]
+    command = [str(part) for part in spec["command"]]  # type: ignore[attr-defined]
+    what = f"cannot use the working folder '{spec['folder']}'"
     try:
         os.chdir(str(spec["folder"]))
-        code = 127
+        what = f"cannot run '{command[0]}'"
         os.execvpe(command[0], command, dict(spec["environment"]))  # type: ignore[call-overload]
     except OSError as error:
-        what = f"cannot use the working folder '{spec['folder']}'" if code == 128 else f"cannot run '{command[0]}'"
         os.write(report, f"{what}: {error.strerror}".encode())
-        os._exit(code)
+        os._exit(128)  # what container runtimes say where nothing could be started; 126 and 127 are a shell's
 
 
 def _spawn(spec: dict[str, object], record: Callable[[int], None]) -> tuple[int, dict[int, bytes], str]:

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from xpk.api.base import Obj
+from xpk.api.cluster_queues import allotments, cohort_of
 from xpk.api.kinds import KINDS
 from xpk.local.environment import is_field
 from xpk.local.objects import coordinator_address, quantity
@@ -47,8 +48,11 @@ _RULE = {
 }
 _FAILURE_POLICY = {"maxRestarts": int, "restartStrategy": {"Recreate", "BlockingRecreate"}, "rules": [_RULE]}
 _SLICES = {"name": str, "replicas": int, "template": {"metadata": _META, "spec": _JOB}}
-_PREEMPTION = {"withinClusterQueue": {"LowerPriority", "Never"}, "reclaimWithinCohort": {"Never"}}
-_QUOTA = {"name": str, "nominalQuota": _ANY}
+_PREEMPTION = {
+    **{"withinClusterQueue": {"LowerPriority", "Never"}, "reclaimWithinCohort": {"Any", "LowerPriority", "Never"}},
+    "borrowWithinCohort": {"policy": {"LowerPriority", "Never"}},
+}
+_QUOTA = {"name": str, **dict.fromkeys(("nominalQuota", "borrowingLimit", "lendingLimit"), _ANY)}
 _GROUP = {"coveredResources": [str], "flavors": [{"name": str, "resources": [_QUOTA]}]}
 _SPECS: dict[str, Any] = {
     "JobSet": {
@@ -60,7 +64,7 @@ _SPECS: dict[str, Any] = {
     },
     "ClusterQueue": {
         **{"namespaceSelector": {}, "queueingStrategy": {"BestEffortFIFO"}, "preemption": _PREEMPTION},
-        "resourceGroups": [_GROUP],
+        **{"cohortName": str, "resourceGroups": [_GROUP]},
     },
     "LocalQueue": {"clusterQueue": str},
     "ResourceFlavor": {"nodeLabels": _TEXTS},
@@ -162,6 +166,21 @@ def _check_queue(obj: Obj, problems: list[str]) -> None:
     groups = obj["spec"].get("resourceGroups", [])
     if len(groups) > 1 or any(len(group.get("flavors", ())) != 1 for group in groups):
         problems.append("ClusterQueue.spec.resourceGroups: only one group of one flavor is supported here")
+        return
+    for (_, resource), each in allotments(obj).items():
+        limits = (each.nominal, each.borrowing_limit or 0, each.lending_limit or 0)
+        if min(limits) < 0:
+            problems.append(f"ClusterQueue.spec.resourceGroups: the quota of {resource} cannot be negative")
+        if (each.borrowing_limit, each.lending_limit) != (None, None) and not cohort_of(obj):
+            problems.append(f"ClusterQueue.spec.resourceGroups: limits of {resource} need a cohortName")
+        if each.lending_limit is not None and each.lending_limit > each.nominal:
+            problems.append(
+                f"ClusterQueue.spec.resourceGroups: the lendingLimit of {resource} is over its nominalQuota"
+            )
+    policies = obj["spec"].get("preemption", {})
+    borrowing = policies.get("borrowWithinCohort", {}).get("policy", "Never")
+    if borrowing != "Never" and policies.get("reclaimWithinCohort", "Never") == "Never":
+        problems.append("ClusterQueue.spec.preemption: borrowWithinCohort needs a reclaimWithinCohort")
 
 
 def defaulted(obj: Obj) -> Obj:

@@ -6,7 +6,7 @@ import difflib
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from typing import Any, Literal
@@ -40,11 +40,16 @@ class SliceShape:
     machine_type: str
     resource: str
     resource_per_host: int
-    node_labels: Mapping[str, str]
+    node_labels: Mapping[str, str] = field(hash=False)
     hbm_gib: float | None
     peak_bf16: float | None
     peak_int8: float | None
     other_names: tuple[str, ...] = ()
+
+    @property
+    def units(self) -> int:
+        """Return how much of `resource` a slice has."""
+        return self.hosts * self.resource_per_host
 
 
 def find_shape(name: str) -> SliceShape:
@@ -56,6 +61,12 @@ def find_shape(name: str) -> SliceShape:
         hint = f"the closest are {', '.join(close)}" if close else "`xpk accelerator list` shows all types"
         raise UsageError(f"unknown accelerator type '{name}'", hint=hint)
     return shape
+
+
+def type_of_nodes(labels: Mapping[str, str]) -> str:
+    """Return the type of the slices that nodes with these labels belong to, "" if they do not tell."""
+    key = (labels.get("cloud.google.com/gke-tpu-accelerator"), labels.get("cloud.google.com/gke-tpu-topology"))
+    return _by_nodes().get(key, labels.get("cloud.google.com/gke-accelerator", ""))
 
 
 def _closest(name: str, known: list[str]) -> list[str]:
@@ -91,6 +102,16 @@ def _table() -> dict[str, dict[str, dict[str, Any]]]:
 @cache
 def _by_name() -> dict[str, SliceShape]:
     return {name: shape for shape in all_shapes() for name in (shape.name, *shape.other_names)}
+
+
+@cache
+def _by_nodes() -> dict[tuple[str | None, str | None], str]:
+    found: dict[tuple[str | None, str | None], str] = {}
+    for shape in all_shapes():
+        if shape.kind == "tpu":
+            first, second = shape.node_labels.values()
+            found.setdefault((first, second), shape.name)
+    return found
 
 
 def _tpu_shapes(family: str, row: Mapping[str, Any]) -> Iterator[SliceShape]:

@@ -8,6 +8,7 @@
   + AuthorizationError (6)    the API server refuses this user
   + MissingToolError (7)      a program, package or controller is not installed
   + WorkloadFailedError (8)   the workload itself failed
+  + UnavailableError (1)      the API server does not answer now, or cannot
   + TimedOutError (124)       it did not happen in the time that was given
 
 130 is what Ctrl-C gives. Every message says what and why; `hint` is the next command to try.
@@ -73,6 +74,10 @@ class WorkloadFailedError(XpkError):
     """The workload ran and failed."""
 
     exit_code = 8
+
+
+class UnavailableError(XpkError):
+    """The API server does not answer, or cannot now; it may later."""
 
 
 class TimedOutError(XpkError):

@@ -7,12 +7,18 @@ import re
 SLICE_JOB = "slice-job"  # Google's xpk calls the replicated job so: both tools read each other's workloads
 QUEUE = "multislice-queue"
 CLUSTER_QUEUE = "cluster-queue"
+COHORT = "cluster-cohort"  # of the ClusterQueues that lend to each other
 PRIORITIES = {"very-low": 100, "low": 250, "medium": 500, "high": 750, "very-high": 1000}
 
 WORKLOAD_LABEL = "xpk.google.com/workload"
 OUTPUT_ANNOTATION = "xpk.dev/output-dir"
 TYPE_ANNOTATION = "xpk.dev/accelerator-type"
 USER_ANNOTATION = "xpk.dev/user"
+CODE_ANNOTATION = "xpk.dev/code"
+LAUNCHER_ANNOTATION = "xpk.dev/launcher"
+PEER_WATCH_VARIABLE = "XPK_PEER_WATCH"  # holds the program that runs the command of a host
+IMAGE_CACHE_LABEL = "xpk.dev/image-cache"  # on what makes nodes pull images
+SLICES_ANNOTATION = "xpk.dev/slices"  # of the cluster's own queue: how many of each type all queues share
 SPARE_LABEL = "xpk.dev/spare"  # on nodes of slices that no quota counts: a failed slice's workload moves there
 
 _LABEL_LENGTH = 63  # RFC 1035
@@ -43,11 +49,19 @@ def workload_name_problems(name: str, *, num_slices: int, hosts_per_slice: int) 
 
 def cluster_name_problems(name: str) -> list[str]:
     """Return what is wrong with a cluster's name, one line each."""
-    if not _PATTERN.fullmatch(name):
-        return [_pattern_problem("cluster", name)]
-    if len(name) > _CLUSTER_LENGTH:
-        return [f"cluster name '{name}' has {len(name)} characters; at most {_CLUSTER_LENGTH} are allowed"]
-    return []
+    return _label_problems("cluster", name, _CLUSTER_LENGTH)
+
+
+def queue_name_problems(name: str) -> list[str]:
+    """Return what is wrong with a queue's name, one line each: workloads carry it as a label's value."""
+    if name == CLUSTER_QUEUE:
+        return [f"'{CLUSTER_QUEUE}' has what no other queue was given; its queue is '{QUEUE}'"]
+    return _label_problems("queue", name)
+
+
+def namespace_problems(name: str) -> list[str]:
+    """Return what is wrong with a namespace's name, one line each."""
+    return _label_problems("namespace", name)
 
 
 def env_problems(name: str, value: str) -> list[str]:
@@ -78,6 +92,14 @@ def host_name(workload: str, slice_id: int | str, host: int | str) -> str:
 def node_pool_name(cluster: str, slice_index: int) -> str:
     """Return the name of the node pool that holds a slice."""
     return f"{cluster}-np-{slice_index}"
+
+
+def _label_problems(what: str, name: str, most: int = _LABEL_LENGTH) -> list[str]:
+    if not _PATTERN.fullmatch(name):
+        return [_pattern_problem(what, name)]
+    if len(name) > most:
+        return [f"{what} name '{name}' has {len(name)} characters; at most {most} are allowed"]
+    return []
 
 
 def _pattern_problem(what: str, name: str) -> str:

@@ -2,27 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from xpk.model import names
+from xpk.model import names, sub_slices
 from xpk.model.accelerators import SliceShape
 
 MOST_SLICES = 1024
+_IMAGE_LENGTH = 512
+_IMAGE = re.compile(
+    r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::\d+)?/)?"  # host
+    r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*)*"
+    r"(?::\w[\w.-]{0,127})?(?:@[a-z0-9]+:[0-9a-f]{32,})?",
+    re.ASCII,
+)
 FATAL_EXIT_CODES = (42, 126, 127)  # ours; "not executable" and "not found", as shells report them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
-    """N slices of one accelerator type under a name."""
+    """N slices of one accelerator type under a name. `sub_slicing`: workloads may share a slice by parts."""
 
     name: str
     shape: SliceShape
     num_slices: int
+    sub_slicing: bool = False
 
     def problems(self) -> list[str]:
         """Return everything that is wrong with it, one line each."""
-        return [*names.cluster_name_problems(self.name), *_slices_problems(self.num_slices)]
+        found = [*names.cluster_name_problems(self.name), *_slices_problems(self.num_slices)]
+        if self.sub_slicing and not sub_slices.parts(self.shape):
+            families = " and ".join(sub_slices.FAMILIES)
+            found.append(f"--sub-slicing: slices of {self.shape.name} cannot be shared; those of {families}-8 on can")
+        return found
+
+    @property
+    def quota(self) -> int:
+        """Return the units of `shape.resource` that all slices have."""
+        return self.num_slices * self.shape.units
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceQuota:
+    """What a queue has of one type, how much more it may borrow, and how much of its own it lends; None is all.
+
+    In slices.
+    """
+
+    shape: SliceShape
+    num_slices: float
+    borrowing_limit: float | None = None
+    lending_limit: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSpec:
+    """A queue with a quota of its own, for workloads of some namespaces.
+
+    `reclaim`: for whom it takes back what it lent, in Kueue's words: `Any`, `LowerPriority` or `Never`.
+    """
+
+    name: str
+    namespaces: tuple[str, ...]
+    quotas: tuple[SliceQuota, ...]
+    reclaim: str = "Any"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,23 +76,45 @@ class Target:
 
     `emulated`: the chips are virtual CPU devices. `sets_slice_environment`: nobody else injects
     MEGASCALE_* and TPU_WORKER_*, so the manifest does. `output_root`: the shared folder or bucket.
-    `shared_folder`: a folder of the nodes that pods mount at the same path. `trainer_image`: the bundled
-    trainer's image, where the nodes have one.
+    `shared_folder`: a folder of the nodes that pods mount at the same path. `fenced`: hosts of a node that is
+    gone are declared dead, so that the workload goes on elsewhere; only where such a node is sure not to run
+    them any more, or a second incarnation does no harm. `trainer_image`: the bundled trainer's image, where
+    the nodes have one. `on_this_machine`: hosts are processes here, which see all files and need no image.
+    `region`: of a cloud that charges for the slices. `sub_slicing`: the type of slices that are shared by parts.
     """
 
     emulated: bool
     sets_slice_environment: bool
     output_root: str
     shared_folder: str | None = None
+    fenced: bool = False
     trainer_image: str | None = None
+    region: str | None = None
+    on_this_machine: bool = False
+    sub_slicing: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Code:
+    """Code that every host starts in. The name follows from the content.
+
+    `archive` is a .tar.gz that travels with the workload as a ConfigMap. Without it hosts find the code at
+    `source`: an archive in a shared folder or a bucket or, on this machine, the folder where it is unpacked.
+    """
+
+    name: str
+    source: str = ""
+    archive: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadSpec:
     """A job over `num_slices` slices: the same `command` on every host.
 
-    Times are in seconds. `fatal_exit_codes` fail the workload at once, any other restarts it, up to
-    `max_restarts` times.
+    `within`: the type of the slices that these slices are parts of, where slices are shared. Times are in seconds.
+    `fatal_exit_codes` fail the workload at once, any other restarts it, up to
+    `max_restarts` times. With `peer_watch`, a host that is gone ends the command on all others at once.
+    With `ray` the command makes the hosts a Ray cluster.
     """
 
     name: str
@@ -65,7 +132,12 @@ class WorkloadSpec:
     termination_grace_seconds: int = 30
     ttl_seconds: int = 12 * 3600
     working_dir: str | None = None
+    image_pull_secret: str | None = None
+    code: Code | None = None
     user: str = ""
+    within: SliceShape | None = None
+    peer_watch: bool = False
+    ray: bool = False
 
     def problems(self) -> list[str]:
         """Return everything that is wrong with it, one line each."""
@@ -75,6 +147,8 @@ class WorkloadSpec:
             found += names.env_problems(key, value)
         if self.priority not in names.PRIORITIES:
             found.append(f"unknown priority '{self.priority}': choose from {', '.join(names.PRIORITIES)}")
+        if not self.target.output_root:
+            found.append("the cluster has no place for output: name one with --output-root gs://BUCKET/PREFIX")
         if not self.command:
             found.append("the command is empty")
         found += [f"the command {problem}" for part in self.command for problem in names.text_problems(part)]
@@ -93,12 +167,50 @@ class WorkloadSpec:
     @property
     def output_dir(self) -> str:
         """Return the folder that all hosts share and that outlives restarts."""
-        return f"{self.target.output_root}/{self.name}"
+        # Names are unique in a namespace only; none holds a dot.
+        folder = self.name if self.namespace == "default" else f"{self.namespace}.{self.name}"
+        return f"{self.target.output_root}/{folder}"
 
     @property
     def total(self) -> int:
         """Return the units of `shape.resource` that it needs."""
-        return self.num_slices * self.shape.hosts * self.shape.resource_per_host
+        return self.num_slices * self.shape.units
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageCacheSpec:
+    """Images that the nodes of some node pools are to pull before anything runs there.
+
+    `taints`: the keys of those that slices' nodes have; `architecture`: as their label says it. `seconds`: for how
+    long it is tried at most. `have_first`: an image that a node has is not asked for again, whatever its tag.
+    """
+
+    images: tuple[str, ...]
+    pools: tuple[str, ...]
+    taints: tuple[str, ...]
+    seconds: int
+    architecture: str = "amd64"
+    namespace: str = "default"
+    image_pull_secret: str | None = None
+    have_first: bool = False
+
+    @property
+    def name(self) -> str:
+        """Return what its objects are called: the same images for the same pools are one thing."""
+        parts = "\n".join([*self.images, "", *sorted(self.pools), "", self.image_pull_secret or ""])
+        return f"xpk-images-{hashlib.sha256(parts.encode()).hexdigest()[:10]}"
+
+
+def image_problems(images: Sequence[str]) -> list[str]:
+    """Return what is wrong with names of images, one line each.
+
+    The grammar is that of https://github.com/distribution/reference: [host[:port]/]path[:tag][@digest].
+    """
+    wrong = [image for image in images if not _IMAGE.fullmatch(image) or len(image) > _IMAGE_LENGTH]
+    twice = sorted({image for image in images if images.count(image) > 1})
+    return [f"'{image}' is not the name of an image" for image in wrong] + [
+        f"'{each}' is named twice" for each in twice
+    ]
 
 
 def _slices_problems(num_slices: int) -> list[str]:

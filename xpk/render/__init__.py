@@ -1,5 +1,21 @@
 """From a spec to the objects that an API server gets, through the templates in `manifests/`."""
 
-from xpk.render.objects import render_kind, render_queues, render_workload, to_yaml
+from xpk.render.objects import (
+    render_image_cache,
+    render_kind,
+    render_local_queue,
+    render_queue,
+    render_queues,
+    render_workload,
+    to_yaml,
+)
 
-__all__ = ["render_kind", "render_queues", "render_workload", "to_yaml"]
+__all__ = [
+    "render_image_cache",
+    "render_kind",
+    "render_local_queue",
+    "render_queue",
+    "render_queues",
+    "render_workload",
+    "to_yaml",
+]

@@ -6,18 +6,21 @@ name is an error, and the text is parsed back before anybody uses it.
 
 from __future__ import annotations
 
+import base64
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from xpk.model import names
+from xpk.model import names, sub_slices
 from xpk.model.accelerators import NODEPOOL_LABEL
-from xpk.model.specs import ClusterSpec, WorkloadSpec
+from xpk.model.specs import ClusterSpec, ImageCacheSpec, QueueSpec, SliceQuota, WorkloadSpec
+from xpk.render.hold import hold_program
 from xpk.render.resources import manifests_dir
 
 if TYPE_CHECKING:
@@ -25,26 +28,93 @@ if TYPE_CHECKING:
 
 COORDINATOR_PORT = 8476  # JAX's default on TPU pods
 MEGASCALE_PORT = 8080  # the DCN transport's default on GKE
+CODE_FOLDER = "/xpk/code"  # where hosts in pods find the user's code
+# The arguments are the user's command. An image without Python runs it alone.
+_START = f'command -v python3 > /dev/null && exec python3 -c "${names.PEER_WATCH_VARIABLE}" "$0" "$@"; exec "$0" "$@"'
+_WATCHED = ["bash", "-c", _START]
+_NOBODY = 65532  # as images without users of their own call it
+_EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"  # one Job on one node pool: a slice is never split
+_ARCHIVE_FOLDER, _ARCHIVE = "/xpk/archive", "code.tar.gz"
 
 _SURROGATES = re.compile(r"\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})")
 
 
 def render_workload(spec: WorkloadSpec) -> list[dict[str, Any]]:
-    """Return the objects of one workload: its JobSet."""
-    return _render("jobset.yaml.j2", w=_WorkloadView.of(spec))
+    """Return the objects of one workload: its JobSet and, before it, its code where that is a ConfigMap."""
+    code = [_code_object(spec)] if spec.code and spec.code.archive is not None else []
+    return [*code, *_render("jobset.yaml.j2", w=_WorkloadView.of(spec))]
 
 
-def render_queues(spec: ClusterSpec, *, namespace: str = "default") -> list[dict[str, Any]]:
-    """Return the Kueue objects of a cluster: flavor, quota, queue and priorities."""
+def render_queues(
+    *specs: ClusterSpec, namespace: str = "default", promised: Mapping[str, float] | None = None
+) -> list[dict[str, Any]]:
+    """Return the Kueue objects of a cluster: a flavor and a quota for each type, queue and priorities.
+
+    `promised`: how many slices of each type other queues have, which lend theirs and borrow the rest; None: there are
+    no other queues.
+    """
+    left = [
+        SliceQuota(shape=spec.shape, num_slices=max(0, spec.num_slices - (promised or {}).get(spec.shape.name, 0)))
+        for spec in specs
+    ]
+    total = {spec.shape.name: spec.num_slices for spec in specs}
+    # What nobody was promised goes by priority, also when it is taken back.
+    own = _cluster_queue(names.CLUSTER_QUEUE, left, "LowerPriority", cohort=promised is not None)
+    if promised is not None:
+        own["annotations"] = {names.SLICES_ANNOTATION: json.dumps(total)}
+    shared = next((spec.shape for spec in specs if spec.sub_slicing), None)
     view = {
-        "flavor": spec.shape.name,
-        "node_labels": dict(spec.shape.node_labels),
-        "resource": spec.shape.resource,
-        "quota": spec.num_slices * spec.shape.hosts * spec.shape.resource_per_host,
+        "flavors": [
+            {
+                "name": spec.shape.name,
+                "labels": dict(spec.shape.node_labels),
+                "topology": sub_slices.TOPOLOGY if spec.sub_slicing else None,
+            }
+            for spec in specs
+        ],
         "namespace": namespace,
         "priorities": names.PRIORITIES,
+        "topology": {"name": sub_slices.TOPOLOGY, "levels": sub_slices.levels(shared)} if shared else None,
     }
-    return _render("kueue/queues.yaml.j2", q=view)
+    return _render("kueue/queues.yaml.j2", q=view, c=own)
+
+
+def render_queue(spec: QueueSpec) -> list[dict[str, Any]]:
+    """Return the objects of a queue with a quota of its own: its ClusterQueue, and a LocalQueue in each namespace."""
+    queue = _cluster_queue(spec.name, spec.quotas, spec.reclaim, cohort=True)
+    return _render("kueue/queue.yaml.j2", q=spec, c=queue)
+
+
+def render_local_queue(namespace: str) -> dict[str, Any]:
+    """Return what lets a namespace's workloads into the cluster's own queue."""
+    return next(obj for obj in render_queues(namespace=namespace) if obj["kind"] == "LocalQueue")
+
+
+def _cluster_queue(name: str, quotas: Sequence[SliceQuota], reclaim: str, *, cohort: bool) -> dict[str, Any]:
+    """Return what `cluster-queue.yaml.j2` prints. Beyond its own quota a queue's workloads go by priority."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for quota in quotas:
+        entry: dict[str, Any] = {"name": quota.shape.resource, "nominalQuota": _units(quota, quota.num_slices)}
+        if quota.borrowing_limit is not None:
+            entry["borrowingLimit"] = _units(quota, quota.borrowing_limit)
+        if quota.lending_limit is not None:
+            entry["lendingLimit"] = _units(quota, quota.lending_limit)
+        groups.setdefault(quota.shape.resource, []).append({"name": quota.shape.name, "resources": [entry]})
+    preemption: dict[str, Any] = {"withinClusterQueue": "LowerPriority", "reclaimWithinCohort": "Never"}
+    if cohort:
+        preemption["reclaimWithinCohort"] = reclaim
+        preemption["borrowWithinCohort"] = {"policy": "Never" if reclaim == "Never" else "LowerPriority"}
+    return {
+        "name": name,
+        "annotations": None,
+        "cohort": names.COHORT if cohort else None,
+        "preemption": preemption,
+        "groups": groups,
+    }
+
+
+def _units(quota: SliceQuota, num_slices: float) -> int:
+    return round(num_slices * quota.shape.units)
 
 
 def render_kind(spec: ClusterSpec, *, nodes_per_slice: int, spare_slices: int, shared_folder: str) -> dict[str, Any]:
@@ -65,10 +135,55 @@ def render_kind(spec: ClusterSpec, *, nodes_per_slice: int, spare_slices: int, s
     return config
 
 
+def render_image_cache(spec: ImageCacheSpec) -> list[dict[str, Any]]:
+    """Return what makes nodes pull images: a Job that is its clock, the program that holds them, a DaemonSet.
+
+    The Job goes first, and is to own the others: that they end with it cannot be written before it has its UID.
+    """
+    selector = {names.IMAGE_CACHE_LABEL: spec.name}
+    labels = {"app.kubernetes.io/managed-by": "xpk", **selector}
+    view = {
+        "metadata": {"name": spec.name, "namespace": spec.namespace, "labels": labels},
+        "selector": selector,
+        "seconds": spec.seconds,
+        "pools": sorted(spec.pools),
+        "taints": sorted(spec.taints),
+        "images": {f"image-{index}": image for index, image in enumerate(spec.images)},
+        "have_first": spec.have_first,
+        "image_pull_secret": spec.image_pull_secret,
+        "program": {"hold": base64.b64encode(hold_program(spec.architecture)).decode()},
+        # Pod security "restricted".
+        "pod_security": {
+            "runAsNonRoot": True,
+            "runAsUser": _NOBODY,
+            "runAsGroup": _NOBODY,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "container_security": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+    return _render("image-cache.yaml.j2", c=view)
+
+
 def to_yaml(objects: list[dict[str, Any]]) -> str:
     """Return objects as the multi-document YAML that `kubectl apply -f -` takes."""
     # ASCII: PyYAML folds U+0085 and its like when it may write them as they are.
-    return yaml.safe_dump_all(objects, sort_keys=False, allow_unicode=False, width=120, explicit_start=True)
+    return yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False, allow_unicode=False, width=120, explicit_start=True)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes programs as people read them; what cannot be written so, PyYAML quotes."""
+
+
+def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    style = "|" if text.count("\n") > 1 else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,20 +195,26 @@ class _WorkloadView:
     queue: str
     priority: str
     annotations: Mapping[str, str]
+    pod_annotations: Mapping[str, str]
     ttl_seconds: int
     max_restarts: int
     num_slices: int
     hosts_per_slice: int
     fatal_exit_codes: list[int]
+    judged_exit_codes: list[int]  # those that rules of their own are about
     termination_grace_seconds: int
     node_selector: Mapping[str, str]
     resource: str
     resource_per_host: int
     image: str
     command: list[str]
+    args: list[str]
     working_dir: str | None
+    image_pull_secret: str | None
+    unpack: Mapping[str, Any] | None
     output_dir: str
     shared_folder: str | None
+    object_store: bool  # Ray's, in memory: a pod has 64 MiB of that otherwise
     coordinator_address: str
     sets_slice_environment: bool
     megascale_address: str
@@ -104,29 +225,42 @@ class _WorkloadView:
     def of(cls, spec: WorkloadSpec) -> _WorkloadView:
         shape, coordinator = spec.shape, names.host_name(spec.name, 0, 0)
         hosts = (names.host_name(spec.name, "$(MEGASCALE_SLICE_ID)", host) for host in range(shape.hosts))
-        annotations = {names.OUTPUT_ANNOTATION: spec.output_dir, names.TYPE_ANNOTATION: shape.name}
+        exclusive = {} if spec.within else {_EXCLUSIVE: NODEPOOL_LABEL}  # Kueue places parts of slices by itself
+        annotations = {**exclusive, names.OUTPUT_ANNOTATION: spec.output_dir, names.TYPE_ANNOTATION: shape.name}
+        if spec.code:
+            annotations[names.CODE_ANNOTATION] = spec.code.name
         if spec.user:
             annotations[names.USER_ANNOTATION] = spec.user
+        if spec.ray:
+            annotations[names.LAUNCHER_ANNOTATION] = "ray"
+        unpack, watched = _unpack(spec), _is_watched(spec)
+        own = [_literal(part) for part in spec.command]
         return cls(
             name=spec.name,
             namespace=spec.namespace,
             queue=spec.queue,
             priority=spec.priority,
             annotations=annotations,
+            pod_annotations=_pod_annotations(spec),
             ttl_seconds=spec.ttl_seconds,
             max_restarts=spec.max_restarts,
             num_slices=spec.num_slices,
             hosts_per_slice=shape.hosts,
             fatal_exit_codes=sorted(set(spec.fatal_exit_codes)),
+            judged_exit_codes=sorted({143, *spec.fatal_exit_codes}),
             termination_grace_seconds=spec.termination_grace_seconds,
-            node_selector=dict(shape.node_labels),
+            node_selector=dict((spec.within or shape).node_labels),
             resource=shape.resource,
             resource_per_host=shape.resource_per_host,
             image=spec.image,
-            command=[_literal(part) for part in spec.command],
-            working_dir=spec.working_dir,
+            command=_WATCHED if watched else own,
+            args=own if watched else [],
+            working_dir=CODE_FOLDER if unpack else spec.working_dir,
+            image_pull_secret=spec.image_pull_secret,
+            unpack=unpack,
             output_dir=_literal(spec.output_dir),
             shared_folder=spec.target.shared_folder,
+            object_store=spec.ray and not spec.target.on_this_machine,
             coordinator_address=f"{coordinator}:{COORDINATOR_PORT}",
             sets_slice_environment=spec.target.sets_slice_environment,
             megascale_address=f"{coordinator}:{MEGASCALE_PORT}",
@@ -135,17 +269,31 @@ class _WorkloadView:
         )
 
 
+def _is_watched(spec: WorkloadSpec) -> bool:
+    """Tell whether its hosts look after each other beside their command. On this machine the control plane does."""
+    return spec.peer_watch and spec.num_slices * spec.shape.hosts > 1 and not spec.target.on_this_machine
+
+
+def _pod_annotations(spec: WorkloadSpec) -> dict[str, str]:
+    # On a node that has gone Kueue may take the pod for dead; without it the JobSet waits for ever.
+    fenced = {"kueue.x-k8s.io/safe-to-forcefully-delete": "true"} if spec.target.fenced else {}
+    return fenced | (sub_slices.placement(spec.shape) if spec.within else {})
+
+
 def _env(spec: WorkloadSpec) -> dict[str, str]:
     """Return the user's variables over ours; their XLA_FLAGS come after ours, where the later flag counts."""
     ours, theirs = _device_env(spec), dict(spec.env)
+    if _is_watched(spec):
+        ours[names.PEER_WATCH_VARIABLE] = _program("peer_watch.py")
     if "XLA_FLAGS" in ours and "XLA_FLAGS" in theirs:
         theirs["XLA_FLAGS"] = f"{ours['XLA_FLAGS']} {theirs['XLA_FLAGS']}"
     return ours | theirs
 
 
 def _device_env(spec: WorkloadSpec) -> dict[str, str]:
-    """Return what a JAX program needs to find as many devices as the host has chips, and their peak."""
-    env = {} if spec.shape.peak_bf16 is None else {"XPK_PEAK_FLOPS": f"{spec.shape.peak_bf16:.0f}"}
+    """Return what a JAX program needs to find as many devices as the host has chips, and their peaks."""
+    peaks = {"XPK_PEAK_FLOPS": spec.shape.peak_bf16, "XPK_PEAK_INT8_OPS": spec.shape.peak_int8}
+    env = {name: f"{peak:.0f}" for name, peak in peaks.items() if peak is not None}
     if spec.target.emulated:
         env |= {
             "JAX_PLATFORMS": "cpu",
@@ -155,6 +303,46 @@ def _device_env(spec: WorkloadSpec) -> dict[str, str]:
             "XLA_FLAGS": "--xla_cpu_enable_concurrency_optimized_scheduler=false",
         }
     return env
+
+
+def _unpack(spec: WorkloadSpec) -> dict[str, Any] | None:
+    """Return what the init container is given that puts the code into place; None where it needs none."""
+    code = spec.code
+    if code is None or spec.target.on_this_machine:
+        return None
+    configmap = code.name if code.archive is not None else None
+    source = f"{_ARCHIVE_FOLDER}/{_ARCHIVE}" if configmap else code.source
+    command = ["python3", "-c", _program("unpack.py"), source, code.name, CODE_FOLDER]
+    return {
+        "command": [_literal(part) for part in command],
+        "configmap": configmap,
+        "archive_folder": _ARCHIVE_FOLDER,
+        "folder": CODE_FOLDER,
+        # The only one of the user's variables that says where a bucket is.
+        "env": {key: _literal(value) for key, value in spec.env.items() if key == "STORAGE_EMULATOR_HOST"},
+    }
+
+
+@cache
+def _program(file: str) -> str:
+    return Path(__file__).with_name(file).read_text(encoding="utf-8")
+
+
+def _code_object(spec: WorkloadSpec) -> dict[str, Any]:
+    """Return the ConfigMap of a workload's code. No template: YAML is slow over a megabyte of base64."""
+    if spec.code is None or spec.code.archive is None:
+        raise ValueError("the code of this workload travels otherwise")
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": spec.code.name,
+            "namespace": spec.namespace,
+            "labels": {"app.kubernetes.io/managed-by": "xpk"},
+        },
+        "immutable": True,
+        "binaryData": {_ARCHIVE: base64.b64encode(spec.code.archive).decode()},
+    }
 
 
 def _literal(value: str) -> str:

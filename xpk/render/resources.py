@@ -13,8 +13,13 @@ def manifests_dir() -> Path:
 
 
 def workloads_dir() -> Path:
-    """Return the folder that holds the `trainer` package."""
+    """Return the folder that holds the packages `trainer` and `xpk_ray`."""
     return _first(_PACKAGE / "_workloads", _PACKAGE.parent / "workloads")
+
+
+def recipe_dir() -> Path:
+    """Return the folder of the Dockerfile, and of the files that say which versions go into the image."""
+    return _first(_PACKAGE / "_image", _PACKAGE.parent)
 
 
 def _first(*folders: Path) -> Path:

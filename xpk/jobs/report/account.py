@@ -30,9 +30,10 @@ class Account:
 def account(status: WorkloadStatus, cluster: str, *, kill_time: float | None = None) -> Account:
     """Read a workload's output. `kill_time` (Unix seconds) is known if we ended a host ourselves.
 
-    Raises NotFoundError if there is nothing yet, or the folder cannot be seen from here.
+    Raises NotFoundError if there is nothing yet, or the folder cannot be seen from here, XpkError if it cannot be
+    read.
     """
-    record = read_folder(Path(status.output_dir))
+    record = read_folder(status.output_dir) if status.output_dir else RunRecord()
     if record.empty:
         raise NotFoundError(
             f"workload '{status.name}' has written no metrics yet to {status.output_dir}",

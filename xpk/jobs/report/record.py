@@ -14,39 +14,19 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from xpk.jobs.report.incarnations import Life, number_lives
+from xpk.storage import open_folder
 
 
 class Reader(Protocol):
-    """The files of one run, wherever they lie."""
+    """The files of one run, wherever they lie; a `xpk.storage.Folder` is one."""
 
     def read(self, path: str) -> bytes | None:
         """Return a file's content; None when there is no such file."""
         ...
 
-    def names(self, folder: str) -> list[str]:
-        """Return the names of the files in a folder, sorted; none when there is no such folder."""
+    def read_all(self, folder: str) -> dict[str, bytes]:
+        """Return name and content of the files right inside a folder, by name."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class FolderReader:
-    """A run's files in a local folder."""
-
-    folder: Path
-
-    def read(self, path: str) -> bytes | None:
-        """Return a file's content; None when there is no such file."""
-        try:
-            return (self.folder / path).read_bytes()
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            return None
-
-    def names(self, folder: str) -> list[str]:
-        """Return the names of the files in a folder, sorted; none when there is no such folder."""
-        try:
-            return sorted(entry.name for entry in (self.folder / folder).iterdir() if entry.is_file())
-        except (FileNotFoundError, NotADirectoryError):
-            return []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,9 +121,9 @@ class RunRecord:
         return not self.attempts and not self.evals
 
 
-def read_folder(folder: Path) -> RunRecord:
-    """Read a run's local folder."""
-    return read_record(FolderReader(folder))
+def read_folder(url: str | Path) -> RunRecord:
+    """Read a run's folder, on a disk or in a bucket. Raises as `xpk.storage.Folder` does."""
+    return read_record(open_folder(str(url)))
 
 
 def read_record(reader: Reader) -> RunRecord:
@@ -152,12 +132,13 @@ def read_record(reader: Reader) -> RunRecord:
     steps = list(filter(None, map(_step, lines)))
     evals = list(filter(None, map(_eval, lines)))
     events: dict[HostId, list[Event]] = {}
-    for name in reader.names("events"):
+    for name, content in sorted(reader.read_all("events").items()):
         if name.endswith(".jsonl"):
-            host_lines, host_damaged = _lines(reader.read(f"events/{name}"))
+            host_lines, host_damaged = _lines(content)
             damaged += host_damaged
             for event in filter(None, map(_event, host_lines)):
                 events.setdefault(event.host, []).append(event)
+    events = {host: _without_ghosts(found) for host, found in events.items()}
     restart_counts, events, steps, evals = _renumbered(events, steps, evals)
     restored = _restored_steps(events)
     counting_steps, lost_steps = _sort_out(steps, restored)
@@ -308,6 +289,19 @@ def _lives_without_events(told: Set[int], steps: Sequence[StepRecord], evals: Se
         begins[attempt] = min(begin, begins.get(attempt, begin))
     in_time = sorted(begins.items(), key=lambda item: item[1])
     return [Life(begin=begin, attempt=attempt) for attempt, begin in in_time if attempt not in told]
+
+
+def _without_ghosts(events: list[Event]) -> list[Event]:
+    """Return a host's events without those that it wrote when another process was that host already.
+
+    A node that was taken for dead may come back; its processes notice then that the others have gone.
+    """
+    newest, kept = -1, []
+    for event, life in zip(events, _lives(events)[1], strict=True):
+        newest = max(newest, life)
+        if life == newest:
+            kept.append(event)
+    return kept
 
 
 def _lives(events: Sequence[Event]) -> tuple[list[Life], list[int]]:

@@ -1,0 +1,145 @@
+"""Compile the named models for pods of v5e with XLA's TPU compiler, and compare its peak of memory with the estimate.
+
+    python -m bench.compiled                     # 16 programs, until XLA has assigned their buffers: a minute each
+    python -m bench.compiled --to-the-end --model 128b --num-slices 199      # the executable too: minutes each
+
+Needs the extra `tpu` and no TPU. Every program is compiled in a process of its own, at the lowest priority, one after
+the other; what is in the results already is not done again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from bench.buffers import state_and_peak
+
+ROOT = Path(__file__).resolve().parents[1]
+TPU_TYPE, PROGRAM = "v5litepod-256", "jit_train"
+MODELS, SLICES = ("16b", "32b", "64b", "128b"), (1, 2, 16, 199)
+
+
+def main() -> None:
+    """Compile what is not in the results yet, keep each as it comes, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", action="append", choices=MODELS, help="only these")
+    parser.add_argument("--num-slices", action="append", type=int, metavar="N", help="only these")
+    parser.add_argument("--to-the-end", action="store_true", help="make code, too")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "bench" / "results" / f"compiled-{datetime.now(UTC):%F}.json"
+    )
+    options = parser.parse_args()
+    found: list[dict[str, Any]] = json.loads(options.out.read_text()) if options.out.exists() else []
+    for slices in options.num_slices or SLICES:
+        for model in options.model or MODELS:
+            there = [row for row in found if (row["config"], row["num_slices"]) == (model, slices)]
+            if any(row["to_the_end"] or not options.to_the_end for row in there):
+                continue
+            report = to_the_end(model, slices) if options.to_the_end else until_buffers(model, slices)
+            print(f"{model} x {slices}: {report['peak_gib']} GiB in {report['compile_seconds']} s", file=sys.stderr)
+            found = [row for row in found if row not in there] + [report]
+            options.out.write_text(json.dumps(found, indent=1) + "\n")
+    for line in table(found):
+        print(line)
+
+
+def to_the_end(model: str, slices: int) -> dict[str, Any]:
+    """Return what `python -m trainer compile` says of the finished program."""
+    report: dict[str, Any] = json.loads(_result(argv("compile", model, slices), os.environ))
+    return report | {"to_the_end": True}
+
+
+def until_buffers(model: str, slices: int) -> dict[str, Any]:
+    """Return the same of what the compiler dumps before it makes code, and stop it then."""
+    from trainer.transfers import transfers
+
+    with tempfile.TemporaryDirectory() as name:
+        folder, began = Path(name), time.monotonic()
+        flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_dump_to={name} --xla_dump_hlo_as_text"
+        compiler = subprocess.Popen(
+            argv("compile", model, slices),
+            cwd=ROOT / "workloads",
+            env=os.environ | {"XLA_FLAGS": flags},
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            # The report is the last of what is dumped of a program before its code.
+            while compiler.poll() is None and not any(folder.glob(f"*.{PROGRAM}.*-memory-usage-report.txt")):
+                time.sleep(0.2)
+            time.sleep(1)
+        finally:
+            if compiler.poll() is None:
+                os.killpg(compiler.pid, signal.SIGKILL)
+            compiler.wait()
+        state, peak = state_and_peak(folder, PROGRAM)
+        (program,) = folder.glob(f"*.{PROGRAM}.*after_optimizations.txt")
+        sent = transfers(program.read_text())
+    asked = estimated(model, slices)
+    kept = ("config", "tpu_type", "num_slices", "chips", "mesh", "parameters", "global_batch", "hbm_gib")
+    return {key: asked[key] for key in kept} | {
+        "peak_gib": round(peak / 2**30, 3),
+        "state_gib": round(state / 2**30, 3),
+        "dcn_gib_per_step": round(sum(each.sent(slices) for each in sent) / 2**30, 4) if slices > 1 else 0.0,
+        "dcn_transfers": [dataclasses.asdict(each) for each in sent] if slices > 1 else [],
+        "compile_seconds": round(time.monotonic() - began, 1),
+        "to_the_end": False,
+    }
+
+
+def estimated(model: str, slices: int) -> dict[str, Any]:
+    """Return what `python -m trainer estimate` says."""
+    report: dict[str, Any] = json.loads(_result(argv("estimate", model, slices), os.environ))
+    return report
+
+
+def argv(command: str, model: str, slices: int) -> list[str]:
+    """Return a command of the trainer, to be run at the lowest priority."""
+    arguments = ["--config", model, "--tpu-type", TPU_TYPE, "--num-slices", str(slices), "-o", "json"]
+    return ["nice", "-n", "19", sys.executable, "-m", "trainer", command, *arguments]
+
+
+def _result(command: list[str], env: Any) -> str:
+    ran = subprocess.run(command, cwd=ROOT / "workloads", env=env, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        sys.exit(f"{' '.join(command)}\n{ran.stderr}")
+    return ran.stdout
+
+
+def table(found: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield the lines of a Markdown table: the compiler's figures beside the estimate as it is now."""
+    titles: tuple[str, ...] = ("model", "slices", "chips", "mesh of a slice", "state", "compiler's peak")
+    titles = (*titles, "estimate", "off by", "sent over DCN", "estimate")
+    yield f"| {' | '.join(titles)} |"
+    yield "|---" * len(titles) + "|"
+    for row in sorted(found, key=lambda row: (MODELS.index(row["config"]), row["num_slices"])):
+        guess = estimated(row["config"], row["num_slices"])
+        cells = (
+            row["config"].upper(),
+            row["num_slices"],
+            f"{row['chips']:,}",
+            f"fsdp {row['mesh']['fsdp']} x tp {row['mesh']['tp']}",
+            f"{row['state_gib']:.2f}",
+            f"**{row['peak_gib']:.2f}**{'' if row['to_the_end'] else ' ᵇ'}",
+            f"{guess['peak_gib']:.2f}",
+            f"{guess['peak_gib'] / row['peak_gib'] - 1:+.1%}",
+            f"{row['dcn_gib_per_step']:.3f}",
+            f"{guess['dcn_gib_per_step']:.3f}",
+        )
+        yield f"| {' | '.join(map(str, cells))} |"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,287 @@
+"""How long all hosts of a job are away when one ends, on kind: our manifest against that of Google's xpk.
+
+    eval "$(e2e/environment/up)" && python -m bench.recovery_kind [--repeat 3]
+
+One cluster, one image, one run. A host's process is killed, and the node of a slice is frozen. The time runs from
+there until every host of the next attempt runs. See bench/README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from bench.recovery import machine
+from bench.upstream import VERSION, Upstream
+from e2e.drill import TRAINER
+from e2e.harness import DrillError, Workload
+from e2e.place import SLICES, TPU_TYPE, Place, docker, open_place
+
+HOSTS = 4
+NEVER_SECONDS = 240.0
+START_SECONDS = 300.0
+OBEYS = "trap 'exit 143' TERM; echo up; sleep 100000 & wait"
+# What a host of a TPU program does while it waits for the others: it is in a collective, and JAX's own handler
+# has taken SIGTERM.
+_PROGRAM = "; ".join(
+    (
+        "import os, time, jax",
+        'name = os.environ["MEGASCALE_COORDINATOR_ADDRESS"].rpartition(":")[0]',
+        'place = 2 * int(os.environ["MEGASCALE_SLICE_ID"]) + int(os.environ["TPU_WORKER_ID"])',
+        'jax.distributed.initialize(name + ":8476", 4, place, cluster_detection_method="deactivate")',
+        'print("up", flush=True)',
+        "time.sleep(100000)",
+    )
+)
+WAITS = f"python -c '{_PROGRAM}'"  # on one line: upstream's template takes no more
+# Google's xpk puts a handler of its own around the command.
+COMMANDS = {"obeys": {"ours": OBEYS, "upstream": "echo up; sleep 100000"}, "waits": {"ours": WAITS, "upstream": WAITS}}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What the hosts run, on which side, and what ends one."""
+
+    name: str
+    words: str
+    side: str
+    program: str
+    dead_node: bool = False
+
+
+CASES = (
+    Case("obeys-upstream", "shells that end on SIGTERM", "upstream", "obeys"),
+    Case("obeys-ours", "shells that end on SIGTERM", "ours", "obeys"),
+    Case("waits-upstream", "a JAX program that waits", "upstream", "waits"),
+    Case("waits-ours", "a JAX program that waits", "ours", "waits"),
+    Case("trainer-ours", "the bundled trainer", "ours", "trainer"),
+    Case("node-upstream", "a node dies (shells)", "upstream", "obeys", dead_node=True),
+    Case("node-ours", "a node dies (shells)", "ours", "obeys", dead_node=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Each time: seconds to each mark, None where it was not reached."""
+
+    case: Case
+    times: tuple[dict[str, float | None], ...]
+
+
+class Bench:
+    """The cluster, and Google's xpk beside it."""
+
+    def __init__(self, place: Place, upstream: Upstream) -> None:
+        self.place, self.upstream = place, upstream
+
+    def measure(self, case: Case, repeat: int) -> Measured:
+        """Start the case's workload, end a host of it again and again, and remove it."""
+        say(f"{case.name}: {case.words}")
+        name = f"b-{case.name}"
+        self._start(case, name)
+        times = []
+        for attempt in range(1 if case.dead_node else repeat):
+            self._await_up(case, name, attempt)
+            pod = next(pod for pod in self._pods(name, attempt) if _place_of(pod) == (1, 1))
+            began, node = time.monotonic(), pod["spec"]["nodeName"]
+            if case.dead_node:
+                docker("pause", node)
+            else:
+                self.place.lab.kill({"pod": pod["metadata"]["name"], "node": node}, signal.SIGKILL)
+            times.append(self._marks(name, node, attempt, began))
+            reached = (f"{key} {value:.1f}" for key, value in times[-1].items() if value is not None)
+            say(f"  {attempt + 1}: {', '.join(reached)}")
+            if case.dead_node:
+                docker("unpause", node)
+        self._remove(name)
+        return Measured(case, tuple(times))
+
+    def _start(self, case: Case, name: str) -> None:
+        if case.side == "upstream":
+            image = self.place.state.joinpath("trainer-image").read_text().strip()
+            command = COMMANDS[case.program][case.side]
+            jobset = self.upstream.render(name, command=command, image=image, num_slices=SLICES, max_restarts=9)
+            self._apply(jobset)
+            return
+        size = ("--cluster", self.place.cluster, "--num-slices", str(SLICES), "--max-restarts", "9", "--fresh")
+        if case.program == "trainer":
+            what = ["--", *TRAINER, "--set", "run.steps=100000"]
+        else:
+            what = ["--command", COMMANDS[case.program][case.side]]
+        self.place.xpk("workload", "create", name, *size, *what)
+
+    def _apply(self, obj: dict[str, Any]) -> None:
+        kubectl = ("kubectl", f"--kubeconfig={self.place.state / 'kubeconfig'}", "apply", "-f", "-")
+        subprocess.run(kubectl, input=json.dumps(obj), text=True, check=True, capture_output=True)
+
+    def prepare(self) -> None:
+        """Make what Google's xpk makes with a cluster and its workloads need."""
+        kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+        self._apply({**kind, "metadata": {"name": "medium"}, "value": 500})
+
+    def _await_up(self, case: Case, name: str, attempt: int) -> None:
+        """Wait until every host has begun its work."""
+        run = Workload(self.place.lab, name)
+
+        def up() -> bool:
+            if case.program == "trainer":
+                run.read()
+                return bool(run.steps and run.steps[-1]["attempt"] == attempt and run.saved(attempt) > 0)
+            pods = self._pods(name, attempt)
+            logs = (self.place.kubectl("logs", pod["metadata"]["name"], "--all-containers") for pod in pods)
+            return len(pods) == HOSTS and all("up" in log.split() for log in logs)
+
+        until(up, START_SECONDS, f"not every host of {name} is up")
+
+    def _marks(self, name: str, node: str, attempt: int, began: float) -> dict[str, float | None]:
+        """Watch until every host of the next attempt runs, or nothing comes of it."""
+        marks: dict[str, float | None] = dict.fromkeys(("node not ready", "old hosts gone", "all run"))
+        while marks["all run"] is None and time.monotonic() - began < NEVER_SECONDS:
+            ready = "jsonpath={.status.conditions[?(@.type=='Ready')].status}"
+            away = self.place.kubectl("get", "node", node, "-o", ready) not in ("True", "")
+            old, new = self._pods(name, attempt), self._pods(name, attempt + 1)
+            now = time.monotonic() - began
+            for mark, reached in {
+                "node not ready": away,
+                "old hosts gone": not old,
+                "all run": sum(_runs(pod) for pod in new) == HOSTS,
+            }.items():
+                marks[mark] = now if reached and marks[mark] is None else marks[mark]
+            time.sleep(0.2)
+        return marks
+
+    def _pods(self, name: str, attempt: int) -> list[dict[str, Any]]:
+        labels = f"jobset.sigs.k8s.io/jobset-name={name},jobset.sigs.k8s.io/restart-attempt={attempt}"
+        found = json.loads(self.place.kubectl("get", "pods", "-l", labels, "-o", "json") or '{"items": []}')
+        pods: list[dict[str, Any]] = found["items"]
+        return pods
+
+    def _remove(self, name: str) -> None:
+        self.place.kubectl("delete", "jobset", name, "--wait=false")
+        label = f"jobset.sigs.k8s.io/jobset-name={name}"
+
+        def gone() -> bool:
+            self.place.kubectl("delete", "pod", "-l", label, "--force", "--grace-period=0", "--wait=false")
+            return not self.place.kubectl("get", "pods", "-l", label, "-o", "name")
+
+        until(gone, START_SECONDS, f"{name} does not go")
+        until(lambda: "NotReady" not in self.place.kubectl("get", "nodes"), START_SECONDS, "a node is not ready")
+
+
+def until(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    """Wait for a condition. Raises DrillError."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise DrillError(f"{what} after {seconds:.0f} s")
+        time.sleep(0.5)
+
+
+def _place_of(pod: dict[str, Any]) -> tuple[int, int]:
+    meta = pod["metadata"]
+    index = meta["annotations"]["batch.kubernetes.io/job-completion-index"]
+    return int(meta["labels"]["jobset.sigs.k8s.io/job-index"]), int(index)
+
+
+def _runs(pod: dict[str, Any]) -> bool:
+    return any("running" in each["state"] for each in pod["status"].get("containerStatuses") or [])
+
+
+def main() -> int:
+    """Measure, print the table, write the file; return the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--repeat", type=int, default=3, help="how often a host is killed in each case")
+    parser.add_argument("--case", action="append", choices=[case.name for case in CASES], help="only this one")
+    parser.add_argument("--keep", type=Path, help="folder of a cluster and of Google's xpk that stay for the next time")
+    today = datetime.now(UTC).date().isoformat()
+    parser.add_argument("--output", type=Path, default=Path(f"bench/results/recovery-kind-{today}.json"))
+    given = parser.parse_args()
+    chosen = [case for case in CASES if given.case is None or case.name in given.case]
+    folder = Path(tempfile.mkdtemp(prefix="xpk-bench-"))
+    place = open_place((given.keep or folder / "kind").absolute(), given.keep.name if given.keep else "bench")
+    upstream = Upstream((given.keep or folder).absolute() / "upstream")
+    try:
+        if any(case.side == "upstream" for case in chosen):
+            say(f"installing Google's xpk {VERSION}")
+            upstream.install()
+        place.xpk(*place.create)
+        bench = Bench(place, upstream)
+        bench.prepare()
+        measured = [bench.measure(case, given.repeat) for case in chosen]
+    except (DrillError, subprocess.CalledProcessError) as error:
+        say(f"error: {error}")
+        return 1
+    finally:
+        if not given.keep:
+            place.remove()
+        shutil.rmtree(folder, ignore_errors=True)
+    print(table(measured))
+    given.output.parent.mkdir(parents=True, exist_ok=True)
+    given.output.write_text(json.dumps(document(measured, today), indent=1) + "\n", encoding="utf-8")
+    say(f"written to {given.output}")
+    return 0
+
+
+def table(measured: Sequence[Measured]) -> str:
+    """Return the medians as a Markdown table: seconds until all hosts run, a row a case."""
+    rows = ["| what the hosts run | manifest | seconds until all run | of which until the old ones are gone |"]
+    rows.append("|---|---|---:|---:|")
+    for one in measured:
+        side = "ours" if one.case.side == "ours" else f"Google's xpk {VERSION}"
+        cells = [one.case.words, side, shown(_median(one, "all run")), shown(_median(one, "old hosts gone"))]
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def _median(measured: Measured, mark: str) -> float | None:
+    found = [times[mark] for times in measured.times]
+    reached = [seconds for seconds in found if seconds is not None]
+    return statistics.median(reached) if len(reached) == len(found) else None
+
+
+def shown(seconds: float | None) -> str:
+    """Return seconds as the table shows them."""
+    return f"never ({NEVER_SECONDS:.0f} s watched)" if seconds is None else f"{seconds:.1f}"
+
+
+def document(measured: Sequence[Measured], today: str) -> dict[str, Any]:
+    """Return what is written to the file: every single measurement, and what it was measured on."""
+    return {
+        "date": today,
+        "machine": machine(),
+        "size": {"slices": SLICES, "type": TPU_TYPE, "hosts": HOSTS},
+        "upstream": VERSION,
+        "watched_seconds": NEVER_SECONDS,
+        "cases": {
+            one.case.name: {
+                "what": one.case.words,
+                "manifest": one.case.side,
+                "seconds": [
+                    {mark: None if value is None else round(value, 2) for mark, value in times.items()}
+                    for times in one.times
+                ],
+            }
+            for one in measured
+        },
+    }
+
+
+def say(text: str) -> None:
+    """Print a line for people."""
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""Google Cloud Storage on this machine: fake-gcs-server, in memory, for the length of a test."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+PROGRAM = "fake-gcs-server"
+_SECONDS = 30.0
+
+
+def missing() -> str:
+    """Return why no server can be started here, or nothing."""
+    return "" if shutil.which(PROGRAM) else f"{PROGRAM} is not on PATH"
+
+
+@dataclass(frozen=True)
+class BucketServer:
+    """A running server; clients find it by the environment variable STORAGE_EMULATOR_HOST = `url`."""
+
+    url: str
+    log: Path  # one line a request
+    process: subprocess.Popen[bytes]
+
+    def create_bucket(self, name: str) -> None:
+        """Create an empty bucket."""
+        body = json.dumps({"name": name}).encode()
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self.url}/storage/v1/b?project=e2e", body, headers)
+        urllib.request.urlopen(request, timeout=_SECONDS).close()
+
+    def requests(self) -> list[str]:
+        """Return the lines that the server has written about requests."""
+        return [line for line in self.log.read_text().splitlines() if " HTTP/1.1" in line]
+
+    def pause(self) -> None:
+        """Stop answering; connections stay open, as behind a network that loses everything."""
+        self.process.send_signal(signal.SIGSTOP)
+        # The signal reaches one thread after the other; until then the rest still answer.
+        threads = Path(f"/proc/{self.process.pid}/task")
+        while not all(each.read_text().rpartition(")")[2].split()[0] == "T" for each in threads.glob("*/stat")):
+            time.sleep(0.01)
+
+    def resume(self) -> None:
+        """Answer again, also what came in between."""
+        self.process.send_signal(signal.SIGCONT)
+
+
+@contextmanager
+def bucket_server(address: str = "127.0.0.1") -> Iterator[BucketServer]:
+    """Run a server that keeps its objects in memory and is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="bucket-") as folder, _running(Path(folder), address) as server:
+        yield server
+
+
+@contextmanager
+def _running(folder: Path, address: str) -> Iterator[BucketServer]:
+    with socket.create_server((address, 0)) as free:
+        port = int(free.getsockname()[1])
+    argv = [
+        PROGRAM, "-scheme", "http", "-backend", "memory", "-host", address, "-port", str(port),
+        "-public-host", f"{address}:{port}", "-external-url", f"http://{address}:{port}",
+    ]  # fmt: skip
+    log = folder / f"{PROGRAM}.log"
+    with log.open("wb") as file:
+        process = subprocess.Popen(argv, stdout=file, stderr=file)
+    server = BucketServer(f"http://{address}:{port}", log, process)
+    try:
+        _await_ready(server)
+        yield server
+    finally:
+        server.resume()
+        process.terminate()
+        process.wait(timeout=_SECONDS)
+
+
+def _await_ready(server: BucketServer) -> None:
+    deadline = time.monotonic() + _SECONDS
+    while True:
+        try:
+            urllib.request.urlopen(f"{server.url}/storage/v1/b?project=e2e", timeout=_SECONDS).close()
+            return
+        except urllib.error.URLError:
+            assert server.process.poll() is None and time.monotonic() < deadline, server.log.read_text()
+            time.sleep(0.05)

@@ -1,0 +1,89 @@
+"""What all end-to-end tests share: one kind cluster a session, and what is kept of a test that fails."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from xdist.scheduler.loadscope import LoadScopeScheduling
+
+from e2e.drill import SECONDS, STEPS, start
+from e2e.harness import Workload
+from e2e.place import Place, open_place, why_not
+from tests.offline.guard import nothing_leaves as nothing_leaves
+
+ARTIFACTS = Path(os.environ.get("XPK_E2E_ARTIFACTS") or "e2e-artifacts").absolute()
+
+
+@pytest.fixture(scope="session")
+def empty_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A place with or without a cluster; none is there afterwards, and nothing else of it, whatever fails."""
+    if why := why_not():
+        pytest.skip(f'{why}: `eval "$(e2e/environment/up)"` first')
+    if kept := os.environ.get("XPK_E2E_KEEP"):
+        folder = Path(kept).absolute()
+        yield open_place(folder, folder.name)
+        return
+    place = open_place(tmp_path_factory.mktemp("kind"), f"e2e-{os.getpid()}")  # several runs do not meet
+    yield place
+    place.remove()
+
+
+@pytest.fixture(scope="session")
+def place(empty_place: Place) -> Place:
+    """The cluster: two slices with two hosts each, and a spare slice."""
+    try:
+        empty_place.xpk(*empty_place.create)
+    except AssertionError:
+        empty_place.lab.collect(ARTIFACTS / "create")
+        raise
+    return empty_place
+
+
+@pytest.fixture(scope="session")
+def calm(place: Place) -> Workload:
+    """The undisturbed run that every disturbed one must agree with."""
+    run = Workload(place.lab, "calm")
+    if not place.kubectl("get", "jobset", run.name, "--ignore-not-found"):  # a place that was kept has it
+        start(place, run.name, max_restarts=0)
+    run.wait(SECONDS)
+    assert sorted(run.losses) == list(range(1, STEPS + 1)) and run.lost_steps == 0
+    return run
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests on kind first: they take longest."""
+    items.sort(key=lambda item: _on_kind(item.nodeid), reverse=True)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """Let one process have all kind clusters; the others take the other files."""
+    return _Scheduler(config, log)
+
+
+class _Scheduler(LoadScopeScheduling):  # type: ignore[misc]  # xdist is not typed
+    def _split_scope(self, nodeid: str) -> str:
+        return "kind" if _on_kind(nodeid) else nodeid.partition("::")[0]
+
+
+def _on_kind(nodeid: str) -> bool:
+    return nodeid.startswith("e2e/test_kind")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """Keep what tells why a test failed, and say where."""
+    report = yield
+    labs = [getattr(value, "lab", value) for value in getattr(item, "funcargs", {}).values()]
+    labs = [lab for lab in labs if callable(getattr(lab, "collect", None))]
+    if report.failed and labs:
+        folder = ARTIFACTS / re.sub(r"[^\w.-]+", "_", f"{item.nodeid.rpartition('/')[2]}-{report.when}")
+        for lab in {id(lab): lab for lab in labs}.values():
+            lab.collect(folder)
+        (folder / "failure.txt").write_text(report.longreprtext, encoding="utf-8")
+        report.sections.append(("artifacts", str(folder)))
+    return report

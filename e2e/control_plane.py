@@ -1,0 +1,56 @@
+"""All of Kubernetes but kubelets on this machine: an API server, its controllers, a scheduler, and KWOK for nodes."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from e2e.api_server import BINARIES, api_server, end
+
+PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok")
+_STAGES = Path(__file__).parent / "gke" / "kwok.yaml"
+# What Jobs and their pods need; no Deployment is carried out, since no node could run its pods.
+_CONTROLLERS = (
+    "job-controller",
+    "garbage-collector-controller",
+    "pod-garbage-collector-controller",
+    "ttl-after-finished-controller",
+    "node-lifecycle-controller",
+    "taint-eviction-controller",
+    "namespace-controller",
+)
+
+
+@contextmanager
+def control_plane(folder: Path) -> Iterator[Path]:
+    """Run it with its state in `folder`; give the kubeconfig that reaches it."""
+    with ExitStack() as stack:
+        kubeconfig = stack.enter_context(api_server(folder, BINARIES))
+        alone = (f"--kubeconfig={kubeconfig}", "--leader-elect=false", "--secure-port=0")
+        # Nodes whose KWOK is busy are not to be taken for dead ones.
+        of_manager = (f"--controllers={','.join(_CONTROLLERS)}", "--node-monitor-grace-period=1h")
+        for name, arguments in (("kube-controller-manager", (*alone, *of_manager)), ("kube-scheduler", alone)):
+            stack.enter_context(running([str(BINARIES / name), *arguments], folder / f"{name}.log"))
+        stack.enter_context(kwok(kubeconfig, folder / "kwok.log"))
+        yield kubeconfig
+
+
+@contextmanager
+def kwok(kubeconfig: Path, log: Path) -> Iterator[None]:
+    """Let KWOK look after the nodes that carry its annotation."""
+    selector = "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake"
+    with running([str(BINARIES / "kwok"), f"--kubeconfig={kubeconfig}", f"--config={_STAGES}", selector], log):
+        yield
+
+
+@contextmanager
+def running(argv: Sequence[str], log: Path) -> Iterator[None]:
+    """Run a program until the end of a block."""
+    with log.open("wb") as out:
+        process = subprocess.Popen(argv, stdout=out, stderr=out)
+    try:
+        yield
+    finally:
+        end(process)

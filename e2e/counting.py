@@ -1,0 +1,82 @@
+"""A proxy before an API server that notes what it is asked: how many requests does a command make?"""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import yaml
+
+_PASSED_ON = ("Authorization", "Accept", "Content-Type")
+
+
+@dataclass(slots=True)
+class Counter:
+    """What a server was asked through the proxy whose kubeconfig this is."""
+
+    kubeconfig: Path
+    requests: list[str] = field(default_factory=list)
+
+    def taken(self) -> list[str]:
+        """Return the requests since the last call, as `GET /path`; further pages of a list are not counted."""
+        taken, self.requests = self.requests, []
+        return taken
+
+
+@contextmanager
+def counting(kubeconfig: Path, folder: Path) -> Iterator[Counter]:
+    """Run a proxy for the server of a kubeconfig; its own kubeconfig is written into `folder`."""
+    config = yaml.safe_load(kubeconfig.read_text())
+    cluster = config["clusters"][0]["cluster"]
+    counter = Counter(folder / "kubeconfig")
+    there, trust = (
+        urlsplit(cluster["server"]).netloc,
+        ssl.create_default_context(cafile=cluster["certificate-authority"]),
+    )
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def pass_on(self) -> None:
+            if "continue" not in parse_qs(urlsplit(self.path).query):
+                counter.requests.append(f"{self.command} {urlsplit(self.path).path}")
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            headers = {name: self.headers[name] for name in _PASSED_ON if name in self.headers}
+            server = http.client.HTTPSConnection(there, context=trust, timeout=60)
+            try:
+                server.request(self.command, self.path, body, headers)
+                answer = server.getresponse()
+                content = answer.read()
+            finally:
+                server.close()
+            self.send_response(answer.status)
+            self.send_header("Content-Type", answer.headers["Content-Type"])
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_GET = do_POST = do_PATCH = do_DELETE = pass_on
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Keep quiet."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        cluster.pop("certificate-authority")
+        # Credentials are sent over what looks like TLS only.
+        cluster["server"] = f"http://127.0.0.1:{server.server_port}"
+        counter.kubeconfig.parent.mkdir(parents=True, exist_ok=True)
+        counter.kubeconfig.write_text(yaml.safe_dump(config))
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield counter
+        finally:
+            server.shutdown()
+            thread.join()

@@ -1,0 +1,47 @@
+"""The run that the drills on kind disturb: one set of settings, so that one undisturbed run is the measure of all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from e2e.harness import Workload
+from e2e.place import SLICES, Place
+
+STEPS, INTERVAL = 160, 8
+SECONDS = 900.0  # for anything that takes steps: a busy machine takes ten times as long as a quiet one
+TRAINER = [
+    "--config", "tiny", "--set", f"run.steps={STEPS}", "--set", f"checkpoint.every={INTERVAL}",
+    "--set", f"run.eval_every={STEPS // 2}", "--set", "run.log_every=4", "--set", "data.path=stdlib",
+    "--set", "data.max_bytes=400000", "--set", "data.global_batch=16", "--set", "model.seq_len=64",
+    "--set", "model.layers=1",
+]  # fmt: skip
+
+
+def start(place: Place, name: str, *, max_restarts: int, options: Sequence[str] = ()) -> Workload:
+    """Start the run under a name, with nothing left of an earlier one."""
+    run = Workload(place.lab, name)
+    options = ("--fresh", *options)
+    if place.kubectl("get", "jobset", name, "--ignore-not-found"):
+        place.xpk("workload", "delete", name, "--cluster", place.cluster, "--yes", "--with-output")
+    place.lab.create_workload(name, num_slices=SLICES, max_restarts=max_restarts, trainer=TRAINER, options=options)
+    return run
+
+
+def await_phase(run: Workload) -> None:
+    """Wait until an attempt has a checkpoint of its own and is some steps past it, but not near the next."""
+
+    def ready() -> bool:
+        if not run.steps:
+            return False
+        attempt = run.steps[-1]["attempt"]
+        first = next(line["step"] for line in run.steps if line["attempt"] == attempt)
+        saved = run.saved(attempt)
+        return bool(saved >= first and 2 <= run.steps[-1]["step"] - saved <= INTERVAL - 4)
+
+    run.await_(ready, SECONDS)
+
+
+def node_of(run: Workload, slice_id: int) -> str:
+    """Return the node that a slice's hosts are on."""
+    (node,) = {host["node"] for host in run.describe()["hosts"] if host["slice"] == slice_id}
+    return str(node)

@@ -1,0 +1,96 @@
+"""The emulator of one Google Cloud: its gRPC and HTTP servers, started and stopped together."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+from e2e.gke.faults import Fault
+from e2e.gke.options import Options
+from e2e.gke.plane import Nodes, NoNodes, Plane
+from e2e.gke.record import Call, Record
+from e2e.gke.rest import Rest
+from e2e.gke.service import Service
+
+
+class GkeEmulator:
+    """A GKE control plane on this machine; knobs are those of `Options`.
+
+    with GkeEmulator(speed=1000) as gke:
+        channel = grpc.insecure_channel(gke.grpc_target)
+    """
+
+    def __init__(self, options: Options | None = None, **knobs: Any) -> None:
+        self.options = options or Options(**knobs)
+        self.record = Record()
+        nodes: Nodes = NoNodes()
+        if self.options.api_server:
+            # Only here: the emulator by itself does not need the Kubernetes client.
+            from e2e.gke.cluster import ApiServerNodes
+
+            nodes = ApiServerNodes(self.options.api_server, kwok=self.options.kwok)
+        self.token = nodes.token()
+        self.plane = Plane(self.options, nodes)
+        self._service = Service(self.plane, self.record)
+        self._rest = Rest(self.plane, self.record)
+
+    def __enter__(self) -> GkeEmulator:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Begin to answer, and go on with operations of an earlier life."""
+        with self.plane.store.lock:
+            self.plane.operations.resume()
+        self._service.start()
+        self._rest.start()
+
+    def stop(self) -> None:
+        """End the servers; the state stays in its folder, if it has one."""
+        self._service.stop()
+        self._rest.stop()
+        self.plane.close()
+
+    @property
+    def grpc_target(self) -> str:
+        """Where ClusterManager is: host:port, without TLS."""
+        return f"127.0.0.1:{self._service.port}"
+
+    @property
+    def http_url(self) -> str:
+        """Where Compute Engine (`/compute/v1/projects/...`) and the Cloud Quotas API (`/v1/projects/...`) are."""
+        return f"http://127.0.0.1:{self._rest.port}"
+
+    @property
+    def calls(self) -> list[Call]:
+        """The calls so far, in the order of their coming."""
+        return list(self.record.calls)
+
+    def add_fault(self, fault: Fault) -> None:
+        """Let a fault happen from now on."""
+        self.plane.faults.add(fault)
+
+    def clear_faults(self) -> None:
+        """Let nothing go wrong from now on. Operations that have begun keep the fault that they met."""
+        self.plane.faults.clear()
+
+    def add_resource(self, path: str, kind: str, **fields: Any) -> None:
+        """Put a resource of Compute Engine at a path such as projects/P/zones/Z/reservations/R."""
+        with self.plane.store.lock:
+            self.plane.compute.put(path, kind, fields)
+
+    def add_reservation(
+        self, name: str, *, project: str, zone: str, machine_type: str, count: int, dense: bool = False
+    ) -> None:
+        """Give a project a reservation of `count` machines that are used by name only; `dense`: Cluster Director's."""
+        kind = {"deploymentType": "DENSE"} if dense else {}
+        self.add_resource(
+            f"projects/{project}/zones/{zone}/reservations/{name}", "compute#reservation", zone=zone, status="READY",
+            specificReservationRequired=True,
+            specificReservation={"count": str(count), "instanceProperties": {"machineType": machine_type}}, **kind,
+        )  # fmt: skip

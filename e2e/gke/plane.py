@@ -1,0 +1,99 @@
+"""What all calls share: options, time, memory, operations, and the nodes behind the pools."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from e2e.gke.capacity import Capacity
+from e2e.gke.clock import Clock, Schedule
+from e2e.gke.compute import Compute
+from e2e.gke.faults import Faults
+from e2e.gke.names import Target
+from e2e.gke.operations import Operations
+from e2e.gke.options import Options
+from e2e.gke.refusal import Refusal
+from e2e.gke.store import Store
+
+
+class Nodes(Protocol):
+    """Where the nodes of pools show up."""
+
+    server: str
+    authority: bytes
+
+    def add(self, cluster: Any, target: Target, pool: Any, names: list[str]) -> None:
+        """Make sure that nodes of these names are there."""
+
+    def remove(self, target: Target, names: list[str]) -> None:
+        """End nodes."""
+
+    def token(self) -> str:
+        """Return the bearer token with which a client may do everything there."""
+
+    def close(self) -> None:
+        """End what runs."""
+
+
+# Of a key that nobody has: clients find a certificate that they can read, and then that nothing answers.
+_NOBODY = b"""\
+-----BEGIN CERTIFICATE-----
+MIIBezCCASGgAwIBAgIUJtPVirayGTwAkFM0dA9vWyXuq+owCgYIKoZIzj0EAwIw
+EjEQMA4GA1UEAwwHbm90aGluZzAgFw0yNjExMjExODAyNDJaGA8yMTI2MTAyODE4
+MDI0MlowEjEQMA4GA1UEAwwHbm90aGluZzBZMBMGByqGSM49AgEGCCqGSM49AwEH
+A0IABIHUdmMg8C8BnJKHNkNRZAOJjMFx6s5ugcOJB7l+mb4n+3B81en4efrPNF7j
+Jt/lmyNxRXE61Cv1XcA26Xsy7qWjUzBRMB0GA1UdDgQWBBScj5fOg8WjIWKwohra
+rSJ5ayK0/TAfBgNVHSMEGDAWgBScj5fOg8WjIWKwohrarSJ5ayK0/TAPBgNVHRMB
+Af8EBTADAQH/MAoGCCqGSM49BAMCA0gAMEUCIQD18frtUC9F/5RZQQRS895TmLop
+dwTGy+n6o3173OlqjgIgZ9CTT9/hKWzhfdX3ydg2rTNuVLSxoE/G5yo3wTHKdpE=
+-----END CERTIFICATE-----
+"""
+
+
+class NoNodes:
+    """No API server behind the clusters: at their address nothing answers, and that at once."""
+
+    server = "127.0.0.1:9"
+    authority = _NOBODY
+
+    def add(self, cluster: Any, target: Target, pool: Any, names: list[str]) -> None:
+        """Do nothing."""
+
+    def remove(self, target: Target, names: list[str]) -> None:
+        """Do nothing."""
+
+    def token(self) -> str:
+        """Return none."""
+        return ""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class Plane:
+    """The parts of one emulator."""
+
+    def __init__(self, options: Options, nodes: Nodes) -> None:
+        self.options, self.nodes = options, nodes
+        self.store = Store(options.state)
+        self.clock = Clock(options.speed, self.store.latest or None)
+        self.schedule = Schedule(self.clock)
+        self.faults = Faults(list(options.faults), options.seed)
+        self.operations = Operations(options, self.clock, self.store, self.schedule, self.faults)
+        self.capacity = Capacity(options, self.store)
+        self.compute = Compute(options, self.store, self.capacity)
+
+    def cluster(self, target: Target) -> Any:
+        """Return the cluster that a target names or belongs to; refuse one that does not exist."""
+        found = self.store.clusters.get(target.of_cluster.path)
+        if found is None:
+            raise Refusal.not_found(target.of_cluster.path)
+        return found
+
+    def close(self) -> None:
+        """Stop what runs and keep the state."""
+        self.schedule.stop()
+        self.operations.stop()
+        self.nodes.close()
+        with self.store.lock:
+            self.store.tick(self.clock.now())
+        self.store.close()

@@ -1,0 +1,193 @@
+"""A kind cluster for the end-to-end tests, and what is done to it that `xpk` has no command for.
+
+    eval "$(e2e/environment/up)" && .venv/bin/python -m pytest e2e/test_kind*.py --timeout 900
+
+All files share one cluster a session (the fixture `place` of conftest.py): two slices of two hosts and a spare
+slice, each on a node of its own. With XPK_E2E_KEEP=FOLDER it is kept there, under
+the folder's name, and the next session goes on with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from e2e.harness import DrillError, Lab
+
+TPU_TYPE, SLICES, SPARE_SLICES = "v5litepod-8", 2, 1
+XPK = [sys.executable, "-m", "xpk"]
+_INHERITED = (
+    "XPK_E2E_",
+    "XPK_KIND_",
+    "XPK_BASE_IMAGE",
+    "XPK_TRAINER_IMAGE",
+    "XPK_JOBSET_MANIFEST",
+    "XPK_KUEUE_MANIFEST",
+)
+_CONTROLLERS = {
+    "jobset": ("jobset-system", "deployment/jobset-controller-manager"),
+    "kueue": ("kueue-system", "deployment/kueue-controller-manager"),
+}
+
+
+def why_not() -> str:
+    """Return what is missing here, "" if nothing is."""
+    missing = [program for program in ("docker", "kind", "kubectl") if not shutil.which(program)]
+    if missing:
+        return f"no {', '.join(missing)} on PATH"
+    if subprocess.run(["docker", "info"], capture_output=True, check=False).returncode:
+        return "Docker does not answer"
+    return "" if os.environ.get("XPK_E2E_JOBSET_MANIFEST") else "XPK_E2E_JOBSET_MANIFEST is not set"
+
+
+def docker(*arguments: str) -> str:
+    """Run a command of Docker. Raises CalledProcessError."""
+    return subprocess.run(["docker", *arguments], capture_output=True, text=True, check=True).stdout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindLab(Lab):
+    """The harness's view of a kind cluster: its hosts are pods."""
+
+    provider: ClassVar[str] = "kind"
+
+    def kill(self, host: Mapping[str, Any], number: signal.Signals) -> None:
+        """See `Lab.kill`. Nothing inside a pod can kill its first process: its node's containerd does."""
+        path = "jsonpath={.status.containerStatuses[0].containerID}"
+        container = self.kubectl("get", "pod", host["pod"], "-o", path).removeprefix("containerd://")
+        task = ("ctr", "-n", "k8s.io", "task", "kill", "-s", number.name, container)
+        try:
+            docker("exec", host["node"], *task)
+        except subprocess.CalledProcessError as error:
+            raise ProcessLookupError(error.stderr) from error
+
+    def kubectl(self, *arguments: str) -> str:
+        """Ask the cluster itself; what it says, "" if it says nothing."""
+        argv = ["kubectl", f"--kubeconfig={self.state / 'kubeconfig'}", *arguments]
+        return subprocess.run(argv, capture_output=True, text=True, check=False).stdout
+
+    @property
+    def state(self) -> Path:
+        """What the cluster's files are kept in."""
+        return self.folder / "state" / "kind" / self.cluster
+
+    def collect(self, into: Path) -> None:
+        """See `Lab.collect`."""
+        Lab.collect(self, into)
+        if not (self.state / "kubeconfig").exists():
+            return
+        for name, kinds in {
+            "objects.yaml": "jobsets,jobs,pods,workloads.kueue.x-k8s.io,clusterqueues,localqueues",
+            "nodes.yaml": "nodes",
+        }.items():
+            (into / name).write_text(self.kubectl("get", kinds, "-A", "-o", "yaml"))
+        (into / "events.txt").write_text(self.kubectl("get", "events", "-A", "--sort-by=.lastTimestamp"))
+        for name, (namespace, controller) in _CONTROLLERS.items():
+            for suffix, which in (("", ()), (".previous", ("--previous",))):
+                if log := self.kubectl("logs", "-n", namespace, controller, "--timestamps", *which):
+                    (into / f"{name}{suffix}.log").write_text(log)
+        for pod in self.kubectl("get", "pods", "-o", "name").split():
+            (into / "hosts").mkdir(exist_ok=True)
+            log = self.kubectl("logs", pod, "--timestamps", "--all-containers")
+            (into / "hosts" / f"{Path(pod).name}.log").write_text(log)
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """See `Lab.environ`."""
+        kept = {key: value for key, value in os.environ.items() if key.startswith(_INHERITED)}
+        ours = {"XPK_KIND_SPARE_SLICES": str(SPARE_SLICES), "HOME": str(self.folder / "home")}
+        theirs: dict[str, str] = Lab.environ.__get__(self)
+        return theirs | kept | ours
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The cluster that the tests share, as a user sees it: a home, a kubeconfig that nobody may touch, commands."""
+
+    lab: KindLab
+
+    @property
+    def cluster(self) -> str:
+        """The cluster's name."""
+        return self.lab.cluster
+
+    @property
+    def folder(self) -> Path:
+        """Everything that is kept on this machine."""
+        return self.lab.folder
+
+    @property
+    def state(self) -> Path:
+        """What the cluster's files are kept in."""
+        return self.lab.state
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The user's."""
+        return self.folder / "home" / ".kube" / "config"
+
+    @property
+    def create(self) -> tuple[str, ...]:
+        """The command that creates the cluster."""
+        size = ("--tpu-type", TPU_TYPE, "--num-slices", str(SLICES))
+        return ("cluster", "create", self.cluster, "--provider", "kind", *size)
+
+    def xpk(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """Run a command and check its exit code."""
+        argv = [*XPK, *arguments]
+        done = subprocess.run(argv, env=self.lab.environ, capture_output=True, text=True, check=False, timeout=800)
+        assert done.returncode == code, f"{done.args}\n{done.stdout}\n{done.stderr}\n{self.what_is_there()}"
+        return done
+
+    def kubectl(self, *arguments: str) -> str:
+        """Ask the cluster itself."""
+        return self.lab.kubectl(*arguments)
+
+    def end(self, workload: str) -> None:
+        """End a workload, so that others have its slices."""
+        how = ("--yes", "--grace-period", "1", "--ignore-not-found")
+        self.xpk("workload", "delete", workload, "--cluster", self.cluster, *how)
+
+    def containers(self, *options: str) -> list[str]:
+        """Return the containers of the cluster's nodes."""
+        label = f"label=io.x-k8s.kind.cluster={self.cluster}"
+        return docker("ps", "--all", "--quiet", "--filter", label, *options).split()
+
+    def gateway(self) -> str:
+        """Return the address by which nodes and pods reach this machine."""
+        ranges = json.loads(docker("network", "inspect", f"xpk-{self.cluster}"))[0]["IPAM"]["Config"]
+        return next(str(each["Gateway"]) for each in ranges if "Gateway" in each)
+
+    def what_is_there(self) -> str:
+        """Return what one wants to see when a test fails."""
+        if not (self.state / "kubeconfig").exists():
+            return ""
+        return self.kubectl("get", "nodes,pods,jobsets,workloads", "-A") + self.kubectl("get", "events")
+
+    def remove(self) -> None:
+        """Delete the cluster and check that nothing is left of it."""
+        for container in self.containers("--filter", "status=paused"):
+            docker("unpause", container)
+        self.xpk("cluster", "delete", self.cluster, "--provider", "kind", "--force", "--ignore-not-found")
+        assert self.containers() == []
+        assert f"xpk-{self.cluster}" not in docker("network", "ls", "--format", "{{.Name}}").split()
+        assert not self.state.exists()
+        assert self.kubeconfig.read_text() == "current-context: precious\n", "the user's kubeconfig was touched"
+
+
+def open_place(folder: Path, cluster: str) -> Place:
+    """Return a place in a folder, with a user's home in it. Creates no cluster."""
+    place = Place(KindLab(folder=folder, cluster=cluster, say=lambda text: print(text, file=sys.stderr, flush=True)))
+    place.kubeconfig.parent.mkdir(parents=True, exist_ok=True)
+    place.kubeconfig.write_text("current-context: precious\n")
+    if why := why_not():
+        raise DrillError(why)
+    return place

@@ -1,0 +1,91 @@
+"""A registry of container images, for the length of a test: what a node asks for when it pulls, and nothing else.
+
+The protocol is the pulling part of https://github.com/opencontainers/distribution-spec.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import random
+import tarfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+
+
+@dataclass(slots=True)
+class Registry:
+    """Images by name; `seconds`: how long each layer takes at least, also those that are on their way."""
+
+    port: int
+    seconds: float = 0.0
+    contents: dict[str, tuple[str, bytes]] = field(default_factory=dict)  # by path: media type, content
+
+    def add(self, name: str, size: int) -> None:
+        """Add an image, tagged 1, of one file with `size` random bytes: nothing in it can be run."""
+        packed, raw = io.BytesIO(), random.randbytes(size)
+        with tarfile.open(fileobj=packed, mode="w") as tar:
+            entry = tarfile.TarInfo("data")
+            entry.size = size
+            tar.addfile(entry, io.BytesIO(raw))
+        layer = gzip.compress(packed.getvalue(), mtime=0)
+        rootfs = {"type": "layers", "diff_ids": [_digest(packed.getvalue())]}
+        config = json.dumps({"architecture": "amd64", "os": "linux", "config": {}, "rootfs": rootfs}).encode()
+        parts = [("application/vnd.oci.image.config.v1+json", config),
+                 ("application/vnd.oci.image.layer.v1.tar+gzip", layer)]  # fmt: skip
+        told = [{"mediaType": kind, "digest": _digest(part), "size": len(part)} for kind, part in parts]
+        manifest = json.dumps(
+            {"schemaVersion": 2, "mediaType": _MANIFEST, "config": told[0], "layers": told[1:]}
+        ).encode()
+        self.contents |= {f"/v2/{name}/blobs/{_digest(part)}": (kind, part) for kind, part in parts}
+        for reference in ("1", _digest(manifest)):
+            self.contents[f"/v2/{name}/manifests/{reference}"] = (_MANIFEST, manifest)
+
+
+@contextmanager
+def registry(address: str) -> Iterator[Registry]:
+    """Run an empty registry on a free port of an address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def answer(self) -> None:
+            path = self.path.partition("?")[0]
+            kind, content = made.contents.get(path, ("application/json", b"{}"))
+            begun = time.monotonic()
+            while "tar" in kind and time.monotonic() < begun + made.seconds:
+                time.sleep(0.05)
+            self.send_response(200 if path == "/v2/" or path in made.contents else 404)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(content)))
+            self.send_header("Docker-Content-Digest", _digest(content))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(content)
+
+        do_GET = do_HEAD = answer
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Keep quiet."""
+
+    with ThreadingHTTPServer((address, 0), Handler) as server:
+        made = Registry(server.server_port)
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield made
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def _digest(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"

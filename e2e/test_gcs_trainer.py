@@ -1,0 +1,318 @@
+"""The trainer with everything in a bucket: nothing is lost, doubled or half there, whatever is killed or away."""
+
+# mypy: disallow-untyped-calls=False
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import http.client
+import json
+import shutil
+import signal
+import sysconfig
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import storage
+
+from e2e.bucket import BucketServer, bucket_server, missing
+from tests.trainer.small import Cluster, arguments, run_alone, start
+from trainer.appending import BucketLines
+from trainer.bucket import Bucket
+
+pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing()), pytest.mark.timeout(900)]
+
+STEPS, INTERVAL = 40, 5
+SETTINGS = [
+    f"run.steps={STEPS}", f"checkpoint.every={INTERVAL}", "run.eval_every=20", "run.log_every=1", "data.loader_hosts=1",
+]  # fmt: skip
+
+
+def place(server: BucketServer, name: str) -> Bucket:
+    """Return a place in the bucket of the drills, through a client of its own."""
+    return Bucket(client(server.url), "drills", name)
+
+
+@functools.cache
+def client(url: str) -> Any:
+    """Return a client of the server at a URL."""
+    return storage.Client(project="e2e", credentials=AnonymousCredentials(), client_options={"api_endpoint": url})
+
+
+def until(true: Callable[[], Any], job: Cluster | None = None, seconds: float = 300) -> None:
+    """Wait until something is true; fails if it takes too long or a host ends before."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, job.logs() if job else "it did not come about"
+        assert job is None or all(process.poll() is None for process in job.processes), job.logs()
+        time.sleep(0.05)
+
+
+def last_step(job: Cluster) -> int:
+    """Return the newest step that the job has told of."""
+    told = [line.split() for line in job.logs().splitlines() if line.startswith("step ")]
+    return max((int(words[1]) for words in told), default=0)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[BucketServer]:
+    with bucket_server() as running, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STORAGE_EMULATOR_HOST", running.url)
+        running.create_bucket("drills")
+        yield running
+
+
+@pytest.fixture(scope="module")
+def text(server: BucketServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some text in a folder; the same is in the bucket."""
+    folder = tmp_path_factory.mktemp("text")
+    for name in ("argparse.py", "ast.py", "json/decoder.py", "json/encoder.py", "email/message.py"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        shutil.copy(Path(sysconfig.get_paths()["stdlib"], name), folder / name)
+        place(server, f"text/{name}").write((folder / name).read_bytes())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def undisturbed(text: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
+    """The losses of a run in a folder that nothing happens to."""
+    job = start(tmp_path_factory.mktemp("calm"), [*SETTINGS, f"data.path={text}"])
+    assert job.exit_codes(600) == [0, 0], job.logs()
+    assert sorted(job.losses()) == list(range(1, STEPS + 1))
+    return job.losses()
+
+
+def start_in_bucket(server: BucketServer, logs: Path, name: str, *settings: str, **options: Any) -> Cluster:
+    """Start a job that has text and output in the bucket."""
+    out = place(server, name)
+
+    def read(file: str) -> str:
+        return (out / file).read().decode() if (out / file).is_file() else ""
+
+    chosen = [*SETTINGS, "data.path=gs://drills/text", *settings]
+    return start(logs, chosen, bucket=f"gs://drills/{name}", read=read, **options)
+
+
+def test_killed_and_damaged_it_goes_on_from_the_newest_whole_checkpoint(
+    server: BucketServer, undisturbed: dict[int, str], tmp_path: Path
+) -> None:
+    checkpoints = place(server, "killed/checkpoints")
+    first = start_in_bucket(server, tmp_path, "killed")
+    until(lambda: len(checkpoints.shelf().steps()) >= 2, first)
+    first.processes[0].send_signal(signal.SIGKILL)
+    codes = first.exit_codes()  # without its coordinator JAX may abort a host before that ends by itself
+    assert codes[0] == -9 and codes[1] in (75, -signal.SIGABRT), first.logs()
+
+    *_, before, newest = checkpoints.shelf().steps()
+    largest = max(checkpoints.walk(frozenset()), key=lambda entry: (entry.name.startswith(f"{newest}/"), entry.size))
+    content = bytearray((checkpoints / largest.name).read())
+    content[len(content) // 2] ^= 1
+    (checkpoints / largest.name).write(bytes(content))
+    (checkpoints / "999" / "1" / "manifest.ocdbt").write(b"a save that was cut off")
+
+    seen = len(server.requests())
+    second = start_in_bucket(server, tmp_path, "killed", attempt=1, blind="gs://drills/blind")
+    assert second.exit_codes(600) == [0, 0], second.logs()
+    assert {event["step"]: event["reason"] for event in second.events(0) if event["event"] == "restore_skipped"} == {
+        newest: f"{largest.name.removeprefix(f'{newest}/')} has changed since it was written"
+    }
+    assert f"checkpoint gs://drills/killed/checkpoints/{newest} is damaged" in second.logs()
+    restored = [event for event in second.events(0) if event["event"] == "restore"]
+    assert [(event["step"], event["read"]) for event in restored] == [(before, True)]
+    assert "slice 1 host 0: attempt 1 goes on from step" in second.logs() and "(received)" in second.logs()
+    assert not [line for line in server.requests()[seen:] if "GET" in line and "blind%2Fcheckpoints" in line]
+    assert not [name for name in checkpoints.folders() if name == "999"]
+
+    again = second.losses()
+    assert sorted(again) == list(range(before + 1, STEPS + 1))
+    assert first.losses() | again == undisturbed  # what was committed had its metrics in the bucket before
+    result = json.loads(place(server, "killed/result.json").read())
+    assert float(result["initial_loss"]).hex() == undisturbed[1]
+    assert float(result["final_loss"]).hex() == undisturbed[STEPS]
+
+
+def test_a_bucket_that_is_away_costs_no_line_and_no_step(
+    server: BucketServer, undisturbed: dict[int, str], tmp_path: Path
+) -> None:
+    job = start_in_bucket(server, tmp_path, "away")
+    until(lambda: last_step(job) >= INTERVAL + 1, job)
+    server.pause()
+    due, back = (last_step(job) // INTERVAL + 1) * INTERVAL, time.monotonic() + 10
+    until(lambda: time.monotonic() > back and last_step(job) >= due, job, 60)
+    server.resume()
+    assert job.exit_codes(600) == [0, 0], job.logs()
+    lines = [json.loads(line) for line in job.read("metrics.jsonl").splitlines()]
+    assert [line["loss_hex"] for line in lines if "loss_hex" in line] == list(undisturbed.values())
+    assert [line["step"] for line in lines if "eval_loss" in line] == [20, STEPS]
+    for slice_id in (0, 1):
+        names = [event["event"] for event in job.events(slice_id)]
+        assert (names.count("start"), names.count("step"), names.count("done")) == (1, STEPS, 1)
+    assert not place(server, "away/metrics.jsonl.parts").is_folder()
+    shelf = place(server, "away/checkpoints").shelf()
+    assert shelf.steps() == [STEPS - 2 * INTERVAL, STEPS - INTERVAL, STEPS]
+    assert not any(map(shelf.damage, shelf.steps()))
+
+
+def test_a_host_of_an_earlier_attempt_commits_nothing(server: BucketServer) -> None:
+    earlier, later = place(server, "two").shelf(), place(server, "two").shelf()
+    old = earlier.claim(0)
+    place(server, f"two/5/{old}/array").write(b"old")
+    new = later.claim(0)  # the number begins again when a workload is made anew
+    assert not place(server, f"two/5/{old}/array").is_file()
+    place(server, f"two/5/{old}/array").write(b"old, late")
+    place(server, f"two/5/{new}/array").write(b"new")
+    with pytest.raises(PermissionError, match="a newer attempt has taken over"):
+        earlier.commit(5, old, {"tokens": 1})
+    assert later.steps() == []
+    later.commit(5, new, {"tokens": 2})
+    later.commit(5, new, {"tokens": 2})  # as when the answer to the first was lost
+    assert later.steps() == [5] and later.damage(5) == "" and later.notes(5)["tokens"] == 2
+    assert later.content(5, later.notes(5)).endswith(f"two/5/{new}")
+    place(server, f"two/5/{new}/array").remove()
+    assert later.damage(5) == f"{new}/array is missing"
+    later.set_aside(5)
+    assert later.steps() == []
+    later.keep(1)
+    assert place(server, "two").folders() == []
+
+
+def test_the_manifest_goes_first(server: BucketServer) -> None:
+    shelf = place(server, "old").shelf()
+    claim = shelf.claim(0)
+    for step in (1, 2):
+        place(server, f"old/{step}/{claim}/array").write(b"content")
+        shelf.commit(step, claim, {})
+    seen = len(server.requests())
+    shelf.keep(1)
+    removed = [line for line in server.requests()[seen:] if "DELETE" in line]
+    assert "manifest.json" in removed[0] and len(removed) > 1
+    assert shelf.steps() == [2] and place(server, "old").folders() == ["2"]
+
+
+class _Unreliable(BaseHTTPRequestHandler):
+    """Hands requests on; every other time that an object is composed the answer or the request itself is lost."""
+
+    server: _Proxy
+
+    def log_message(self, *_: Any) -> None:
+        """Be quiet."""
+
+    def _pass(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        composes = "/compose" in self.path
+        self.server.composed += composes
+        lost = composes and self.server.composed % 4
+        if lost == 1:
+            return  # before it reached the bucket
+        with contextlib.closing(http.client.HTTPConnection(self.server.there, timeout=30)) as there:
+            there.request(self.command, self.path, body, dict(self.headers))
+            answer = there.getresponse()
+            content = answer.read()
+        if lost == 3:
+            return  # after the bucket had done it
+        self.send_response(answer.status)
+        for name, value in answer.getheaders():
+            if name.lower() not in ("transfer-encoding", "content-length", "connection"):
+                self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    do_GET = do_POST = do_PUT = do_DELETE = _pass
+
+
+class _Proxy(ThreadingHTTPServer):
+    daemon_threads = True
+    composed = 0
+    there = ""
+
+
+def test_lost_answers_neither_lose_nor_double_lines(server: BucketServer) -> None:
+    with _Proxy(("127.0.0.1", 0), _Unreliable) as proxy:
+        proxy.there = server.url.removeprefix("http://")
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        near = BucketServer(f"http://127.0.0.1:{proxy.server_port}", server.log, server.process)
+        place(server, "lines.jsonl.parts/left-behind").write(b"of a killed process")
+        lines = BucketLines(place(near, "lines.jsonl"))
+        for n in range(6):
+            lines.write(b"%d\n" % n)
+            lines.flush(60)
+        proxy.shutdown()
+    assert proxy.composed >= 7
+    assert place(server, "lines.jsonl").read() == b"0\n1\n2\n3\n4\n5\n"
+    until(lambda: not place(server, "lines.jsonl.parts").is_folder(), seconds=30)
+
+
+def test_a_token_file_is_made_in_the_bucket_and_checked_there(server: BucketServer, text: Path) -> None:
+    made = run_alone("prepare", "gs://drills/text", "--out", "gs://drills/tokens", STORAGE_EMULATOR_HOST=server.url)
+    assert made.returncode == 0, made.stderr
+    tokens = made.stdout.strip()
+    assert tokens.startswith("gs://drills/tokens/tokens-") and tokens.endswith(".bin")
+    size = ("--num-slices", "1", "--hosts-per-slice", "1", "--chips-per-host", "2")
+    for path, code in ((tokens, 0), ("gs://drills/text", 0), ("gs://drills/no-text", 42), ("gs://nowhere/text", 42)):
+        checked = run_alone(
+            "check", *size, *arguments([f"data.path={path}"]), STORAGE_EMULATOR_HOST=server.url,
+            XPK_OUTPUT_DIR="gs://drills/checked",
+        )  # fmt: skip
+        assert checked.returncode == code, checked.stdout + checked.stderr
+        if code:
+            (problem,) = json.loads(checked.stdout)["problems"]
+            assert f"data.path={path!r} does not exist here" in problem["message"]
+
+
+class _Forbidding(BaseHTTPRequestHandler):
+    """Says what the storage says to somebody who may not."""
+
+    def log_message(self, *_: Any) -> None:
+        """Be quiet."""
+
+    def _refuse(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        content = b'{"error": {"code": 403, "message": "somebody does not have storage.objects.create access"}}'
+        self.send_response(403)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    do_GET = do_POST = do_PUT = do_DELETE = _refuse
+
+
+def test_a_missing_permission_is_told_in_one_line() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Forbidding) as forbidding:
+        threading.Thread(target=forbidding.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{forbidding.server_port}"
+        where = {"STORAGE_EMULATOR_HOST": url, "XPK_OUTPUT_DIR": "gs://drills/run"}
+        ran = run_alone(*arguments(["data.max_bytes=50000"]), **where)
+        forbidding.shutdown()
+    assert ran.returncode == 42, ran.stdout + ran.stderr
+    assert ran.stderr.count("\n") == 1 and "storage.objects.create" in ran.stderr, ran.stderr
+
+
+def test_a_restart_finds_its_programs_compiled(server: BucketServer) -> None:
+    where = {"STORAGE_EMULATOR_HOST": server.url, "XPK_OUTPUT_DIR": "gs://drills/compiled"}
+    for attempt, cached in enumerate((False, True)):
+        settings = [f"run.steps={2 + attempt}", "data.max_bytes=50000", "optim.warmup=1"]
+        ran = run_alone(*arguments(settings), JAX_NUM_CPU_DEVICES="1", XPK_RESTART_ATTEMPT=str(attempt), **where)
+        assert ran.returncode == 0, ran.stderr
+        lines = place(server, "compiled/events/s0-h0.jsonl").read().splitlines()
+        found = [event for event in map(json.loads, lines) if event["event"] == "compile"]
+        made = {event["cached"] for event in found if (event["program"], event["attempt"]) == ("evaluate", attempt)}
+        assert made == {cached}
+
+
+@pytest.mark.parametrize("command", ["train", "check"])
+def test_a_bucket_that_does_not_exist_is_told_in_one_line(server: BucketServer, command: str) -> None:
+    size = ("--num-slices", "1", "--hosts-per-slice", "1", "--chips-per-host", "2") if command == "check" else ()
+    where = {"STORAGE_EMULATOR_HOST": server.url, "XPK_OUTPUT_DIR": "gs://nowhere/run"}
+    ran = run_alone(command, *size, *arguments(["data.max_bytes=50000"]), **where)
+    assert ran.returncode == 42, ran.stdout + ran.stderr
+    told = ran.stderr if command == "train" else ran.stdout
+    assert told.count("\n") == 1 and "gs://nowhere/run" in told and "no such object or bucket" in told, told

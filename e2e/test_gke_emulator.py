@@ -1,0 +1,118 @@
+"""The GKE emulator in front of a real API server: node pools are Nodes there, KWOK runs their pods."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from e2e.api_server import BINARIES, api_server, missing
+from e2e.control_plane import kwok
+from e2e.gke import GkeEmulator, PoolFault
+from tests.gke_emulator.cloud import PARENT, Cloud
+from xpk.api.base import Obj, ObjectApi
+
+RED = f"{PARENT}/clusters/red"
+_SECONDS = 120.0
+pytestmark = pytest.mark.skipif(bool(why := missing("kube-apiserver", "etcd", "kwok")), reason=why)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A bare API server, reached by a kubeconfig."""
+    with api_server(tmp_path_factory.mktemp("server"), BINARIES) as made:
+        yield made
+
+
+def connect(cloud: Cloud, folder: Path) -> ObjectApi:
+    """Reach a cluster as a client does: by what GKE says of it, and a bearer token."""
+    from xpk.api.kubernetes import KubernetesApi
+
+    cluster = cloud.client.get_cluster(name=RED)
+    assert b"BEGIN CERTIFICATE" in base64.b64decode(cluster.master_auth.cluster_ca_certificate)
+    file = folder / "kubeconfig"
+    authority = cluster.master_auth.cluster_ca_certificate
+    there = {"server": f"https://{cluster.endpoint}", "certificate-authority-data": authority}
+    file.write_text(yaml.safe_dump({
+        "apiVersion": "v1", "kind": "Config", "current-context": "red",
+        "clusters": [{"name": "red", "cluster": there}], "users": [{"name": "red", "user": {"token": cloud.gke.token}}],
+        "contexts": [{"name": "red", "context": {"cluster": "red", "user": "red"}}],
+    }))  # fmt: skip
+    return KubernetesApi(kubeconfig=file)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for something to become true."""
+    deadline = time.monotonic() + _SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def slices(api: ObjectApi) -> list[Obj]:
+    """Return the hosts of slices."""
+    return [node for node in api.list("Node") if "cloud.google.com/gke-tpu-topology" in node["metadata"]["labels"]]
+
+
+def test_pools_are_nodes_whose_pods_run_and_go_with_them(server: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with GkeEmulator(speed=1000.0, state=state, api_server=server, faults=(PoolFault("stockout", "red-np-1"),)) as gke:
+        cloud = Cloud(gke)
+        cloud.running_cluster()
+        ended = [cloud.done(each) for each in [cloud.create_slice(number) for number in (0, 1)]]
+        assert [bool(each.error.code) for each in ended] == [False, True]
+        api = connect(cloud, tmp_path)
+        hosts = slices(api)
+        assert [node["metadata"]["labels"]["cloud.google.com/gke-nodepool"] for node in hosts] == ["red-np-0"] * 4
+        assert all(node["status"]["allocatable"]["google.com/tpu"] == "4" for node in hosts)
+        with kwok(server, tmp_path / "kwok.log"):
+            run_a_pod(api, hosts[0]["metadata"]["name"])
+        cloud.close()
+    with GkeEmulator(speed=1000.0, state=state, api_server=server) as gke:
+        cloud = Cloud(gke)
+        assert len(slices(api)) == 4  # an emulator that ends takes no nodes with it
+        cloud.done(cloud.client.delete_node_pool(name=f"{RED}/nodePools/red-np-0"))
+        assert not slices(api) and len(api.list("Node")) == 1
+        cloud.done(cloud.client.delete_cluster(name=RED))
+        assert not api.list("Node")
+        cloud.close()
+
+
+def run_a_pod(api: ObjectApi, host: str) -> None:
+    """Run a pod that wants the chips of a host; there is no scheduler here, so it is given its node."""
+    chips = {"google.com/tpu": "4"}
+    container = {"name": "host", "image": "none", "resources": {"limits": chips, "requests": chips}}
+    tolerations = [{"key": "google.com/tpu", "operator": "Exists"}]
+    api.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "host", "namespace": "default"},
+                "spec": {"nodeName": host, "tolerations": tolerations, "containers": [container]}})  # fmt: skip
+    until(lambda: api.get("Pod", "host").get("status", {}).get("phase") == "Running")
+    ready = {"type": "Ready", "status": "True"}
+    conditions = next(node for node in slices(api) if node["metadata"]["name"] == host)["status"]["conditions"]
+    assert any(ready.items() <= each.items() for each in conditions)
+    # KWOK keeps what GKE said that the node has.
+    assert all(node["status"]["capacity"]["google.com/tpu"] == "4" for node in slices(api))
+
+
+def test_a_server_without_tokens_gets_a_service_account(server: Path, tmp_path: Path) -> None:
+    """As with kind, whose kubeconfig has a client certificate and no token."""
+    config = yaml.safe_load(server.read_text())
+    (tmp_path / "token").write_text(config["users"][0]["user"].pop("token"))
+    config["users"][0]["user"]["tokenFile"] = str(tmp_path / "token")
+    kubeconfig = tmp_path / "without-token"
+    kubeconfig.write_text(yaml.safe_dump(config))
+    for _ in range(2):  # the second life finds the account there
+        with GkeEmulator(speed=1000.0, api_server=kubeconfig, state=tmp_path / "state") as gke:
+            assert gke.token.count(".") == 2  # a JSON web token
+            cloud = Cloud(gke)
+            if not cloud.client.list_clusters(parent=PARENT).clusters:
+                cloud.running_cluster()
+            assert len(connect(cloud, tmp_path).list("Node")) == 1
+            cloud.close()
+    with GkeEmulator(speed=1000.0, api_server=kubeconfig, state=tmp_path / "state") as gke:
+        cloud = Cloud(gke)
+        cloud.done(cloud.client.delete_cluster(name=RED))
+        cloud.close()

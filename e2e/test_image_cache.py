@@ -1,0 +1,118 @@
+"""Images on all nodes, at a size that no kind cluster has: real controllers and a real API server, nodes by KWOK.
+
+No kubelet runs, so nothing is pulled; what is seen here is that it is few requests, and that it ends by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from e2e.api_server import api_server
+from e2e.counting import counting
+from xpk.api.base import Obj
+from xpk.api.kubernetes import KubernetesApi
+from xpk.capacity import images
+from xpk.capacity.images import Wanted
+from xpk.model.accelerators import NODEPOOL_LABEL, find_shape
+
+BINARIES = Path(os.environ.get("XPK_E2E_CACHE", Path.home() / ".cache" / "xpk-e2e")) / "bin"
+PROGRAMS = ("kube-apiserver", "etcd", "kube-controller-manager", "kube-scheduler", "kwok")
+SHAPE, SLICES = find_shape("v5litepod-256"), 2
+NODES = SHAPE.hosts * SLICES
+_SECONDS = 120.0
+pytestmark = pytest.mark.skipif(
+    not all((BINARIES / name).exists() for name in PROGRAMS),
+    reason='no kube-apiserver or kwok: `eval "$(e2e/environment/up)"` first',
+)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A control plane whose nodes, those of two large slices, are KWOK's; the kubeconfig that reaches it."""
+    folder = tmp_path_factory.mktemp("server")
+    with api_server(folder, BINARIES) as kubeconfig, ExitStack() as stack:
+        api = KubernetesApi(kubeconfig=kubeconfig)
+        with ThreadPoolExecutor(8) as executor:
+            list(executor.map(api.create, (_node(index) for index in range(NODES))))
+        fast = ("--leader-elect=false", "--kube-api-qps=500", "--kube-api-burst=1000")
+        controllers = "--controllers=daemonset,job,ttl-after-finished,garbage-collector-controller,nodelifecycle"
+        patient = "--node-monitor-grace-period=1h"  # nobody reports for nodes that are not there
+        _run(stack, folder, "kube-controller-manager", f"--kubeconfig={kubeconfig}", controllers, patient, *fast)
+        _run(stack, folder, "kube-scheduler", f"--kubeconfig={kubeconfig}", *fast)
+        theirs = "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake"
+        _run(stack, folder, "kwok", f"--kubeconfig={kubeconfig}", "--config=", theirs)
+        yield kubeconfig
+
+
+def _run(stack: ExitStack, folder: Path, program: str, *arguments: str) -> None:
+    """Run a program until the stack ends."""
+    log = stack.enter_context((folder / f"{program}.log").open("wb"))
+    process = stack.enter_context(subprocess.Popen([str(BINARIES / program), *arguments], stdout=log, stderr=log))
+    stack.callback(process.terminate)
+
+
+def _node(index: int) -> Obj:
+    has = {"cpu": "112", "memory": "192Gi", "pods": "15", SHAPE.resource: str(SHAPE.resource_per_host)}
+    pool = f"big-np-{index // SHAPE.hosts}"
+    return {
+        "apiVersion": "v1", "kind": "Node",
+        "metadata": {"name": f"{pool}-{index % SHAPE.hosts}", "annotations": {"kwok.x-k8s.io/node": "fake"},
+                     "labels": {NODEPOOL_LABEL: pool, **SHAPE.node_labels}},
+        "spec": {"taints": [{"key": SHAPE.resource, "value": "present", "effect": "NoSchedule"}]},
+        "status": {"capacity": has, "allocatable": has, "conditions": [{"type": "Ready", "status": "True"}]},
+    }  # fmt: skip
+
+
+def left(api: KubernetesApi, kinds: Sequence[str] = ("Job", "DaemonSet", "ConfigMap", "Pod")) -> Counter[str]:
+    """Return how many objects of ours there are, by kind."""
+    return Counter(
+        obj["kind"]
+        for kind in kinds
+        for obj in api.list(kind)
+        if "xpk.dev/image-cache" in obj["metadata"].get("labels", {})
+    )
+
+
+def wait_until_gone(api: KubernetesApi) -> None:
+    """Wait until nothing of ours is there."""
+    deadline = time.monotonic() + _SECONDS
+    while there := left(api):
+        assert time.monotonic() < deadline, there
+        time.sleep(0.3)
+
+
+def test_every_node_gets_it_in_few_requests_and_nothing_is_left(server: Path, tmp_path: Path) -> None:
+    with counting(server, tmp_path) as counter:
+        api = KubernetesApi(kubeconfig=counter.kubeconfig)
+        caching = images.plan(api, Wanted(images=("trainer:1", "tools:1"), seconds=_SECONDS))
+        images.begin(api, caching)
+        told: list[tuple[int, int, float]] = []
+        outcome = images.await_all(api, caching, _SECONDS, lambda *progress: told.append(progress))
+        asked = Counter(request.replace(caching.spec.name, "NAME") for request in counter.taken())
+    assert outcome.error() is None and outcome.nodes == NODES and told[-1][:2] == (NODES, NODES)
+    assert [each.pulled for each in outcome.images] == [NODES, NODES]
+    space = "/namespaces/default"
+    polls = asked.pop(f"GET /apis/apps/v1{space}/daemonsets/NAME")
+    assert polls <= outcome.seconds / 2 + 3 and sum(asked.values()) <= 20, asked
+    assert asked[f"GET /api/v1{space}/events"] == asked[f"POST /apis/batch/v1{space}/jobs"] == 1
+    wait_until_gone(KubernetesApi(kubeconfig=server))
+
+
+def test_whoever_is_killed_leaves_nothing_in_the_end(server: Path) -> None:
+    api = KubernetesApi(kubeconfig=server)
+    images.begin(api, images.plan(api, Wanted(images=("trainer:2",), seconds=20)))
+    deadline = time.monotonic() + _SECONDS
+    while left(api, ["Pod"])["Pod"] < NODES:
+        assert time.monotonic() < deadline
+        time.sleep(0.3)
+    assert left(api, ["Job", "DaemonSet"]) == {"Job": 1, "DaemonSet": 1}
+    wait_until_gone(api)  # nobody asks for it

@@ -1,0 +1,126 @@
+"""Controllers and the API server fail while a run trains: nothing of it is lost, and commands that watch it stay."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from e2e.drill import SECONDS, STEPS, start
+from e2e.harness import DrillError, Workload
+from e2e.place import XPK, Place, docker
+
+AWAY_SECONDS = 420.0  # until what was killed works again: the kubelet waits for up to 5 minutes before a restart
+
+
+@dataclass(slots=True)
+class Watched:
+    """A run, the commands that watch it, and the containers of its hosts."""
+
+    place: Place
+    run: Workload
+    commands: dict[str, subprocess.Popen[bytes]]
+    containers: dict[str, str]
+
+    def said(self, command: str, stream: str = "out") -> str:
+        """Return what a command has printed."""
+        return output(self.place, command, stream).read_text(encoding="utf-8")
+
+
+def output(place: Place, command: str, stream: str) -> Path:
+    """Return the file of what a command prints."""
+    return place.folder / f"steady-{command}.{stream}"
+
+
+@pytest.fixture(scope="module")
+def watched(place: Place) -> Iterator[Watched]:
+    """A run that no restart is allowed to, with `wait` and `logs -f` on it."""
+    run = start(place, "steady", max_restarts=0)
+    run.await_(lambda: len(run.steps) > 2, SECONDS)
+    commands = {}
+    for name, options in {"wait": ["--timeout", "15m"], "logs": ["--follow"]}.items():
+        argv = [*XPK, "workload", name, run.name, "--cluster", place.cluster, *options]
+        with output(place, name, "out").open("wb") as out, output(place, name, "err").open("wb") as err:
+            commands[name] = subprocess.Popen(argv, env=place.lab.environ, stdout=out, stderr=err)
+    yield Watched(place, run, commands, containers_of(place, run))
+    for command in commands.values():
+        command.kill()
+        command.wait()
+    assert are_back(place), "the tests of other files need them"
+    place.end(run.name)
+
+
+def containers_of(place: Place, run: Workload) -> dict[str, str]:
+    """Return the container of each pod of a run."""
+    wanted = ("get", "pods", "-l", f"jobset.sigs.k8s.io/jobset-name={run.name}", "-o", "json")
+    pods = json.loads(place.kubectl(*wanted))["items"]
+    return {pod["metadata"]["uid"]: pod["status"]["containerStatuses"][0]["containerID"] for pod in pods}
+
+
+def kill(place: Place, namespace: str, selector: str) -> None:
+    """SIGKILL the process of a pod on the control plane."""
+    pods = json.loads(place.kubectl("get", "pods", "-n", namespace, "-l", selector, "-o", "json"))["items"]
+    (pod,) = (each for each in pods if not each["metadata"].get("deletionTimestamp"))
+    container = pod["status"]["containerStatuses"][0]["containerID"].removeprefix("containerd://")
+    docker("exec", f"{place.cluster}-control-plane", "ctr", "-n", "k8s.io", "task", "kill", "-s", "SIGKILL", container)
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait until what was killed is back."""
+    deadline = time.monotonic() + AWAY_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            raise DrillError(f"{what} is not back after {AWAY_SECONDS:.0f} s")
+        time.sleep(1)
+
+
+def are_back(place: Place) -> bool:
+    """Wait for the controllers; tell whether they are there."""
+    available = ("--all", "--for=condition=Available", f"--timeout={AWAY_SECONDS:.0f}s")
+    said = [place.kubectl("wait", "deployment", "-n", f"{name}-system", *available) for name in ("jobset", "kueue")]
+    return all("condition met" in each for each in said)
+
+
+def goes_on(watched: Watched) -> None:
+    """Check that steps are finished by the processes that there were."""
+    run, reached = watched.run, len(watched.run.steps)
+    run.await_(lambda: len(run.steps) > min(reached + 3, STEPS - 1), SECONDS)
+    assert containers_of(watched.place, run) == watched.containers
+    assert {line["attempt"] for line in run.steps} == {0}
+
+
+@pytest.mark.parametrize("controller", ["jobset", "kueue"])
+def test_a_controller_is_killed(watched: Watched, controller: str) -> None:
+    kill(watched.place, f"{controller}-system", "control-plane=controller-manager")
+    goes_on(watched)
+
+
+def test_the_api_server_is_killed(watched: Watched) -> None:
+    place = watched.place
+    kill(place, "kube-system", "component=kube-apiserver")
+    watched.run.read()
+    reached = len(watched.run.steps)
+    until(lambda: place.kubectl("get", "--raw", "/readyz") == "ok", "the API server")
+    watched.run.read()
+    assert len(watched.run.steps) > reached, "the run went on without it"
+    goes_on(watched)
+
+
+def test_nothing_was_lost(watched: Watched, calm: Workload) -> None:
+    run, place = watched.run, watched.place
+    assert watched.commands["wait"].wait(SECONDS) == 0, watched.said("wait", "err")
+    run.read()
+    assert run.losses == calm.losses and run.lost_steps == 0
+    assert run.describe()["restarts"] == 0
+    assert watched.commands["logs"].wait(60) == 0, watched.said("logs", "err")
+    assert "Traceback" not in watched.said("logs", "err")
+    followed = Counter(watched.said("logs").splitlines())
+    kept = Counter(place.xpk("workload", "logs", run.name, "--cluster", place.cluster).stdout.splitlines())
+    assert followed == kept, "every line once"
+    assert are_back(place)

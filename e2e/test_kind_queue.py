@@ -1,0 +1,195 @@
+"""Several users on one kind cluster: priorities, preemption, quotas of their own, and what each is told."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.place import Place
+
+# Nobody knows how long a loaded machine takes for what: hosts go on until a file beside their output folder lets
+# them end. In the meantime each writes a number a step, and goes on from those that are there.
+UNTIL = '"${XPK_OUTPUT_DIR%%/*}/%s-may-end"'
+COUNT = (
+    'trap "exit 143" TERM; mkdir -p "$XPK_OUTPUT_DIR"; file="$XPK_OUTPUT_DIR/s$MEGASCALE_SLICE_ID-h$TPU_WORKER_ID"; '
+    f'touch "$file"; until [ -e {UNTIL % "small"} ] && [ -s "$file" ]; do '
+    'echo $(($(wc -l < "$file") + 1)) >> "$file"; sleep 0.5 & wait; done'
+)
+WHOLE = f'trap "exit 143" TERM; until [ -e {UNTIL % "full"} ]; do sleep 0.5 & wait; done'
+FOREVER = 'trap "exit 143" TERM; sleep 1000 & wait'
+
+
+def until(what: Callable[[], Any], *, seconds: float = 180) -> Any:
+    """Wait until something is true and return it."""
+    deadline = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < deadline, f"not within {seconds:g} s"
+        time.sleep(1)
+    return found
+
+
+class User:
+    """Somebody who works on the cluster from an account of their own."""
+
+    def __init__(self, place: Place, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        self._place, self._monkeypatch, self.name = place, monkeypatch, name
+
+    def __call__(self, verb: str, *arguments: str, code: int = 0) -> Any:
+        """Run `xpk workload VERB` and return how it ended."""
+        self._monkeypatch.setenv("LOGNAME", self.name)
+        return self._place.xpk("workload", verb, *arguments, "--cluster", self._place.cluster, code=code)
+
+    def sees(self, workload: str, *where: str) -> dict[str, Any]:
+        """Return a workload's status."""
+        found: dict[str, Any] = json.loads(self("status", workload, *where, "-o", "json").stdout)
+        return found
+
+
+@pytest.fixture
+def user(place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], User]]:
+    """Return a user by name; nothing of what they ran is left for the next test."""
+    yield lambda name: User(place, monkeypatch, name)
+    place.kubectl("delete", "jobsets", "--all", "--all-namespaces", "--wait")
+    until(lambda: not place.kubectl("get", "pods", "-A", "-l", "xpk.google.com/workload", "-o", "name"))
+
+
+def progress(place: Place, workload: str) -> list[int]:
+    """Return how many steps each host of a workload has made."""
+    files: list[Path] = sorted((place.state / "output" / workload).glob("s*-h*"))
+    made = [file.read_text().split() for file in files]
+    assert made == [[str(step + 1) for step in range(len(steps))] for steps in made], "no step is made twice"
+    return [len(steps) for steps in made]
+
+
+@pytest.fixture
+def let_end(place: Place) -> Iterator[Callable[[str], None]]:
+    """Let hosts end; at first none may."""
+    gates = {which: place.state / "output" / f"{which}-may-end" for which in ("small", "full")}
+    for gate in gates.values():
+        gate.unlink(missing_ok=True)
+    yield lambda which: gates[which].touch()
+    for gate in gates.values():
+        gate.unlink(missing_ok=True)
+
+
+def test_small_workloads_make_room_for_a_full_scale_one_and_go_on_after_it(
+    place: Place, user: Callable[[str], User], let_end: Callable[[str], None]
+) -> None:
+    ada, bob, eve, carol = map(user, ("ada", "bob", "eve", "carol"))
+    small = {"first": ada, "second": bob, "third": eve}
+    for name, priority in (("first", "low"), ("second", "low"), ("third", "very-low")):
+        small[name]("create", name, "--fresh", "--priority", priority, "--command", COUNT)
+        time.sleep(1)  # times of creation have whole seconds, and equal ones go by chance
+    until(lambda: all(len(made := progress(place, name)) == 2 and min(made) > 2 for name in ("first", "second")))
+    waiting = until(lambda: (found := eve.sees("third"))["position"] and found)
+    assert (waiting["phase"], waiting["position"], waiting["ahead"]) == ("Queued", 1, [])
+
+    carol("create", "full", "--fresh", "--num-slices", "2", "--priority", "high", "--command", WHOLE)
+    until(lambda: carol.sees("full")["phase"] == "Running")
+    queued = [who.sees(name) for name, who in small.items()]
+    assert [(each["phase"], each["position"]) for each in queued] == [("Queued", 1), ("Queued", 2), ("Queued", 3)]
+    assert queued[2]["ahead"] == ["first", "second"]
+    assert all("reempted" in each["reason"] for each in queued[:2])
+    said = eve("status", "third").stdout
+    assert "3 in 'multislice-queue'" in said and "first, second" in said
+    stopped = {name: progress(place, name) for name in ("first", "second")}
+    let_end("full")
+    carol("wait", "full", "--timeout", "3m")
+
+    until(lambda: all(min(progress(place, name)) > max(made) for name, made in stopped.items()))
+    assert eve.sees("third")["position"] == 1
+    let_end("small")
+    for name, who in small.items():
+        who("wait", name, "--timeout", "4m")
+        assert min(progress(place, name)) > 0
+        assert who.sees(name)["restarts_counted"] == 0
+    listed = {each["name"]: each["user"] for each in json.loads(ada("list", "-o", "json").stdout)}
+    assert listed.items() >= {"first": "ada", "second": "bob", "third": "eve", "full": "carol"}.items()
+
+
+@pytest.fixture
+def teams(place: Place, user: Callable[[str], User]) -> Iterator[tuple[str, str, str]]:
+    """Three teams' namespaces: red and blue have half of the cluster each, and pink shares red's half.
+
+    Red may use the cluster's own queue too, which has nothing left but borrows what is idle.
+    """
+    number = uuid.uuid4().hex[:4]
+    red, blue, pink = (f"{name}-{number}" for name in ("red", "blue", "pink"))
+
+    def queue(verb: str, name: str, *arguments: str) -> str:
+        return str(place.xpk("queue", verb, name, "--cluster", place.cluster, *arguments).stderr)
+
+    own = ("--create-namespace", "--quota", "50%", "--borrowing-limit", "0")
+    assert f"let namespace '{pink}' use it" in queue("create", red, "-n", red, "-n", pink, *own)
+    queue("create", blue, "-n", blue, *own)
+    queue("create", "multislice-queue", "-n", red)
+    yield red, blue, pink
+    place.kubectl("delete", "jobsets", "--all", "--all-namespaces", "--wait")
+    until(lambda: not place.kubectl("get", "workloads", "-A", "-o", "name"))
+    for name in (red, blue):
+        queue("delete", name, "--yes")
+    path = "jsonpath={.spec.resourceGroups[0].flavors[0].resources[0].nominalQuota}/{.spec.cohortName}"
+    assert place.kubectl("get", "clusterqueue", "cluster-queue", "-o", path) == "16/"
+    place.kubectl("delete", "namespace", red, blue, pink, "--wait=false")
+
+
+def test_teams_have_parts_of_the_cluster(user: Callable[[str], User], teams: tuple[str, str, str]) -> None:
+    ada, bob, eve = map(user, ("ada", "bob", "eve"))
+    red, blue, pink = teams
+    ada("create", "one", "-n", red, "--queue", red, "--command", FOREVER)
+    until(lambda: ada.sees("one", "-n", red)["phase"] == "Running")
+    ada("create", "two", "-n", red, "--queue", red, "--command", "true")
+    until(lambda: ada.sees("two", "-n", red)["position"] == 1)
+    eve("create", "two", "-n", pink, "--priority", "low", "--command", "true")  # its only queue
+    behind = until(lambda: (found := eve.sees("two", "-n", pink))["position"] == 2 and found)
+    assert behind["ahead"] == [f"{red}/two"], "the quota is shared, and so is the queue"
+    assert f"behind {red}/two" in eve("status", "two", "-n", pink).stdout
+
+    bob("create", "one", "-n", blue, "--command", "true")
+    bob("wait", "one", "-n", blue, "--timeout", "3m")
+    assert ada.sees("two", "-n", red)["phase"] == "Queued", "the other half is not theirs"
+    listed = {(each["namespace"], each["name"]) for each in json.loads(eve("list", "-A", "-o", "json").stdout)}
+    assert listed == {(red, "one"), (red, "two"), (pink, "two"), (blue, "one")}
+    assert json.loads(eve("list", "-o", "json").stdout) == []
+    ada("delete", "one", "-n", red, "--yes")
+    eve("wait", "two", "-n", pink, "--timeout", "3m")
+    assert ada.sees("two", "-n", red)["phase"] == "Succeeded"
+
+
+def test_what_can_never_fit_is_told_what_would(user: Callable[[str], User], teams: tuple[str, str, str]) -> None:
+    ada, (red, _, _) = user("ada"), teams
+    whole = ("create", "big", "--command", "true", "--num-slices")
+    told = ada(*whole, "3", code=5).stderr
+    assert "queue 'multislice-queue'" in told and "use --num-slices 2" in told
+    told = ada(*whole, "2", "-n", red, "--queue", red, code=5).stderr
+    assert f"queue '{red}'" in told and "has 8 in all" in told
+    assert "use --num-slices 1 or --queue multislice-queue" in told
+    assert f"there are: multislice-queue, {red}" in ada(*whole, "1", "-n", red, "--queue", "none", code=3).stderr
+    assert json.loads(ada("list", "-A", "-o", "json").stdout) == []
+    ada(*whole, "2", "-n", red)
+    ada("wait", "big", "-n", red, "--timeout", "3m")
+
+
+def test_what_a_team_lent_to_a_full_scale_workload_comes_back(
+    user: Callable[[str], User], teams: tuple[str, str, str], place: Place
+) -> None:
+    ada, bob = user("ada"), user("bob")
+    _, blue, _ = teams
+    ada("create", "full", "--fresh", "--num-slices", "2", "--priority", "high", "--command", FOREVER)
+    until(lambda: ada.sees("full")["phase"] == "Running")
+    refused = place.xpk("queue", "create", blue, "--cluster", place.cluster, "--quota", "100%", code=5)
+    assert "1 are left" in refused.stderr
+    bob("create", "one", "-n", blue, "--priority", "very-low", "--command", FOREVER)
+    until(lambda: bob.sees("one", "-n", blue)["phase"] == "Running")
+    full = ada.sees("full")
+    assert full["phase"] == "Queued" and f"preempted by {blue}/one" in full["reason"]
+    refused = place.xpk("queue", "delete", blue, "--cluster", place.cluster, "--yes", code=4)
+    assert f"workloads are in queue '{blue}': {blue}/one" in refused.stderr
+    bob("delete", "one", "-n", blue, "--yes")
+    until(lambda: ada.sees("full")["phase"] == "Running")

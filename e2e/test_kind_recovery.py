@@ -1,0 +1,183 @@
+"""Recovery drills on kind: two runs, disturbed in every way that their hosts and their nodes can fail.
+
+After each disturbance the run goes on with the losses of the undisturbed run, bit for bit, with at most one
+checkpoint interval lost, and with its restart counted only if something failed. The tests of a run go in order.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from e2e.drill import INTERVAL, SECONDS, STEPS, await_phase, node_of, start
+from e2e.harness import DrillError, Workload
+from e2e.place import Place, docker
+from xpk.jobs.report.goodput import Recovery, recoveries
+from xpk.jobs.report.record import read_folder
+
+# Not the times that are wanted (bench/recovery_kind has those): a loaded machine takes several times as long.
+DEAD_NODE_SECONDS = 420.0
+GRACE_SECONDS = 120
+# As a program does that waits in a collective: it hears nothing.
+DEAF = (
+    '[ "$XPK_RESTART_ATTEMPT" = 1 ] && exit 0; [ "$MEGASCALE_SLICE_ID$TPU_WORKER_ID" = 11 ] && sleep 10 && exit 3; '
+    "trap '' TERM; sleep 1000 & wait; wait"
+)
+RESTART_SECONDS = 240.0  # quiet: 20 s, of which most is starting JAX on four hosts
+
+
+@dataclass(slots=True)
+class Drill:
+    """The run, what it should be, and how often it has restarted so far."""
+
+    place: Place
+    run: Workload
+    losses: dict[int, str]
+    restarts: int = 0
+    counted: int = 0
+
+    def disturb(
+        self, act: Callable[[], None], *, counted: bool | None, lost: int = INTERVAL, seconds: float = RESTART_SECONDS
+    ) -> Recovery:
+        """Do something to the run in the middle of an interval, and see it go on as it should.
+
+        `counted` is None where it depends on whether the hosts are given the time to save.
+        """
+        await_phase(self.run)
+        before, at = len(self.run.steps), time.time()
+        act()
+        self.run.await_(lambda: bool(self.run.steps[-1]["attempt"] > self.restarts), SECONDS)
+        self.restarts += 1
+        described = self.run.describe()
+        if counted is None:
+            counted = described["restarts_counted"] > self.counted
+            lost = lost if counted else 0
+        self.counted += counted
+        assert (described["restarts"], described["restarts_counted"]) == (self.restarts, self.counted)
+        assert all(self.losses[line["step"]] == line["loss_hex"] for line in self.run.steps[before:])
+        (recovery,) = (one for one in recoveries(read_folder(self.run.folder), kill_time=at) if one.since == at)
+        self._show(recovery)
+        assert self._lost_steps() <= lost
+        assert recovery.seconds < seconds
+        return recovery
+
+    def pod(self, slice_id: int, host: int) -> str:
+        """Return the name of a host's pod."""
+        return str(self.run.host(slice_id, host)["pod"])
+
+    def kubectl(self, *arguments: str) -> None:
+        """Do something to the cluster. Raises DrillError if it cannot be done."""
+        if not self.place.kubectl(*arguments):
+            raise DrillError(f"kubectl {' '.join(arguments)} failed")
+
+    def freeze(self, node: str) -> None:
+        """Stop everything on a node, as when its machine is gone."""
+        docker("pause", node)
+
+    def _lost_steps(self) -> int:
+        """Return how many steps the newest restart undid."""
+        newest = [line["step"] for line in self.run.steps if line["attempt"] == self.restarts]
+        reached = max(line["step"] for line in self.run.steps if line["attempt"] < self.restarts)
+        return int(reached - min(newest) + 1)
+
+    def _show(self, recovery: Recovery) -> None:
+        parts = ", ".join(f"{part.name} {part.seconds:.1f}" for part in recovery.parts if part.seconds is not None)
+        self.run.lab.say(f"  {self._lost_steps()} steps lost, {recovery.seconds:.1f} s: {parts}")
+
+
+@contextmanager
+def drilled(place: Place, calm: Workload, name: str, max_restarts: int) -> Iterator[Drill]:
+    """A run that trains; whatever its tests did to nodes is undone."""
+    run = start(place, name, max_restarts=max_restarts)
+    try:
+        run.await_(lambda: bool(run.steps), SECONDS)
+        yield Drill(place, run, calm.losses)
+    finally:
+        for container in place.containers("--filter", "status=paused"):
+            docker("unpause", container)
+        for node in place.kubectl("get", "nodes", "-o", "name").split():
+            place.kubectl("uncordon", node)
+        place.end(name)
+
+
+@pytest.fixture(scope="module")
+def drill(place: Place, calm: Workload) -> Iterator[Drill]:
+    """The run whose hosts end."""
+    with drilled(place, calm, "hosts-end", max_restarts=3) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def moving(place: Place, calm: Workload) -> Iterator[Drill]:
+    """The run whose nodes end."""
+    place.end("hosts-end")  # if one of its tests has failed, it still holds the slices
+    with drilled(place, calm, "nodes-end", max_restarts=1) as made:
+        yield made
+
+
+def ends_like_the_undisturbed_run(drill: Drill) -> None:
+    """Wait for the end and compare all of it."""
+    drill.run.wait(SECONDS)
+    assert drill.run.losses == drill.losses and len(drill.losses) == STEPS
+    described = drill.run.describe()
+    assert (described["restarts"], described["restarts_counted"]) == (drill.restarts, drill.counted)
+    assert {event["attempt"] for event in drill.run.events("done")} == {drill.restarts}
+
+
+def test_a_hosts_process_is_killed(drill: Drill) -> None:
+    host = drill.run.host(1, 1)
+    drill.disturb(lambda: drill.run.lab.kill(host, signal.SIGKILL), counted=True)
+
+
+def test_a_hosts_pod_is_deleted(drill: Drill) -> None:
+    pod = drill.pod(1, 0)
+    drill.disturb(lambda: drill.kubectl("delete", "pod", pod, "--wait=false"), counted=False, lost=0)
+
+
+def test_a_hosts_pod_is_deleted_by_force(drill: Drill) -> None:
+    pod = drill.pod(0, 1)
+    drill.disturb(lambda: drill.kubectl("delete", "pod", pod, "--force", "--grace-period=0"), counted=None)
+
+
+def test_the_coordinators_process_is_killed(drill: Drill) -> None:
+    host = drill.run.host(0, 0)
+    drill.disturb(lambda: drill.run.lab.kill(host, signal.SIGKILL), counted=True)
+
+
+def test_the_end_of_it_is_that_of_the_undisturbed_run(drill: Drill) -> None:
+    ends_like_the_undisturbed_run(drill)
+
+
+def test_a_node_is_drained(moving: Drill) -> None:
+    node = node_of(moving.run, 1)
+    moving.disturb(lambda: moving.kubectl("drain", node, "--ignore-daemonsets"), counted=False, lost=0)
+    assert node not in (node_of(moving.run, 0), node_of(moving.run, 1))
+    moving.kubectl("uncordon", node)
+
+
+def test_a_node_dies_and_its_slice_moves_to_the_spare(moving: Drill) -> None:
+    node = node_of(moving.run, 1)
+    moving.disturb(lambda: moving.freeze(node), counted=True, seconds=DEAD_NODE_SECONDS)
+    assert node not in (node_of(moving.run, 0), node_of(moving.run, 1))
+    docker("unpause", node)  # its hosts wake up, find that the others have gone on without them, and end
+    ends_like_the_undisturbed_run(moving)
+
+
+def test_commands_that_hear_nothing_do_not_wait_for_their_grace_period(place: Place) -> None:
+    name, at = "deaf", ("--cluster", place.cluster)
+    place.end("nodes-end")  # if one of its tests has failed, it still holds the slices
+    size = ("--num-slices", "2", "--max-restarts", "1", "--termination-grace-period-seconds", str(GRACE_SECONDS))
+    place.xpk("workload", "create", name, *at, *size, "--command", DEAF)
+    try:
+        place.xpk("workload", "wait", name, *at, "--timeout", f"{GRACE_SECONDS}s")
+        found = Workload(place.lab, name).describe()
+        assert (found["phase"], found["restarts"], found["restarts_counted"]) == ("Succeeded", 1, 1)
+        (restart,) = found["restart_history"]
+        assert (restart["host"], restart["exit_code"]) == (1, 3), "who failed first is named, not who was lost with it"
+    finally:
+        place.end(name)

@@ -1,0 +1,401 @@
+"""What a real API server refuses, and the roles of docs/permissions.md: one verb less, and the error names it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e.api_server import BINARIES, api_server
+from xpk.api.base import Obj
+from xpk.api.kubernetes import KubernetesApi
+from xpk.capacity import install
+from xpk.model.accelerators import NODEPOOL_LABEL, find_shape
+from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError, XpkError
+from xpk.model.names import TYPE_ANNOTATION
+from xpk.model.specs import ClusterSpec
+from xpk.render import render_queues
+
+MANIFESTS = ("XPK_E2E_JOBSET_MANIFEST", "XPK_E2E_KUEUE_MANIFEST")
+DOCS = Path(__file__).parents[1] / "docs" / "permissions.md"
+SPEC = ClusterSpec(name="bare", shape=find_shape("v5litepod-8"), num_slices=2)
+pytestmark = pytest.mark.skipif(
+    not (BINARIES / "kube-apiserver").exists() or any(name not in os.environ for name in MANIFESTS),
+    reason='no kube-apiserver or no manifests: `eval "$(e2e/environment/up)"` first',
+)
+
+CREATE = ("workload", "create", "new", "--command", "true")
+LIST, STATUS = ("workload", "list"), ("workload", "status", "run")
+LOGS = ("workload", "logs", "run")
+EXEC = ("workload", "exec", "run", "--", "true")
+WAIT = ("workload", "wait", "run", "--timeout", "10")
+DESCRIBE = ("cluster", "describe")
+QUEUES = ("queue", "list")
+SUSPEND = ("workload", "suspend", "run")
+DELETE = ("workload", "delete", "run", "--timeout", "2")
+CACHE, HEALTH = ("cluster", "cache-image", "--image", "none:1"), ("cluster", "health")
+CACHE_LATER = (*CACHE, "--no-wait")
+INSIDE, WIDE = ("xpk-workloads", "xpk-images"), "xpk-viewer"  # where each of the documented roles is bound
+AT_ONCE = (*DELETE, "--grace-period", "0")
+
+# A verb, what of, whether it is asked of the whole cluster, and a command that cannot do without.
+NEEDED = [
+    ("create", "jobsets.jobset.x-k8s.io", False, CREATE),
+    ("get", "jobsets.jobset.x-k8s.io", False, STATUS),
+    ("list", "jobsets.jobset.x-k8s.io", False, LIST),
+    ("watch", "jobsets.jobset.x-k8s.io", False, WAIT),
+    ("delete", "jobsets.jobset.x-k8s.io", False, DELETE),
+    ("list", "workloads.kueue.x-k8s.io", False, LIST),
+    ("patch", "workloads.kueue.x-k8s.io", False, SUSPEND),
+    ("get", "localqueues.kueue.x-k8s.io", False, CREATE),
+    ("list", "pods", False, LIST),
+    ("get", "pods", False, EXEC),
+    ("watch", "pods", False, DELETE),
+    ("delete", "pods", False, AT_ONCE),
+    ("get", "pods/log", False, LOGS),
+    ("create", "pods/exec", False, EXEC),
+    ("list", "events", False, STATUS),
+    ("create", "jobs.batch", False, CACHE_LATER),
+    ("patch", "configmaps", False, CACHE_LATER),
+    ("get", "daemonsets.apps", False, CACHE_LATER),
+    ("create", "daemonsets.apps", False, (*CACHE_LATER, "--image", "new:1")),  # nobody ends what others began here
+    ("patch", "daemonsets.apps", False, CACHE_LATER),
+    ("list", "nodes", True, DESCRIBE),
+    ("get", "configmaps", False, CREATE),
+    ("get", "clusterqueues.kueue.x-k8s.io", True, CREATE),
+    ("get", "resourceflavors.kueue.x-k8s.io", True, DESCRIBE),
+    ("get", "workloadpriorityclasses.kueue.x-k8s.io", True, DESCRIBE),
+    ("list", "clusterqueues.kueue.x-k8s.io", True, QUEUES),
+    ("list", "localqueues.kueue.x-k8s.io", True, QUEUES),
+]
+RUN = ["jobset.jobset.x-k8s.io/run", "pod/run-slice-job-0-0-abcde", "workload.kueue.x-k8s.io/jobset-run-00000"]
+
+# What `xpk cluster adapt` writes down.
+RECORD: Obj = {
+    "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "xpk-cluster", "namespace": "default"},
+    "data": {
+        "accelerator-type": SPEC.shape.name, "emulated": "false", "sets-slice-environment": "false",
+        "fenced": "false", "trainer-image": "", "output-root": "/shared/output",
+    },
+}  # fmt: skip
+
+
+def user_of(verb: str, resource: str) -> str:
+    """The user who may do all but that."""
+    return f"no-{verb}-{resource.partition('.')[0].replace('/', '-')}"
+
+
+USERS = ["nobody", "worker", "sharer", "builder", *(user_of(*row[:2]) for row in NEEDED)]
+
+
+@dataclass(frozen=True, slots=True)
+class Bare:
+    """The server, and for each user a state folder in which it is the adapted cluster `bare`."""
+
+    folder: Path
+    kubeconfig: Path
+
+    def xpk(self, user: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a command as a user."""
+        place = self.folder / user / "adapted" / "bare"
+        place.mkdir(parents=True, exist_ok=True)
+        config = yaml.safe_load(self.kubeconfig.read_text()) | {"current-context": user}
+        (place / "kubeconfig").write_text(yaml.safe_dump(config))
+        given, marker, rest = _split(arguments)
+        argv = [sys.executable, "-m", "xpk", *given, "--cluster", "bare", *marker, *rest]
+        env = {**os.environ, "XPK_STATE_DIR": str(self.folder / user), "XPK_CONFIG_DIR": str(self.folder / "config")}
+        return subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=120)
+
+    def kubectl(self, *arguments: str, stdin: str = "") -> str:
+        """Do something as the administrator."""
+        argv = [str(BINARIES / "kubectl"), f"--kubeconfig={self.kubeconfig}", *arguments]
+        done = subprocess.run(argv, input=stdin, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def apply(self, *objects: Obj) -> None:
+        """Apply objects as the administrator."""
+        self.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(objects))
+
+    def api(self, user: str = "admin") -> KubernetesApi:
+        """Our client, as a user."""
+        return KubernetesApi(kubeconfig=self.kubeconfig, context=user)
+
+
+def _split(arguments: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    at = arguments.index("--") if "--" in arguments else len(arguments)
+    return arguments[:at], arguments[at : at + 1], arguments[at + 1 :]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bare]:
+    """A server with nothing installed yet."""
+    with api_server(tmp_path_factory.mktemp("server"), BINARIES, USERS) as kubeconfig:
+        yield Bare(tmp_path_factory.mktemp("state"), kubeconfig)
+
+
+@pytest.fixture(scope="module")
+def bare(server: Bare) -> Bare:
+    """The server with JobSet's and Kueue's kinds, a complete cluster of nodes and queues, and all users' roles."""
+    for name in MANIFESTS:
+        found = [obj for obj in yaml.safe_load_all(Path(os.environ[name]).read_text()) if obj]
+        kinds = [obj for obj in found if obj["kind"] == "CustomResourceDefinition"]
+        for kind in kinds:
+            kind["spec"].pop("conversion", None)  # no controller runs that could
+        server.apply(*kinds)
+    server.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=90s")
+    labels = {TYPE_ANNOTATION: SPEC.shape.name, **SPEC.shape.node_labels}
+    nodes = [{**labels, NODEPOOL_LABEL: f"bare-np-{index}"} for index in range(2)]
+    for index, each in enumerate(nodes):
+        server.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"n{index}", "labels": each}})
+        has = {key: {"google.com/tpu": "8"} for key in ("capacity", "allocatable")}
+        server.api().patch("Node", f"n{index}/status", {"status": has})
+    for obj in render_queues(SPEC):
+        server.api().apply(obj)
+    server.apply(RECORD)
+    _give_roles(server)
+    return server
+
+
+def roles() -> dict[str, Obj]:
+    """The roles of the documentation."""
+    blocks = re.findall(r"```yaml\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
+    found = [role for block in blocks for role in yaml.safe_load_all(block)]
+    return {role["metadata"]["name"]: role for role in found}
+
+
+def without(role: Obj, verb: str, resource: str, name: str) -> Obj:
+    """A role that lacks one verb of one resource."""
+    plural, _, group = resource.partition(".")
+    rules: list[dict[str, Any]] = []
+    for rule in role["rules"]:
+        hit = plural in rule["resources"] and group in rule["apiGroups"]
+        others = [each for each in rule["resources"] if not hit or each != plural]
+        if others:
+            rules.append({**rule, "resources": others})
+        if hit and (left := [each for each in rule["verbs"] if each != verb]):
+            rules.append({**rule, "resources": [plural], "verbs": left})
+    return {**role, "metadata": {"name": name}, "rules": rules}
+
+
+def _give_roles(server: Bare) -> None:
+    documented = roles()
+    server.apply(*documented.values())
+    server.apply(*_bindings("worker", INSIDE, WIDE))
+    objects: list[Obj] = []
+    for verb, resource, _, _ in NEEDED:
+        user = user_of(verb, resource)
+        given = {name: f"{user}-{name}" for name in (*INSIDE, WIDE)}
+        objects += [without(documented[name], verb, resource, new) for name, new in given.items()]
+        objects += _bindings(user, [given[name] for name in INSIDE], given[WIDE])
+    wide = [("builder", "xpk-clusters"), ("sharer", "xpk-queues")]
+    server.apply(*objects, *(_binding("ClusterRoleBinding", *each) for each in wide))
+
+
+def _bindings(user: str, inside: Sequence[str], wide: str) -> list[Obj]:
+    return [*(_binding("RoleBinding", user, role) for role in inside), _binding("ClusterRoleBinding", user, wide)]
+
+
+def _binding(kind: str, user: str, role: str) -> Obj:
+    meta = {"name": f"{user}-{role}-{kind.lower()}", **({"namespace": "default"} if kind == "RoleBinding" else {})}
+    group = "rbac.authorization.k8s.io"
+    return {
+        "apiVersion": f"{group}/v1", "kind": kind, "metadata": meta,
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": role},
+        "subjects": [{"apiGroup": group, "kind": "User", "name": user}],
+    }  # fmt: skip
+
+
+@pytest.fixture
+def run(bare: Bare) -> Iterator[Bare]:
+    """The cluster with a workload `run` as its controllers would have it: admitted, one of its hosts running."""
+    there = bare.kubectl("get", "jobset,workload,pod", "-o", "name").split()
+    if sorted(there) == RUN:
+        yield bare
+        return
+    bare.kubectl("delete", "jobset,workload,pod", "--all", "--force", "--grace-period=0")
+    done = bare.xpk("worker", "workload", "create", "run", "--command", "true")
+    assert done.returncode == 0, done.stderr
+    jobset = bare.api().get("JobSet", "run")
+    owner = {"apiVersion": jobset["apiVersion"], "kind": "JobSet", "name": "run", "uid": jobset["metadata"]["uid"]}
+    prefix = "jobset.sigs.k8s.io"
+    labels = {f"{prefix}/jobset-name": "run", f"{prefix}/jobset-uid": owner["uid"], f"{prefix}/job-index": "0"}
+    pod_spec = {"restartPolicy": "Never", "nodeName": "n0", "containers": [{"name": "host", "image": "none"}]}
+    template = {"spec": {key: value for key, value in pod_spec.items() if key != "nodeName"}}
+    bare.apply(
+        {
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
+            "metadata": {"name": "jobset-run-00000", "namespace": "default", "ownerReferences": [owner]},
+            "spec": {
+                "active": True, "queueName": "multislice-queue",
+                "podSets": [{"name": "slice-job", "count": 2, "template": template}],
+            },
+        },
+        {
+            "apiVersion": "v1", "kind": "Pod", "spec": pod_spec,
+            "metadata": {
+                "name": "run-slice-job-0-0-abcde", "namespace": "default", "labels": labels,
+                "annotations": {"batch.kubernetes.io/job-completion-index": "0"},
+            },
+        },
+    )  # fmt: skip
+    status = '{"status": {"phase": "Running"}}'
+    bare.kubectl("patch", "pod", "run-slice-job-0-0-abcde", "--subresource=status", "--type=merge", "-p", status)
+    yield bare
+
+
+def test_a_cluster_without_controllers_says_which_is_missing(server: Bare) -> None:
+    api = server.api()
+    for kind, name in (("JobSet", "JobSet"), ("LocalQueue", "Kueue")):
+        with pytest.raises(MissingToolError, match=f"{name} is not installed") as error:
+            api.list(kind)
+        assert "xpk cluster adapt" in error.value.hint
+    with pytest.raises(AuthorizationError, match="user 'nobody' may not list pods in namespace 'default'"):
+        server.api("nobody").list("Pod")
+
+
+def test_a_namespace_that_is_not_there(bare: Bare) -> None:
+    (jobset,) = [
+        {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "x", "namespace": "nope"}}
+    ]
+    with pytest.raises(NotFoundError, match="there is no namespace 'nope'"):
+        bare.api().create({**jobset, "spec": {}})
+    failed = bare.xpk("admin", *CREATE, "--namespace", "nope")
+    assert failed.returncode == 3 and "there is no queue 'multislice-queue' in namespace 'nope'" in failed.stderr
+    assert "Traceback" not in failed.stderr
+
+
+def test_with_the_documented_roles_every_workload_command_works(run: Bare) -> None:
+    expected = {
+        LIST: 0, STATUS: 0, ("workload", "describe", "run"): 0, WAIT: 124, CREATE: 0,
+        SUSPEND: 0, ("workload", "resume", "run"): 0, ("workload", "delete", "new"): 0,
+        CACHE_LATER: 0, HEALTH: 1,  # no kubelet says that the nodes are ready
+    }  # fmt: skip
+    for command, code in expected.items():
+        done = run.xpk("worker", *command)
+        assert done.returncode == code, f"{command}: {done.stdout}{done.stderr}"
+    # There is no kubelet to answer these: they get as far as they can.
+    for command in (LOGS, EXEC):
+        done = run.xpk("worker", *command)
+        assert done.returncode != 6 and "Traceback" not in done.stderr, f"{command}: {done.stderr}"
+    assert run.xpk("worker", *AT_ONCE).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("verb", "resource", "wide", "command"), NEEDED, ids=lambda value: str(value).replace("/", "-")
+)
+def test_a_verb_that_is_missing_is_named(
+    run: Bare, verb: str, resource: str, wide: bool, command: tuple[str, ...]
+) -> None:
+    user = user_of(verb, resource)
+    done = run.xpk(user, *command)
+    assert done.returncode == 6, f"{done.stdout}{done.stderr}"
+    assert f"may not {verb} {resource}" in done.stderr, done.stderr
+    assert ("in the whole cluster" if wide else "in namespace 'default'") in done.stderr
+    assert "docs/permissions.md" in done.stderr and "Traceback" not in done.stderr
+    if resource != "pods/exec":
+        assert f"user '{user}'" in done.stderr
+    assert run.kubectl("get", "jobsets", "-o", "name").split() in (
+        [f"jobset.jobset.x-k8s.io/{n}" for n in ("run",)],
+        [],
+    )
+
+
+def test_who_may_not_see_other_namespaces_still_gets_a_status(run: Bare) -> None:
+    name = f"worker-{WIDE}-clusterrolebinding"
+    run.kubectl("delete", "clusterrolebinding", name)
+    try:
+        done = run.xpk("worker", *STATUS)
+        assert done.returncode == 0 and "position   1 in 'multislice-queue'" in done.stdout, done.stderr
+    finally:
+        run.apply(_binding("ClusterRoleBinding", "worker", WIDE))
+
+
+def test_a_jobset_of_another_tool_is_left_alone(run: Bare) -> None:
+    template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "none"}]}}
+    job = {"name": "workers", "replicas": 1, "template": {"spec": {"template": template}}}
+    foreign = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "spec": {"replicatedJobs": [job]}}
+    run.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(foreign | {"metadata": {"name": "theirs"}}))
+    taken = run.xpk("worker", "workload", "create", "theirs", "--command", "true")
+    assert taken.returncode == 4 and "made by kubectl" in taken.stderr and "not xpk" in taken.stderr
+    assert "theirs" in run.xpk("worker", *LIST).stdout
+    told = run.xpk("worker", "workload", "describe", "theirs")
+    assert told.returncode == 0 and "made by    kubectl" in told.stdout, told.stderr
+    kept = run.xpk("worker", "workload", "delete", "theirs")
+    assert kept.returncode == 4 and "made by kubectl" in kept.stderr and "--force" in kept.stderr
+    assert run.xpk("worker", "workload", "delete", "--all", "--yes", "--timeout", "1").returncode in (0, 124)
+    assert run.kubectl("get", "jobsets", "-o", "name").split() == ["jobset.jobset.x-k8s.io/theirs"]
+    assert run.xpk("worker", "workload", "delete", "theirs", "--force").returncode == 0
+
+
+@pytest.mark.parametrize("controller", install.CONTROLLERS, ids=lambda each: each.name)
+def test_a_controller_that_does_not_answer_is_named(bare: Bare, controller: install.Controller) -> None:
+    objects = install.prepare(install.read_manifest(controller), pinned=False)
+    (hooks,) = (obj for obj in objects if obj["kind"] == "MutatingWebhookConfiguration")
+    bare.apply(hooks)
+    try:
+        failed = bare.xpk("worker", *CREATE)
+        assert failed.returncode == 7, failed.stderr
+        assert f"{controller.name} does not answer" in failed.stderr
+        assert f"kubectl get pods --namespace {controller.namespace}" in failed.stderr
+    finally:
+        bare.kubectl("delete", "mutatingwebhookconfiguration", hooks["metadata"]["name"])
+
+
+def test_certificates_and_tokens_that_are_not_accepted(server: Bare, tmp_path: Path) -> None:
+    config = yaml.safe_load(server.kubeconfig.read_text())
+    del config["clusters"][0]["cluster"]["certificate-authority"]
+    stranger, expired = tmp_path / "stranger", tmp_path / "expired"
+    stranger.write_text(yaml.safe_dump(config))
+    with pytest.raises(XpkError, match="its certificate is not trusted") as untrusted:
+        KubernetesApi(kubeconfig=stranger).list("Pod")
+    assert "certificate-authority-data" in untrusted.value.hint
+    config = yaml.safe_load(server.kubeconfig.read_text())
+    config["users"][0]["user"]["token"] = "of yesterday"
+    expired.write_text(yaml.safe_dump(config))
+    with pytest.raises(AuthorizationError, match="does not accept these credentials"):
+        KubernetesApi(kubeconfig=expired).list("Pod")
+
+
+def test_with_the_documented_role_a_cluster_can_be_shared(bare: Bare, run: Bare) -> None:
+    def share(user: str, *arguments: str, code: int = 0) -> str:
+        done = bare.xpk(user, "queue", *arguments)
+        assert done.returncode == code, done.stderr
+        return done.stdout + done.stderr
+
+    create = ("create", "red", "-n", "red", "--quota", "1")
+    assert "may not get namespaces in namespace 'red'" in share("worker", *create, code=6)
+    assert "--create-namespace makes it" in share("sharer", *create, code=3)
+    assert "'multislice-queue' keeps 1 x v5litepod-8" in share("sharer", *create, "--create-namespace")
+    assert "nothing to do" in share("sharer", *create)
+    assert "v5litepod-8=1" in share("worker", "list")
+    assert "run" in share("worker", "describe", "multislice-queue")
+    assert "change queue 'red'" in share("sharer", "create", "red", "--quota", "100%", "--lending-limit", "1")
+    assert "Ready" in bare.xpk("worker", "cluster", "describe").stdout
+    assert "give its quota back" in share("sharer", "delete", "red", "--yes")
+    own = bare.api().get("ClusterQueue", "cluster-queue")
+    assert "cohortName" not in own["spec"] and "annotations" not in own["metadata"]
+    assert bare.xpk("worker", "queue", "list", "-o", "name").stdout == "multislice-queue\n"
+
+
+def test_with_the_documented_role_a_cluster_can_be_set_up(bare: Bare) -> None:
+    api = bare.api("builder")
+    for controller in install.CONTROLLERS:
+        for obj in install.prepare(install.read_manifest(controller), pinned=False):
+            if not obj["kind"].endswith("WebhookConfiguration"):  # nobody would answer to them here
+                api.apply(obj)
+        assert install.whats_missing(api, controller) == f"wait until {controller.name} runs"
+    for obj in render_queues(SPEC):
+        assert api.apply(obj) in ("unchanged", "configured")
+    assert api.patch("Node", "n0", {"metadata": {"labels": {"some": "label"}}})
+    assert api.patch("Node", "n0/status", {"status": {"capacity": {"google.com/tpu": "8"}}})
+    for kind in ("Pod", "Event", "JobSet", "Workload"):
+        api.list(kind, None)

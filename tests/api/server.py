@@ -1,0 +1,78 @@
+"""An HTTP server that answers as broken API servers and those who stand in between do."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+Answer = tuple[int, Any]  # status, and text or what becomes JSON
+
+
+class Script:
+    """What to answer: by method and path, in order; the last answer stays. `None` hangs up without one."""
+
+    def __init__(self, answers: dict[str, list[Answer | None]]) -> None:
+        self.answers = answers
+        self.asked: list[str] = []
+
+    def next(self, method: str, path: str) -> Answer | None:
+        self.asked.append(f"{method} {path}")
+        found = self.answers.get(f"{method} {path}") or self.answers.get("*")
+        if not found:
+            return 404, {"kind": "Status", "message": "the server could not find the requested resource"}
+        return found.pop(0) if len(found) > 1 else found[0]
+
+
+@contextmanager
+def serving(script: Script) -> Iterator[str]:
+    """Serve on a port of this machine; give the URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            found = script.next(self.command, self.path.partition("?")[0])
+            if found is None:
+                self.connection.close()
+                return
+            status, body = found
+            content = (body if isinstance(body, str) else json.dumps(body)).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "text/html" if isinstance(body, str) else "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_GET = do_POST = do_PATCH = do_DELETE = answer
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def kubeconfig(folder: Path, server: str, **user: Any) -> Path:
+    """Write a kubeconfig for a server."""
+    file = folder / "kubeconfig"
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "users": [{"name": "u", "user": user}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    file.write_text(yaml.safe_dump(config))
+    return file

@@ -1,0 +1,148 @@
+"""API servers that are gone, are somebody else, or stop in the middle; kubeconfigs that are none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.api.server import Script, kubeconfig, serving
+from xpk.api.kubernetes import KubernetesApi
+from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError, XpkError
+from xpk.testing import FakeRunner
+
+JOBSETS = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets"
+JOBSET = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "w"}, "spec": {}}
+LOGIN = "<html><head><title>Log in to the proxy</title></head></html>"
+EMPTY = {"metadata": {"resourceVersion": "1"}, "items": []}
+
+
+def api(folder: Path, server: str) -> KubernetesApi:
+    """A client that does not wait between tries."""
+    return KubernetesApi(kubeconfig=kubeconfig(folder, server), pause=lambda seconds: None)
+
+
+def said(error: pytest.ExceptionInfo[XpkError]) -> str:
+    return error.value.message
+
+
+@pytest.mark.parametrize("status", [200, 302, 403, 404, 502])
+def test_a_proxy_that_answers_with_a_page(tmp_path: Path, status: int) -> None:
+    with serving(Script({"*": [(status, LOGIN)]})) as server, pytest.raises(XpkError) as error:
+        api(tmp_path, server).list("Pod")
+    assert "it sent a web page, 'Log in to the proxy'" in said(error) and "HTTPS_PROXY" in error.value.hint
+
+
+def test_a_page_instead_of_a_watch(tmp_path: Path) -> None:
+    with serving(Script({"*": [(200, LOGIN)]})) as server, pytest.raises(XpkError, match="web page"):
+        list(api(tmp_path, server).watch("Pod", timeout=1))
+
+
+@pytest.mark.parametrize(
+    ("server", "tells"),
+    [
+        ("https://127.0.0.1:1", "it refuses connections"),
+        ("https://no-such-host.invalid", "its name does not resolve"),
+    ],
+)
+def test_a_server_that_is_not_there(tmp_path: Path, capfd: pytest.CaptureFixture[str], server: str, tells: str) -> None:
+    with pytest.raises(XpkError) as error:
+        api(tmp_path, server).list("Pod")
+    assert tells in said(error) and server in said(error) and error.value.hint
+    assert capfd.readouterr() == ("", ""), "the client's own warnings are no help"
+
+
+def test_tls_to_a_server_without(tmp_path: Path) -> None:
+    with serving(Script({})) as server, pytest.raises(XpkError, match="it does not speak TLS"):
+        api(tmp_path, server.replace("http:", "https:")).list("Pod")
+
+
+def test_a_server_that_goes_away_during_a_create_is_not_asked_twice(tmp_path: Path) -> None:
+    script = Script({"*": [None]})
+    with serving(script) as server, pytest.raises(XpkError, match="whether it was carried out is not known"):
+        api(tmp_path, server).create(JOBSET)
+    assert script.asked == [f"POST {JOBSETS}"]
+
+
+def test_a_server_that_comes_back_is_asked_again(tmp_path: Path) -> None:
+    busy = {"kind": "Status", "message": "storage is (re)initializing"}
+    with serving(Script({"*": [None, (429, busy), (503, busy), (200, EMPTY)]})) as server:
+        assert api(tmp_path, server).list("Pod") == []
+
+
+def test_a_controller_of_another_version_is_told_from_none(tmp_path: Path) -> None:
+    missing = (404, {"kind": "Status", "message": "the server could not find the requested resource"})
+    group = {"kind": "APIGroup", "versions": [{"version": "v1beta1"}, {"version": "v1alpha1"}]}
+    with serving(Script({"*": [missing], "GET /apis/kueue.x-k8s.io": [(200, group)]})) as server:
+        with pytest.raises(MissingToolError, match="it serves v1beta1, v1alpha1, and v1beta2 is needed"):
+            api(tmp_path, server).list("Workload")
+        with pytest.raises(MissingToolError, match="JobSet is not installed"):
+            api(tmp_path, server).list("JobSet")
+
+
+def test_what_a_create_sends_is_read_strictly(tmp_path: Path) -> None:
+    message = 'strict decoding error: unknown field "spec.coordinator"'
+    script = Script({"*": [(400, {"kind": "Status", "message": message})]})
+    with serving(script) as server, pytest.raises(MissingToolError, match=r"it does not know spec\.coordinator"):
+        api(tmp_path, server).create(JOBSET)
+
+
+@pytest.mark.parametrize(
+    ("content", "tells"),
+    [
+        (b"{{{ no yaml", "is damaged"),
+        (b"only words", "does not have the form of a kubeconfig"),
+        (b"", "is empty"),
+        (b"\xff\xfe\x00\x01", "is damaged"),
+        (None, "No configuration found"),
+    ],
+)
+def test_a_kubeconfig_that_is_none(tmp_path: Path, content: bytes | None, tells: str) -> None:
+    file = tmp_path / "config"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(XpkError) as error:
+        KubernetesApi(kubeconfig=file)
+    assert tells in said(error) and str(file) in said(error) and error.value.hint
+
+
+def test_a_kubeconfig_that_is_a_folder_or_has_no_url(tmp_path: Path) -> None:
+    with pytest.raises(XpkError, match="Is a directory"):
+        KubernetesApi(kubeconfig=tmp_path)
+    with pytest.raises(XpkError, match="'nonsense' is not a URL"):
+        KubernetesApi(kubeconfig=kubeconfig(tmp_path, "nonsense"))
+
+
+def test_a_context_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="there is no context 'prod'") as error:
+        KubernetesApi(kubeconfig=kubeconfig(tmp_path, "https://x"), context="prod")
+    assert error.value.hint == "there are: x"
+
+
+def test_credentials_that_cannot_be_had(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    program: dict[str, Any] = {"apiVersion": "client.authentication.k8s.io/v1", "command": "no-such-plugin", "args": []}
+    with pytest.raises(MissingToolError, match="no-such-plugin"):
+        KubernetesApi(kubeconfig=kubeconfig(tmp_path, "https://x", exec=program))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_exec_needs_kubectl(tmp_path: Path) -> None:
+    api = KubernetesApi(kubeconfig=kubeconfig(tmp_path, "https://x"), runner=FakeRunner(missing=["kubectl"]))
+    pod = {"metadata": {"name": "p", "namespace": "default"}, "status": {"phase": "Running"}}
+    with pytest.raises(MissingToolError, match="there is no program 'kubectl'") as error:
+        api.exec(pod, ["ls"])
+    assert error.value.exit_code == 7 and error.value.hint
+
+
+def test_a_program_that_fails_is_told_from_one_that_may_not_run(tmp_path: Path) -> None:
+    pod = {"metadata": {"name": "p", "namespace": "default"}, "status": {"phase": "Running"}}
+    for allowed in (True, False):
+        review = {"kind": "SelfSubjectAccessReview", "status": {"allowed": allowed}}
+        with serving(Script({"*": [(201, review)]})) as server:
+            api = KubernetesApi(kubeconfig=kubeconfig(tmp_path, server), runner=FakeRunner({"kubectl": 1}))
+            if allowed:
+                assert api.exec(pod, ["false"]) == 1
+            else:
+                with pytest.raises(AuthorizationError, match="may not create pods/exec in namespace 'default'"):
+                    api.exec(pod, ["false"])

@@ -1,0 +1,193 @@
+"""Clusters that exist are prepared, and left as they were. The real thing is in e2e/test_kind_adapt.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.capacity.machine import CONTROLLER, _react
+from tests.capacity.test_kubeconfig import kubeconfig
+from xpk.api.base import Obj, ObjectApi
+from xpk.capacity.adapted import Adaptation, AdaptedProvider
+from xpk.capacity.plan import Plan
+from xpk.model import names
+from xpk.model.accelerators import NODEPOOL_LABEL, find_shape
+from xpk.model.errors import CapacityError, ConflictError, NotFoundError, UsageError, XpkError
+from xpk.testing import FakeApi
+
+V5E_8 = find_shape("v5litepod-8")
+
+
+def node(name: str, pool: str = "", tpus: int = 0, tpu_type: str = "v5litepod-8", **spec: object) -> Obj:
+    labels = {NODEPOOL_LABEL: pool, **find_shape(tpu_type).node_labels} if pool else {}
+    has = {"google.com/tpu": str(tpus)} if tpus else {}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels, "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": spec,
+        "status": {"capacity": has, "allocatable": has, "conditions": [{"type": "Ready", "status": "True"}]},
+    }
+
+
+def gke() -> list[Obj]:
+    """Two whole slices, one that lacks a host, and a node for everything else."""
+    pools = {"tpu-np-0": 2, "tpu-np-1": 2, "tpu-np-2": 1}
+    hosts = [
+        node(f"{pool}-{host}", pool, 4, providerID="gce://p/z/i")
+        for pool, count in pools.items()
+        for host in range(count)
+    ]
+    default = node("default-0")
+    default["metadata"]["labels"][NODEPOOL_LABEL] = "default-pool"
+    return [default, *hosts]
+
+
+class Site:
+    """A user's machine: a kubeconfig with one context, and the cluster behind it."""
+
+    def __init__(self, folder: Path, nodes: list[Obj]) -> None:
+        self.state, self.opened = folder / "state", list[object]()
+        self.api = FakeApi(nodes, react=_react_but_gke)
+        self.user = folder / "user-kubeconfig"
+        self.user.write_text(yaml.safe_dump(kubeconfig("theirs", current="theirs")))
+        self.environ = {"KUBECONFIG": str(self.user)}
+        for name, version in (("jobset", "v0.12.0"), ("kueue", "v0.19.2")):
+            file = folder / f"{name}.yaml"
+            file.write_text(CONTROLLER.format(name=name, version=version))
+            self.environ[f"XPK_{name.upper()}_MANIFEST"] = str(file)
+
+    @property
+    def provider(self) -> AdaptedProvider:
+        return AdaptedProvider(self.state, environ=self.environ, connect=self._connect, pause=lambda seconds: None)
+
+    def adapt(self, *, emulated: bool = False, **wanted: object) -> list[str]:
+        done: list[str] = []
+        self.plan(emulated=emulated, **wanted).carry_out(done.append)
+        return done
+
+    def plan(self, **wanted: object) -> Plan:
+        return self.provider.plan_adapt(Adaptation(name="mine", **wanted))  # type: ignore[arg-type]
+
+    def _connect(self, kubeconfig: Path | None, context: str | None = None) -> ObjectApi:
+        self.opened.append(kubeconfig or context)
+        return self.api
+
+
+def _react_but_gke(kind: str, obj: Obj) -> None:
+    if kind == "Deployment" or (kind == "Node" and obj["metadata"]["name"].startswith("worker")):
+        _react(kind, obj)
+
+
+def test_the_slices_that_are_there_are_counted_and_queued_for(tmp_path: Path) -> None:
+    site = Site(tmp_path, gke())
+    before = site.user.read_text()
+    assert site.adapt(output_root="gs://bucket/runs/", trainer_image="r/trainer:1", fenced=True) == [
+        "install JobSet 0.12.0",
+        "install Kueue 0.19.2",
+        "set up queue 'multislice-queue' with a quota of 16 google.com/tpu",
+        "write down how workloads run on it",
+        "remember 'mine' and how to reach it",
+    ]
+    assert site.plan(output_root="gs://bucket/runs").steps == [], "the second time nothing is left to do"
+    info = site.provider.describe("mine")
+    assert (info.state, info.accelerator_type, info.location) == ("Ready", "v5litepod-8", "context:theirs")
+    assert "default-pool" not in [each.node_pool for each in info.slices]
+    target = site.provider.target("mine")
+    assert (target.emulated, target.output_root, target.shared_folder) == (False, "gs://bucket/runs", None)
+    assert target.trainer_image == "r/trainer:1" and target.fenced
+    assert not target.sets_slice_environment, "GKE's webhook does"
+    assert site.provider.target("context:theirs") == target
+    assert site.user.read_text() == before
+    assert (site.state / "adapted" / "mine" / "kubeconfig").stat().st_mode & 0o777 == 0o600
+    assert yaml.safe_load(site.provider.kubeconfig("mine"))["current-context"] == "theirs"
+
+
+def test_what_is_not_said_again_stays(tmp_path: Path) -> None:
+    site = Site(tmp_path, gke())
+    site.adapt(output_root="/mnt/nfs", trainer_image="r/trainer:1")
+    assert site.adapt(trainer_image="r/trainer:2") == ["write down how workloads run on it"]
+    target = site.provider.target("mine")
+    assert (target.shared_folder, target.trainer_image) == ("/mnt/nfs", "r/trainer:2")
+
+
+def test_nodes_stand_in_for_slices_and_are_given_back(tmp_path: Path) -> None:
+    workers = [node(f"worker-{index}") for index in range(3)]
+    taint = {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}
+    site = Site(tmp_path, [node("cp", taints=[taint]), *workers])
+    wanted = {"emulated": True, "shape": V5E_8, "num_slices": 2, "output_root": "/shared"}
+    done = site.adapt(**wanted)  # type: ignore[arg-type]
+    assert done[:2] == [
+        "label 2 nodes as slices: worker-0, worker-1",
+        "advertise 8 google.com/tpu on every slice's node",
+    ]
+    assert site.plan(**wanted).steps == []
+    info = site.provider.describe("mine")
+    assert (info.state, info.num_slices, info.chips) == ("Ready", 2, 16)
+    assert site.provider.target("mine").emulated
+    with pytest.raises(ConflictError, match="2 nodes stand in for slices"):
+        site.plan(emulated=True, shape=V5E_8, num_slices=1)
+    site.provider.plan_delete("mine", force=False).carry_out(lambda title: None)
+    assert site.provider.names() == []
+    assert site.api.list("ClusterQueue") == site.api.list("ConfigMap") == []
+    for each in site.api.list("Node"):
+        assert NODEPOOL_LABEL not in each["metadata"]["labels"]
+        assert names.TYPE_ANNOTATION not in each["metadata"]["labels"]
+        assert each["status"]["capacity"] == {"cpu": "2"} or not each["status"]["capacity"].get("google.com/tpu")
+    assert len(site.api.list("Deployment", None)) == 2, "JobSet and Kueue may serve others"
+
+
+def test_too_few_nodes(tmp_path: Path) -> None:
+    with pytest.raises(CapacityError, match="has 1 that can stand in") as caught:
+        Site(tmp_path, [node("worker-0")]).plan(emulated=True, shape=V5E_8, num_slices=2)
+    assert "--num-slices 1" in caught.value.hint
+
+
+def test_several_types_need_a_word(tmp_path: Path) -> None:
+    site = Site(tmp_path, [*gke(), node("other", "other-np", 4, "v6e-4")])
+    with pytest.raises(UsageError, match="types: 2 x v5litepod-8, 1 x v6e-4"):
+        site.plan()
+    assert "1 x v6e-4" in site.plan(shape=find_shape("v6e-4")).summary
+
+
+def test_no_slices_at_all(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no whole slice") as caught:
+        Site(tmp_path, [node("worker-0")]).plan()
+    assert "--emulated" in caught.value.hint
+
+
+def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+    provider = Site(tmp_path, []).provider
+    with pytest.raises(UsageError) as caught:
+        provider.plan_adapt(Adaptation(name="Mine", emulated=True, output_root="relative"))
+    assert len(caught.value.problems) == 3
+
+
+def test_a_context_that_was_not_adapted_says_so(tmp_path: Path) -> None:
+    site = Site(tmp_path, gke())
+    with pytest.raises(NotFoundError, match="was not adapted") as caught:
+        site.provider.target("context:theirs")
+    assert "xpk cluster adapt NAME --context theirs" in caught.value.hint
+
+
+def test_a_cluster_that_is_gone_can_be_forgotten(tmp_path: Path) -> None:
+    site = Site(tmp_path, gke())
+    site.adapt(output_root="gs://b/x")
+
+    def gone(kubeconfig: Path | None, context: str | None = None) -> ObjectApi:
+        raise XpkError("connection refused")
+
+    provider = AdaptedProvider(site.state, environ=site.environ, connect=gone)
+    with pytest.raises(ConflictError, match="connection refused"):
+        provider.plan_delete("mine", force=False)
+    provider.plan_delete("mine", force=True).carry_out(lambda title: None)
+    assert provider.names() == []
+
+
+def test_nodes_are_not_ours_to_add(tmp_path: Path) -> None:
+    site = Site(tmp_path, gke())
+    site.adapt(output_root="gs://b/x")
+    with pytest.raises(UsageError, match="neither adds nor removes"):
+        site.provider.plan_resize("mine", 4, force=False)

@@ -1,0 +1,345 @@
+"""Queues with quotas of their own: what is asked for, what is refused, and that no slice is promised twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xpk.api.base import Obj, ObjectApi
+from xpk.capacity.nodes import has_queues
+from xpk.capacity.prepare import apply_queues
+from xpk.capacity.queues.planning import plan_create
+from xpk.capacity.queues.reading import Queues, quotas_of
+from xpk.capacity.queues.removal import plan_delete
+from xpk.capacity.queues.request import Wanted
+from xpk.model.accelerators import find_shape
+from xpk.model.errors import CapacityError, ConflictError, NotFoundError, UsageError, XpkError
+from xpk.model.specs import ClusterSpec
+from xpk.render import render_queues
+from xpk.testing import FakeApi
+
+TYPE, OTHER = "v5litepod-16", "v4-8"
+TOTAL = {TYPE: 8, OTHER: 2}
+SPECS = [ClusterSpec(name="c", shape=find_shape(kind), num_slices=number) for kind, number in TOTAL.items()]
+
+
+class Cluster:
+    """A cluster of eight slices of one type and two of another; every write is checked against them."""
+
+    def __init__(self, *extra: Obj) -> None:
+        self.overcommitted = True
+        namespaces = [
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in ("default", "red", "blue")
+        ]
+        self.api = FakeApi([*render_queues(*SPECS), *namespaces, *extra], react=self._check)
+        self.overcommitted = False
+
+    def _check(self, kind: str, obj: Obj) -> None:
+        if kind == "ClusterQueue" and not self.overcommitted:
+            sums = self.sums()
+            assert all(sums[each] <= TOTAL[each] for each in TOTAL), "no slice is promised twice, not for a moment"
+
+    def sums(self) -> dict[str, float]:
+        """The quotas of all queues together."""
+        found = dict.fromkeys(TOTAL, 0.0)
+        for queue in self.api.list("ClusterQueue"):
+            for kind, number in quotas_of(queue).items():
+                found[kind] += number
+        return found
+
+    def quotas(self, name: str) -> dict[str, float]:
+        """The quotas of a queue."""
+        return quotas_of(self.api.get("ClusterQueue", name))
+
+    def create(self, name: str, *quota: str, **more: Any) -> list[str]:
+        """Make or change a queue; return what was done."""
+        given: dict[str, Any] = {"namespaces": (name,), **more}
+        plan = plan_create(self.api, Wanted(name=name, quota=quota, **given))
+        done: list[str] = []
+        plan.carry_out(done.append)
+        return done
+
+    def delete(self, name: str, namespace: str | None = None, *, force: bool = False) -> None:
+        """Remove a queue."""
+        plan_delete(self.api, name, namespace, where=" --cluster c", force=force).carry_out(lambda step: None)
+
+
+def refusal(cluster: Cluster, name: str, *quota: str, **more: Any) -> XpkError:
+    """What making a queue is refused with; it changes nothing."""
+    before = dict(cluster.api.objects)
+    with pytest.raises(XpkError) as raised:
+        cluster.create(name, *quota, **more)
+    assert cluster.api.objects == before
+    return raised.value
+
+
+def test_what_one_gets_the_clusters_own_queue_loses() -> None:
+    cluster = Cluster()
+    done = cluster.create("red", f"{TYPE}=3", f"{OTHER}=50%")
+    assert done[0].endswith(
+        "a quota of 3 x v5litepod-16, 1 x v4-8; 'multislice-queue' keeps 5 x v5litepod-16, 1 x v4-8"
+    )
+    assert cluster.quotas("red") == {TYPE: 3, OTHER: 1}
+    assert cluster.quotas("cluster-queue") == {TYPE: 5, OTHER: 1}
+    assert cluster.create("red", f"{TYPE}=3", f"{OTHER}=1") == []
+    assert cluster.create("red") == [], "what is not asked for stays"
+    (changed,) = cluster.create("red", f"{TYPE}=64chips")
+    assert "from a quota of 3 x v5litepod-16, 1 x v4-8 to a quota of 4 x v5litepod-16, 1 x v4-8" in changed
+    cluster.create("blue", f"{TYPE}=4")
+    assert cluster.quotas("cluster-queue") == {TYPE: 0, OTHER: 1}
+    cluster.delete("red")
+    assert cluster.quotas("cluster-queue") == {TYPE: 4, OTHER: 2}
+    assert "red" not in [each.name for each in Queues.read(cluster.api).infos()]
+
+
+AMOUNT = st.integers(0, 9)
+ACTIONS = st.lists(
+    st.tuples(st.sampled_from(["red", "blue"]), st.sampled_from(["create", "delete", "adapt"]), AMOUNT, AMOUNT),
+    max_size=6,
+)
+
+
+@settings(max_examples=40)
+@given(ACTIONS, st.integers(0, 30))
+def test_no_slice_is_promised_twice_or_lost_whenever_a_command_is_cut_off(
+    actions: list[tuple[str, str, int, int]], writes: int
+) -> None:
+    cluster = Cluster()
+    cut_off: tuple[Any, ...] = ()
+
+    def run(name: str, verb: str, one: int, other: int) -> None:
+        try:
+            if verb == "create":
+                cluster.create(name, f"{TYPE}={one}", f"{OTHER}={other}")
+            elif verb == "delete":
+                cluster.delete(name)
+            else:
+                apply_queues(cluster.api, SPECS)
+        except (CapacityError, NotFoundError):
+            pass
+
+    for action in actions:
+        with Limited(cluster.api, writes) as limited:
+            try:
+                run(*action)
+            except CutOffError:
+                cut_off = action
+        writes = limited.left
+        if cut_off:
+            break
+    if cut_off:
+        run(*cut_off)  # the same command again
+    assert cluster.sums() == TOTAL
+    assert has_queues(cluster.api, *SPECS)
+
+
+class CutOffError(Exception):
+    """The command was killed."""
+
+
+class Limited:
+    """Lets so many writes through."""
+
+    def __init__(self, api: FakeApi, left: int) -> None:
+        self.api, self.left = api, left
+        self._apply, self._delete = api.apply, api.delete
+
+    def __enter__(self) -> Limited:
+        self.api.apply, self.api.delete = self._counted(self._apply), self._counted(self._delete)  # type: ignore[method-assign]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.api.apply, self.api.delete = self._apply, self._delete  # type: ignore[method-assign]
+
+    def _counted(self, method: Any) -> Any:
+        def call(*arguments: Any, **more: Any) -> Any:
+            if self.left == 0:
+                raise CutOffError
+            self.left -= 1
+            return method(*arguments, **more)
+
+        return call
+
+
+def test_too_much_is_refused_with_what_is_left() -> None:
+    cluster = Cluster()
+    cluster.create("red", f"{TYPE}=6")
+    refused = refusal(cluster, "blue", f"{TYPE}=3", f"{OTHER}=1")
+    assert isinstance(refused, CapacityError)
+    assert "the cluster has 8, others were promised 6 (red 6), 2 are left" in refused.message
+    assert refused.hint == f"--quota {TYPE}=2, or --force to promise more than there is"
+    cluster.overcommitted = True
+    cluster.create("blue", f"{TYPE}=3", force=True)
+    assert (cluster.quotas("blue"), cluster.quotas("cluster-queue")[TYPE]) == ({TYPE: 3}, 0)
+    cluster.delete("red")
+    assert cluster.quotas("cluster-queue") == {TYPE: 5, OTHER: 2}, "what was promised beyond does not come back"
+
+
+@pytest.mark.parametrize(
+    ("quota", "more", "says"),
+    [
+        (("4",), {}, "--quota: of which type? the cluster has v5litepod-16, v4-8"),
+        (("v5p-8=1",), {}, "--quota: the cluster has no slices of v5p-8; it has v5litepod-16, v4-8"),
+        (("v5e-16x=1",), {}, "unknown accelerator type 'v5e-16x'"),
+        ((f"{TYPE}=much",), {}, f"'{TYPE}=much' is not an amount: use 4 (slices), 64chips or 25%"),
+        ((f"{TYPE}=24chips",), {}, "is 1.5 slices of v5litepod-16; only whole ones can be used"),
+        ((f"{TYPE}=none",), {}, "is not an amount"),
+        ((f"{TYPE}=-1",), {}, "is not an amount"),
+        ((f"{TYPE}=1,{TYPE}=2",), {}, "--quota says two things of v5litepod-16"),
+        ((), {}, "what is its quota?"),
+        ((f"{TYPE}=1",), {"lending_limit": (f"{TYPE}=2",)}, "it cannot lend more than its quota, 1"),
+        ((f"{TYPE}=1",), {"borrowing_limit": (f"{OTHER}=2",)}, f"--quota {OTHER}=0 is one"),
+        ((f"{TYPE}=1",), {"namespaces": ("Red",)}, "namespace name 'Red' is not a DNS label"),
+    ],
+)
+def test_what_cannot_be_asked_for(quota: tuple[str, ...], more: dict[str, Any], says: str) -> None:
+    refused = refusal(Cluster(), "red", *quota, **more)
+    assert isinstance(refused, UsageError)
+    assert len(refused.problems) == 1 and says in refused.problems[0]
+
+
+def test_all_problems_are_told_at_once() -> None:
+    refused = refusal(Cluster(), "Red", f"{TYPE}=9", f"{OTHER}=x", namespaces=("red",))
+    assert isinstance(refused, UsageError) and len(refused.problems) == 3
+    refused = refusal(Cluster(), "red", f"{TYPE}=9", namespaces=("green",))
+    assert isinstance(refused, UsageError) and len(refused.problems) == 2
+
+
+def test_namespaces_are_made_only_if_that_is_said() -> None:
+    cluster = Cluster()
+    refused = refusal(cluster, "green", f"{TYPE}=1")
+    assert isinstance(refused, NotFoundError) and "--create-namespace" in refused.hint
+    done = cluster.create("green", f"{TYPE}=1", create_namespace=True)
+    assert done[0] == "create namespace 'green'" and cluster.api.get("Namespace", "green")
+    assert cluster.create("green", namespaces=("red",)) == ["let namespace 'red' use it"]
+    assert Queues.read(cluster.api).info(cluster.api.get("ClusterQueue", "green")).namespaces == ("green", "red")
+
+
+def test_the_clusters_own_queue_takes_namespaces_only() -> None:
+    cluster = Cluster()
+    refused = refusal(cluster, "multislice-queue", f"{TYPE}=1", namespaces=("red",), reclaim="any")
+    assert isinstance(refused, UsageError) and len(refused.problems) == 2
+    refused = refusal(cluster, "cluster-queue", f"{TYPE}=1", namespaces=("red",))
+    assert isinstance(refused, UsageError) and "its queue is 'multislice-queue'" in refused.problems[0]
+    assert cluster.create("multislice-queue", namespaces=("red",)) == ["let namespace 'red' use it"]
+    assert cluster.create("multislice-queue", namespaces=("red",)) == []
+    with pytest.raises(UsageError, match="it goes with the cluster"):
+        cluster.delete("multislice-queue")
+    cluster.delete("multislice-queue", "red")
+    assert [each["metadata"]["namespace"] for each in cluster.api.list("LocalQueue", None)] == ["default"]
+
+
+def theirs(kind: str, name: str, **spec: Any) -> Obj:
+    """An object that somebody else made."""
+    meta = {"name": name, "namespace": "red"} if kind == "LocalQueue" else {"name": name}
+    return {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": meta, "spec": spec}
+
+
+def test_what_somebody_else_made_is_left_alone() -> None:
+    cluster = Cluster(theirs("ClusterQueue", "red"), theirs("LocalQueue", "blue", clusterQueue="red"))
+    assert isinstance(refusal(cluster, "red", f"{TYPE}=1"), ConflictError)
+    assert "leads to ClusterQueue 'red'" in refusal(cluster, "blue", f"{TYPE}=1", namespaces=("red",)).message
+    with pytest.raises(ConflictError, match="made by somebody else"):
+        cluster.delete("red")
+    listed = {each.name: each for each in Queues.read(cluster.api).infos()}
+    assert (listed["red"].namespaces, listed["red"].shares) == (("red/blue",), ())
+
+
+def test_limits_and_policies_reach_kueue_and_stay() -> None:
+    cluster = Cluster()
+    limits = {"borrowing_limit": (f"{TYPE}=2",), "lending_limit": (f"{TYPE}=0",), "reclaim": "never"}
+    cluster.create("red", f"{TYPE}=4", **limits)
+    spec = cluster.api.get("ClusterQueue", "red")["spec"]
+    entry = {"name": "google.com/tpu", "nominalQuota": 64, "borrowingLimit": 32, "lendingLimit": 0}
+    assert spec["resourceGroups"][0]["flavors"][0]["resources"] == [entry]
+    assert spec["preemption"]["reclaimWithinCohort"] == spec["preemption"]["borrowWithinCohort"]["policy"] == "Never"
+    cluster.create("red", f"{TYPE}=5")
+    (share,) = Queues.read(cluster.api).info(cluster.api.get("ClusterQueue", "red")).shares
+    assert (share.quota, share.borrowing_limit, share.lending_limit, share.most) == (5, 2, 0, 7)
+    cluster.create("red", borrowing_limit=(f"{TYPE}=none",), reclaim="any")
+    (share,) = Queues.read(cluster.api).info(cluster.api.get("ClusterQueue", "red")).shares
+    assert (share.borrowing_limit, share.most) == (None, 8)
+
+
+def test_who_would_run_beyond_his_quota_is_told_and_asked() -> None:
+    cluster = Cluster()
+    cluster.create("red", f"{TYPE}=4")
+    for name, used in (("red", "48"), ("cluster-queue", "64")):
+        total = [{"name": TYPE, "resources": [{"name": "google.com/tpu", "total": used}]}]
+        cluster.api.patch("ClusterQueue", name, {"status": {"flavorsReservation": total}})
+    plan = plan_create(cluster.api, Wanted(name="red", namespaces=(), quota=(f"{TYPE}=2",)))
+    assert "'red' uses 3 slices of v5litepod-16, and would have 2" in plan.notes[0] and plan.question
+    plan = plan_create(cluster.api, Wanted(name="blue", namespaces=("blue",), quota=(f"{TYPE}=1",)))
+    assert "'multislice-queue' uses 4 slices of v5litepod-16, and would have 3" in plan.notes[0] and plan.question
+    plan = plan_create(cluster.api, Wanted(name="blue", namespaces=("blue",), quota=(f"{OTHER}=1",)))
+    assert (plan.notes, plan.question) == ((), "")
+
+
+def workload(name: str, namespace: str, queue: str, *, finished: bool = False) -> Obj:
+    """Kueue's object of a JobSet."""
+    conditions = [{"type": "Finished", "status": "True"}] if finished else []
+    owner = {"kind": "JobSet", "name": name}
+    return {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "Workload",
+        "metadata": {"name": f"jobset-{name}", "namespace": namespace, "ownerReferences": [owner]},
+        "spec": {"queueName": queue},
+        "status": {"conditions": conditions},
+    }
+
+
+def test_a_queue_with_workloads_stays_unless_they_may_be_ended() -> None:
+    jobset = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet"}
+    runs, others = (jobset | {"metadata": {"name": "w", "namespace": each}} for each in ("red", "blue"))
+    inside = [workload("w", "red", "red"), workload("old", "red", "red", finished=True), workload("w", "blue", "blue")]
+    cluster = Cluster(runs, others, *inside)
+    cluster.create("red", f"{TYPE}=4")
+    cluster.create("blue", f"{TYPE}=4")
+    with pytest.raises(ConflictError, match="workloads are in queue 'red': red/w") as raised:
+        cluster.delete("red")
+    assert raised.value.hint == "`xpk workload delete w --cluster c -n red`, or --force to end them"
+    cluster.delete("red", force=True)
+    assert [each["metadata"]["namespace"] for each in cluster.api.list("JobSet", None)] == ["blue"]
+    with pytest.raises(NotFoundError) as missing:
+        cluster.delete("red")
+    assert missing.value.hint == "there are: multislice-queue, blue"
+
+
+def test_a_queue_that_is_about_to_be_gone_counts_no_more() -> None:
+    cluster = Cluster()
+    cluster.create("red", f"{TYPE}=4")
+    cluster.api.patch("ClusterQueue", "red", {"metadata": {"deletionTimestamp": "2026-01-31T12:00:00Z"}})
+    assert isinstance(refusal(cluster, "red", f"{TYPE}=1"), ConflictError)
+    assert Queues.read(cluster.api).promised() == {}
+
+
+def test_without_a_queue_of_its_own_a_cluster_has_nothing_to_give() -> None:
+    empty: ObjectApi = FakeApi()
+    with pytest.raises(NotFoundError, match="no queue of its own"):
+        plan_create(empty, Wanted(name="red", namespaces=("red",), quota=("1",)))
+
+
+def test_what_is_promised_beyond_may_stay_but_not_grow() -> None:
+    cluster = Cluster()
+    cluster.create("red", f"{TYPE}=6")
+    cluster.overcommitted = True
+    cluster.create("blue", f"{TYPE}=4", force=True)
+    assert cluster.create("red", f"{TYPE}=6") == []
+    cluster.create("red", f"{TYPE}=5")
+    assert isinstance(refusal(cluster, "red", f"{TYPE}=6"), CapacityError)
+
+
+def test_two_who_take_the_same_slices_at_once_are_told() -> None:
+    cluster = Cluster()
+    plans = [
+        plan_create(cluster.api, Wanted(name=each, namespaces=(each,), quota=(f"{TYPE}=8",)))
+        for each in ("red", "blue")
+    ]
+    plans[0].carry_out(lambda step: None)
+    cluster.overcommitted = True
+    with pytest.raises(ConflictError, match="others were given slices meanwhile"):
+        plans[1].carry_out(lambda step: None)
+    assert cluster.quotas("cluster-queue")[TYPE] == 0

@@ -1,0 +1,122 @@
+"""`xpk queue`: teams that share the slices of a local cluster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tests.cli.conftest import Xpk
+
+FOREVER = "trap 'exit 143' TERM; sleep 1000 & wait"
+TYPE = "v5litepod-8"
+
+
+def until(what: Callable[[], Any], *, seconds: float = 30) -> Any:
+    """Wait until something is true and return it."""
+    deadline = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < deadline, f"not within {seconds:g} s"
+        time.sleep(0.1)
+    return found
+
+
+def quotas(xpk: Xpk) -> dict[str, float]:
+    """The slices of each queue, by its name."""
+    return {each["name"]: each["shares"][0]["quota"] for each in xpk("queue", "list", "-o", "json").data}
+
+
+def test_create_list_describe_change_and_delete(dev: Xpk) -> None:
+    create = ("queue", "create", "red", "--quota", "1", "-n", "team-red")
+    plan = dev(*create, "--dry-run")
+    assert plan.code == 0 and "1. set up queue 'red' with a quota of 1 x v5litepod-8" in plan.out
+    assert quotas(dev) == {"multislice-queue": 2}
+    made = dev(*create)
+    assert made.code == 0 and "next: xpk workload create NAME --cluster dev -n team-red --queue red" in made.err
+    again = dev(*create)
+    assert again.code == 0 and "nothing to do" in again.err
+    assert quotas(dev) == {"multislice-queue": 1, "red": 1}
+    lines = dev("queue", "list").out.splitlines()
+    assert lines[0].split() == ["NAME", "NAMESPACES", "QUOTA", "USED", "ADMITTED", "PENDING", "AGE"]
+    assert lines[2].split()[:6] == ["red", "team-red", f"{TYPE}=1", f"{TYPE}=0", "0", "0"]
+    assert "RECLAIM" in dev("queue", "list", "-o", "wide").out
+    assert dev("queue", "list", "-n", "team-red", "-o", "name").out == "red\n"
+    assert dev("queue", "describe", "red", "-o", "yaml").out.startswith("name: red\n")
+
+    more = dev("queue", "create", "red", "--quota", "100%", "--lending-limit", "1")
+    assert more.code == 0 and "change queue 'red' from a quota of 1 x v5litepod-8 to a quota of 2" in more.err
+    assert "Lending limit:   v5litepod-8=1" in dev("queue", "describe", "red").out
+    assert quotas(dev) == {"multislice-queue": 0, "red": 2}
+    assert dev("cluster", "describe", "dev", "-o", "json").data["state"] == "Ready"
+    refused = dev("cluster", "resize", "dev", "--num-slices", "1")
+    assert refused.code == 4 and "queues were promised more: red 2" in refused.err
+    assert dev("cluster", "resize", "dev", "--num-slices", "3").code == 0
+    assert quotas(dev) == {"multislice-queue": 1, "red": 2}
+
+    assert "say so with --yes" in dev("queue", "delete", "red").err
+    assert dev("queue", "delete", "red", "--yes").code == 0
+    assert quotas(dev) == {"multislice-queue": 3}
+    assert dev("queue", "delete", "red", "--ignore-not-found", "--yes").code == 0
+
+
+def test_teams_and_a_full_scale_job_share_a_cluster(dev: Xpk) -> None:
+    assert dev("queue", "create", "red", "--quota", "1", "-n", "team-red").code == 0
+    assert dev("queue", "create", "blue", "--quota", "0", "--borrowing-limit", "1", "-n", "team-blue").code == 0
+
+    def sees(name: str, namespace: str) -> dict[str, Any]:
+        found: dict[str, Any] = dev("workload", "status", name, "-n", namespace, "-o", "json").data
+        return found
+
+    def runs(name: str, namespace: str = "default") -> None:
+        until(lambda: sees(name, namespace)["phase"] == "Running")
+
+    def create(name: str, namespace: str, *arguments: str) -> None:
+        done = dev("workload", "create", name, "-n", namespace, "--command", FOREVER, *arguments)
+        assert done.code == 0, done.err
+
+    create("guest", "team-blue", "--priority", "low")  # the only queue of the namespace
+    runs("guest", "team-blue")
+    create("full", "default", "--num-slices", "2", "--priority", "high")
+    runs("full")
+    guest = sees("guest", "team-blue")
+    assert guest["phase"] == "Queued" and "preempted by default/full" in guest["reason"]
+    create("small", "team-red", "--priority", "very-low")
+    runs("small", "team-red")
+    until(lambda: sees("guest", "team-blue")["phase"] == "Running")
+    told = dev("workload", "status", "full").out
+    assert "8 of 8" not in told and "16 needed, 0 free, 16 with what others lend" in told
+    assert "held by team-blue/guest (8), team-red/small (8)" in told
+    used = {each["name"]: each["shares"][0]["used"] for each in dev("queue", "list", "-o", "json").data}
+    assert used == {"multislice-queue": 0, "blue": 1, "red": 1}
+    assert "small" in dev("queue", "describe", "red").out and "guest" not in dev("queue", "describe", "red").out
+
+    refused = dev("queue", "delete", "red", "--yes")
+    assert refused.code == 4 and "workloads are in queue 'red': team-red/small" in refused.err
+    assert "xpk workload delete small --cluster dev -n team-red" in refused.err
+    asked = dev("queue", "create", "red", "--quota", "0")
+    assert asked.code == 2 and "'red' uses 1 slices of v5litepod-8, and would have 0" in asked.err
+    assert dev("queue", "delete", "red", "--force").code == 0
+    told = dev("workload", "create", "giant", "-n", "team-blue", "--num-slices", "2", "--command", "true").err
+    assert "queue 'blue' of cluster 'dev' has 8 in all" in told and "use --num-slices 1" in told
+    told = dev("workload", "create", "lost", "-n", "team-red", "--command", "true").err
+    assert "`xpk queue create multislice-queue --cluster dev -n team-red`" in told
+    dev("cluster", "delete", "dev", "--force")
+
+
+def test_bad_input_is_a_line_with_a_hint_and_changes_nothing(dev: Xpk) -> None:
+    for arguments, code, says in (
+        (("create",), 2, "which queue?"),
+        (("create", "red"), 2, "what is its quota?"),
+        (("create", "red", "--quota", "3"), 5, "cannot have 3 slices of v5litepod-8: the cluster has 2"),
+        (("create", "red", "--quota", "v5p-8=1"), 2, "no slices of v5p-8"),
+        (("create", "multislice-queue"), 2, "-n NAMESPACE says who else may use it"),
+        (("describe", "red"), 3, "there is no queue 'red'"),
+        (("delete", "red", "--yes"), 3, "there is no queue 'red'"),
+        (("delete", "multislice-queue", "--yes"), 2, "it goes with the cluster"),
+        (("delete", "multislice-queue", "-n", "team-red", "--yes"), 3, "namespace 'team-red' has no queue"),
+        (("list", "--cluster", "nope"), 3, "there is no cluster 'nope'"),
+    ):
+        outcome = dev("queue", *arguments)
+        assert (outcome.code, outcome.out) == (code, ""), arguments
+        assert says in outcome.err and "  next: " in outcome.err and "Traceback" not in outcome.err
+    assert quotas(dev) == {"multislice-queue": 2}

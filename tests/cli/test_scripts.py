@@ -1,0 +1,142 @@
+"""`xpk workload create --script-dir`: on this machine with real processes, elsewhere by the calls it makes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cli.conftest import Xpk
+from tests.cli.test_workload import is_running, until
+from xpk.render import to_yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+ALWAYS = "import helper, os, time; print(helper.VERSION, os.environ['XPK_RESTART_ATTEMPT'], flush=True)\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A program of two files."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "train.py").write_text(f"{ALWAYS}if os.environ['XPK_RESTART_ATTEMPT'] == '0': time.sleep(60)\n")
+    (folder / "helper.py").write_text("VERSION = 'one'\n")
+    return folder
+
+
+def test_later_edits_reach_neither_a_running_nor_a_restarting_workload(dev: Xpk, project: Path) -> None:
+    create = ("workload", "create", "--script-dir", "project", "--command", "python train.py", "--max-restarts", "1")
+    assert "code shipped: 2 files" in dev(*create, "run").err
+    hosts = until(dev, "run", is_running)["hosts"]
+    (project / "helper.py").write_text("VERSION = 'two'\n")
+    (project / "train.py").unlink()
+    os.kill(hosts[0]["pid"], signal.SIGKILL)
+    assert dev("workload", "wait", "run", "--timeout", "30").code == 0
+    lines = dev("workload", "logs", "run", "--no-prefix").out.split("\n")
+    assert sorted(filter(None, lines)) == ["one 1", "one 1"]
+
+
+def test_the_same_code_is_not_shipped_again(dev: Xpk, project: Path, state: Path) -> None:
+    create = ("workload", "create", "--script-dir", str(project), "--command", "true")
+    assert "code shipped" in dev(*create, "one").err and "code unchanged, not shipped again" in dev(*create, "two").err
+    (project / "helper.py").write_text("VERSION = 'two'\n")
+    assert "code shipped" in dev(*create, "three").err
+    assert len(list((state / "clusters" / "dev" / "output" / ".code").iterdir())) == 2
+
+
+def test_the_bundled_trainer_reads_files_of_the_folder(dev: Xpk, project: Path) -> None:
+    (project / "mine.yaml").write_text("model: {layers: 1}\nrun: {steps: 2}\ndata: {path: stdlib}\n")
+    create = ("workload", "create", "lm", "--script-dir", str(project), "--dry-run", "--")
+    (manifest,) = yaml.safe_load_all(dev(*create, "--config", "./mine.yaml").out)
+    container = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]
+    assert container["workingDir"].endswith(manifest["metadata"]["annotations"]["xpk.dev/code"])
+    (project / "mine.yaml").write_text("model: {layers: -1, size: 3}\n")
+    refused = dev(*create, "--config", "./mine.yaml")
+    assert refused.code == 2 and "model.size" in refused.err
+    assert dev(*create, "--config", "./yours.yaml").code == 2
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The command line in a process of its own, on a cluster that counts."""
+
+    folder: Path
+
+    def xpk(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """Run a command."""
+        path = os.pathsep.join([str(ROOT), str(self.folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+        env = {**os.environ, "PYTHONPATH": path, "COUNTED_FOLDER": str(self.folder)}
+        argv = [sys.executable, "-m", "xpk", *arguments]
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, cwd=self.folder)
+        assert done.returncode == code, done.stderr
+        return done
+
+    @property
+    def noted(self) -> dict[str, Any]:
+        """What the last command did."""
+        found: dict[str, Any] = json.loads((self.folder / "calls.json").read_text())
+        return found
+
+    def objects(self, kind: str) -> list[dict[str, Any]]:
+        """Return the objects of a kind that are there."""
+        return [obj for obj in json.loads((self.folder / "objects.json").read_text()) if obj["kind"] == kind]
+
+
+@pytest.fixture
+def counted(state: Path, tmp_path: Path) -> Counted:
+    """A cluster that counts what is asked of it."""
+    metadata = tmp_path / "counted-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: counted\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[xpk.providers]\ncounted = tests.cli.counted:CountedProvider\n")
+    (tmp_path / "shared").mkdir()
+    return Counted(tmp_path)
+
+
+CREATE = ("workload", "create", "--cluster", "counted", "--script-dir", "project")
+
+
+@pytest.mark.parametrize("size", [0, 2 << 20], ids=["configmap", "shared-folder"])
+def test_create_makes_at_most_six_calls_and_starts_no_process(counted: Counted, project: Path, size: int) -> None:
+    (project / "weights").write_bytes(os.urandom(size))
+    command = ("--command", "python train.py")
+    kinds = [("one", False), ("two", False), ("one", True)]
+    for name, again in kinds:
+        if again:
+            counted.xpk("workload", "delete", name, "--cluster", "counted", "--no-wait")
+            (counted.folder / "shared" / name).mkdir()
+            (counted.folder / "shared" / name / "metrics.jsonl").write_text("{}\n")
+        said = counted.xpk(*CREATE, name, *command, *(["--fresh"] if again else [])).stderr
+        assert ("code unchanged" in said) is ((name, again) != kinds[0])
+        assert len(counted.noted["calls"]) <= 6, counted.noted["calls"]
+        assert counted.noted["started"] == []
+    assert len(counted.objects("ConfigMap")) == (0 if size else 1)
+    assert len(list((counted.folder / "shared").glob("one.*"))) == 1
+
+
+def test_the_bundled_trainer_is_asked_twice_and_nothing_else_is_started(counted: Counted, project: Path) -> None:
+    counted.xpk(*CREATE, "lm", "--", "--config", "tiny", "--set", "data.path=stdlib")
+    started = counted.noted["started"]
+    assert len(started) == 2 and all("trainer" in each for each in started)
+    assert "check" in started[0] and "estimate" in started[1]
+
+
+def test_a_dry_run_shows_the_configmap_and_writes_nothing(counted: Counted, project: Path) -> None:
+    command = ("one", "--command", "true")
+    shown = list(yaml.safe_load_all(counted.xpk(*CREATE, *command, "--dry-run").stdout))
+    assert [obj["kind"] for obj in shown] == ["ConfigMap", "JobSet"]
+    assert {verb for verb, _, _ in counted.noted["calls"]} == {"get"}
+    assert counted.xpk(*CREATE, *command, "--dry-run").stdout == to_yaml(shown)
+    counted.xpk(*CREATE, *command)
+    (made,) = counted.objects("ConfigMap")
+    assert made["binaryData"] == shown[0]["binaryData"] and made["immutable"]
+    assert counted.objects("JobSet")[0]["spec"] == shown[1]["spec"]
+    assert counted.xpk(*CREATE, "two", "--command", "true", "--dry-run=server").stdout.count("\nkind: ") == 2

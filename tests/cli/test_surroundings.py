@@ -1,0 +1,135 @@
+"""Bad input and broken surroundings at the command line: one line, a next step, the right exit code, no traceback."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.api.server import Script, kubeconfig, serving
+from tests.cli.conftest import Xpk
+from xpk.capacity.local import LocalProvider
+
+SERVER = "GET /api/v1/nodes"
+
+
+def one_line(err: str) -> str:
+    """What was said is one error and one next step."""
+    assert "Traceback" not in err and "internal error" not in err
+    error, following = err.strip().splitlines()
+    assert error.startswith("error: ") and following.startswith("  next: "), err
+    return error
+
+
+@pytest.fixture
+def remote(state: Path, xpk: Xpk) -> Path:
+    """The folder of a kind cluster `far`, which holds how to reach it."""
+    folder = state / "kind" / "far"
+    folder.mkdir(parents=True)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "says"),
+    [
+        ("{{{ no yaml", 1, "is damaged"),
+        ("just words", 1, "does not have the form of a kubeconfig"),
+        ("", 1, "is empty"),
+    ],
+)
+def test_a_damaged_kubeconfig(xpk: Xpk, remote: Path, content: str, code: int, says: str) -> None:
+    (remote / "kubeconfig").write_text(content)
+    for command in ("list", "status w", "create w --command true", "delete w", "logs w", "wait w", "exec w -- ls"):
+        name, *more = command.split()
+        cut = more.index("--") if "--" in more else len(more)
+        found = xpk("workload", name, *more[:cut], "--cluster", "far", *more[cut:])
+        assert found.code == code and says in one_line(found.err), command
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "says"),
+    [
+        ((200, "<html><title>Log in</title></html>"), 1, "it sent a web page, 'Log in'"),
+        ((401, {"kind": "Status", "message": "Unauthorized"}), 6, "does not accept these credentials"),
+        (
+            (403, {"message": 'User "bob" cannot list resource "jobsets" in API group "x" in the namespace "default"'}),
+            6,
+            "user 'bob' may not list jobsets.x in namespace 'default'",
+        ),
+        ((404, {"message": "the server could not find the requested resource"}), 7, "JobSet is not installed"),
+    ],
+)
+def test_a_server_that_refuses(xpk: Xpk, remote: Path, answer: tuple[int, object], code: int, says: str) -> None:
+    with serving(Script({"*": [answer]})) as server:
+        kubeconfig(remote, server)
+        found = xpk("workload", "list", "--cluster", "far")
+    assert found.code == code and says in one_line(found.err)
+
+
+def test_a_server_that_is_gone(xpk: Xpk, remote: Path) -> None:
+    kubeconfig(remote, "https://no-such-host.invalid")
+    found = xpk("workload", "list", "--cluster", "far")
+    assert found.code == 1 and "its name does not resolve" in one_line(found.err)
+
+
+def test_a_manifest_that_cannot_be_written_creates_nothing(dev: Xpk, tmp_path: Path) -> None:
+    found = dev("workload", "create", "w", "--command", "true", "--output-manifest-file", str(tmp_path))
+    assert found.code == 1 and "Is a directory" in one_line(found.err)
+    assert dev("workload", "status", "w").code == 3
+    folder = dev("workload", "create", "w", "--command", "true", "--env-file", str(tmp_path))
+    assert folder.code == 2 and str(tmp_path) in one_line(folder.err)
+
+
+@pytest.mark.parametrize("name", ["W", "w_1", "1w", "-w", "w-", "ü", "a" * 64, "w.x", "w w", "w\n"])
+def test_names_that_kubernetes_does_not_take(dev: Xpk, name: str) -> None:
+    found = dev("workload", "create", "--workload", name, "--command", "true")
+    assert found.code == 2 and "Traceback" not in found.err and "internal error" not in found.err
+    assert dev("workload", "list", "-o", "name").out == ""
+    assert dev("cluster", "create", "--cluster", name, "--tpu-type", "v5litepod-8").code == 2
+
+
+def test_a_namespace_without_a_queue(dev: Xpk) -> None:
+    found = dev("workload", "create", "w", "--namespace", "nope", "--command", "true")
+    assert found.code == 3 and "no queue 'multislice-queue' in namespace 'nope'" in one_line(found.err)
+
+
+def test_a_jobset_of_another_tool_is_not_taken_for_ours(dev: Xpk, state: Path) -> None:
+    container = {"name": "host", "command": ["sleep", "60"]}
+    job = {
+        "parallelism": 1,
+        "completions": 1,
+        "template": {"spec": {"containers": [container], "restartPolicy": "Never"}},
+    }
+    LocalProvider(state).connect("dev").create(
+        {
+            "apiVersion": "jobset.x-k8s.io/v1alpha2",
+            "kind": "JobSet",
+            "metadata": {"name": "theirs", "labels": {"app.kubernetes.io/managed-by": "argo"}},
+            "spec": {"suspend": True, "replicatedJobs": [{"name": "j", "replicas": 1, "template": {"spec": job}}]},
+        }
+    )
+    taken = dev("workload", "create", "theirs", "--command", "true")
+    assert taken.code == 4 and "made by argo, not xpk" in one_line(taken.err)
+    kept = dev("workload", "delete", "theirs")
+    assert kept.code == 4 and "made by argo" in one_line(kept.err) and "--force" in kept.err
+    assert dev("workload", "delete", "--all", "--yes").code == 0
+    assert "made by    argo" in dev("workload", "status", "theirs").out
+    before = sorted(Path.cwd().iterdir())
+    assert dev("workload", "delete", "theirs", "--force", "--with-output").code == 0
+    assert sorted(Path.cwd().iterdir()) == before, "a workload without an output folder has none to remove"
+
+
+def test_status_names_what_is_waited_for_and_one_next_command(dev: Xpk) -> None:
+    dev("workload", "create", "big", "--num-slices", "2", "--command", "sleep 60")
+    dev("workload", "create", "small", "--command", "sleep 60")
+    shown = dev("workload", "status", "small").out
+    for _ in range(100):
+        if "held by big (16)" in shown:
+            break
+        shown = dev("workload", "status", "small").out
+    assert "v5litepod-8: 16 of 16 google.com/tpu in use; 8 needed, 0 free; held by big (16)" in shown
+    assert shown.rstrip().splitlines()[-1] == "  next       xpk workload list --cluster dev"
+    found = json.loads(dev("workload", "status", "small", "-o", "json").out)
+    assert found["next"] == "xpk workload list --cluster dev" and found["quota"][0]["needed"] == 8
+    assert [each["workload"] for each in found["quota"][0]["holders"]] == ["big"]

@@ -1,0 +1,8 @@
+"""Every case of behaviour: tests/local runs them on processes, e2e on pods."""
+
+from __future__ import annotations
+
+from tests.conformance import failure, life, queue
+from tests.conformance.ground import CASES
+
+__all__ = ["CASES", "failure", "life", "queue"]

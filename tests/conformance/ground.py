@@ -1,0 +1,292 @@
+"""Where a case of behaviour runs: a quota of slices and a namespace of its own, on a cluster of either kind."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from xpk.api.base import Obj, ObjectApi
+from xpk.jobs import logs, manage, observe
+from xpk.jobs.create import create_workload
+from xpk.jobs.request import host_command
+from xpk.model.accelerators import find_shape
+from xpk.model.errors import NotFoundError, TimedOutError
+from xpk.model.specs import ClusterSpec, QueueSpec, SliceQuota, Target, WorkloadSpec
+from xpk.model.status import Phase, WorkloadStatus
+from xpk.render import render_queue, render_queues
+
+SHAPE = find_shape("v5litepod-8")  # slices of two hosts
+FOREVER = "trap 'exit 143' TERM; echo up; sleep 1000 & wait"
+_BLAME = re.compile(r"host (s\d+/h\d+) ended with exit code (\d+)")
+_SECONDS = 30.0
+_POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a workload ended, in all that must not differ: `why` is the reason that its JobSet gives.
+
+    `exits` has the exit codes of the pods that are left, by host: hosts that were ended for another's sake leave none.
+    `blamed` is the host that the status names, and its exit code.
+    """
+
+    phase: Phase
+    terminal: str
+    why: str
+    exits: Mapping[str, int]
+    restarts: int = 0
+    counted: int = 0
+    blamed: tuple[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What a case may use. `neighbour` is a second namespace whose queue shares the quota of the first.
+
+    `patience` says how much longer things may take than they do for processes.
+    """
+
+    api: ObjectApi
+    target: Target
+    namespace: str
+    neighbour: str
+    patience: float = 1
+
+    def submit(self, name: str, script: str, *, slices: int = 1, namespace: str | None = None, **more: Any) -> Obj:
+        """Create a workload whose hosts run `script` in bash; `more` are fields of its spec."""
+        given: dict[str, Any] = {
+            "command": host_command(script, ()),
+            "image": self.target.trainer_image or "none",
+            "termination_grace_seconds": 10,
+            **more,
+        }
+        spec = WorkloadSpec(
+            name=name,
+            namespace=namespace or self.namespace,
+            shape=SHAPE,
+            num_slices=slices,
+            target=self.target,
+            **given,
+        )
+        assert spec.problems() == []
+        create_workload(self.api, spec, cluster="any")
+        return self.api.get("JobSet", name, spec.namespace)
+
+    def status(self, name: str, namespace: str | None = None) -> WorkloadStatus:
+        """Return how a workload does."""
+        return observe.find(self.api, name, namespace or self.namespace)
+
+    def until(
+        self,
+        name: str,
+        wanted: Callable[[WorkloadStatus], bool],
+        *,
+        namespace: str | None = None,
+        seconds: float = _SECONDS,
+    ) -> WorkloadStatus:
+        """Wait until a workload's status is as wanted, and return it."""
+        deadline = time.monotonic() + seconds * self.patience
+        while not wanted(found := self.status(name, namespace)):
+            assert time.monotonic() < deadline, f"not within {seconds * self.patience:g} s: {found}"
+            time.sleep(_POLL_SECONDS * self.patience)
+        return found
+
+    def running(self, name: str, namespace: str | None = None) -> WorkloadStatus:
+        """Wait until all hosts run."""
+        return self.until(name, lambda status: status.phase is Phase.RUNNING, namespace=namespace)
+
+    def queued(self, name: str, reason: str = "", namespace: str | None = None) -> WorkloadStatus:
+        """Wait until a workload is queued for a reason that says so."""
+
+        def is_so(status: WorkloadStatus) -> bool:
+            return status.phase is Phase.QUEUED and reason in status.reason
+
+        return self.until(name, is_so, namespace=namespace)
+
+    def ended(self, name: str, *, seconds: float = 2 * _SECONDS) -> Outcome:
+        """Wait for a workload's end, and for the end of its last host; return how it ended."""
+        with suppress(TimedOutError):
+            manage.wait(self.api, name, self.namespace, timeout=seconds * self.patience)
+        found = self.until(name, lambda status: status.phase.is_final and self._are_still(status), seconds=_SECONDS)
+        jobset = self.jobset(name)
+        last = next(c for c in jobset["status"]["conditions"] if c["type"] == jobset["status"]["terminalState"])
+        return Outcome(
+            phase=found.phase,
+            terminal=jobset["status"]["terminalState"],
+            why=last["reason"],
+            exits={host.label: host.exit_code for host in found.hosts if host.exit_code is not None},
+            restarts=found.restarts,
+            counted=found.restarts_counted,
+            blamed=(blame[1], int(blame[2])) if (blame := _BLAME.match(found.reason)) else None,
+        )
+
+    def _are_still(self, status: WorkloadStatus) -> bool:
+        """Tell whether the hosts that are left have ended, and none of those that were ended is still to go."""
+        there = {host.pod for host in status.hosts}
+        pods = [pod["metadata"] for pod in self.api.list("Pod", self.namespace) if pod["metadata"]["name"] in there]
+        return len(pods) == len(status.hosts) and not (
+            any(meta.get("deletionTimestamp") for meta in pods) or any(host.exit_code is None for host in status.hosts)
+        )
+
+    def said(self, name: str, *, previous: bool = False, **wanted: Any) -> dict[str, list[str]]:
+        """Return what each host that has a pod wrote."""
+        there = {host.label for host in self.status(name).hosts}
+        lines: dict[str, list[str]] = {label: [] for label in there}
+        for line in logs.read_logs(self.api, name, self.namespace, logs.Wanted(**wanted), previous=previous):
+            if (label := f"s{line.slice}/h{line.host}") in there:
+                lines[label].append(line.text)
+        return lines
+
+    def await_line(self, name: str, text: str, hosts: int = 2) -> None:
+        """Wait until that many hosts have written a line: from then on their traps are set."""
+        self.hold(lambda: sum(text in lines for lines in self.said(name).values()) == hosts)
+
+    def hold(self, what: Callable[[], Any], *, seconds: float = _SECONDS) -> Any:
+        """Wait until something is true and return it."""
+        deadline = time.monotonic() + seconds * self.patience
+        while not (found := what()):
+            assert time.monotonic() < deadline, f"not within {seconds * self.patience:g} s"
+            time.sleep(_POLL_SECONDS * self.patience)
+        return found
+
+    def jobset(self, name: str) -> Obj:
+        """Return a workload's JobSet."""
+        return self.api.get("JobSet", name, self.namespace)
+
+    def pods(self, name: str) -> list[Obj]:
+        """Return a workload's pods."""
+        return self.api.list("Pod", self.namespace, {"jobset.sigs.k8s.io/jobset-name": name})
+
+    def kueue_workload(self, name: str) -> Obj:
+        """Return what Kueue, or what imitates it, keeps of a workload."""
+        uid = self.jobset(name)["metadata"]["uid"]
+        found: Obj = self.hold(
+            lambda: next(
+                (
+                    w
+                    for w in self.api.list("Workload", self.namespace)
+                    if w["metadata"]["ownerReferences"][0]["uid"] == uid
+                ),
+                None,
+            )
+        )
+        return found
+
+    def a_second(self) -> None:
+        """Let a second pass: servers keep times of creation in whole ones, and queues go by them."""
+        begin = int(time.time())
+        self.hold(lambda: int(time.time()) > begin)
+
+    def set_up(self, slices: int) -> None:
+        """Give the namespaces a ClusterQueue of their own, as the manifests have it."""
+        spec = ClusterSpec(name="any", shape=SHAPE, num_slices=slices)
+        for namespace in (self.namespace, self.neighbour):
+            for obj in render_queues(spec, namespace=namespace):
+                if obj["kind"] == "ClusterQueue":
+                    obj["metadata"]["name"] = self.namespace
+                elif obj["kind"] == "LocalQueue":
+                    obj["spec"]["clusterQueue"] = self.namespace
+                self.api.apply(obj)
+
+    def split(self, own: int, theirs: int, *, reclaim: str = "Any", borrowing_limit: int | None = None) -> None:
+        """Give each namespace a quota of its own, of slices that they lend to each other.
+
+        The neighbour's queue is called as its namespace is.
+        """
+        for name, slices, limit in ((self.namespace, own, None), (self.neighbour, theirs, borrowing_limit)):
+            quota = SliceQuota(shape=SHAPE, num_slices=slices, borrowing_limit=limit)
+            for obj in render_queue(QueueSpec(name=name, namespaces=(name,), quotas=(quota,), reclaim=reclaim)):
+                if obj["kind"] == "ClusterQueue":
+                    obj["spec"]["cohortName"] = self.namespace
+                self.api.apply(obj)
+
+    def clear(self) -> None:
+        """End all that is left, and wait for its hosts to be gone."""
+        both = (self.namespace, self.neighbour)
+        for namespace in both:
+            for jobset in self.api.list("JobSet", namespace):
+                with suppress(NotFoundError):
+                    self.api.delete("JobSet", jobset["metadata"]["name"], namespace, grace_seconds=0)
+        self.hold(lambda: not any(self.api.list("Pod", namespace) for namespace in both))
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A case of behaviour: what it checks, and how many slices its queue has."""
+
+    check: Callable[[Ground], None]
+    slices: int
+
+    def __str__(self) -> str:
+        return self.check.__name__
+
+
+CASES: list[Case] = []
+
+
+def case(slices: int = 1) -> Callable[[Callable[[Ground], None]], Callable[[Ground], None]]:
+    """Add a function to the cases, with a queue of so many slices."""
+
+    def add(function: Callable[[Ground], None]) -> Callable[[Ground], None]:
+        CASES.append(Case(function, slices))
+        return function
+
+    return add
+
+
+class SideBySide:
+    """Runs cases at once, as far as the cluster's slices reach: the largest first, and what fits beside them."""
+
+    def __init__(self, cases: Iterable[Case], slices: int, run: Callable[[Case], None]) -> None:
+        self._free, self._change, self._run = slices, threading.Condition(), run
+        ordered = sorted(cases, key=lambda each: -each.slices)
+        self._waiting = [*ordered]
+        self._pool = ThreadPoolExecutor(max_workers=len(ordered) or 1)
+        self._futures: dict[Case, Future[None]] = {each: self._pool.submit(self._one, each) for each in ordered}
+
+    def result(self, of: Case) -> None:
+        """Wait for a case and raise what it raised."""
+        error = self._futures[of].exception()
+        if error:
+            raise AssertionError("".join(traceback.format_exception(error))) from None
+
+    def close(self) -> None:
+        """Begin no further case; wait for those that have begun."""
+        with self._change:
+            self._waiting.clear()
+            self._change.notify_all()
+        self._pool.shutdown()
+
+    def _one(self, each: Case) -> None:
+        with self._change:
+            self._change.wait_for(lambda: self._next() is each or each not in self._waiting)
+            if each not in self._waiting:
+                return
+            self._waiting.remove(each)
+            self._free -= each.slices
+            self._change.notify_all()
+        try:
+            self._run(each)
+        finally:
+            with self._change:
+                self._free += each.slices
+                self._change.notify_all()
+
+    def _next(self) -> Case | None:
+        return next((each for each in self._waiting if each.slices <= self._free), None)
+
+
+def selected(request: pytest.FixtureRequest) -> list[Case]:
+    """Return the cases that a module's tests were asked for."""
+    items = (item for item in request.session.items if isinstance(item, pytest.Function) and item.path == request.path)
+    found = (item.callspec.params["case"] for item in items if hasattr(item, "callspec"))
+    return [each for each in found if isinstance(each, Case)]

@@ -1,0 +1,187 @@
+"""A workload from its creation to its end, where nothing fails: what its hosts find, and what is left of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+from tests.conformance.ground import FOREVER, SHAPE, Ground, Outcome, case
+from xpk.api.base import Obj
+from xpk.jobs import manage
+from xpk.model.status import Phase
+
+DUMP = 'exec python3 -S -c "import json, os; print(json.dumps(dict(os.environ)))"'
+PREFIX, INDEX = "jobset.sigs.k8s.io/", "batch.kubernetes.io/job-completion-index"
+VALUES = {
+    "QUOTES": """it's "so" `he` said\\""",
+    "LINES": "a\nb\n\n",
+    "BRACES": "{{ x }} {% y %} {# z #}",
+    "YAML": "a: b # c\n- d: [e]",
+    "DOLLARS": "$(XPK_WORKLOAD) $(NOT_DEFINED) $X ${Y} $( $$(X) $$$$",
+    "EMPTY": "",
+    "WIDE": "ž → 🙂",
+    "SPACE": "  ",
+}
+
+
+def done(exits: Mapping[str, int], *, restarts: int = 0, counted: int = 0) -> Outcome:
+    """Return how what has succeeded ends."""
+    end = ("Completed", "AllJobsCompleted")
+    return Outcome(Phase.SUCCEEDED, *end, exits=exits, restarts=restarts, counted=counted)
+
+
+@case(slices=2)
+def hosts_that_end_well_complete_a_workload(ground: Ground) -> None:
+    ground.submit("a", "echo host $MEGASCALE_SLICE_ID/$TPU_WORKER_ID", slices=2)
+    hosts = [f"{slice_id}/{host}" for slice_id in (0, 1) for host in (0, 1)]
+    exits = {f"s{each.replace('/', '/h')}": 0 for each in hosts}
+    assert ground.ended("a") == done(exits)
+    assert ground.said("a") == {f"s{each.replace('/', '/h')}": [f"host {each}"] for each in hosts}
+    found = ground.status("a")
+    assert found.started and found.finished and found.position is None
+    finished = next(c for c in ground.kueue_workload("a")["status"]["conditions"] if c["type"] == "Finished")
+    assert (finished["status"], finished["reason"]) == ("True", "Succeeded")
+    nodes = {host.slice: {other.node for other in found.hosts if other.slice == host.slice} for host in found.hosts}
+    pools = {slice_id: {_pool(ground, str(node)) for node in each} for slice_id, each in nodes.items()}
+    assert [len(each) for each in pools.values()] == [1, 1], "a slice is never split"
+    assert pools[0] != pools[1], "a node pool is never shared"
+
+
+def _pool(ground: Ground, node: str) -> str:
+    return str(ground.api.get("Node", node)["metadata"]["labels"]["cloud.google.com/gke-nodepool"])
+
+
+@case(slices=2)
+def hosts_find_the_environment_that_is_promised(ground: Ground) -> None:
+    uid = ground.submit("a", DUMP, slices=2, env=VALUES)["metadata"]["uid"]
+    assert ground.ended("a").phase is Phase.SUCCEEDED
+    found = {label: json.loads(lines[-1]) for label, lines in ground.said("a").items()}
+    assert len(found) == 4
+    first = found["s0/h0"]
+    leader = first["TPU_WORKER_HOSTNAMES"].split(",")[0]
+    names: dict[str, set[str]] = {}
+    for label, environment in found.items():
+        slice_id, host = label[1], label[-1]
+        expected = {
+            "MEGASCALE_NUM_SLICES": "2",
+            "MEGASCALE_SLICE_ID": slice_id,
+            "MEGASCALE_COORDINATOR_ADDRESS": f"{leader}:8080",
+            "TPU_WORKER_ID": host,
+            "JOB_COMPLETION_INDEX": host,
+            "XPK_COORDINATOR_ADDRESS": f"{leader}:8476",
+            "XPK_HOSTS_PER_SLICE": "2",
+            "XPK_RESTART_ATTEMPT": "0",
+            "XPK_WORKLOAD": "a",
+            "XPK_JOB_ID": uid,
+            "XPK_OUTPUT_DIR": f"{ground.target.output_root}/{ground.namespace}.a",
+            "JAX_PLATFORMS": "cpu",
+            "JAX_NUM_CPU_DEVICES": str(SHAPE.chips_per_host),
+            "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
+            **VALUES,
+        }
+        assert {key: environment.get(key) for key in expected} == expected
+        names.setdefault(slice_id, set()).add(environment["TPU_WORKER_HOSTNAMES"])
+    assert [len(each) for each in names.values()] == [1, 1], "hosts of a slice agree on their names"
+    hostnames = [name for each in names.values() for name in min(each).split(",")]
+    assert len(set(hostnames)) == 4
+
+
+@case(slices=2)
+def objects_tell_of_what_runs(ground: Ground) -> None:
+    uid = ground.submit("a", FOREVER, slices=2)["metadata"]["uid"]
+    ground.running("a")
+    ground.hold(lambda: ground.jobset("a")["status"]["replicatedJobsStatus"][0]["ready"] == 2)
+    for slice_id in range(2):
+        wanted = {
+            f"{PREFIX}jobset-name": "a",
+            f"{PREFIX}jobset-uid": uid,
+            f"{PREFIX}replicatedjob-name": "slice-job",
+            f"{PREFIX}replicatedjob-replicas": "2",
+            f"{PREFIX}global-replicas": "2",
+            f"{PREFIX}job-index": str(slice_id),
+            f"{PREFIX}job-global-index": str(slice_id),
+            f"{PREFIX}job-key": hashlib.sha1(f"{ground.namespace}/a-slice-job-{slice_id}".encode()).hexdigest(),
+            f"{PREFIX}restart-attempt": "0",
+            f"{PREFIX}coordinator": "a-slice-job-0-0.a",
+        }
+        labels = ground.api.get("Job", f"a-slice-job-{slice_id}", ground.namespace)["metadata"]["labels"]
+        assert {key: labels.get(key) for key in wanted} == wanted
+        pods = [pod for pod in ground.pods("a") if wanted.items() <= pod["metadata"]["labels"].items()]
+        hosts = [pod["metadata"]["annotations"][INDEX] for pod in pods]
+        assert sorted(hosts) == [pod["metadata"]["labels"][INDEX] for pod in sorted(pods, key=_hostname)] == ["0", "1"]
+        assert [_hostname(pod) for pod in pods] == [f"a-slice-job-{slice_id}-{host}" for host in hosts]
+        assert all(pod["metadata"]["name"].startswith(f"{_hostname(pod)}-") for pod in pods)
+    ground.hold(lambda: _true(ground.kueue_workload("a")) == ["Admitted", "PodsReady", "QuotaReserved"])
+    queue = ground.api.get("LocalQueue", "multislice-queue", ground.namespace)["status"]
+    assert (queue["admittedWorkloads"], queue["flavorsUsage"][0]["resources"][0]["total"]) == (1, "16")
+
+
+def _hostname(pod: Obj) -> str:
+    return str(pod["spec"]["hostname"])
+
+
+def _true(obj: Obj) -> list[str]:
+    """Return the conditions of an object that hold."""
+    return sorted(each["type"] for each in obj["status"]["conditions"] if each["status"] == "True")
+
+
+@case()
+def lines_arrive_whole_and_in_order(ground: Ground) -> None:
+    program = (
+        "import sys; o = sys.stdout.buffer\n"
+        "for i in range(3000): o.write(b'%d\\\\n' % i)\n"
+        "o.write(b'x' * 20000 + b'\\\\n' + b'bad \\\\xff\\\\n' + b'\\\\n' + b'  indented\\\\n' + b'no end'); o.flush()"
+    )
+    ground.submit("a", f'[ $TPU_WORKER_ID = 1 ] || exec python3 -S -c "{program}"; echo oops >&2')
+    assert ground.ended("a").phase is Phase.SUCCEEDED
+    wanted = [*map(str, range(3000)), "x" * 20000, "bad \ufffd", "", "  indented", "no end"]
+    said = ground.said("a")
+    assert said["s0/h0"] == wanted
+    assert said["s0/h1"] == ["oops"]
+    assert ground.said("a", host=0, tail=2)["s0/h0"] == wanted[-2:]
+    (pod,) = [pod for pod in ground.pods("a") if pod["metadata"]["annotations"][INDEX] == "0"]
+    followed = list(ground.api.logs(pod, follow=True))
+    assert [line.text for line in followed] == wanted
+    since = followed[-3].time
+    assert {line.text for line in ground.api.logs(pod, since=since)} >= set(wanted[-3:])
+    assert ground.said("a", grep="^29..$") == {"s0/h0": [str(i) for i in range(2900, 3000)], "s0/h1": []}
+
+
+@case()
+def what_has_ended_goes_when_its_time_is_over(ground: Ground) -> None:
+    ground.submit("a", "true", ttl_seconds=4)
+    assert manage.wait(ground.api, "a", ground.namespace, timeout=40 * ground.patience).phase is Phase.SUCCEEDED
+    ground.hold(lambda: not ground.api.list("JobSet", ground.namespace))
+    ground.hold(lambda: not ground.api.list("Workload", ground.namespace) and not ground.pods("a"))
+    ground.submit("a", "true")  # its name is free again
+    assert ground.ended("a").phase is Phase.SUCCEEDED
+
+
+@case()
+def what_is_deleted_while_it_runs_may_save(ground: Ground) -> None:
+    save = (
+        'mkdir -p "$XPK_OUTPUT_DIR"; ls "$XPK_OUTPUT_DIR"; '
+        """trap 'sleep 1; echo > "$XPK_OUTPUT_DIR/$TPU_WORKER_ID"; exit 143' TERM; """
+    )
+    ground.submit("saver", f"{save} echo up; sleep 1000 & wait")
+    ground.running("saver")
+    ground.await_line("saver", "up")
+    manage.delete(ground.api, "saver", ground.namespace, timeout=40 * ground.patience)
+    ground.hold(lambda: not ground.api.list("Workload", ground.namespace))
+    assert ground.api.list("JobSet", ground.namespace) == []
+    ground.submit("saver", f"{save} true")
+    assert ground.ended("saver").phase is Phase.SUCCEEDED
+    assert set(ground.said("saver")["s0/h0"]) == {"0", "1"}, "both had the time to save, and their output is kept"
+
+
+@case()
+def what_is_deleted_in_the_queue_never_runs(ground: Ground) -> None:
+    ground.submit("a", FOREVER)
+    ground.running("a")
+    ground.submit("b", FOREVER)
+    ground.queued("b", "couldn't assign flavors to pod set slice-job: insufficient unused quota")
+    assert ground.pods("b") == []
+    manage.delete(ground.api, "b", ground.namespace, timeout=20 * ground.patience)
+    ground.hold(lambda: len(ground.api.list("Workload", ground.namespace)) == 1)
+    assert ground.status("a").phase is Phase.RUNNING

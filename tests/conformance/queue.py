@@ -1,0 +1,177 @@
+"""Who runs first: quotas, order, priorities, preemption, and queues that share a quota."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.conformance.ground import FOREVER, Ground, case
+from xpk.api.base import Obj
+from xpk.jobs import manage
+from xpk.model.status import Phase
+
+WAITING = "couldn't assign flavors to pod set slice-job: insufficient "
+ONCE = (
+    'mkdir -p "$XPK_OUTPUT_DIR"; mark="$XPK_OUTPUT_DIR/$MEGASCALE_SLICE_ID-$TPU_WORKER_ID"; '
+    '[ ! -e "$mark" ] || exit 0; echo > "$mark"; '
+)
+
+
+def condition(obj: Obj, kind: str) -> Obj:
+    """Return a condition of an object, empty if it has none of this kind."""
+    return next((c for c in obj.get("status", {}).get("conditions", ()) if c["type"] == kind), {})
+
+
+@case()
+def the_queue_goes_by_priority_and_then_by_age(ground: Ground) -> None:
+    ground.submit("first", f"{ONCE} {FOREVER}", priority="very-high")
+    ground.running("first")
+    for name, priority in (("old", "medium"), ("young", "medium"), ("urgent", "high"), ("idle", "very-low")):
+        ground.submit(name, "sleep 1.5", priority=priority)
+        ground.a_second()
+    ahead: list[str] = []
+    for name in ("urgent", "old", "young", "idle"):
+        found = ground.until(name, lambda status: status.position == len(ahead) + 1)
+        assert found.ahead == tuple(ahead)
+        ahead.append(name)
+    manage.delete(ground.api, "first", ground.namespace)
+    assert [ground.ended(name).phase for name in ahead] == [Phase.SUCCEEDED] * 4
+    admitted = {name: str(ground.status(name).started) for name in ahead}
+    assert sorted(ahead, key=lambda name: admitted[name]) == ahead
+
+
+@case()
+def what_is_preempted_comes_back_by_itself(ground: Ground) -> None:
+    ground.submit("victim", f"{ONCE} {FOREVER}", priority="low")
+    ground.running("victim")
+    ground.await_line("victim", "up")
+    identity = ground.kueue_workload("victim")["metadata"]["uid"]
+    ground.submit("winner", "sleep 2", priority="high")
+    ground.queued("victim", "reempted")
+    assert ground.until("victim", lambda status: status.position == 1).restarts_counted == 0
+    assert ground.ended("winner").phase is Phase.SUCCEEDED
+    found = ground.ended("victim")
+    assert (found.phase, found.counted, found.exits) == (Phase.SUCCEEDED, 0, {"s0/h0": 0, "s0/h1": 0})
+    workload = ground.kueue_workload("victim")
+    assert workload["metadata"]["uid"] == identity
+    assert condition(workload, "Evicted")["status"] == "False"
+    assert (condition(workload, "Requeued")["status"], condition(workload, "Requeued")["reason"]) == (
+        "True",
+        "Preempted",
+    )
+
+
+@case(slices=2)
+def the_lowest_and_the_youngest_make_room(ground: Ground) -> None:
+    for name, priority in (("older", "low"), ("younger", "low")):
+        ground.submit(name, FOREVER, priority=priority)
+        ground.running(name)
+        ground.a_second()
+    ground.submit("equal", FOREVER, priority="low")
+    ground.queued("equal", WAITING)
+    ground.submit("winner", FOREVER, priority="medium")
+    ground.running("winner")
+    assert ground.queued("younger", "reempted").restarts_counted == 0
+    assert ground.status("older").phase is Phase.RUNNING
+
+
+@case(slices=2)
+def who_fits_passes_who_does_not(ground: Ground) -> None:
+    ground.submit("half", FOREVER)
+    ground.running("half")
+    ground.submit("whole", "true", slices=2)
+    found = ground.queued("whole", WAITING)
+    assert f"{WAITING}unused quota for google.com/tpu in flavor v5litepod-8, 8 more needed" in found.reason
+    ground.submit("giant", "true", slices=3)
+    found = ground.queued("giant", WAITING)
+    capacity = "previously considered podsets requests (0) + current podset request (24) > maximum capacity (16)"
+    assert f"{WAITING}quota for google.com/tpu in flavor v5litepod-8, {capacity}" in found.reason
+    ground.submit("other", "true")
+    assert ground.ended("other").phase is Phase.SUCCEEDED
+    assert ground.status("whole").phase is Phase.QUEUED
+
+
+@case()
+def without_its_queue_a_workload_waits(ground: Ground) -> None:
+    ground.submit("lost", "true", queue="nowhere")
+    found = ground.queued("lost", "LocalQueue nowhere doesn't exist")
+    assert ground.pods("lost") == []
+    reserved = condition(ground.kueue_workload("lost"), "QuotaReserved")
+    assert (reserved["status"], reserved["reason"]) == ("False", "Inadmissible")
+    assert found.started is None
+
+
+@case()
+def what_is_suspended_leaves_the_queue(ground: Ground) -> None:
+    ground.submit("first", FOREVER)
+    ground.running("first")
+    ground.submit("napping", "true")
+    ground.queued("napping", WAITING)
+    ground.a_second()
+    ground.submit("next", "true")
+    ground.until("next", lambda status: status.position == 2)
+    manage.set_active(ground.api, "napping", ground.namespace, active=False)
+    ground.until("napping", lambda status: status.phase is Phase.SUSPENDED)
+    assert (ground.status("next").position, ground.status("next").ahead) == (1, ())
+    manage.delete(ground.api, "first", ground.namespace)
+    assert ground.ended("next").phase is Phase.SUCCEEDED
+    assert ground.status("napping").phase is Phase.SUSPENDED
+    manage.set_active(ground.api, "napping", ground.namespace, active=True)
+    assert ground.ended("napping").phase is Phase.SUCCEEDED
+
+
+@case()
+def queues_of_two_namespaces_share_a_quota(ground: Ground) -> None:
+    ground.submit("same", FOREVER)
+    ground.running("same")
+    ground.submit("same", FOREVER, namespace=ground.neighbour)
+    ground.queued("same", WAITING, namespace=ground.neighbour)
+    counts = ("pendingWorkloads", "reservingWorkloads", "admittedWorkloads")
+
+    def counted() -> list[list[int]]:
+        local = [
+            ground.api.get("LocalQueue", "multislice-queue", each) for each in (ground.namespace, ground.neighbour)
+        ]
+        queue = ground.api.get("ClusterQueue", ground.namespace)
+        return [[each.get("status", {}).get(count, -1) for count in counts] for each in (*local, queue)]
+
+    ground.hold(lambda: counted() == [[0, 1, 1], [1, 0, 0], [1, 1, 1]])
+    manage.delete(ground.api, "same", ground.namespace)
+    ground.running("same", namespace=ground.neighbour)
+    ground.hold(lambda: counted() == [[0, 0, 0], [0, 1, 1], [0, 1, 1]])
+
+
+@case(slices=2)
+def what_a_queue_lent_comes_back_to_it(ground: Ground) -> None:
+    ground.split(own=1, theirs=1)
+    ground.submit("whole", f"{ONCE} {FOREVER}", slices=2, priority="very-high")
+    ground.running("whole")
+    ground.await_line("whole", "up", hosts=4)
+    theirs: dict[str, Any] = {"namespace": ground.neighbour, "queue": ground.neighbour}
+    ground.submit("small", FOREVER, priority="very-low", **theirs)
+    found = ground.queued("whole", "reempted")
+    assert found.restarts_counted == 0
+    assert condition(ground.kueue_workload("whole"), "Preempted")["reason"] == "InCohortReclamation"
+    ground.running("small", namespace=ground.neighbour)
+    found = ground.queued("whole", WAITING)
+    (quota,) = found.quota
+    assert (quota.quota, quota.needed, quota.free, quota.most) == (8, 16, 8, 16)
+    assert [share.workload for share in quota.holders] == [f"{ground.neighbour}/small"]
+    manage.delete(ground.api, "small", ground.neighbour)
+    assert ground.ended("whole").phase is Phase.SUCCEEDED
+
+
+@case(slices=2)
+def beyond_its_quota_priority_decides(ground: Ground) -> None:
+    ground.split(own=2, theirs=0, reclaim="LowerPriority", borrowing_limit=1)
+    theirs: dict[str, Any] = {"namespace": ground.neighbour, "queue": ground.neighbour}
+    ground.submit("guest", FOREVER, priority="low", **theirs)
+    ground.running("guest", namespace=ground.neighbour)
+    ground.submit("giant", "true", slices=2, **theirs)
+    ground.queued("giant", "> maximum capacity (8)", namespace=ground.neighbour)
+    ground.submit("equal", FOREVER, slices=2, priority="low")
+    ground.queued("equal", WAITING)
+    assert ground.status("guest", ground.neighbour).phase is Phase.RUNNING
+    ground.submit("full", FOREVER, slices=2, priority="high")
+    ground.running("full")
+    ground.queued("guest", "reempted", namespace=ground.neighbour)
+    assert ground.status("equal").position == 1

@@ -1,0 +1,130 @@
+"""How a create grows with its slices: calls made, steps at once, time. And what 199 x v5litepod-256 takes."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+
+from tests.gke.conftest import MakeSite
+from tests.gke.site import Site
+from xpk.capacity.gke.limits import pod_prefix
+from xpk.cli.workload_create import _cost as cost_of_workload
+from xpk.model.accelerators import find_shape
+from xpk.model.errors import CapacityError
+from xpk.model.specs import WorkloadSpec
+
+
+@pytest.mark.slow
+def test_calls_steps_at_once_and_time_as_slices_grow(make_site: MakeSite) -> None:
+    walls: dict[int, float] = {}
+    for num_slices in (2, 16, 199):
+        site = make_site(speed=600, seconds_per_node=1.0)
+        begun = time.monotonic()
+        site.create(num_slices, "v5litepod-256")
+        walls[num_slices] = time.monotonic() - begun
+        calls = site.gke.calls
+        assert site.asked("CreateNodePool") == num_slices and site.asked("CreateCluster") == 1
+        polls = site.asked("ListOperations")
+        # One listing a poll serves all that wait: polls go with the time, not with the slices.
+        assert polls <= walls[num_slices] / 0.03 + 5
+        assert len(calls) - polls <= num_slices + 15
+        at_once = max(call.operations for call in calls)
+        assert at_once >= min(num_slices, 100) * 0.5, "a busy machine starts them slowly, the first have ended by then"
+        told = f"{len(calls)} calls, {polls} of them polls, {at_once} at once, {walls[num_slices]:.1f} s"
+        print(f"{num_slices} slices: {told}")
+        assert len(site.pools()) == num_slices + 1
+    assert walls[199] < 8 * walls[2], f"a hundred times the slices: {walls}"
+
+
+def test_every_limit_of_the_large_job_is_shown_with_its_numbers(site: Site) -> None:
+    plan = site.plan(199, "v5litepod-256", spot="True")
+    limits = {limit["name"]: limit for limit in plan.facts["limits"]}
+    assert {name: (limit["need"], limit["have"], limit["fits"]) for name, limit in limits.items()} == {
+        # 12,736 nodes of 32 addresses (15 pods), 6 of 256: more than the /14 that GKE would choose
+        "pod addresses (a /13)": (12_736 * 32 + 6 * 256, 2**19, True),
+        "node addresses in the subnetwork": (12_742, 2**14 - 4, True),
+        "nodes of the cluster": (12_742, 5_000, False),
+        "nodes of one node pool": (64, 1_000, True),
+        "pods of the cluster": (12_742 * 4 + 12_736, 200_000, True),
+        "characters of a node pool's name": (8, 40, True),
+        "quota PREEMPTIBLE_TPU_LITE_PODSLICE_V5": (50_944, 200_000, True),
+        "quota CPUS (default pool)": (96, 5_000, True),
+    }
+    assert plan.refusal is None, "5,000 nodes may have been raised for this project: nobody tells"
+    assert "ask Cloud Customer Care" in " ".join(plan.notes)
+    cluster = plan.facts["changes"][0]["body"]
+    assert cluster["ip_allocation_policy"] == {
+        "use_ip_aliases": True,
+        "cluster_ipv4_cidr_block": "/13",
+        "create_subnetwork": True,
+        "node_ipv4_cidr_block": "/18",
+    }
+    assert "enable_multi_networking" not in cluster["network_config"], "GKE has none beyond 5,000 nodes"
+    assert "autoscaling" not in cluster["node_pools"][0], "nor its autoscaler"
+    assert cluster["network_config"]["dns_config"]["cluster_dns"] == "CLOUD_DNS"
+
+
+def test_what_cannot_fit_is_refused_before_anything_is_made(make_site: MakeSite) -> None:
+    site = make_site(quotas={"TPU_LITE_PODSLICE_V5": 31, "CPUS": 5_000})
+    plan = site.plan(2)
+    with pytest.raises(CapacityError, match="quota TPU_LITE_PODSLICE_V5: needs 32, there is 31: TOO LITTLE"):
+        plan.carry_out(lambda title: None)
+    assert plan.steps and site.asked("CreateCluster") == 0
+    site.create(1)
+
+
+@pytest.mark.parametrize(
+    ("quota", "tpu_type", "capacity", "name"),
+    [
+        ("TPUS_PER_TPU_FAMILY:CT6E", "v6e-16", "on_demand", "TPUS_PER_TPU_FAMILY CT6E"),
+        ("PREEMPTIBLE_TPU_V6E", "v6e-16", "flex", "PREEMPTIBLE_TPU_V6E"),
+        ("TPU_V5P", "v5p-32", "on_demand", "TPU_V5P"),
+        ("GPUS_PER_GPU_FAMILY:NVIDIA_H200", "h200-141gb-8", "on_demand", "GPUS_PER_GPU_FAMILY NVIDIA_H200"),
+        ("PREEMPTIBLE_NVIDIA_H100_MEGA_GPUS", "h100-mega-80gb-8", "spot", "PREEMPTIBLE_NVIDIA_H100_MEGA_GPUS"),
+    ],
+)
+def test_quotas_are_read_where_they_are(
+    make_site: MakeSite, quota: str, tpu_type: str, capacity: str, name: str
+) -> None:
+    other = "GPUS_PER_GPU_FAMILY:NVIDIA_B200"  # of another family: it does not count
+    site = make_site(quotas={other: 1, quota: 23, "CPUS": 5_000})
+    assert site.plan(1, tpu_type, **{capacity: "True"}).refusal is None
+    refusal = site.plan(3, tpu_type, **{capacity: "True"}).refusal
+    assert refusal and re.search(rf"quota {name}: needs \d+, there is 23: TOO LITTLE", refusal.message)
+
+
+@pytest.mark.parametrize(
+    ("pods", "prefix"), [(8, 28), (15, 27), (16, 27), (17, 26), (32, 26), (64, 25), (110, 24), (256, 23)]
+)
+def test_a_node_gets_twice_the_addresses_of_its_pods(pods: int, prefix: int) -> None:
+    assert pod_prefix(pods) == prefix
+
+
+def test_cost(site: Site) -> None:
+    plan = site.plan(199, "v5litepod-256")
+    cost = plan.facts["cost"]
+    assert (cost["chips"], cost["dollars"]) == (50_944, pytest.approx(50_944 * 1.2))
+    assert "50,944 chip-hours an hour, 61,132.80 US dollars" in plan.notes[-1]
+    assert "(list price of 2026-09-17: https://cloud.google.com/tpu/pricing" in plan.notes[-1]
+    assert "at most" in site.plan(1, spot="True").notes[-1]
+    plan = site.plan(2, max_cost="38")
+    assert plan.refusal and plan.refusal.exit_code == 5 and "38.40 US dollars an hour" in plan.refusal.message
+    assert site.plan(2, max_cost="38.5").refusal is None
+    table = site.folder / "prices.yaml"
+    table.write_text("as_of: '2026-11-01'\nsources: {tpu: ours}\nchip_hour: {v5litepod: {us-central1: 0.5}}\n")
+    assert site.plan(2, max_cost="38", prices=str(table)).facts["cost"]["dollars"] == 16
+    assert "(list price of 2026-11-01: ours)" in site.plan(2, prices=str(table)).notes[-1]
+    assert "(unconfirmed list price of 2025-12-31: " in site.plan(1, "v4-16", zone="us-central2-b").notes[-1]
+    unknown = site.plan(1, "v4-16", zone="us-east1-b", max_cost="1000")
+    assert unknown.refusal and "price of this is not known" in unknown.refusal.message
+    site.create(1)
+    target = site.provider().target("c")
+    work = WorkloadSpec(
+        name="w", shape=find_shape("v5litepod-16"), num_slices=1, command=("true",), target=target, image="i"
+    )
+    told = cost_of_workload(work, None)
+    assert told and "16 chip-hours an hour, at most 19.20 US dollars an hour" in told
+    with pytest.raises(CapacityError, match="--max-cost is 19"):
+        cost_of_workload(work, 19.0)

@@ -1,0 +1,160 @@
+"""The Node objects that stand for instances: labels, taints and resources as GKE gives them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from google.cloud.container_v1 import NodePool, ReservationAffinity
+
+from e2e.gke.defaults import fill_pool
+from e2e.gke.machines import check_topology, machine_of
+from e2e.gke.names import Target
+from e2e.gke.nodes import Node, node_object, reserved_memory, reserved_millicores
+from e2e.gke.store import ClusterPb
+from tests.gke_emulator.cloud import PROJECT, REGION, ZONE, slice_pool
+from xpk.capacity.nodes import shape_of
+from xpk.model.accelerators import all_shapes
+
+GKE = "cloud.google.com"
+
+
+def node(wanted: NodePool, *, kwok: bool = True) -> Node:
+    """Return the node of a pool that was asked for."""
+    cluster = ClusterPb(current_master_version="1.34.3-gke.1051000", locations=[ZONE])
+    cluster.default_max_pods_constraint.max_pods_per_node = 110
+    target = Target(PROJECT, REGION, "red", wanted.name)
+    message = NodePool.pb(wanted)
+    fill_pool(message, target, cluster)
+    return node_object(target, message, "gke-tpu-1234-abcd", ZONE, kwok=kwok)
+
+
+def labels_of(found: Node) -> dict[str, str]:
+    """Return the labels of a node."""
+    labels: dict[str, str] = found["metadata"]["labels"]
+    return labels
+
+
+def test_a_host_of_a_slice() -> None:
+    found = node(slice_pool("red-np-0", max_pods_constraint={"max_pods_per_node": 15}))
+    labels = labels_of(found)
+    assert labels[f"{GKE}/gke-nodepool"] == "red-np-0"
+    assert labels[f"{GKE}/gke-tpu-accelerator"] == "tpu-v5-lite-podslice"
+    assert labels[f"{GKE}/gke-tpu-topology"] == "4x4"
+    assert labels[f"{GKE}/gke-accelerator-count"] == "4"
+    assert labels[f"{GKE}/gke-provisioning"] == "standard" and f"{GKE}/gke-spot" not in labels
+    assert labels["topology.kubernetes.io/zone"] == ZONE and labels["topology.kubernetes.io/region"] == REGION
+    assert labels["node.kubernetes.io/instance-type"] == "ct5lp-hightpu-4t"
+    assert found["spec"]["providerID"] == f"gce://{PROJECT}/{ZONE}/gke-tpu-1234-abcd"
+    assert found["spec"]["taints"] == [{"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"}]
+    for offers in (found["status"]["capacity"], found["status"]["allocatable"]):
+        assert offers["google.com/tpu"] == "4" and offers["pods"] == "15"
+    assert found["metadata"]["annotations"] == {"kwok.x-k8s.io/node": "fake"}
+
+
+# The labels of two nodes of GKE 1.33, as users have published them from `kubectl describe node`.
+PUBLISHED_TPU = """
+beta.kubernetes.io/arch=amd64 beta.kubernetes.io/instance-type=ct6e-standard-1t beta.kubernetes.io/os=linux
+cloud.google.com/gke-accelerator-count=1 cloud.google.com/gke-boot-disk=hyperdisk-balanced
+cloud.google.com/gke-container-runtime=containerd cloud.google.com/gke-cpu-scaling-level=44
+cloud.google.com/gke-logging-variant=DEFAULT cloud.google.com/gke-max-pods-per-node=110
+cloud.google.com/gke-memory-gb-scaling-level=180 cloud.google.com/gke-netd-ready=true
+cloud.google.com/gke-nodepool=v6e-1
+cloud.google.com/gke-os-distribution=cos cloud.google.com/gke-provisioning=standard cloud.google.com/gke-stack-type=IPV4
+cloud.google.com/gke-tpu-accelerator=tpu-v6e-slice cloud.google.com/gke-tpu-topology=1x1
+cloud.google.com/machine-family=ct6e cloud.google.com/private-node=false
+failure-domain.beta.kubernetes.io/region=us-east5 failure-domain.beta.kubernetes.io/zone=us-east5-b
+iam.gke.io/gke-metadata-server-enabled=true kubernetes.io/arch=amd64 kubernetes.io/hostname=gke-tpu-1234-abcd
+kubernetes.io/os=linux node.kubernetes.io/instance-type=ct6e-standard-1t topology.gke.io/zone=us-east5-b
+topology.kubernetes.io/region=us-east5 topology.kubernetes.io/zone=us-east5-b
+"""
+PUBLISHED_GPU = """
+beta.kubernetes.io/arch=amd64 beta.kubernetes.io/instance-type=g2-standard-4 beta.kubernetes.io/os=linux
+cloud.google.com/gke-accelerator=nvidia-l4 cloud.google.com/gke-boot-disk=pd-balanced
+cloud.google.com/gke-container-runtime=containerd cloud.google.com/gke-cpu-scaling-level=4 cloud.google.com/gke-gpu=true
+cloud.google.com/gke-gpu-driver-version=latest cloud.google.com/gke-logging-variant=DEFAULT
+cloud.google.com/gke-max-pods-per-node=110 cloud.google.com/gke-memory-gb-scaling-level=16
+cloud.google.com/gke-netd-ready=true cloud.google.com/gke-nodepool=l4-spot cloud.google.com/gke-os-distribution=cos
+cloud.google.com/gke-preemptible=true cloud.google.com/gke-provisioning=preemptible
+cloud.google.com/gke-stack-type=IPV4 cloud.google.com/machine-family=g2 cloud.google.com/private-node=false
+failure-domain.beta.kubernetes.io/region=us-east5 failure-domain.beta.kubernetes.io/zone=us-east5-b
+iam.gke.io/gke-metadata-server-enabled=true kubernetes.io/arch=amd64 kubernetes.io/hostname=gke-tpu-1234-abcd
+kubernetes.io/os=linux node.kubernetes.io/instance-type=g2-standard-4 topology.gke.io/zone=us-east5-b
+topology.kubernetes.io/region=us-east5 topology.kubernetes.io/zone=us-east5-b
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "published"),
+    [
+        ("v6e-1", {"machine_type": "ct6e-standard-1t"}, PUBLISHED_TPU),
+        ("l4-spot", {"machine_type": "g2-standard-4", "preemptible": True, "accelerators": [
+            {"accelerator_type": "nvidia-l4", "accelerator_count": 1,
+             "gpu_driver_installation_config": {"gpu_driver_version": "LATEST"}}]}, PUBLISHED_GPU),
+    ],
+)  # fmt: skip
+def test_labels_are_those_of_published_nodes(name: str, config: dict[str, Any], published: str) -> None:
+    config = {**config, "workload_metadata_config": {"mode": "GKE_METADATA"}}
+    found = labels_of(node(NodePool({"name": name, "initial_node_count": 1, "config": config})))
+    assert found == dict(pair.split("=") for pair in published.split())
+
+
+def test_a_host_with_gpus() -> None:
+    wanted = NodePool({"name": "gpus", "initial_node_count": 1, "config": {"machine_type": "a3-megagpu-8g"}})
+    found = node(wanted, kwok=False)
+    assert labels_of(found)[f"{GKE}/gke-accelerator"] == "nvidia-h100-mega-80gb"
+    assert f"{GKE}/gke-tpu-topology" not in labels_of(found)
+    assert found["spec"]["taints"] == [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]
+    assert found["status"]["allocatable"]["nvidia.com/gpu"] == "8"
+    assert found["metadata"]["annotations"] == {}
+
+
+def test_nodes_of_queued_provisioning_are_kept_for_it() -> None:
+    found = node(slice_pool("np", initial_node_count=0, queued_provisioning={"enabled": True}))
+    assert {taint["key"] for taint in found["spec"]["taints"]} == {"google.com/tpu", "cloud.google.com/gke-queued"}
+
+
+def test_a_host_of_the_default_pool_has_no_taint() -> None:
+    wanted = NodePool({"name": "default-pool", "initial_node_count": 1, "config": {"machine_type": "e2-standard-16"}})
+    found = node(wanted)
+    assert found["spec"]["taints"] == []
+    assert found["spec"]["unschedulable"] and "unschedulable" not in node(wanted, kwok=False)["spec"]
+    assert found["status"]["capacity"]["cpu"] == "16" and found["status"]["allocatable"]["cpu"] == "15890m"
+
+
+@pytest.mark.parametrize(
+    ("config", "labels"),
+    [
+        ({"spot": True}, {"gke-spot": "true", "gke-provisioning": "spot"}),
+        ({"flex_start": True}, {"gke-flex-start": "true", "gke-provisioning": "standard"}),
+        ({"labels": {f"{GKE}/gke-networking-dra-driver": "true"}}, {"gke-networking-dra-driver": "true"}),
+        (
+            {"reservation_affinity": {"consume_reservation_type": ReservationAffinity.Type.SPECIFIC_RESERVATION,
+                                      "key": "compute.googleapis.com/reservation-name",
+                                      "values": ["projects/blue/reservations/held/reservationBlocks/b1"]}},
+            {"reservation-name": "held", "reservation-project": "blue", "reservation-affinity": "specific"},
+        ),
+    ],
+)  # fmt: skip
+def test_how_the_machines_were_got_is_on_the_nodes(config: dict[str, Any], labels: dict[str, str]) -> None:
+    found = labels_of(node(slice_pool("np", config=config)))
+    assert {f"{GKE}/{name}": value for name, value in labels.items()}.items() <= found.items()
+
+
+def test_what_gke_keeps_for_itself() -> None:
+    # The examples of "Plan GKE node sizes": 4 CPUs and 16 GiB; the eviction threshold of 100 MiB comes on top.
+    assert reserved_millicores(1) == 60 and reserved_millicores(4) == 80
+    assert reserved_memory(16 * 1024) == round(2.6 * 1024) + 100
+
+
+def test_nodes_of_every_tpu_slice_are_known_to_xpk() -> None:
+    shapes = [shape for shape in all_shapes() if shape.kind == "tpu"]
+    assert len(shapes) > 1000
+    for shape in shapes:
+        assert shape.topology
+        check_topology(machine_of(shape.machine_type, ZONE), shape.topology, shape.hosts)
+        wanted = slice_pool(
+            "np", initial_node_count=shape.hosts, config={"machine_type": shape.machine_type},
+            placement_policy={"tpu_topology": shape.topology},
+        )  # fmt: skip
+        assert shape_of(node(wanted)) == shape

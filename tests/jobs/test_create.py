@@ -1,0 +1,132 @@
+"""What is asked of an API server before a workload is created, and what is told where it does not fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from xpk.api.base import Obj, ObjectApi
+from xpk.jobs import create
+from xpk.jobs.create import check_free, create_workload, read_queue
+from xpk.jobs.observe import find_all
+from xpk.model.accelerators import find_shape
+from xpk.model.errors import CapacityError, NotFoundError
+from xpk.model.specs import ClusterSpec, QueueSpec, SliceQuota, Target, WorkloadSpec
+from xpk.render import render_queue, render_queues, render_workload
+from xpk.testing import FakeApi
+
+SHAPE = find_shape("v5litepod-8")
+TARGET = Target(emulated=True, sets_slice_environment=True, output_root="/output")
+
+
+def spec(**changes: Any) -> WorkloadSpec:
+    given: dict[str, Any] = {"name": "w", "num_slices": 1, "command": ("true",), "target": TARGET, "image": "none"}
+    return WorkloadSpec(shape=SHAPE, **(given | changes))
+
+
+def check_fits(api: ObjectApi, wanted: WorkloadSpec, *, cluster: str) -> None:
+    queue = read_queue(api, wanted.queue, wanted.namespace, cluster=cluster)
+    create.check_fits(api, queue, wanted, cluster=cluster)
+
+
+def queues(**slices: int) -> list[Obj]:
+    """LocalQueues of these names, each with a ClusterQueue of so many slices."""
+    found = []
+    for name, count in slices.items():
+        for obj in render_queues(ClusterSpec(name="c", shape=SHAPE, num_slices=count)):
+            if obj["kind"] == "ClusterQueue":
+                obj["metadata"]["name"] = f"{name}-cluster"
+            elif obj["kind"] == "LocalQueue":
+                obj["metadata"]["name"], obj["spec"]["clusterQueue"] = name, f"{name}-cluster"
+            found.append(obj)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("wanted", "hint"),
+    [
+        ({"num_slices": 3, "queue": "small"}, "use --num-slices 2 or --queue large"),
+        ({"num_slices": 1, "queue": "empty"}, "use --queue large"),
+        ({"num_slices": 9, "queue": "small"}, "use --num-slices 2"),
+        ({"num_slices": 9, "queue": "empty"}, "`xpk cluster describe c` shows what it has"),
+    ],
+)
+def test_what_would_fit_instead(wanted: dict[str, Any], hint: str) -> None:
+    api = FakeApi(queues(large=4, small=2, empty=0))
+    with pytest.raises(CapacityError) as raised:
+        check_fits(api, spec(**wanted), cluster="c")
+    assert raised.value.hint == hint
+    assert f"queue '{wanted['queue']}' of cluster 'c' has {16 if wanted['queue'] == 'small' else 0} in all" in str(
+        raised.value
+    )
+
+
+def test_quotas_as_kueue_writes_them() -> None:
+    objects = queues(large=250)
+    entry = objects[1]["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]
+    assert entry["nominalQuota"] == 2000
+    entry["nominalQuota"] = "2k"
+    api = FakeApi(objects)
+    check_fits(api, spec(num_slices=250, queue="large"), cluster="c")
+    with pytest.raises(CapacityError, match="has 2000 in all"):
+        check_fits(api, spec(num_slices=251, queue="large"), cluster="c")
+
+
+def test_what_a_queue_may_borrow_is_for_kueue_to_say() -> None:
+    objects = queues(small=1)
+    objects[1]["spec"]["cohortName"] = "all"
+    check_fits(FakeApi(objects), spec(num_slices=5, queue="small"), cluster="c")
+
+
+def test_what_others_lend_counts_as_far_as_it_may_be_borrowed() -> None:
+    red, blue = (
+        QueueSpec(name=name, namespaces=("default",), quotas=(SliceQuota(shape=SHAPE, num_slices=1, **limits),))
+        for name, limits in (("red", {"lending_limit": 0}), ("blue", {"borrowing_limit": 1}))
+    )
+    whole = render_queues(ClusterSpec(name="c", shape=SHAPE, num_slices=4), promised={SHAPE.name: 2})
+    api = FakeApi([*whole, *render_queue(red), *render_queue(blue)])
+    for queue, most in (("multislice-queue", 3), ("red", 4), ("blue", 2)):
+        check_fits(api, spec(num_slices=most, queue=queue), cluster="c")
+        with pytest.raises(CapacityError, match=f"has {8 * most} in all"):
+            check_fits(api, spec(num_slices=most + 1, queue=queue), cluster="c")
+
+
+def test_without_a_name_it_is_the_clusters_own_queue_or_the_only_one() -> None:
+    api = FakeApi(queues(red=1))
+    assert read_queue(api, None, "default", cluster="c").name == "red"
+    api = FakeApi(queues(red=1, blue=1))
+    with pytest.raises(NotFoundError) as raised:
+        read_queue(api, None, "default", cluster="c")
+    assert raised.value.hint == "there are: blue, red"
+    assert read_queue(FakeApi(queues(red=1, **{"multislice-queue": 1})), None, "default", cluster="c").name == (
+        "multislice-queue"
+    )
+
+
+def test_a_queue_that_is_not_there_names_those_that_are() -> None:
+    with pytest.raises(NotFoundError) as raised:
+        check_fits(FakeApi(queues(large=1, small=1)), spec(), cluster="c")
+    assert raised.value.hint == "there are: large, small"
+
+
+def test_a_create_makes_few_requests() -> None:
+    api = FakeApi(queues(large=1))
+    wanted = spec(queue="large")
+    check_fits(api, wanted, cluster="c")
+    check_free(api, wanted, cluster="c")
+    create_workload(api, wanted, cluster="c")
+    assert [verb for verb, _, _ in api.calls] == ["get", "get", "get", "create"]
+
+
+def test_a_list_makes_as_many_requests_for_many_as_for_few() -> None:
+    def asked(count: int) -> list[tuple[str, str, str]]:
+        jobsets = [obj for index in range(count) for obj in render_workload(spec(name=f"w{index}"))]
+        for jobset in jobsets:
+            jobset["metadata"] |= {"uid": jobset["metadata"]["name"], "creationTimestamp": "2026-01-31T12:00:00Z"}
+        api = FakeApi([*queues(large=1), *jobsets])
+        assert len(find_all(api)) == count
+        return api.calls
+
+    assert asked(50) == asked(1)
+    assert {verb for verb, _, _ in asked(1)} == {"list"}

@@ -1,0 +1,71 @@
+"""Connections passed on: both ways, whole, several at a time; a host that refuses one costs that one."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from xpk.jobs import forwarding
+from xpk.model.errors import ConflictError, UsageError
+
+
+@pytest.fixture
+def echo() -> Iterator[socket.socket]:
+    """A server that gives back, once its client is done, what it got."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer(one: socket.socket) -> None:
+            with one:
+                content = b"".join(iter(lambda: one.recv(4096), b""))
+                one.sendall(content[::-1])
+
+        def accept() -> None:
+            while True:
+                try:
+                    threading.Thread(target=answer, args=(server.accept()[0],), daemon=True).start()
+                except OSError:
+                    return
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield server
+
+
+def exchange(address: tuple[str, int], content: bytes) -> bytes:
+    with socket.create_connection(address, timeout=10) as mine:
+        mine.sendall(content)
+        mine.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: mine.recv(4096), b""))
+
+
+def test_what_is_sent_arrives_and_comes_back(echo: socket.socket) -> None:
+    told: list[str] = []
+    refuse = threading.Event()
+
+    def connect() -> socket.socket:
+        if refuse.is_set():
+            raise ConflictError("nobody listens on port 1 of pod 'p'")
+        return socket.create_connection(echo.getsockname())
+
+    with forwarding.listen(0) as listener:
+        threading.Thread(target=forwarding.serve, args=(listener, connect, told.append), daemon=True).start()
+        large = bytes(range(256)) * 4096
+        assert exchange(listener.getsockname(), large) == large[::-1]
+        refuse.set()
+        assert exchange(listener.getsockname(), b"") == b""
+        refuse.clear()
+        assert exchange(listener.getsockname(), b"abc") == b"cba"
+    assert told == ["warning: nobody listens on port 1 of pod 'p'"]
+
+
+def test_ports_are_read_as_kubectl_reads_them(echo: socket.socket) -> None:
+    assert forwarding.parse_ports("8265") == (8265, 8265)
+    assert forwarding.parse_ports("9000:8265") == (9000, 8265)
+    for wrong in ("", ":", "x", "1:0", "1:70000", "-1"):
+        with pytest.raises(UsageError):
+            forwarding.parse_ports(wrong)
+    taken = echo.getsockname()[1]
+    with pytest.raises(ConflictError, match=f"port {taken}"):
+        forwarding.listen(taken)

@@ -1,0 +1,47 @@
+"""Where workloads write, and reading it when the place does not answer."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from e2e import bucket
+from xpk.jobs.output import at_root, latest_progress
+from xpk.model.errors import UsageError, XpkError
+from xpk.model.specs import Target
+
+LOCAL = Target(emulated=True, sets_slice_environment=True, output_root="/own", on_this_machine=True)
+KIND = Target(emulated=True, sets_slice_environment=True, output_root="/shared", shared_folder="/shared")
+
+
+def test_the_root_that_was_asked_for_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert at_root(LOCAL, None) == LOCAL
+    assert at_root(LOCAL, "gs://runs/ada/").output_root == "gs://runs/ada"
+    assert at_root(LOCAL, "here").output_root == str(tmp_path / "here")
+    assert at_root(KIND, "/shared/ada").output_root == "/shared/ada"
+    assert at_root(KIND, "gs://runs") == replace(KIND, output_root="gs://runs")
+
+
+@pytest.mark.parametrize(
+    ("target", "root"), [(KIND, "/elsewhere"), (KIND, "/shared/../etc"), (LOCAL, "s3://runs"), (LOCAL, "gs://")]
+)
+def test_a_root_that_hosts_cannot_use_is_refused(target: Target, root: str) -> None:
+    with pytest.raises(UsageError, match=r"--output-root|neither|names no bucket"):
+        at_root(target, root)
+
+
+@pytest.mark.skipif(bool(bucket.missing()), reason=bucket.missing() or "there")
+def test_a_bucket_that_is_silent_costs_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    with bucket.bucket_server() as server:
+        server.create_bucket("runs")
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        assert latest_progress("gs://runs/one") is None
+        server.pause()
+        began = time.monotonic()
+        with pytest.raises(XpkError, match="no answer after 3 s"):
+            latest_progress("gs://runs/one")
+        assert time.monotonic() - began < 8

@@ -1,0 +1,171 @@
+"""The archive of a user's code: the same for the same content, and nothing in it that nobody meant to ship."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xpk.jobs import script
+from xpk.jobs.script import pack
+from xpk.model.errors import UsageError
+from xpk.render.unpack import unpack
+
+NAMES = st.text(st.characters(exclude_characters="\0/", exclude_categories=["Cs"]), min_size=1, max_size=20).filter(
+    lambda name: name not in (".", "..") and not name.startswith(".") and not name.endswith((".pyc", "__"))
+)
+FILES = st.tuples(st.binary(max_size=200), st.booleans())
+PATHS = st.dictionaries(st.lists(NAMES, min_size=1, max_size=3).map(tuple), FILES, min_size=1, max_size=8)
+
+
+def grow(files: dict[tuple[str, ...], tuple[bytes, bool]]) -> dict[str, object]:
+    """Return a tree of files by path; a path through another file is left out."""
+    tree: dict[str, object] = {}
+    for path, file in files.items():
+        at: object = tree
+        for name in path[:-1]:
+            at = at.setdefault(name, {}) if isinstance(at, dict) else at
+        if isinstance(at, dict):
+            at.setdefault(path[-1], file)
+    return tree
+
+
+def lay_out(folder: Path, tree: dict[str, object], *, backwards: bool) -> None:
+    """Write a tree; the times and the order of writing differ with `backwards`."""
+    folder.mkdir(exist_ok=True)
+    for name, item in sorted(tree.items(), reverse=backwards):
+        path = folder / name
+        if isinstance(item, dict):
+            lay_out(path, item, backwards=backwards)
+        else:
+            assert isinstance(item, tuple)
+            path.write_bytes(item[0])
+            path.chmod((0o755 if backwards else 0o700) if item[1] else (0o664 if backwards else 0o600))
+            os.utime(path, (5e8, 5e8) if backwards else (1e9, 1e9))
+
+
+def read_back(folder: Path) -> dict[str, object]:
+    """Return a folder as a tree."""
+    return {
+        path.name: read_back(path) if path.is_dir() else (path.read_bytes(), bool(path.stat().st_mode & 0o100))
+        for path in folder.iterdir()
+    }
+
+
+@settings(max_examples=60)
+@given(PATHS.map(grow))
+def test_equal_content_is_an_equal_archive_that_unpacks_to_it(tree: dict[str, object]) -> None:
+    root = Path(tempfile.mkdtemp())
+    try:
+        lay_out(root / "one", tree, backwards=False)
+        lay_out(root / "two", tree, backwards=True)
+        archive = pack(root / "one")
+        assert archive == pack(root / "two")
+        unpack(archive.content, archive.name, str(root / "three"))
+        assert read_back(root / "three") == tree
+    finally:
+        shutil.rmtree(root)
+
+
+def project(folder: Path) -> Path:
+    """A folder with two files."""
+    (folder / "src").mkdir(parents=True)
+    (folder / "train.py").write_text("import src.model\n")
+    (folder / "src" / "model.py").write_text("")
+    return folder
+
+
+def shipped(folder: Path, tmp_path: Path) -> list[str]:
+    """Return the paths that arrive."""
+    archive, there = pack(folder), tmp_path / "there"
+    unpack(archive.content, archive.name, str(there))
+    return sorted(path.relative_to(there).as_posix() for path in there.rglob("*") if not path.is_dir())
+
+
+def test_any_change_gives_another_name(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p")
+    seen = {pack(folder).name}
+    (folder / "train.py").write_text("import src.model \n")
+    seen.add(pack(folder).name)
+    (folder / "train.py").chmod(0o755)
+    seen.add(pack(folder).name)
+    (folder / "train.py").rename(folder / "main.py")
+    seen.add(pack(folder).name)
+    (folder / "empty").mkdir()
+    seen.add(pack(folder).name)
+    assert len(seen) == 5
+
+
+def test_what_nobody_means_to_ship_stays(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p")
+    for name in (".git/HEAD", ".venv/bin/python", "src/__pycache__/x.pyc", "old.pyc", ".ruff_cache/x"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("x")
+    os.mkfifo(folder / "pipe")
+    assert shipped(folder, tmp_path) == ["src/model.py", "train.py"]
+
+
+def test_the_ignore_file(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p")
+    for name in ("data/a", "src/data/b", "notes.txt", "src/notes.txt", "src/out/c", "out", "build/x"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("x")
+    (folder / ".xpkignore").write_text("# ours\n\ndata\n/notes.txt\nout/\nbui*\n")
+    assert shipped(folder, tmp_path) == [".xpkignore", "out", "src/model.py", "src/notes.txt", "train.py"]
+
+
+@pytest.mark.parametrize("line", ["!keep", "a/**/b"])
+def test_patterns_that_we_do_not_know_are_refused(tmp_path: Path, line: str) -> None:
+    folder = project(tmp_path / "p")
+    (folder / ".xpkignore").write_text(line)
+    with pytest.raises(UsageError, match="is not understood"):
+        pack(folder)
+
+
+def test_links_inside_the_folder_are_links_there_too(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p")
+    (folder / "src" / "main.py").symlink_to("../train.py")
+    (folder / "lib").symlink_to("src")
+    there = tmp_path / "there"
+    archive = pack(folder)
+    unpack(archive.content, archive.name, str(there))
+    assert os.readlink(there / "src" / "main.py") == "../train.py" and (there / "lib" / "model.py").is_file()
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "../outside", "src/../../outside"])
+def test_links_that_leave_the_folder_are_refused(tmp_path: Path, target: str) -> None:
+    folder = project(tmp_path / "p")
+    (folder / "link").symlink_to(target)
+    with pytest.raises(UsageError) as caught:
+        pack(folder)
+    assert caught.value.problems == (f"link is a link that leaves the folder, to {target}",)
+
+
+def test_too_much_is_refused_by_the_names_of_the_largest(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p")
+    for name, mib in (("data", 60), ("weights", 40)):
+        (folder / name).mkdir()
+        with (folder / name / "file").open("wb") as file:
+            file.truncate(mib << 20)
+    with pytest.raises(UsageError, match=r"holds 100\.0 MiB, at most 64\.0 MiB .*data 60\.0 MiB, weights 40\.0 MiB"):
+        pack(folder)
+
+
+def test_too_many_files(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p")
+    for index in range(script.MOST_FILES):
+        os.mknod(folder / str(index))
+    with pytest.raises(UsageError, match="more than 20,000 files"):
+        pack(folder)
+
+
+@pytest.mark.parametrize("make", [lambda path: None, lambda path: path.mkdir(), lambda path: path.write_text("x")])
+def test_folders_that_are_none(tmp_path: Path, make: object) -> None:
+    make(tmp_path / "p")  # type: ignore[operator]
+    with pytest.raises(UsageError, match="--script-dir"):
+        pack(tmp_path / "p")

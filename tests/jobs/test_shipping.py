@@ -1,0 +1,167 @@
+"""How code gets to hosts, and who removes it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xpk.api.base import Obj, Objs
+from xpk.jobs import create, shipping
+from xpk.jobs.script import Archive
+from xpk.model.accelerators import find_shape
+from xpk.model.errors import AuthorizationError, ConflictError, UsageError
+from xpk.model.specs import Target, WorkloadSpec
+from xpk.testing import FakeApi
+
+SMALL = Archive("xpk-code-0123", b"x" * shipping.MOST_IN_CONFIGMAP, 1, 1)
+LARGE = replace(SMALL, content=b"x" * (shipping.MOST_IN_CONFIGMAP + 1))
+BARE = Target(emulated=False, sets_slice_environment=True, output_root="")
+
+
+def spec(name: str, **changes: Any) -> WorkloadSpec:
+    given: dict[str, Any] = {
+        "name": name,
+        "shape": find_shape("v5litepod-8"),
+        "num_slices": 1,
+        "command": ("true",),
+        "target": replace(BARE, output_root="gs://b"),
+        "image": "i",
+        "code": shipping.place(SMALL, BARE, BARE),
+    }
+    return WorkloadSpec(**(given | changes))
+
+
+def owners(api: FakeApi) -> list[str]:
+    """Return the workloads that the ConfigMap of the code belongs to."""
+    return [ref["name"] for ref in api.get("ConfigMap", SMALL.name)["metadata"]["ownerReferences"]]
+
+
+def test_where_code_goes(tmp_path: Path) -> None:
+    local = replace(BARE, output_root="/clusters/dev/output", on_this_machine=True)
+    shared = replace(BARE, output_root=str(tmp_path), shared_folder=str(tmp_path))
+    bucket = replace(shared, output_root="gs://b/p")
+    assert shipping.place(LARGE, local, bucket).source == "/clusters/dev/output/.code/xpk-code-0123"
+    assert shipping.place(SMALL, shared, bucket).archive == SMALL.content
+    assert shipping.place(LARGE, shared, bucket).source == "gs://b/p/.code/xpk-code-0123.tar.gz"
+    assert shipping.place(LARGE, shared, shared).source == f"{tmp_path}/.code/xpk-code-0123.tar.gz"
+
+
+@pytest.mark.parametrize("shared_folder", [None, "/a/folder/that/only/nodes/see"])
+def test_without_a_way_it_is_said_what_to_do(shared_folder: str | None) -> None:
+    target = replace(BARE, shared_folder=shared_folder)
+    with pytest.raises(UsageError, match=r"takes 700\.0 KiB packed, a ConfigMap holds at most 700\.0 KiB") as caught:
+        shipping.place(LARGE, target, target)
+    assert "--output-root gs://" in caught.value.hint
+
+
+def test_a_configmap_belongs_to_every_workload_that_names_it() -> None:
+    api = FakeApi()
+    assert create.create_workload(api, spec("one"), cluster="c")
+    assert not create.create_workload(api, spec("two"), cluster="c")
+    assert owners(api) == ["one", "two"]
+    uids = [ref["uid"] for ref in api.get("ConfigMap", SMALL.name)["metadata"]["ownerReferences"]]
+    assert uids == [api.get("JobSet", name)["metadata"]["uid"] for name in ("one", "two")]
+
+
+class Racing(FakeApi):
+    """Another workload takes or drops the ConfigMap between our reading and our writing."""
+
+    def __init__(self, meddle: str) -> None:
+        super().__init__()
+        self.meddle = meddle
+
+    def create(self, obj: Obj, *, dry_run: bool = False) -> Obj:
+        """Let somebody else create the ConfigMap first."""
+        if obj["kind"] == "ConfigMap" and self.meddle == "created":
+            self.meddle = ""
+            theirs = {**obj["metadata"], "ownerReferences": [{"name": "other", "uid": "u"}]}
+            super().create({**obj, "metadata": theirs})
+        return super().create(obj, dry_run=dry_run)
+
+    def patch(self, kind: str, name: str, patch: Obj, namespace: str = "default") -> Obj:
+        """Check the version, as a server does, after somebody else has changed or removed the object."""
+        if kind == "ConfigMap" and self.meddle == "owned":
+            self.meddle = ""
+            there = self.get(kind, name)["metadata"]["ownerReferences"]
+            super().patch(kind, name, {"metadata": {"ownerReferences": [*there, {"name": "other", "uid": "u"}]}})
+        elif kind == "ConfigMap" and self.meddle == "removed":
+            self.meddle = ""
+            self.delete(kind, name)
+        version = patch["metadata"].pop("resourceVersion", None)
+        if version not in (None, self.get(kind, name)["metadata"]["resourceVersion"]):
+            raise ConflictError("changed meanwhile")
+        return super().patch(kind, name, patch, namespace)
+
+
+@pytest.mark.parametrize(
+    ("meddle", "left"), [("created", ["other", "two"]), ("owned", ["one", "other", "two"]), ("removed", ["two"])]
+)
+def test_nobody_loses_the_code_in_a_race(meddle: str, left: list[str]) -> None:
+    api = Racing("")
+    if meddle != "created":
+        create.create_workload(api, spec("one"), cluster="c")
+    api.meddle = meddle
+    create.create_workload(api, spec("two"), cluster="c")
+    assert owners(api) == left
+
+
+class NoConfigMaps(FakeApi):
+    """A user who may read ConfigMaps but not create any."""
+
+    def create(self, obj: Obj, *, dry_run: bool = False) -> Obj:
+        """Refuse ConfigMaps."""
+        if obj["kind"] == "ConfigMap":
+            raise AuthorizationError("not authorised to create configmaps")
+        return super().create(obj, dry_run=dry_run)
+
+
+class OneNamespace(FakeApi):
+    """A user who sees one namespace only."""
+
+    def list(
+        self, kind: str, namespace: str | None = "default", selector: Mapping[str, str] | None = None, **more: Any
+    ) -> Objs:
+        """Refuse to list those of all namespaces."""
+        if namespace is None:
+            raise AuthorizationError("not authorised to list jobsets")
+        return super().list(kind, namespace, selector)
+
+
+def test_who_does_not_see_all_workloads_removes_no_code(tmp_path: Path) -> None:
+    shared = replace(BARE, output_root=str(tmp_path), shared_folder=str(tmp_path))
+    api, code = OneNamespace(), shipping.place(LARGE, shared, shared)
+    (tmp_path / ".code").mkdir()
+    (tmp_path / ".code" / "xpk-code-4567.tar.gz").touch()
+    os.utime(tmp_path / ".code" / "xpk-code-4567.tar.gz", (0, 0))
+    assert shipping.upload(api, LARGE, code, shared)
+    assert len(list((tmp_path / ".code").iterdir())) == 2
+
+
+def test_a_workload_without_its_code_does_not_stay() -> None:
+    api = NoConfigMaps()
+    with pytest.raises(AuthorizationError):
+        create.create_workload(api, spec("one"), cluster="c")
+    assert api.list("JobSet") == []
+
+
+def test_an_archive_is_uploaded_once_and_removed_when_nobody_names_it(tmp_path: Path) -> None:
+    shared = replace(BARE, output_root=str(tmp_path), shared_folder=str(tmp_path))
+    api, code = FakeApi(), shipping.place(LARGE, shared, shared)
+    assert shipping.upload(api, LARGE, code, shared)
+    assert not shipping.upload(api, LARGE, code, shared)
+    assert Path(code.source).read_bytes() == LARGE.content and Path(code.source).stat().st_mode & 0o777 == 0o644
+    create.create_workload(api, spec("one", code=code, target=shared), cluster="c")
+    other = replace(LARGE, name="xpk-code-4567")
+    long_ago = time.time() - 7200
+    os.utime(code.source, (long_ago, long_ago))
+    shipping.upload(api, other, shipping.place(other, shared, shared), shared)
+    assert Path(code.source).exists()
+    api.delete("JobSet", "one")
+    shipping.upload(api, other, shipping.place(other, shared, shared), shared)
+    assert [file.name for file in (tmp_path / ".code").iterdir()] == ["xpk-code-4567.tar.gz"]

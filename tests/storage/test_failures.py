@@ -1,0 +1,126 @@
+"""What a bucket's troubles mean for a user: the kind of error, hence the exit code, and what to do."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from e2e.bucket import BucketServer
+from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError, UsageError, XpkError
+from xpk.storage import open_folder
+
+SAID = "ada@example.com does not have storage.objects.list access to the bucket."
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """Answers whatever it is asked with the status that the port's server was given."""
+
+    status = 403
+
+    def do_GET(self) -> None:
+        """Refuse."""
+        body = json.dumps({"error": {"code": self.status, "message": SAID, "errors": [{"message": SAID}]}}).encode()
+        self.send_response(self.status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_DELETE = do_GET
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def refusing(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Refusing]]:
+    """A storage server that refuses everything."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Refusing)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server.server_port}")
+    yield Refusing
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def no_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine outside Google Cloud on which nobody has logged in."""
+    for name in ("GOOGLE_APPLICATION_CREDENTIALS", "STORAGE_EMULATOR_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+
+
+def test_a_bucket_that_is_not_there(server: BucketServer) -> None:
+    with pytest.raises(NotFoundError, match="no bucket 'no-such-bucket'") as caught:
+        open_folder("gs://no-such-bucket/x").is_empty()
+    assert "gcloud storage buckets create gs://no-such-bucket" in caught.value.hint
+
+
+def test_a_bucket_that_refuses_us(refusing: type[Refusing]) -> None:
+    folder = open_folder("gs://runs/x")
+    for action in (folder.is_empty, lambda: folder.read("x"), lambda: folder.write("x", b""), folder.remove):
+        with pytest.raises(AuthorizationError, match="not authorised") as caught:
+            action()
+        assert "storage.objects" in caught.value.message and "\n" not in caught.value.message
+
+
+def test_credentials_that_are_not_accepted(refusing: type[Refusing], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refusing, "status", 401)
+    with pytest.raises(AuthorizationError, match="not accepted"):
+        open_folder("gs://runs/x").is_empty()
+
+
+def test_a_server_that_fails(refusing: type[Refusing], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refusing, "status", 500)
+    with pytest.raises(XpkError, match="cannot list gs://runs/x"):
+        open_folder("gs://runs/x").is_empty()
+
+
+def test_no_credentials(no_credentials: None) -> None:
+    with pytest.raises(MissingToolError, match="no credentials") as caught:
+        open_folder("gs://runs/x").is_empty()
+    assert "gcloud auth application-default login" in caught.value.hint
+
+
+def test_an_emulator_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
+    began = time.monotonic()
+    with pytest.raises(XpkError, match=r"no answer from the storage emulator at http://127\.0\.0\.1:9"):
+        open_folder("gs://runs/x").is_empty()
+    assert time.monotonic() - began < 8
+
+
+def test_an_emulator_without_a_scheme(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "127.0.0.1:9")
+    with pytest.raises(UsageError, match="not a URL"):
+        open_folder("gs://runs/x").is_empty()
+
+
+@pytest.mark.parametrize("missing", ["google.cloud.storage", "google.api_core", "requests"])
+def test_without_the_client_the_package_is_named(missing: str) -> None:
+    program = f"import sys; sys.modules[{missing!r}] = None\nfrom xpk.storage import open_folder\n"
+    program += (
+        "try:\n    open_folder('gs://runs/x')\nexcept Exception as error:\n    print(error.exit_code, error.hint)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "7 pip install 'xpk-multislice[gcs]'\n"
+
+
+def test_a_disk_needs_no_client(tmp_path: Path) -> None:
+    program = f"import sys; from xpk.storage import open_folder; open_folder({str(tmp_path)!r}).is_empty()\n"
+    program += "print([name for name in sys.modules if name.startswith(('google', 'requests'))])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

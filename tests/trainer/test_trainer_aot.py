@@ -1,0 +1,48 @@
+"""What XLA's own TPU compiler says; only where the extra `tpu` is installed."""
+
+import json
+import math
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainer.small import run_alone
+from trainer import config, metrics
+from trainer.transfers import Transfer
+
+pytest.importorskip("libtpu", reason="the extra `tpu` is not installed")
+
+SETTINGS = ("model.embed=256", "model.mlp=1024", "model.compute_dtype=bfloat16", "model.remat=full", "mesh.tp=2")
+
+
+def compiled(*words: str, settings: tuple[str, ...] = ()) -> dict[str, Any]:
+    chosen = [word for setting in (*SETTINGS, *settings) for word in ("--set", setting)]
+    ran = run_alone("compile", "--config", "tiny", "--tpu-type", "v5e-4", "-o", "json", *chosen, *words)
+    assert ran.returncode == 0, ran.stderr
+    found: dict[str, Any] = json.loads(ran.stdout)
+    return found
+
+
+def test_gradients_cross_slices_once_and_in_the_compute_type(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    found = compiled("--num-slices", "2", "--executable", str(program))
+    assert found["fits"]
+    assert found["state_gib"] < found["peak_gib"] < found["hbm_gib"] == 15.75
+    asked = config.load("tiny", SETTINGS).model
+    table, gains = asked.vocab * asked.embed, (2 * asked.layers + 1) * asked.embed
+    largest = Transfer(**found["dcn_transfers"][0])
+    assert (largest.kind, largest.dtype) == ("ALL_REDUCE", "bf16")
+    # Each chip sends its own quarter of every gradient, that of the table of its use as input among them.
+    assert largest.bytes == 2 * (metrics.parameters(asked) - gains) // 4
+    assert sum(each["bytes"] for each in found["dcn_transfers"][1:]) < math.ceil(1.5 * 4 * (table / 4 + 2 * gains))
+    assert not [each for each in found["dcn_transfers"] if each["kind"] != "ALL_REDUCE"]
+    serialized, *_ = pickle.loads(program.read_bytes())
+    assert len(serialized) > 100_000
+
+
+def test_what_the_compiler_refuses_has_a_size_and_does_not_fit() -> None:
+    found = compiled(settings=("data.global_batch=2097152",))
+    assert not found["fits"]
+    assert found["peak_gib"] > found["hbm_gib"]

@@ -1,0 +1,56 @@
+"""Folders and addresses: what needs no bucket."""
+
+import base64
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.small import arguments, run_alone
+from trainer import integrity
+from trainer.errors import FatalError
+from trainer.places import open_place
+
+
+def test_without_the_client_of_google_a_bucket_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "google").mkdir()
+    (tmp_path / "google" / "__init__.py").write_text("")  # hides what is installed
+    workloads = Path(__file__).parents[2] / "workloads"
+    ran = run_alone(
+        *arguments(["data.path=stdlib"]), XPK_OUTPUT_DIR="gs://bucket/run", PYTHONPATH=f"{tmp_path}:{workloads}"
+    )
+    assert ran.returncode == 42
+    assert ran.stderr.startswith("error: gs://bucket/run needs google-cloud-storage, which is not installed")
+    assert ran.stderr.count("\n") == 1 and "xpk-multislice[gcs]" in ran.stderr
+
+
+@pytest.mark.parametrize("address", ["gs://", "gs:///name", "gs://bucket/../name"])
+def test_what_is_no_address_is_refused(address: str) -> None:
+    with pytest.raises(FatalError, match="is no address in a bucket"):
+        open_place(address)
+
+
+def test_a_checkpoint_that_was_copied_from_a_bucket_is_checked_and_read(tmp_path: Path) -> None:
+    array = tmp_path / "5" / "17" / "array"
+    array.parent.mkdir(parents=True)
+    array.write_bytes(b"content")
+    md5 = "md5:" + base64.b64encode(hashlib.md5(b"content").digest()).decode()
+    notes = {"tokens": 7, integrity.INSIDE: "17"}
+    (tmp_path / "5" / "manifest.json").write_bytes(integrity.manifest({"17/array": (7, md5)}, notes))
+    shelf = open_place(tmp_path).shelf()
+    assert shelf.steps() == [5] and shelf.damage(5) == ""
+    assert shelf.content(5, shelf.notes(5)) == str(array.parent)
+    array.write_bytes(b"CONTENT")
+    assert shelf.damage(5) == "17/array has changed since it was written"
+
+
+def test_an_earlier_attempt_never_replaces_a_checkpoint(tmp_path: Path) -> None:
+    earlier, later = open_place(tmp_path).shelf(), open_place(tmp_path).shelf()
+    old, new = earlier.claim(0), later.claim(1)
+    for shelf, claim in ((earlier, old), (later, new)):
+        Path(shelf.draft(5, claim), "array").write_text(claim)
+    later.commit(5, new, {"attempt": 1})
+    with pytest.raises(OSError, match="not empty"):
+        earlier.commit(5, old, {"attempt": 0})
+    assert json.loads((tmp_path / "5" / "manifest.json").read_bytes())["notes"] == {"attempt": 1}

@@ -1,0 +1,88 @@
+"""Where every parameter, moment and row of a batch lies, for each model on each mesh: golden files."""
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+from jax.sharding import AbstractMesh, NamedSharding
+
+from trainer import config, data, layout, step
+from trainer.mesh import ALL
+
+GOLDEN = Path(__file__).parent / "golden"
+# name -> (slices, hosts of a slice, settings): what differs in how arrays lie
+MESHES: dict[str, tuple[int, int, tuple[str, ...]]] = {
+    "1-slice": (1, 64, ()),
+    "2-slices": (2, 64, ()),
+    "199-slices": (199, 64, ()),
+    "4-slices-2-stages": (4, 64, ("mesh.stages=2", "mesh.microbatches=2")),
+    "2-slices-spread-updates": (2, 64, ("optim.update_axes=fsdp,dp",)),
+}
+SMALL: dict[str, tuple[int, int, tuple[str, ...]]] = {
+    "1-slice": (1, 2, ()),
+    "2-slices": (2, 2, ("mesh.tp=2",)),
+    "2-slices-2-stages": (2, 2, ("mesh.stages=2", "mesh.microbatches=2", "mesh.tp=2")),
+}
+MODELS = sorted(file.stem for file in config.CONFIG_FOLDER.glob("*.yaml"))
+CASES = [
+    (model, mesh)
+    for model in MODELS
+    for mesh in (MESHES if model[0].isdigit() else SMALL)
+    if not (model.startswith("resnet") and mesh.endswith("stages"))
+]
+# A resnet's parameters are on every chip on purpose; of so small a BERT the biases are too large a part.
+SPREAD = [case for case in CASES if not case[0].startswith(("resnet", "bert-tiny"))]
+
+
+def programs(model: str, mesh: str) -> tuple[layout.Layout, step.Programs]:
+    """Return a step's programs for chips that are not there; nothing is traced but shapes."""
+    num_slices, hosts, settings = (MESHES if model[0].isdigit() else SMALL)[mesh]
+    made, chips = config.load(model, settings), layout.Chips(num_slices, hosts, 4)
+    assert layout.check(made, chips) == []
+    sizes = layout.layout(made, chips)
+    described: Any = AbstractMesh((sizes.dp, sizes.stages, sizes.fsdp, sizes.tp), ALL)
+    slots = data.Slots(chips.total, tuple(range(chips.total)), -(-sizes.global_batch // chips.total))
+    return sizes, step.build(made, described, slots, sizes)
+
+
+def lines(sizes: layout.Layout, built: step.Programs) -> list[str]:
+    """Return a line for the mesh and one for every array: its shape, axes, and what one chip holds."""
+    said = [f"dp {sizes.dp}   stage {sizes.stages}   fsdp {sizes.fsdp}   tp {sizes.tp}   batch {sizes.global_batch}"]
+    arrays = {"state": built.state, "blocks": built.blocks._asdict(), "flags": built.flags}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
+        name = "/".join(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path)
+        assert isinstance(leaf.sharding, NamedSharding)
+        spec = ", ".join(_axes(axes) for axes in leaf.sharding.spec)
+        piece = leaf.sharding.shard_shape(leaf.shape)
+        said.append(f"{name}   {leaf.dtype}{list(leaf.shape)}   ({spec})   {list(piece)}")
+    return said
+
+
+def _axes(axes: Any) -> str:
+    return "-" if axes is None else axes if isinstance(axes, str) else "+".join(axes)
+
+
+@pytest.mark.parametrize(("model", "mesh"), CASES)
+def test_every_array_lies_where_it_did(model: str, mesh: str) -> None:
+    sizes, built = programs(model, mesh)
+    text = "\n".join(lines(sizes, built)) + "\n"
+    file = GOLDEN / f"{model}-{mesh}.txt"
+    if os.environ.get("XPK_UPDATE_GOLDEN"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    assert text == file.read_text(encoding="utf-8"), "run `make golden` and look at the difference"
+
+
+@pytest.mark.parametrize(("model", "mesh"), SPREAD)
+def test_hardly_anything_is_on_more_chips_than_its_replica_needs(model: str, mesh: str) -> None:
+    sizes, built = programs(model, mesh)
+    leaves = jax.tree.leaves(built.state)
+    whole = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    held = sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
+    # Every stage has the table, or all that is around BERT's layers, and two moments of it.
+    around = [leaf for name, leaf in built.state["params"].items() if name in ("embed", "inputs", "head")]
+    copies = (sizes.stages - 1) * 3 * 4 * sum(leaf.size for leaf in jax.tree.leaves(around))
+    assert held * sizes.stages * sizes.fsdp * sizes.tp <= 1.02 * (whole + copies)

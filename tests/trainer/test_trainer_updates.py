@@ -1,0 +1,101 @@
+"""Weight-update sharding and accumulation: the same training with less on every chip, and checkpoints of it."""
+
+# mypy: disallow-untyped-calls=False
+
+import math
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from tests.trainer.emulated import Trainer, on
+from tests.trainer.test_trainer_checkpoint import Store
+from trainer import config, train
+from trainer.compiling import Compiler
+from trainer.update_sharding import spread_spec
+
+LAMB = ("optim.name=lamb", "optim.lr=0.01")
+
+
+@pytest.fixture(scope="module")
+def sharded() -> Trainer:
+    """LAMB on 2 slices of 2 chips, with all its state spread over all of them and batches in two parts."""
+    return Trainer(2, 2, 1, *LAMB, "optim.update_axes=fsdp,dp", "optim.accumulate=2")
+
+
+@pytest.mark.slow
+def test_spread_and_in_parts_it_trains_the_same(sharded: Trainer) -> None:
+    np.testing.assert_allclose(sharded.losses(4), Trainer(1, 1, 1, *LAMB).losses(4), atol=1e-5)
+
+
+@pytest.mark.slow
+def test_an_elementwise_update_is_the_same_to_the_bit() -> None:
+    assert Trainer(2, 2, 1, "optim.update_axes=dp").losses(3) == on(2, 2, 1).losses(3)
+
+
+def test_moments_are_spread_over_the_slices_and_parameters_are_not(sharded: Trainer) -> None:
+    def parts(tree: Any) -> set[int]:
+        return {
+            leaf.size // math.prod(leaf.sharding.shard_shape(leaf.shape))
+            for leaf in jax.tree.leaves(tree)
+            if leaf.size > 1000
+        }
+
+    assert (parts(sharded.programs.state["opt"]), parts(sharded.programs.state["params"])) == ({4}, {2})
+
+
+@pytest.mark.parametrize(
+    ("spec", "shape", "axis", "spread"),
+    [
+        (P(None, "fsdp", "tp"), (3, 8, 8), "dp", P(None, ("fsdp", "dp"), "tp")),  # minor, on the neighbours of fsdp
+        (P(None, "fsdp", "tp"), (3, 4, 8), "dp", P(None, "fsdp", ("tp", "dp"))),  # 4 / fsdp does not divide
+        (P(), (3, 3, 16, 64), "fsdp", P(None, None, None, "fsdp")),
+        (P(None, ("fsdp", "dp")), (4, 8), "dp", P(None, ("fsdp", "dp"))),
+        (P(None), (7,), "dp", P(None)),
+    ],
+)
+def test_where_an_axis_goes(spec: P, shape: tuple[int, ...], axis: str, spread: P) -> None:
+    assert spread_spec(spec, shape, axis, {"dp": 2, "fsdp": 4, "tp": 2}) == spread
+
+
+def test_a_state_spread_over_slices_is_restored_to_the_bit(sharded: Trainer, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    state = sharded.train()(sharded.init(np.uint32(0)), sharded.blocks(np.arange(8)), sharded.flags)[0]
+    assert store.save(1, state) == ""
+    compiler = Compiler(str(tmp_path), store.peers)
+    restored, _ = store.checkpoints.restore(1, {}, sharded.mesh, sharded.programs.state, compiler)()
+    for old, new in zip(jax.tree.leaves(state), jax.tree.leaves(restored), strict=True):
+        assert new.sharding.is_equivalent_to(old.sharding, old.ndim)
+        for a, b in zip(old.addressable_shards, new.addressable_shards, strict=True):
+            assert np.asarray(a.data).tobytes() == np.asarray(b.data).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("saved", "now", "says"),
+    [
+        ("optim.name=adamw", "optim.name=lamb", "another optimizer (optim.name adamw -> lamb)"),
+        ("optim.name=lars", "optim.momentum_form=scaled", "(optim.momentum_form unscaled -> scaled)"),
+        ("optim.lr=1", "optim.moment_dtype=bfloat16", "(optim.moment_dtype float32 -> bfloat16)"),
+        ("model.mlp=64", "model.mlp=512", "another model (model.mlp 64 -> 512)"),
+        ("optim.lr=1", "optim.lr=2", None),
+    ],
+)
+def test_a_checkpoint_of_another_optimizer_is_named_in_one_line(saved: str, now: str, says: str | None) -> None:
+    notes = [
+        {"model": {"mlp": made.model.mlp}, "optimizer": made.optim.state_notes()}
+        for made in (config.load("tiny", [saved]), config.load("tiny", [saved, now]))
+    ]
+    problem = train.mismatch("/out/checkpoints/3", notes[1], notes[0])
+    if says is None:
+        assert problem is None
+    else:
+        assert says in str(problem)
+        assert "\n" not in str(problem)
+
+
+def test_a_checkpoint_that_names_no_optimizer_is_one_of_adamw() -> None:
+    mine = {"model": {}, "optimizer": config.load("tiny").optim.state_notes()}
+    assert train.mismatch("/out/checkpoints/3", mine, {"model": {}}) is None

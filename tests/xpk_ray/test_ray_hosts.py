@@ -1,0 +1,91 @@
+"""Hosts under Ray before Ray starts: who is missing, who differs, what each is to run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainer.distributed import Host
+from xpk.jobs.forwarding import ray_token
+from xpk.jobs.request import Ray, ray_command
+from xpk.model.accelerators import find_shape
+from xpk_ray.launcher import odd_hosts, token
+
+WORKLOADS = Path(__file__).parents[2] / "workloads"
+FOUR = Host(num_slices=2, hosts_per_slice=2)
+GOOD = ["2.60.0", "3.11.7"]
+PORT = 18476  # on addresses that no other test uses
+
+
+def host(index: int, address: str, *arguments: str, path: Path | None = None) -> subprocess.Popen[str]:
+    """Start the launcher of one of two slices with one host each."""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("XPK_", "MEGASCALE_", "TPU_"))}
+    contract = {
+        "MEGASCALE_NUM_SLICES": "2", "MEGASCALE_SLICE_ID": str(index), "TPU_WORKER_ID": "0", "XPK_HOSTS_PER_SLICE": "1",
+        "XPK_COORDINATOR_ADDRESS": f"{address}:{PORT}", "XPK_WORKLOAD": "w", "XPK_JOB_ID": "j",
+        "PYTHONPATH": os.pathsep.join(map(str, filter(None, (path, WORKLOADS)))),
+    }  # fmt: skip
+    argv = [sys.executable, "-m", "xpk_ray", "run", *arguments, "--", "true"]
+    return subprocess.Popen(argv, env=clean | contract, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_hosts_that_do_not_come_are_named() -> None:
+    head = host(0, "127.77.1.1", "--join-seconds=1")
+    _, said = head.communicate(timeout=60)
+    assert head.returncode == 75
+    assert said == "error: slice 0 host 0: did not join within 1 s: slice 1 host 0\n"
+
+
+def test_a_host_with_another_ray_is_named_by_all_and_no_retry_follows(tmp_path: Path) -> None:
+    (tmp_path / "ray-0.1.dist-info").mkdir()
+    (tmp_path / "ray-0.1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: ray\nVersion: 0.1\n")
+    hosts = [host(0, "127.77.1.2"), host(1, "127.77.1.2", path=tmp_path)]
+    for one in hosts:
+        _, said = one.communicate(timeout=60)
+        assert one.returncode == 42
+        assert (
+            said.startswith("error: slice 1 host 0 has Ray 0.1, the driver on slice 0 host 0 has ")
+            and said.count("\n") == 1
+        )
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        ([GOOD] * 4, []),
+        ([GOOD, GOOD, ["", "3.11.7"], GOOD], ["slice 1 host 0: Ray is not installed"]),
+        (
+            [GOOD, ["2.59.1", "3.11.7"], GOOD, ["2.60.0", "3.12.1"]],
+            [
+                "slice 0 host 1 has Ray 2.59.1, the driver on slice 0 host 0 has 2.60.0",
+                "slice 1 host 1 has Python 3.12.1, the driver on slice 0 host 0 has 3.11.7",
+            ],
+        ),
+        ([["", "3.11.7"], *[GOOD] * 3], ["slice 0 host 0: Ray is not installed"]),
+    ],
+)
+def test_all_hosts_have_the_drivers_versions(found: list[list[str]], told: list[str]) -> None:
+    assert [message for message, _ in odd_hosts(FOUR, found)] == told
+
+
+def test_the_tool_and_the_hosts_agree_on_the_token() -> None:
+    pod = {
+        "metadata": {"labels": {"jobset.sigs.k8s.io/jobset-uid": "a-uid"}},
+        "spec": {"containers": [{"command": ["python", "-m", "xpk_ray", "run"]}]},
+    }
+    assert ray_token(pod) == token("a-uid") != token("another")
+    assert ray_token({**pod, "spec": {"containers": [{"command": ["python", "-m", "trainer"]}]}}) is None
+
+
+def test_every_host_is_told_its_chips_and_the_program_is_for_the_head() -> None:
+    tpu, cpu = find_shape("v5litepod-8"), find_shape("n2-standard-4-2")
+    own = ray_command("python it.py", (), Ray(dashboard=True), tpu, max_restarts=1)
+    assert own[:4] == ("python", "-m", "xpk_ray", "run") and own[-4:] == ("--", "bash", "-c", "python it.py")
+    assert {"--dashboard", "--chips=4", "--resource=TPU", "--topology=2x4"} <= set(own)
+    bundled = ray_command(None, ("--config", "tiny"), Ray(), cpu, max_restarts=3)
+    assert bundled[-4:] == ("--max-restarts=3", "--", "--config", "tiny")
+    assert not [word for word in bundled if word.startswith(("--chips", "--dashboard"))]

@@ -1,0 +1,114 @@
+"""Ray on local hosts, with real raylets: the losses of the plain launcher whatever dies, and programs of one's own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from e2e.harness import DrillError, Lab, Workload
+
+ROOT = Path(__file__).resolve().parents[2]
+STEPS, EVERY = 150, 15
+SECONDS = 300.0  # quiet: 10; other tests may run beside
+TRAINER = [
+    "--config", "tiny", "--set", f"run.steps={STEPS}", "--set", f"checkpoint.every={EVERY}",
+    "--set", "run.log_every=1", "--set", "data.max_bytes=100000", "--set", "data.eval_fraction=0",
+    "--set", "data.global_batch=16", "--set", "model.seq_len=16", "--set", "model.layers=1", "--set", "model.embed=32",
+    "--set", "model.heads=2", "--set", "model.head_dim=8", "--set", "model.mlp=64",
+]  # fmt: skip
+RAY = ("--launcher", "ray")
+pytestmark = pytest.mark.timeout(900)
+
+
+@contextmanager
+def cluster(folder: Path, tpu_type: str, num_slices: int) -> Iterator[Lab]:
+    """A cluster of its own, of which nothing is left."""
+    lab = Lab(folder=folder / "lab", cluster="rays", say=lambda text: print(text, file=sys.stderr))
+    lab.prepare()
+    lab.create_cluster(tpu_type, num_slices)
+    try:
+        yield lab
+    finally:
+        lab.delete_cluster()
+    assert not _left(lab)
+
+
+def create(lab: Lab, name: str, *options: str, restarts: int = 0) -> Workload:
+    return lab.create_workload(name, num_slices=2, max_restarts=restarts, trainer=TRAINER, options=options)
+
+
+def until(reached: Callable[[], bool]) -> None:
+    """Wait; look often, and start no process for it, because the run goes on meanwhile."""
+    deadline = time.monotonic() + SECONDS
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_losses_are_the_plain_launchers_when_a_trainer_and_then_a_host_is_killed(tmp_path: Path) -> None:
+    with cluster(tmp_path, "n2-standard-4-1", 2) as lab:
+        plain = create(lab, "plain")
+        plain.wait(SECONDS)
+        run = create(lab, "rays", *RAY, restarts=2)
+        run.await_(lambda: run.describe()["phase"] == "Running", SECONDS)
+        host = int(run.host(1, 0)["pid"])
+        until(lambda: run.saved() >= EVERY)
+        os.kill(next(event["pid"] for event in run.events("start") if event["slice"] == 1), signal.SIGKILL)
+        until(lambda: run.saved(attempt=1) > run.saved(attempt=0))
+        os.kill(host, signal.SIGKILL)  # the trainers were replaced, and it has stayed
+        run.wait(SECONDS)
+        described = run.describe()
+        assert (described["phase"], described["restarts"]) == ("Succeeded", 1)
+        assert {line["attempt"] for line in run.steps} == {0, 1, 2}
+        assert run.losses == plain.losses and len(plain.losses) == STEPS
+        assert {event["slice"] for event in run.events("done")} == {0, 1}
+
+
+def _left(lab: Lab) -> list[str]:
+    """Return the processes of hosts that have ended."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            try:
+                environ = (folder / "environ").read_bytes()
+                if f"XPK_LOCAL_POD={lab.folder}".encode() in environ:
+                    found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+            except OSError:
+                continue
+    return found
+
+
+@pytest.mark.slow
+def test_the_documented_program_and_one_that_raises_on_one_host_only(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "ray.md").read_text(), re.DOTALL)
+    fails = """
+def check():
+    if (os.environ["MEGASCALE_SLICE_ID"], os.environ["TPU_WORKER_ID"]) == ("0", "1"):
+        raise ValueError("bad batch")
+
+xpk_ray.each_host(check)
+"""
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "mine.py").write_text(example + fails)
+    with cluster(tmp_path, "v5litepod-8", 1) as lab:
+        asked = ("--cluster", lab.cluster, *RAY, "--script-dir", str(code), "--command", "python mine.py")
+        lab.xpk("workload", "create", "mine", *asked)
+        run = Workload(lab, "mine")
+        with pytest.raises(DrillError, match="exit code 8"):
+            run.wait(SECONDS)
+        told = lab.xpk("workload", "logs", "mine", "--cluster", lab.cluster, capture=True)
+        for host in (0, 1):
+            assert f"hello: slice 0 host {host} sees 8 chips" in told
+        assert [line for line in told.splitlines() if "rror" in line] == [
+            "s0/h0 │ error: slice 0 host 1: ValueError: bad batch"
+        ]
+        assert "ended with exit code 1" in run.describe()["reason"]

@@ -1,0 +1,211 @@
+"""A place on a file system: writes are renamed into place, lines are appended with one system call."""
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from trainer import integrity
+from trainer.places import Entry
+
+
+class Folder:
+    """A file or folder of this machine, or on a volume that all hosts share."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.expanduser().resolve()
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def __truediv__(self, name: str) -> "Folder":
+        return Folder(self.path / name)
+
+    def is_file(self) -> bool:
+        """Whether it is a file, or a link to one."""
+        return self.path.is_file()
+
+    def is_folder(self) -> bool:
+        """Whether it is a folder, or a link to one."""
+        return self.path.is_dir()
+
+    def entry(self) -> Entry:
+        """Return size and time of change."""
+        stat = self.path.stat()
+        return Entry(self.path.name, stat.st_size, stat.st_mtime_ns)
+
+    def files(self) -> list[Entry]:
+        """Return the files directly in it."""
+        return [Folder(path).entry() for path in self.path.glob("*") if path.is_file()]
+
+    def walk(self, skip: frozenset[str]) -> Iterator[Entry]:
+        """Yield regular files and links to them: reading a pipe or a device may never end."""
+        for root, folders, names in os.walk(self.path):
+            folders[:] = sorted(f for f in folders if f not in skip and not f.startswith("."))
+            for name in sorted(names):
+                path = Path(root, name)
+                if not name.startswith(".") and path.is_file():
+                    stat = path.stat()
+                    yield Entry(str(path.relative_to(self.path)), stat.st_size, stat.st_mtime_ns)
+
+    def read(self) -> bytes:
+        """Return the whole content."""
+        return self.path.read_bytes()
+
+    def read_each(self, entries: Iterable[Entry]) -> Iterator[bytes | None]:
+        """Yield contents in order; None for a file that cannot be read."""
+        for entry in entries:
+            try:
+                yield (self.path / entry.name).read_bytes()
+            except OSError:
+                yield None
+
+    def head(self, size: int) -> bytes:
+        """Return the first bytes."""
+        with self.path.open("rb") as file:
+            return file.read(size)
+
+    def write(self, content: bytes) -> None:
+        """Write whole or not at all, also through a power cut."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        partial = self.path.with_name(f".{self.path.name}.tmp")
+        with partial.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, self.path)
+
+    def workshop(self) -> Path:
+        """Return the folder that the file will be in: a rename must stay on one disk."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        return self.path.parent
+
+    def adopt(self, file: Path) -> None:
+        """Rename the file."""
+        os.replace(file, self.path)
+
+    def local(self, digest: str) -> Path:
+        """Return the file itself; its digest was taken when it was made."""
+        return self.path
+
+    def lines(self) -> "FolderLines":
+        """Open for appending."""
+        return FolderLines(self.path)
+
+    def room(self) -> int | None:
+        """Return the bytes free on the disk."""
+        disk = os.statvfs(self.path)
+        return disk.f_bavail * disk.f_frsize
+
+    def shelf(self) -> "FolderShelf":
+        """Return the checkpoints in this folder, which is made."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        return FolderShelf(self.path)
+
+
+class FolderLines:
+    """A file of lines; each is there as soon as it is written."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        _end_torn_line(path, self._fd)
+
+    def write(self, line: bytes, *, at_once: bool = False) -> None:
+        """Append a line. Raises OSError if it does not fit."""
+        os.write(self._fd, line)
+
+    def flush(self, seconds: float) -> None:
+        """Do nothing: no line is kept back."""
+
+
+class FolderShelf:
+    """Checkpoints that are renamed into place: `.saving-...` was cut off, a number is complete."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def claim(self, attempt: int) -> str:
+        """Remove what cut-off saves left. Nobody is kept out: a rename never replaces what is there."""
+        self._remove(self._folder.glob(".saving-*"))
+        return str(attempt)
+
+    def steps(self) -> list[int]:
+        """Return the numbers of the folders."""
+        return sorted(int(path.name) for path in self._folder.glob("*") if path.name.isdigit())
+
+    def draft(self, step: int, claim: str) -> str:
+        """Make the folder that is renamed when it is complete."""
+        draft = self._draft(step, claim)
+        draft.mkdir(parents=True, exist_ok=True)
+        return str(draft)
+
+    def commit(self, step: int, claim: str, notes: dict[str, Any]) -> None:
+        """Write the manifest, then rename; both survive a power cut."""
+        draft = self._draft(step, claim)
+        Folder(draft / integrity.MANIFEST).write(integrity.manifest(integrity.sums(draft), notes))
+        os.replace(draft, self._folder / str(step))
+        _sync_folder(self._folder)
+
+    def discard(self, step: int, claim: str) -> None:
+        """Remove the draft."""
+        self._remove([self._draft(step, claim)])
+
+    def damage(self, step: int) -> str:
+        """Compare sizes with the manifest, then read everything and compare checksums."""
+        return integrity.damage(self._folder / str(step))
+
+    def notes(self, step: int) -> dict[str, Any]:
+        """Return the notes of a whole checkpoint."""
+        return integrity.notes((self._folder / str(step) / integrity.MANIFEST).read_bytes())
+
+    def content(self, step: int, notes: dict[str, Any]) -> str:
+        """Return the folder that Orbax wrote."""
+        return str(self._folder / str(step) / notes.get(integrity.INSIDE, ""))
+
+    def set_aside(self, step: int) -> None:
+        """Rename it, so that its number is free."""
+        os.replace(self._folder / str(step), self._folder / f".damaged-{step}")
+
+    def keep(self, newest: int) -> None:
+        """Remove older checkpoints and damaged ones."""
+        self._remove(self._folder / str(old) for old in self.steps()[:-newest])
+        self._remove(self._folder.glob(".damaged-*"))
+
+    def _draft(self, step: int, claim: str) -> Path:
+        return self._folder / f".saving-{step}-{claim}"
+
+    @staticmethod
+    def _remove(paths: Iterable[Path]) -> None:
+        for path in paths:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename itself survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _end_torn_line(path: Path, fd: int) -> None:
+    """A killed writer may have left half a line; keep it from swallowing the next one."""
+    with path.open("rb") as file:
+        if file.seek(0, os.SEEK_END) and file.seek(-1, os.SEEK_END) >= 0 and file.read(1) != b"\n":
+            os.write(fd, b"\n")
+
+
+@contextlib.contextmanager
+def making(workshop: Path) -> Iterator[Path]:
+    """Give a new file in the workshop; it is removed unless it was moved away."""
+    descriptor, name = tempfile.mkstemp(dir=workshop, prefix="making-")
+    os.close(descriptor)
+    try:
+        yield Path(name)
+    finally:
+        Path(name).unlink(missing_ok=True)

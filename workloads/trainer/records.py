@@ -1,0 +1,40 @@
+"""What one example is: how many numbers of a prepared file, and what its model counts. Without JAX."""
+
+import dataclasses
+
+from trainer.config import Model
+
+LABEL_BYTES = 2  # little-endian, behind the pixels of an image
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Record:
+    """An example as it lies in the file and goes to the chips."""
+
+    length: int  # numbers of one record
+    stride: int  # numbers from the beginning of one record to that of the next
+    dtype: str  # that it is sent to the chips as
+    items: int  # tokens or images of one record: what speed is told in
+    noun: str  # of those items
+
+    def count(self, numbers: int) -> int:
+        """How many records a file of `numbers` numbers has."""
+        return max(0, (numbers - (self.length - self.stride)) // self.stride)
+
+    def numbers(self, records: int) -> int:
+        """Fewest numbers that make so many records."""
+        return records * self.stride + self.length - self.stride
+
+
+def record(model: Model) -> Record:
+    """Return what an example of `model` is.
+
+    decoder     seq_len tokens and the one after them, which is the first of the next record
+    bert        seq_len tokens
+    resnet      an image's pixels, row by row, red, green and blue, then its label; all of them bytes
+    """
+    if model.family == "resnet":
+        length = 3 * model.image * model.image + LABEL_BYTES
+        return Record(length, length, "uint8", 1, "image")
+    more = 1 if model.family == "decoder" else 0
+    return Record(model.seq_len + more, model.seq_len, "int32", model.seq_len, "token")

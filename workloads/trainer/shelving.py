@@ -1,0 +1,121 @@
+"""Checkpoints in a bucket, where nothing can be renamed: one is there if and only if its manifest is.
+
+    checkpoints/owner.json              the attempt that may commit; its generation names the attempt's saves
+    checkpoints/<step>/<generation>/…   what the hosts of that attempt wrote
+    checkpoints/<step>/manifest.json    written last, removed first
+
+A host of an earlier attempt that lives on (its machine was only cut off) writes beside the newer ones'
+objects, and finds at its commit that it is not the owner any more.
+"""
+
+import contextlib
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+from trainer import integrity
+
+if TYPE_CHECKING:
+    from trainer.bucket import Bucket
+
+_OWNER = "owner.json"
+
+
+class BucketShelf:
+    """The checkpoints below an address."""
+
+    def __init__(self, place: "Bucket") -> None:
+        self._place = place
+        self._aside: list[str] = []  # objects of damaged checkpoints
+
+    def claim(self, attempt: int) -> str:
+        """Become the owner, then remove what cut-off saves left: they can no longer be committed."""
+        claim = str(self._own(json.dumps({"attempt": attempt, "time": time.time()}).encode()))
+        for name in self._place.folders():
+            if name.isdigit() and not self._manifest(int(name)).is_file():
+                self._remove(int(name))
+        return claim
+
+    def steps(self) -> list[int]:
+        """Return the steps that have a manifest."""
+        found = sorted(int(name) for name in self._place.folders() if name.isdigit())
+        return [step for step in found if self._manifest(step).is_file()]
+
+    def draft(self, step: int, claim: str) -> str:
+        """Return where to write; there is nothing to make."""
+        return str(self._place / str(step) / claim)
+
+    def commit(self, step: int, claim: str, notes: dict[str, Any]) -> None:
+        """Write the manifest, if this attempt is still the owner."""
+        files = {f"{claim}/{name}": known for name, known in (self._place / str(step) / claim).sums().items()}
+        content = integrity.manifest(dict(files), notes | {integrity.INSIDE: claim})
+        if str((self._place / _OWNER).entry().changed) != claim:
+            raise PermissionError(13, "a newer attempt has taken over", str(self._place))
+        manifest = self._manifest(step)
+        try:
+            manifest.create(content, 0)
+        except FileExistsError:  # our own, if a request that seemed lost was not; or one of before we were the owner
+            if manifest.read() != content:
+                manifest.create(content, manifest.entry().changed)
+
+    def discard(self, step: int, claim: str) -> None:
+        """Remove what was written."""
+        with contextlib.suppress(OSError):
+            draft = self._place / str(step) / claim
+            draft.remove_each(draft.sums())
+
+    def damage(self, step: int) -> str:
+        """Compare sizes and checksums with those that the bucket keeps; nothing but the manifest is read."""
+        try:
+            expected = integrity.read_manifest(self._manifest(step).read())
+        except FileNotFoundError:
+            return f"{integrity.MANIFEST} is missing"
+        if expected is None:
+            return f"{integrity.MANIFEST} is damaged"
+        found = (self._place / str(step)).sums()
+
+        def kept(name: str, like: integrity.Sum) -> integrity.Sum | None:
+            checksum = found[name][1]
+            return checksum if str(like).partition(":")[0] == checksum.partition(":")[0] else None
+
+        sizes = {name: size for name, (size, _) in found.items()}
+        return integrity.wrong_size(expected, sizes) or integrity.wrong_sum(expected, kept)
+
+    def notes(self, step: int) -> dict[str, Any]:
+        """Return the notes of a whole checkpoint."""
+        return integrity.notes(self._manifest(step).read())
+
+    def content(self, step: int, notes: dict[str, Any]) -> str:
+        """Return the address that Orbax wrote to."""
+        return str(self._place / str(step) / notes.get(integrity.INSIDE, ""))
+
+    def set_aside(self, step: int) -> None:
+        """Remove the manifest."""
+        self._aside += [f"{step}/{name}" for name in (self._place / str(step)).sums()]
+        self._manifest(step).remove()
+
+    def keep(self, newest: int) -> None:
+        """Remove older checkpoints and damaged ones."""
+        with contextlib.suppress(OSError):
+            for step in self.steps()[:-newest]:
+                self._remove(step)
+            self._place.remove_each(name for name in self._aside if not name.endswith(f"/{integrity.MANIFEST}"))
+            self._aside.clear()
+
+    def _own(self, content: bytes) -> int:
+        """Put our name into the owner's place and return its generation; a late copy of the request does nothing."""
+        owner = self._place / _OWNER
+        try:
+            return owner.create(content, owner.entry().changed if owner.is_file() else 0)
+        except FileExistsError:  # our own, if a request that seemed lost was not
+            if owner.read() != content:
+                raise
+            return owner.entry().changed
+
+    def _manifest(self, step: int) -> "Bucket":
+        return self._place / str(step) / integrity.MANIFEST
+
+    def _remove(self, step: int) -> None:
+        self._manifest(step).remove()
+        folder = self._place / str(step)
+        folder.remove_each(folder.sums())

@@ -1,0 +1,116 @@
+"""What a compiled program sends to other slices, read from its HLO text.
+
+XLA sends over DCN with `send` instructions for the Megascale runtime, which say what collective they are part of.
+What stands in a loop is sent once a trip; how many trips there are is read from the loop's condition.
+"""
+
+import collections
+import dataclasses
+import math
+import re
+from collections.abc import Iterator, Mapping
+
+_COMPUTATION = re.compile(r"(ENTRY )?%?(?P<name>[\w.-]+) \(.*\{$")
+_INSTRUCTION = re.compile(r"  (?:ROOT )?%?(?P<name>[\w.-]+) = (?P<rest>.*)")
+_WHILE = re.compile(r"while\(%?(?P<state>[\w.-]+)\), condition=%?(?P<condition>[\w.-]+), body=%?(?P<body>[\w.-]+)")
+_CALLED = re.compile(r"(?:calls|to_apply)=%?([\w.-]+)")
+_COMPARED = re.compile(r"compare\(%?(?P<index>[\w.-]+), %?(?P<limit>[\w.-]+)\), direction=LT")
+_SENT = re.compile(
+    r'\((?P<dtype>[a-z]+\d+)\[(?P<shape>[\d,]*)\].* send\(.*_xla_megascale_transfer_type="(?P<kind>\w+)"'
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Transfer:
+    """All that a chip hands to one kind of collective over slices, in one type of numbers, in a step."""
+
+    kind: str  # ALL_REDUCE, ALL_GATHER, ALL_TO_ALL, ONE_TO_ONE, ...
+    dtype: str
+    count: int
+    bytes: int
+
+    def sent(self, slices: int) -> float:
+        """Return the bytes that a chip sends for it, over `slices` of which it is one.
+
+        For an all-reduce that is a reduce-scatter and an all-gather, (S - 1) / S of the bytes each; everything else
+        goes out as it is handed over, to each of the others if it is gathered.
+        """
+        passes = {"ALL_REDUCE": 2 * (slices - 1) / slices, "ALL_GATHER": slices - 1}
+        return self.bytes * passes.get(self.kind, 1)
+
+
+def transfers(hlo: str) -> list[Transfer]:
+    """Return what a program's chips send to other slices in one run of it, largest first."""
+    computations, entry = _computations(hlo)
+    counts: collections.Counter[tuple[str, str]] = collections.Counter()
+    sizes: collections.Counter[tuple[str, str]] = collections.Counter()
+    for name, times in _runs(computations, entry).items():
+        for rest in computations[name].values():
+            if sent := _SENT.match(rest):
+                key = sent["kind"], sent["dtype"]
+                counts[key] += times
+                sizes[key] += times * _bytes(sent["dtype"], sent["shape"])
+    found = [Transfer(kind, dtype, counts[kind, dtype], size) for (kind, dtype), size in sizes.items()]
+    return sorted(found, key=lambda transfer: (-transfer.bytes, transfer.kind, transfer.dtype))
+
+
+def _computations(hlo: str) -> tuple[dict[str, dict[str, str]], str]:
+    """Return every computation's instructions by name, and the name of the one that is the program."""
+    found: dict[str, dict[str, str]] = {}
+    entry = inside = ""
+    for line in hlo.splitlines():
+        if begun := _COMPUTATION.match(line):
+            inside = begun["name"]
+            found[inside] = {}
+            entry = inside if begun[1] else entry
+        elif inside and (instruction := _INSTRUCTION.match(line)):
+            found[inside][instruction["name"]] = instruction["rest"]
+    return found, entry
+
+
+def _runs(computations: Mapping[str, Mapping[str, str]], entry: str) -> dict[str, int]:
+    """Return how often each computation is run."""
+    runs: collections.Counter[str] = collections.Counter()
+    waiting = [(entry, 1)]
+    while waiting:
+        name, times = waiting.pop()
+        runs[name] += times
+        waiting += [(called, times * trips) for called, trips in _calls(computations, name) if called in computations]
+    return runs
+
+
+def _calls(computations: Mapping[str, Mapping[str, str]], name: str) -> Iterator[tuple[str, int]]:
+    for rest in computations[name].values():
+        if loop := _WHILE.search(rest):
+            yield loop["body"], _trips(computations, name, loop["state"], loop["condition"])
+        elif called := _CALLED.search(rest):
+            yield called[1], 1
+
+
+def _trips(computations: Mapping[str, Mapping[str, str]], outside: str, state: str, condition: str) -> int:
+    """Return how often a loop's body runs: it counts by one, from a constant to below another. Else 1."""
+    inside = computations.get(condition, {})
+    for rest in inside.values():
+        if compared := _COMPARED.search(rest):
+            limit = _constant(inside, compared["limit"])
+            position = re.search(r"index=(\d+)", inside.get(compared["index"], ""))
+            operands = re.findall(r"%([\w.-]+)", computations[outside].get(state, "").partition(" tuple(")[2])
+            place = int(position[1]) if position else 0
+            first = _constant(computations[outside], operands[place]) if place < len(operands) else None
+            if limit is not None:
+                return max(0, limit - (first or 0))
+    return 1
+
+
+def _constant(instructions: Mapping[str, str], name: str) -> int | None:
+    """Return the whole number that an instruction gives, through copies of it."""
+    rest = instructions.get(name, "")
+    if number := re.search(r" constant\((-?\d+)\)", rest):
+        return int(number[1])
+    copied = re.search(r" (?:copy|bitcast)\(%?([\w.-]+)\)", rest)
+    return _constant(instructions, copied[1]) if copied else None
+
+
+def _bytes(dtype: str, shape: str) -> int:
+    bits = int(re.findall(r"\d+", dtype)[0])
+    return math.prod(int(side) for side in shape.split(",") if side) * bits // 8

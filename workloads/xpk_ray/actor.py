@@ -1,0 +1,122 @@
+"""The bundled trainer as a Ray actor: one a host, told by the driver how far to train.
+
+An actor is one life of a trainer's process. It is never repaired: after a failure the driver makes others in its
+place, for `jax.distributed` cannot be set up a second time in a process.
+"""
+
+import contextlib
+import dataclasses
+import os
+import threading
+
+from trainer import job as jobs
+from trainer import metrics
+from trainer.config import Config
+from trainer.distributed import Host, bracketed, read_host, resolve
+from trainer.errors import ExitCode
+from trainer.link import listen
+
+_TRIES = 20
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Report:
+    """How far an actor is: the steps it has trained; with `code`, how its life ended, and `why`."""
+
+    step: int
+    code: int | None = None
+    why: str = ""
+
+
+class Trainer:
+    """The trainer of one host. Training is on a thread, so that a lost peer is told while it hangs in a collective."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._report = Report(0)
+        self._allowed = 0  # steps that may be begun
+        self._ready = False
+        self._job: jobs.Job | None = None
+        os.chdir(os.environ["XPK_RAY_FOLDER"])
+        _write_as_host(os.environ["XPK_RAY_HOST_PID"])
+
+    def meeting_place(self) -> str:
+        """Return host:port for `jax.distributed`; the next port is for the trainer's own line."""
+        name = read_host(os.environ).coordinator.rpartition(":")[0]
+        address = resolve(f"{name}:0", 1.0, metrics.say)[0]
+        for _ in range(_TRIES):
+            with listen(address, 0) as first:
+                port = int(first.getsockname()[1])
+                try:
+                    listen(address, port + 1).close()
+                except Exception:
+                    continue
+                return bracketed(address, port)
+        raise OSError(f"no two free ports at {address}")
+
+    def begin(self, config: Config, attempt: int, coordinator: str) -> Report:
+        """Join the others and prepare everything; return once the first step may begin, or it has ended."""
+        host = dataclasses.replace(read_host(os.environ), attempt=attempt, coordinator=coordinator)
+        threading.Thread(target=self._live, args=(config, host), name="training", daemon=True).start()
+        with self._changed:
+            self._changed.wait_for(lambda: self._ready or self._report.code is not None)
+            return self._report
+
+    def advance(self, steps: int, *, stop: bool = False) -> Report:
+        """Train `steps` more steps; with `stop`, save and end at the next one that all hosts agree on."""
+        if stop and self._job is not None:
+            self._job.stop.request()
+        with self._changed:
+            self._allowed += steps
+            self._changed.notify_all()
+            wanted = self._allowed
+            self._changed.wait_for(lambda: self._report.code is not None or self._report.step >= wanted)
+            return self._report
+
+    def _live(self, config: Config, host: Host) -> None:
+        try:
+            self._end(self._train(config, host))
+        except BaseException as error:
+            if self._job is None:
+                self._end(ExitCode.FATAL, why=str(error))
+            else:
+                code = jobs.explain(self._job, error)
+                self._end(code, why=" ".join(str(error).split())[:300] or type(error).__name__)
+
+    def _train(self, config: Config, host: Host) -> int:
+        self._job = jobs.open_job(config, host, self._end)
+        meeting = jobs.meet(self._job)
+        from trainer.train import steps  # imports JAX, while the hosts find each other
+
+        training = steps(self._job, meeting)
+        while True:
+            try:
+                self._await_turn(next(training))
+            except StopIteration as ended:
+                return int(ended.value)
+
+    def _await_turn(self, step: int) -> None:
+        """Say how far it is, and wait until the driver asks for the next step."""
+        with self._changed:
+            if not self._ready:
+                self._ready, self._allowed = True, step
+            self._report = dataclasses.replace(self._report, step=step)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._allowed > step)
+
+    def _end(self, code: int, seconds: float = jobs.FLUSH_SECONDS, why: str = "") -> None:
+        """Tell the driver how this life ended; the first to do so is right."""
+        metrics.flush(seconds)
+        with self._changed:
+            if self._report.code is None:
+                self._report = dataclasses.replace(self._report, code=int(code), why=why)
+            self._changed.notify_all()
+
+
+def _write_as_host(pid: str) -> None:
+    """Let what is printed here appear in the host's own log, not in a file of Ray's."""
+    for number in (1, 2):
+        with contextlib.suppress(OSError):  # where the host's output may not be opened, Ray's file has it
+            to = os.open(f"/proc/{pid}/fd/{number}", os.O_WRONLY | os.O_APPEND)
+            os.dup2(to, number)
+            os.close(to)

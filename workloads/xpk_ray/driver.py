@@ -1,0 +1,168 @@
+"""The driver of the bundled trainer: actors on all hosts, steps by remote calls, new actors after a failure.
+
+It runs in the head's launcher. What it keeps of its own is one file beside the metrics, `ray.json`: how often it
+has replaced the actors of this job, so that attempts have numbers that go up, whoever began them.
+"""
+
+# mypy: disallow-untyped-calls=False
+
+import contextlib
+import dataclasses
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from trainer.config import Config
+from trainer.distributed import Host
+from trainer.errors import ExitCode
+from trainer.main import train_config
+from trainer.metrics import say
+from trainer.places import Place, open_place
+from xpk_ray.actor import Report, Trainer
+from xpk_ray.launcher import Launcher, Work, joined
+from xpk_ray.slices import Slice, one_line, slices
+
+_CALL_SECONDS = 2.0  # that a call of several steps takes about: within it a SIGTERM reaches the trainers
+_VERDICT_SECONDS = 3.0  # from the first that has failed until all have been heard
+_POLL_SECONDS = 0.5
+_KEPT = "ray.json"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Failure:
+    """What ended an attempt: a host's process, and how."""
+
+    code: int
+    words: str
+
+
+def training(arguments: Sequence[str], replacements: int) -> Work:
+    """Return the work of training with the trainer's `arguments`, with actors replaced that many times at most.
+
+    Raises FatalError for arguments that the trainer refuses.
+    """
+    config = train_config(arguments)
+
+    def run(launcher: Launcher) -> int:
+        return _Driver(launcher, config, replacements).run()
+
+    return run
+
+
+class _Driver:
+    def __init__(self, launcher: Launcher, config: Config, replacements: int) -> None:
+        self._launcher, self._config, self._budget = launcher, config, replacements
+        self._host: Host = launcher.host
+        where = config.run.output_dir or self._host.output_dir or f"output/{config.name}"
+        self._kept: Place = open_place(where) / _KEPT
+        self._replaced = self._read()
+        self._ray: Any = None
+        self._slices: list[Slice] = []
+
+    def run(self) -> int:
+        """Train to the end; return the exit code of all hosts."""
+        self._ray = joined(self._launcher)
+        if self._launcher.stopping.is_set():
+            return ExitCode.PREEMPTED
+        self._slices = slices()
+        while True:
+            actors = self._make()
+            outcome = self._attempt(actors)
+            if not isinstance(outcome, Failure):
+                return outcome
+            say(f"driver: {outcome.words}")
+            if self._launcher.stopping.is_set():
+                return ExitCode.PREEMPTED
+            if outcome.code in (ExitCode.FATAL, ExitCode.PREEMPTED):
+                return outcome.code
+            if self._replaced >= self._budget:
+                return ExitCode.CRASH
+            for actor in actors:
+                self._ray.kill(actor)
+            self._replaced += 1
+            with contextlib.suppress(OSError):  # should the head die, too, an attempt's number comes twice
+                self._kept.write(json.dumps({"job": self._host.job_id, "replaced": self._replaced}).encode())
+            say(f"driver: all trainers are started anew, on the same hosts ({self._replaced} of {self._budget})")
+
+    def _make(self) -> list[Any]:
+        """Start an actor on every host, in the order of their process ids."""
+        remote = self._ray.remote(max_restarts=0, max_task_retries=0)(Trainer)
+        return [remote.options(**one.options(host)).remote() for one in self._slices for host in range(one.hosts)]
+
+    def _attempt(self, actors: list[Any]) -> int | Failure:
+        """Drive actors until all have ended in order, which gives the exit code, or one fails."""
+        try:
+            coordinator = self._ray.get(actors[0].meeting_place.remote())
+        except self._ray.exceptions.RayError as error:
+            return Failure(ExitCode.CRASH, f"{self._host.name(0)}: {one_line(error)}")
+        attempt = self._host.attempt + self._replaced
+        begun = [actor.begin.remote(self._config, attempt, coordinator) for actor in actors]
+        reports = self._gather(begun, until_stop=True)
+        steps = 1
+        while not isinstance(reports, Failure):
+            codes = {report.code for report in reports} - {None}
+            if codes:
+                return int(max(code for code in codes if code is not None))
+            before, began = reports[0].step, time.monotonic()
+            stop = self._launcher.stopping.is_set()
+            reports = self._gather([actor.advance.remote(steps, stop=stop) for actor in actors])
+            if not isinstance(reports, Failure):
+                done, seconds = max(1, reports[0].step - before), time.monotonic() - began
+                steps = max(1, min(2 * steps, int(_CALL_SECONDS * done / max(seconds, 1e-3))))
+        return reports
+
+    def _gather(self, calls: list[Any], *, until_stop: bool = False) -> list[Report] | Failure:
+        """Wait for all actors' reports, or for the first failure and then a moment for the others' words.
+
+        `until_stop`: there is nothing to save yet, so that a wish to stop ends it.
+        """
+        reports: dict[int, Report] = {}
+        died: dict[int, str] = {}
+        waiting, deadline = list(calls), None
+        while waiting:
+            ready, waiting = self._ray.wait(waiting, num_returns=1, timeout=_POLL_SECONDS)
+            if until_stop and self._launcher.stopping.is_set():
+                return Failure(ExitCode.PREEMPTED, "asked to stop before the first step; there is nothing to save")
+            if not ready and (deadline is None or time.monotonic() < deadline):
+                continue
+            if not ready:
+                break
+            process = calls.index(ready[0])
+            try:
+                reports[process] = self._ray.get(ready[0])
+            except self._ray.exceptions.RayError as error:
+                died[process] = one_line(error)
+            failed = died or any(report.code not in _IN_ORDER for report in reports.values())
+            deadline = time.monotonic() + _VERDICT_SECONDS if failed and deadline is None else deadline
+        if deadline is None:
+            return [reports[process] for process in range(len(calls))]
+        return self._judge(reports, died)
+
+    def _judge(self, reports: dict[int, Report], died: dict[int, str]) -> Failure:
+        """Say which host's failure the others' follow from."""
+        for process, report in sorted(reports.items()):
+            if report.code == ExitCode.FATAL and report.why:
+                return Failure(ExitCode.FATAL, f"{self._host.name(process)}: {report.why}")
+        for process, report in sorted(reports.items()):
+            if report.code not in (*_IN_ORDER, ExitCode.PEER_LOST, ExitCode.FATAL):
+                return Failure(ExitCode.CRASH, f"{self._host.name(process)}: {report.why}")
+        # JAX aborts all others when process 0 is gone: its death explains theirs.
+        if died:
+            first = 0 if 0 in died else next(iter(died))
+            return Failure(ExitCode.CRASH, f"{self._host.name(first)}: its trainer died")
+        code = ExitCode.FATAL if any(r.code == ExitCode.FATAL for r in reports.values()) else ExitCode.CRASH
+        return Failure(code, next(report.why for report in reports.values() if report.code not in _IN_ORDER))
+
+    def _read(self) -> int:
+        """Return how often actors of this job were replaced before."""
+        if not self._kept.is_file():
+            return 0
+        try:
+            kept = json.loads(self._kept.read())
+        except ValueError:
+            return 0
+        return int(kept["replaced"]) if kept.get("job") == self._host.job_id else 0
+
+
+_IN_ORDER = (None, ExitCode.DONE, ExitCode.PREEMPTED, ExitCode.INTERRUPTED)

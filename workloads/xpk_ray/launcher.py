@@ -1,0 +1,291 @@
+"""A host's life under Ray: find the others, start Ray, run what is to be run on the head, end as it ended.
+
+The head is slice 0 host 0. Beside Ray the hosts keep the line of `trainer.peers`, so that a host's death is known
+within milliseconds, a SIGTERM to one reaches the head, and all end with one exit code.
+"""
+
+import contextlib
+import hashlib
+import importlib.metadata
+import os
+import platform
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from trainer.distributed import Host, bracketed, read_host, resolve
+from trainer.errors import AddressError, ExitCode, FatalError, PeerAbsent, Problem
+from trainer.metrics import say
+from trainer.peers import Peers
+from trainer.stop import Stop
+from xpk_ray import raylet
+from xpk_ray.raylet import Raylet, Services, Shape
+
+JOIN_SECONDS = 300.0  # for all hosts to come and to start Ray
+_TOLD_SECONDS = 2.0  # from one line of progress to the next
+_POLL_SECONDS = 0.1
+_LEAVE_SECONDS = 5.0
+_AFTER_HEAD_SECONDS = 0.5  # the head's own failure first: whoever asks for the cause is told of its host
+
+Work = Callable[["Launcher"], int]
+
+
+@dataclass
+class Launcher:
+    """One host. `stopping` is set on the head once any host got SIGTERM."""
+
+    host: Host
+    shape: Shape
+    services: Services
+    join_seconds: float
+    environ: Mapping[str, str]
+    stopping: threading.Event = field(default_factory=threading.Event)
+    children: list[subprocess.Popen[bytes]] = field(default_factory=list)  # process groups that end with this host
+    head: str = ""  # host:port of Ray's head
+    address: str = ""
+    _ray: Raylet | None = None
+    _ending: threading.Lock = field(default_factory=threading.Lock)
+    _code: int | None = None
+
+    def __post_init__(self) -> None:
+        names = ("ray", self.host.workload, self.host.job_id)
+        me, count = self.host.process_id, self.host.processes
+        self.peers = Peers(me, count, self.host.attempt, names, on_lost=self._lost, on_told=self._told)
+        self.stop = Stop(self._asked, self._asked_again)
+
+    @property
+    def name(self) -> str:
+        """How people call this host."""
+        return self.host.name(self.host.process_id)
+
+    @property
+    def is_head(self) -> bool:
+        """Whether Ray's head and the driver are here."""
+        return self.host.process_id == 0
+
+    def run(self, work: Work) -> NoReturn:
+        """Live through it all; `work` is done on the head when all hosts have joined. Ends the process."""
+        self.stop.install()
+        try:
+            self._meet()
+            self._start_ray()
+            if not self.is_head:
+                self._end_as_told(self.peers.await_("end"))
+            code = work(self)
+        except FatalError as error:  # so far only of what all hosts know
+            for problem in error.problems:
+                print(problem, file=sys.stderr, flush=True)
+            self.end(ExitCode.FATAL, agreed=True)
+        except (PeerAbsent, AddressError) as error:
+            print(f"error: {self.name}: {error}", file=sys.stderr, flush=True)
+            code = ExitCode.PEER_LOST if isinstance(error, PeerAbsent) else ExitCode.CRASH
+        except BaseException as error:
+            if self.stopping.is_set():
+                code = ExitCode.PREEMPTED
+            else:
+                text = " ".join(str(error).split())
+                print(f"error: {self.name}: {type(error).__name__}: {text}", file=sys.stderr, flush=True)
+                code = ExitCode.CRASH
+        self.end(code)
+
+    def end(self, code: int, *, agreed: bool = False) -> NoReturn:
+        """End this host and, from the head, all others with it, from any thread; `agreed`: all know that it ends."""
+        with self._ending:  # whoever is second waits here for the end of the process
+            if self.is_head:
+                self.peers.announce("end", int(code))
+            for child in self.children:
+                with contextlib.suppress(OSError):
+                    os.killpg(child.pid, signal.SIGKILL)
+            if agreed or code in (ExitCode.DONE, ExitCode.PREEMPTED):
+                self.peers.leave(_LEAVE_SECONDS)
+            if self._ray is not None:
+                self._ray.kill()
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(OSError, ValueError):
+                    stream.flush()
+            os._exit(int(code))
+
+    def _meet(self) -> None:
+        """Wait for all hosts, and see that they have one and the same Ray. Raises PeerAbsent, FatalError."""
+        found, port = resolve(self.host.coordinator, self.join_seconds, say) if self.host.coordinator else ("", 0)
+        self.address = self._own_address(found)
+        done = threading.Event()
+        if self.is_head:
+            threading.Thread(target=self._tell_who_is_here, args=(done,), name="progress", daemon=True).start()
+        try:
+            self.peers.connect(found, port + 1, self.join_seconds)
+        except PeerAbsent as error:
+            if not error.missing:
+                raise PeerAbsent(
+                    f"not all hosts came within {self.join_seconds:.0f} s; slice 0 host 0 names them"
+                ) from error
+            names = ", ".join(map(self.host.name, error.missing))
+            raise PeerAbsent(f"did not join within {self.join_seconds:.0f} s: {names}", error.missing) from error
+        finally:
+            done.set()
+        self.peers.report("versions", versions())
+        if self.is_head:
+            self.peers.announce("versions", odd_hosts(self.host, self.peers.collect("versions")))
+        if problems := self.peers.await_("versions"):
+            raise FatalError(*(Problem(*problem) for problem in problems))
+
+    def _start_ray(self) -> None:
+        """Start Ray here, on the head first. Raises RuntimeError if it does not come up."""
+        if self.is_head:
+            self.head = bracketed(self.address, raylet.free_port(self.address))
+            self._bring_up()
+            self.peers.announce("head", self.head)
+        self.head = self.peers.await_("head")
+        if not self.is_head:
+            self._bring_up()
+
+    def _bring_up(self) -> None:
+        deadline = time.monotonic() + self.join_seconds
+        while True:
+            ray = self._ray = raylet.start(
+                self.host, self.shape, self.services, address=self.address, head=self.head, environ=self.environ
+            )
+            while ray.process.poll() is None and not ray.has_started():
+                time.sleep(_POLL_SECONDS)
+            if ray.has_started():
+                break
+            if time.monotonic() > deadline or not ray.may_start_later():
+                raise RuntimeError(f"Ray did not start: {ray.last_words()} ({ray.log})")
+            say(f"{self.name}: this machine is too busy to start Ray; trying again")
+
+        def watch() -> None:
+            ray.process.wait()
+            print(f"error: {self.name}: Ray ended: {ray.last_words()} ({ray.log})", file=sys.stderr, flush=True)
+            self.end(ExitCode.CRASH)
+
+        threading.Thread(target=watch, name="ray", daemon=True).start()
+
+    def _own_address(self, head: str) -> str:
+        """Return the address by which the other hosts reach this one."""
+        names = self.environ.get("TPU_WORKER_HOSTNAMES", "").split(",")
+        if self.is_head and head:
+            return head
+        if self.host.worker_id < len(names) and names[self.host.worker_id]:
+            return resolve(f"{names[self.host.worker_id]}:0", self.join_seconds, say)[0]
+        return "127.0.0.1"
+
+    def _tell_who_is_here(self, done: threading.Event) -> None:
+        told = 0
+        while not done.wait(_TOLD_SECONDS):
+            if self.peers.present != told:
+                told = self.peers.present
+                say(f"{self.name}: {told} of {self.host.processes} hosts are here")
+
+    def _end_as_told(self, code: int) -> NoReturn:
+        self._code = code
+        if code not in (ExitCode.DONE, ExitCode.PREEMPTED):
+            say(f"{self.name}: the driver on {self.host.name(0)} ended with {code}; see its log")
+            time.sleep(_AFTER_HEAD_SECONDS)
+        self.end(code, agreed=True)
+
+    def _lost(self, peer: int) -> None:
+        """Another host died: its part of the work cannot be had back without the JobSet."""
+        if peer == 0:
+            time.sleep(_POLL_SECONDS)  # it may have said just before how all end
+        if self._code is None and not self.peers.is_announced("end") and not self._ending.locked():
+            say(f"{self.name}: lost {self.host.name(peer)}; ending so that the job can restart")
+            self.end(ExitCode.PEER_LOST)
+
+    def _told(self, what: str, peer: int) -> None:
+        if what == "stop":
+            self.stopping.set()
+
+    def _asked(self, code: ExitCode) -> None:
+        self.peers.tell("stop")
+        self.stopping.set()
+        if not self.head:  # nothing has begun
+            self.end(ExitCode.PREEMPTED)
+
+    def _asked_again(self, code: ExitCode) -> None:
+        say(f"{self.name}: a second signal to stop; ending at once")
+        self.end(ExitCode.INTERRUPTED if code == ExitCode.INTERRUPTED else ExitCode.CRASH)
+
+
+def launch(
+    work: Work, shape: Shape, services: Services, *, join_seconds: float, environ: Mapping[str, str] = os.environ
+) -> NoReturn:
+    """Run this host to its end; the exit code is that of the whole. Raises FatalError for a bad environment."""
+    host = read_host(environ)
+    if host.job_id and not environ.get("RAY_AUTH_MODE"):
+        # Ray listens at all addresses and runs what anybody sends: let it be this workload's hosts and user only.
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token(host.job_id)}
+        environ = {**environ, **os.environ}
+    if host.processes == 1 and not host.coordinator:
+        raise FatalError(Problem("this is no host of a workload", "Use `xpk workload create --launcher ray`"))
+    Launcher(host, shape, services, join_seconds, dict(environ)).run(work)
+
+
+def token(job_id: str) -> str:
+    """Return what Ray's processes show each other; docs/environment.md tells others how it is made."""
+    return hashlib.sha256(f"xpk-ray:{job_id}".encode()).hexdigest()
+
+
+def versions() -> list[str]:
+    """Return the versions of Ray ("" where it is not installed) and of Python of this host."""
+    try:
+        ray = importlib.metadata.version("ray")
+    except importlib.metadata.PackageNotFoundError:
+        ray = ""
+    return [ray, platform.python_version()]
+
+
+def odd_hosts(host: Host, found: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
+    """Return what is wrong with the hosts' versions, as (message, hint): all must be those of process 0's."""
+    driver, problems = found[0], []
+    for process, (ray, python) in enumerate(found):
+        name = host.name(process)
+        if not ray:
+            wanted = f"=={driver[0]}" if driver[0] else ""
+            problems.append((f"{name}: Ray is not installed", f"Put ray[default]{wanted} into the hosts' image"))
+        elif driver[0] and ray != driver[0]:
+            message = f"{name} has Ray {ray}, the driver on {host.name(0)} has {driver[0]}"
+            problems.append((message, "Use one image for all hosts"))
+        elif driver[0] and python.split(".")[:2] != driver[1].split(".")[:2]:
+            message = f"{name} has Python {python}, the driver on {host.name(0)} has {driver[1]}"
+            problems.append((message, "Use one image for all hosts"))
+    return problems
+
+
+def joined(launcher: Launcher) -> Any:
+    """Connect to Ray from the head and wait until every host is in; return Ray.
+
+    Raises PeerAbsent naming those that do not come.
+    """
+    import ray
+
+    from xpk_ray.slices import host_resource
+
+    ray.init(
+        address=launcher.head,
+        namespace="xpk",
+        log_to_driver=False,
+        logging_level="warning",
+        _node_ip_address=launcher.address,
+    )
+    launcher.stop.claim()  # Ray takes SIGTERM for itself
+    host, deadline, told = launcher.host, time.monotonic() + launcher.join_seconds, -1
+    places = [divmod(process, host.hosts_per_slice) for process in range(host.processes)]
+    while True:
+        there = {name for node in ray.nodes() if node["Alive"] for name in node["Resources"]}
+        missing = [place for place in places if host_resource(*place) not in there]
+        if len(missing) != told:
+            told = len(missing)
+            say(
+                f"{launcher.name}: {host.processes - told} of {host.processes} hosts have joined Ray at {launcher.head}"
+            )
+        if not missing or launcher.stopping.is_set():
+            return ray
+        if time.monotonic() > deadline:
+            names = ", ".join(f"slice {slice_id} host {worker}" for slice_id, worker in missing)
+            raise PeerAbsent(f"did not join Ray within {launcher.join_seconds:.0f} s: {names}")
+        time.sleep(_POLL_SECONDS)

@@ -1,0 +1,40 @@
+"""The user's own program: it runs once, on the head, and finds Ray by RAY_ADDRESS."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+
+from trainer.metrics import say
+from xpk_ray.launcher import Launcher, Work, joined
+
+_POLL_SECONDS = 0.1
+
+
+def program(argv: Sequence[str]) -> Work:
+    """Return the work of running `argv` on the head; its exit code is that of all hosts.
+
+    A SIGTERM to any host becomes one to the program, which has the grace period to save.
+    """
+
+    def run(launcher: Launcher) -> int:
+        joined(launcher)
+        environment = {**launcher.environ, "RAY_ADDRESS": launcher.head}
+        child = subprocess.Popen(list(argv), env=environment, process_group=0)
+        launcher.children.append(child)
+        told = False
+        while (code := child.poll()) is None:
+            if launcher.stopping.wait(_POLL_SECONDS) and not told:
+                told = True
+                os.killpg(child.pid, signal.SIGTERM)
+            elif told:
+                try:
+                    child.wait(_POLL_SECONDS)
+                except subprocess.TimeoutExpired:
+                    continue
+        code = code if code >= 0 else 128 - code
+        if code and not told:
+            say(f"{launcher.name}: the program ended with exit code {code}")
+        return code
+
+    return run

@@ -1,0 +1,187 @@
+"""This host's part of the Ray cluster: one `ray start --block`, and nothing of it left when the host ends."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.distributed import Host, bracketed
+from xpk_ray.slices import host_resource
+
+_STORE_BYTES = 80 << 20  # of the object store where hosts share a machine; Ray takes no less than 75 MiB
+DASHBOARD_PORT = 8265  # Ray's own
+_LINK = "xpk-ray-"
+_LOG_TAIL = 4096
+
+
+# Hosts that share a machine: its memory is no sign that one of them takes too much, and it may be busy for long.
+_ON_A_SHARED_MACHINE = {
+    "RAY_memory_monitor_refresh_ms": "0",
+    "RAY_agent_register_timeout_ms": "300000",
+    "RAY_worker_register_timeout_seconds": "300",
+    "RAY_health_check_failure_threshold": "20",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a host has: `chips` of `resource` ("TPU" or "GPU"), in slices of a type and topology; none: CPUs only."""
+
+    chips: int = 0
+    resource: str = "TPU"
+    accelerator: str = ""
+    topology: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What Ray serves beside: its dashboard with jobs, and `driver_logs`, what tasks print in the driver's output."""
+
+    dashboard: bool = False
+    driver_logs: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Raylet:
+    """The running `ray start`, what it prints, and the folder that its name stands for."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    link: Path | None
+
+    def has_started(self) -> bool:
+        """Return whether Ray is up on this host and known to the head."""
+        return b"Ray runtime started" in self._said()
+
+    def may_start_later(self) -> bool:
+        """Return whether it ended because this machine was too busy: Ray gives its own processes 30 seconds."""
+        return b"timed out during startup" in self._said()
+
+    def last_words(self) -> str:
+        """Return the line it printed that tells most of why it ended."""
+        text = self._said()[-_LOG_TAIL:].decode(errors="replace")
+        lines = [""]
+        lines += [line.rpartition(" -- ")[2].strip() for line in text.splitlines() if any(map(str.isalnum, line))]
+        return next(line for line in lines if "exit code" in line or "rror: " in line or line is lines[-1])
+
+    def _said(self) -> bytes:
+        with contextlib.suppress(OSError):
+            return self.log.read_bytes()
+        return b""
+
+    def kill(self) -> None:
+        """End Ray on this host: its processes die with the one that started them."""
+        with contextlib.suppress(OSError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        if self.link is not None:
+            self.link.unlink(missing_ok=True)
+
+
+def start(
+    host: Host, shape: Shape, services: Services, *, address: str, head: str, environ: Mapping[str, str]
+) -> Raylet:
+    """Start Ray on this host, at its `address`; `head` is host:port of the cluster's head, on all hosts alike.
+
+    Several hosts may share a machine: nothing has a fixed port but the head, and each has its own folder.
+    """
+    folder, link = _folder(environ)
+    here = link or folder
+    log = folder / "start.log"
+    is_head, (name, _, port) = host.process_id == 0, head.rpartition(":")
+    emulated = environ.get("JAX_PLATFORMS") == "cpu"
+    argv = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--log-color=false"]
+    argv += ["--disable-usage-stats"]
+    argv += [f"--node-ip-address={address}", f"--temp-dir={here}", "--min-worker-port=0", "--max-worker-port=0"]
+    argv += [f"--include-log-monitor={services.driver_logs}"]
+    argv += [f"--resources={json.dumps(_resources(host, shape))}"]
+    argv += [f"--num-gpus={shape.chips if shape.resource == 'GPU' else 0}"]
+    argv += ["--num-cpus=1", f"--object-store-memory={_STORE_BYTES}"] if emulated else []
+    if is_head:
+        inside = address if address.startswith("127.") else "127.0.0.1"
+        # The monitor is Ray's autoscaler: how many hosts there are is for the queue to say.
+        argv += ["--head", f"--port={port}", "--no-monitor", f"--include-dashboard={services.dashboard}"]
+        argv += [f"--dashboard-host={inside}", f"--dashboard-port={DASHBOARD_PORT}"] if services.dashboard else []
+    else:
+        argv += [f"--address={bracketed(name.strip('[]'), int(port))}"]
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            argv,
+            env=_environment(host, shape, environ, emulated=emulated),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,  # a SIGTERM to this host must not end Ray before the state is saved
+        )
+    return Raylet(process, log, link)
+
+
+def without_client_server(parameters: Any, head: bool) -> None:
+    """Keep `ray start` from serving Ray Client, at a port that is the same for all clusters of a machine."""
+    parameters.ray_client_server_port = None
+
+
+def free_port(address: str) -> int:
+    """Return a port that nobody listens on, here or at any other address of this machine."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.bind(("", 0))  # Ray listens at all addresses
+        return int(probe.getsockname()[1])
+
+
+def _resources(host: Host, shape: Shape) -> dict[str, int]:
+    named = {f"slice-{host.slice_id}": 1, host_resource(host.slice_id, host.worker_id): 1}
+    return named | ({shape.resource: shape.chips} if shape.chips and shape.resource != "GPU" else {})
+
+
+def _environment(host: Host, shape: Shape, environ: Mapping[str, str], *, emulated: bool) -> dict[str, str]:
+    """Return the environment of Ray's processes here, and so of all tasks and actors of this host."""
+    ours = {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_START_HOOK": f"{__name__}.without_client_server",
+        "XPK_RAY_HOST_PID": str(os.getpid()),
+        "XPK_RAY_FOLDER": os.getcwd(),
+        "PYTHONPATH": os.pathsep.join(filter(None, (os.getcwd(), environ.get("PYTHONPATH")))),
+    }
+    theirs = {}
+    if shape.resource == "TPU" and shape.chips:
+        # Ray would ask Google's metadata server for these, which does not answer elsewhere.
+        theirs = {
+            "TPU_NAME": f"{host.workload}-{host.slice_id}",
+            "TPU_ACCELERATOR_TYPE": shape.accelerator,
+            "TPU_TOPOLOGY": shape.topology,
+            "TPU_WORKER_ID": str(host.worker_id),
+        }
+    if emulated:
+        theirs |= _ON_A_SHARED_MACHINE
+    return {**theirs, **environ, **ours}
+
+
+def _folder(environ: Mapping[str, str]) -> tuple[Path, Path | None]:
+    """Return the folder of Ray's files on this host and, where its path is too long for sockets, a short name of it.
+
+    On this machine that is below the host's own folder, with which it goes; in a pod below /tmp.
+    """
+    own = environ.get("XPK_LOCAL_POD")
+    if not own:
+        folder = Path(tempfile.gettempdir(), "ray")
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder, None
+    folder = Path(own, "ray")
+    folder.mkdir(exist_ok=True)
+    root = Path(tempfile.gettempdir())
+    for left in root.glob(f"{_LINK}*"):
+        if left.is_symlink() and not left.exists():  # of a host that was killed, whose folder is gone
+            with contextlib.suppress(OSError):
+                left.unlink()
+    link = root / f"{_LINK}{os.getpid()}"
+    link.unlink(missing_ok=True)
+    link.symlink_to(folder)
+    return folder, link

@@ -1,0 +1,133 @@
+"""The hosts of a workload as Ray sees them: named resources, and a placement group a slice.
+
+Every host has one of each of `slice-S` and `slice-S-host-H`, and its chips as `TPU` (or `GPU`).
+"""
+
+# mypy: disallow-untyped-calls=False, disallow-untyped-decorators=False
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+CHIPS = ("TPU", "GPU")
+
+
+class HostError(SystemExit):
+    """A function failed on some hosts; ends a program that does not catch it with one line a host, and 1."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slice:
+    """A slice whose hosts are reserved: bundle H of `placement_group` is host H, with all its chips."""
+
+    index: int
+    hosts: int
+    chips: Mapping[str, float]  # of a host: {"TPU": 4.0}
+    placement_group: Any
+
+    def options(self, host: int) -> dict[str, Any]:
+        """Return what `.options(**...)` of a task or an actor takes to run on a host, with all its chips."""
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        gpus = {"num_gpus": self.chips["GPU"]} if "GPU" in self.chips else {}
+        others = {name: count for name, count in self.chips.items() if name != "GPU"}
+        return {
+            "num_cpus": 0,  # whatever its CPUs are kept for
+            **gpus,
+            "resources": {host_resource(self.index, host): 1, **others},  # nobody else's meanwhile
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(
+                self.placement_group, placement_group_bundle_index=host
+            ),
+        }
+
+
+def host_resource(slice_id: int, host: int) -> str:
+    """Return the name of the resource that one host alone has."""
+    return f"slice-{slice_id}-host-{host}"
+
+
+def host_name(slice_id: int, host: int) -> str:
+    """Return how people call a host."""
+    return f"slice {slice_id} host {host}"
+
+
+def slices(timeout: float = 60.0) -> list[Slice]:
+    """Reserve all hosts of the workload and return its slices; needs `ray.init()` first.
+
+    Raises TimeoutError if other tasks or actors hold hosts for longer than `timeout` seconds.
+    """
+    import ray
+    from ray.util.placement_group import placement_group
+
+    count, hosts = (int(os.environ[name]) for name in ("MEGASCALE_NUM_SLICES", "XPK_HOSTS_PER_SLICE"))
+    chips = _chips(ray.nodes())
+    found = []
+    for index in range(count):
+        bundles = [{host_resource(index, host): 1, **chips} for host in range(hosts)]
+        # Each host's resource is one node's alone, so that bundle H is host H.
+        found.append(Slice(index, hosts, chips, placement_group(bundles, strategy="STRICT_SPREAD")))
+    for one in found:
+        if not one.placement_group.wait(timeout):
+            raise TimeoutError(f"slice {one.index}: its hosts are not free after {timeout:.0f} s")
+    return found
+
+
+def each_host(function: Callable[..., Any], *arguments: Any, on: Sequence[Slice] | None = None) -> list[Any]:
+    """Run `function(*arguments)` on every host at once; return what they return, slice by slice.
+
+    `on`: the slices, if they are reserved already; else they are, and are given back. The environment of a host
+    tells the function which one it is on (docs/environment.md). Raises HostError, which names each host that
+    failed; the others are not waited for, since they may wait for those.
+    """
+    import ray
+    from ray.util.placement_group import remove_placement_group
+
+    reserved = list(slices() if on is None else on)
+    task = ray.remote(max_retries=0)(function)
+    names, running = {}, []
+    for one in reserved:
+        for host in range(one.hosts):
+            running.append(task.options(**one.options(host)).remote(*arguments))
+            names[running[-1]] = host_name(one.index, host)
+    try:
+        failed: list[str] = []
+        waiting = list(running)
+        while waiting and not failed:
+            ready, waiting = ray.wait(waiting, num_returns=1)
+            failed = [f"error: {names[ref]}: {line}" for ref in ready if (line := _failure(ref))]
+        if failed:
+            for ref in waiting:
+                ray.cancel(ref, force=True)
+            raise HostError("\n".join(failed))
+        results: list[Any] = ray.get(running)
+        return results
+    finally:
+        if on is None:
+            for one in reserved:
+                remove_placement_group(one.placement_group)
+
+
+def _chips(nodes: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the chips of a host; all have as many."""
+    resources = next(node["Resources"] for node in nodes if node["Alive"])
+    return {name: resources[name] for name in CHIPS if resources.get(name)}
+
+
+def _failure(ref: Any) -> str:
+    """Return why a finished task failed, as one line, or nothing."""
+    import ray
+
+    try:
+        ray.get(ref)
+    except ray.exceptions.RayTaskError as error:
+        return one_line(error.cause)
+    except ray.exceptions.RayError as error:
+        return one_line(error)
+    return ""
+
+
+def one_line(error: BaseException) -> str:
+    """Return an error's type and message as one line."""
+    text = " ".join(str(error).split())[:300]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

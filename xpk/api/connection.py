@@ -1,0 +1,102 @@
+"""What it means when an API server does not answer, or something else answers in its place."""
+
+from __future__ import annotations
+
+import json
+import re
+import ssl
+from collections.abc import Iterator
+
+import urllib3.exceptions as gone
+
+from xpk.api.base import Obj
+from xpk.model.errors import UnavailableError, XpkError
+
+_TITLE = re.compile(r"<title[^>]*>(.*?)</title>|<h1[^>]*>(.*?)</h1>", re.IGNORECASE | re.DOTALL)
+_IS_IT_UP = "is the cluster up? `xpk cluster list`; `kubectl cluster-info` asks it directly"
+
+
+def unreachable(host: str, error: BaseException, *, sent: bool = False) -> UnavailableError:
+    """Return the error for a server that gives no answer; `sent`: the request may have been carried out."""
+    why, hint = _reason(host, error)
+    doubt = "; whether it was carried out is not known" if sent else ""
+    return UnavailableError(f"no answer from {host}: {why}{doubt}", hint=hint)
+
+
+def is_final(error: BaseException) -> bool:
+    """Tell whether trying again cannot help: TLS does not get better with time."""
+    return any(isinstance(each, gone.SSLError | ssl.SSLError) for each in _chain(error))
+
+
+def never_sent(error: BaseException) -> bool:
+    """Tell whether a request certainly did not reach the server."""
+    kinds = (gone.NewConnectionError, gone.ConnectTimeoutError, gone.SSLError, gone.ProxyError)
+    return any(isinstance(each, kinds) for each in _chain(error))
+
+
+def parsed(host: str, answer: bytes) -> Obj:
+    """Return an API server's answer. Raises XpkError if it is not one's."""
+    try:
+        found = json.loads(answer or "{}")
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise somebody_else(host, answer)
+    return found
+
+
+def looks_like_a_page(body: object) -> bool:
+    """Tell whether an answer is a web page, which no API server sends."""
+    text = body.decode(errors="replace") if isinstance(body, bytes) else str(body or "")
+    return text.lstrip().startswith("<")
+
+
+def somebody_else(host: str, body: object) -> XpkError:
+    """Return the error for an answer that is not an API server's."""
+    text = body.decode(errors="replace") if isinstance(body, bytes) else str(body or "")
+    match = _TITLE.search(text)
+    title = re.sub(r"<[^>]+>|\s+", " ", next(filter(None, match.groups()), "") if match else text).strip()[:80]
+    what = "a web page" if looks_like_a_page(body) else "something that is not JSON"
+    return XpkError(
+        f"{host} does not answer as a Kubernetes API server: it sent {what}" + (f", '{title}'" if title else ""),
+        hint="a proxy may stand in between: look at HTTPS_PROXY and NO_PROXY, and at the kubeconfig's server",
+    )
+
+
+def _reason(host: str, error: BaseException) -> tuple[str, str]:
+    chain = list(_chain(error))
+    for each in chain:
+        if isinstance(each, gone.NameResolutionError):
+            return "its name does not resolve", "check the name in the kubeconfig, your DNS and your VPN"
+        if isinstance(each, ssl.SSLCertVerificationError):
+            return f"its certificate is not trusted: {each.verify_message}", (
+                "the kubeconfig's certificate-authority-data must be that of this cluster: fetch a fresh kubeconfig"
+            )
+        if isinstance(each, gone.ProxyError):
+            return "the proxy lets nothing through", "look at HTTPS_PROXY and NO_PROXY"
+    if any(isinstance(each, gone.SSLError | ssl.SSLError) for each in chain):
+        text = str(chain[-1])
+        if "UNEXPECTED_EOF" in text:
+            return "it hangs up", _IS_IT_UP
+        plain = "WRONG_VERSION_NUMBER" in text
+        return (
+            "it does not speak TLS" if plain else f"TLS fails: {text[:200]}",
+            "is the port right, and is it https? look at the kubeconfig's server and its certificates",
+        )
+    if any(isinstance(each, ConnectionRefusedError) or "Connection refused" in str(each) for each in chain):
+        return "it refuses connections", _IS_IT_UP
+    if any(isinstance(each, gone.TimeoutError) for each in chain):
+        return "it takes too long", _IS_IT_UP
+    return str(chain[-1])[:200], _IS_IT_UP
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and what caused it; urllib3 keeps causes in three places."""
+    seen: list[BaseException] = []
+    queue: list[object] = [error]
+    while queue:
+        each = queue.pop(0)
+        if isinstance(each, BaseException) and not any(each is other for other in seen):
+            seen.append(each)
+            queue += [getattr(each, "reason", None), each.__cause__, each.__context__, *each.args]
+    yield from seen

@@ -1,0 +1,39 @@
+"""A connection to a port of a pod, through the API server."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from kubernetes.client import ApiClient, CoreV1Api
+from kubernetes.client.exceptions import ApiException
+from kubernetes.stream import portforward
+
+from xpk.api.base import Connection, Obj
+from xpk.model.errors import AuthorizationError, ConflictError, XpkError
+
+
+def open_port(client: ApiClient, pod: Obj, port: int) -> Connection:
+    """Return a connection to `port` of a running pod.
+
+    Raises AuthorizationError if that is not allowed, ConflictError if the pod does not run, XpkError otherwise.
+    """
+    meta = pod["metadata"]
+    # The library changes its client for the time of the call: a client of its own for each connection.
+    core = CoreV1Api(ApiClient(client.configuration))
+    try:
+        forward = portforward(
+            core.connect_get_namespaced_pod_portforward, meta["name"], meta["namespace"], ports=str(port)
+        )
+    except ApiException as error:
+        said = str(error.reason)
+        if "Handshake status 403" in said:
+            raise AuthorizationError(
+                f"not authorised: you may not create pods/portforward in namespace '{meta['namespace']}'",
+                hint="docs/permissions.md has the roles to ask for",
+            ) from error
+        if "Handshake status 4" in said:
+            raise ConflictError(f"pod '{meta['name']}' does not run", hint="`xpk workload status` says why") from error
+        raise XpkError(
+            f"cannot reach pod '{meta['name']}' through the API server: {said.splitlines()[0]}", hint="try again"
+        ) from error
+    return cast(Connection, forward.socket(port))

@@ -1,0 +1,25 @@
+"""What other programs say, made fit for one line. Pure."""
+
+from __future__ import annotations
+
+import re
+
+# Reasons of kubelet for a container that waits for its image in vain.
+IMAGE_TROUBLES = (
+    *("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError"),
+    *("RegistryUnavailable", "SignatureValidationFailed"),
+)
+_IMAGE_STEPS = re.compile(r'(?:failed to (?:pull and unpack image|resolve reference|resolve image) "[^"]*": )')
+
+
+def short(text: object, most: int = 200) -> str:
+    """Return a text in one line of at most `most` characters."""
+    line = re.sub(r"\s+", " ", str(text or "")).strip()
+    return line if len(line) <= most else f"{line[: most - 1].rstrip()}…"
+
+
+def image_words(message: str) -> str:
+    """Return the end of the chain of causes that a container runtime gives for an image that cannot be had."""
+    last = _IMAGE_STEPS.split(short(message, 2000))[-1]
+    said = last.split(" desc = ")[-1]
+    return short(re.sub(r'^Back-off pulling image "[^"]*"(: ErrImagePull)?:? ?', "", said).strip(": "), 200)

@@ -1,0 +1,1 @@
+"""Capacity on Google Kubernetes Engine: clusters, and a node pool for each slice."""

@@ -1,0 +1,266 @@
+"""Changes become steps: each starts an operation and waits for it, however often that is interrupted."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from xpk.capacity.gke.client import Google, blocked, exists_already, maybe
+from xpk.capacity.gke.commands import commands_of
+from xpk.capacity.gke.desired import needs_beta
+from xpk.capacity.gke.difference import Change
+from xpk.capacity.gke.failure import AGAIN, explained, of_operation
+from xpk.capacity.gke.request import region_of
+from xpk.capacity.gke.vpc import Vpc
+from xpk.capacity.together import Activity, Step
+from xpk.model.errors import NotFoundError, TimedOutError, XpkError
+
+Dict = dict[str, Any]
+
+_POLL_SECONDS = 5.0
+
+
+class Applier:
+    """Carries changes out on one cluster. All that wait share one listing of operations a `poll`."""
+
+    def __init__(
+        self,
+        google: Google,
+        activity: Activity,
+        *,
+        project: str,
+        location: str,
+        cluster: str,
+        timeout: float,
+        poll: float = _POLL_SECONDS,
+    ) -> None:
+        self._google, self._activity = google, activity
+        self._project, self._location, self._cluster = project, location, cluster
+        self._timeout, self._poll = timeout, poll
+        self._vpc = Vpc(google, project, region_of(location), self._again)
+        self._lock, self._listed, self._listed_at = threading.Lock(), dict[str, Dict](), float("-inf")
+
+    @property
+    def parent(self) -> str:
+        """Return the resource name of the cluster's place."""
+        return f"projects/{self._project}/locations/{self._location}"
+
+    @property
+    def name(self) -> str:
+        """Return the resource name of the cluster."""
+        return f"{self.parent}/clusters/{self._cluster}"
+
+    def steps(self, changes: list[Change], *, may_fail: bool = False) -> list[Step]:
+        """Return the steps that carry changes out. `may_fail`: node pools that do not come up hold up nothing."""
+        makes_cluster = any(change.kind == "create-cluster" for change in changes)
+        return [self._step(change, makes_cluster=makes_cluster, may_fail=may_fail) for change in changes]
+
+    def _step(self, change: Change, *, makes_cluster: bool, may_fail: bool) -> Step:
+        title, act = self._doing(change)
+        undo: Callable[[], None] | None = None
+        if change.kind == "create-cluster":  # its node pools go with it
+            undo = partial(self._run, "delete_cluster", {"name": self.name}, title, None)
+        elif change.kind == "create-network" and not change.why:  # what only lacked parts was there before
+            undo = partial(self._vpc.remove_network, network_names(change.body))
+        elif change.kind == "create-pool" and not makes_cluster:
+            undo = partial(self._run, "delete_node_pool", {"name": self._pool(change.subject)}, title, change.subject)
+        return Step(
+            title,
+            act,
+            key=change.key,
+            after=change.after,
+            undo=undo,
+            may_fail=may_fail and change.kind in ("create-pool", "wait"),
+            commands=commands_of(change, self._project, self._location, self._cluster),
+        )
+
+    def _doing(self, change: Change) -> tuple[str, Callable[[], None]]:
+        """Return what a change does, in words, and the doing."""
+        subject, title = change.subject, title_of(change, self._location)
+        run = partial(self._run, title=title)
+        if change.kind == "create-policy":
+            return title, partial(self._vpc.make_policy, change.body)
+        if change.kind == "create-network":
+            return title, partial(self._vpc.make_network, change.body)
+        if change.kind == "delete-network":
+            return title, partial(self._vpc.remove_network, network_names(change.body))
+        if change.kind == "create-cluster":
+            request: Dict = {"parent": self.parent, "cluster": dict(change.body)}
+            return title, partial(run, "create_cluster", request, subject=None)
+        if change.kind == "delete-cluster":
+            return title, partial(run, "delete_cluster", {"name": self.name}, subject=None)
+        if change.kind == "update-cluster":
+            update = {f"desired_{_UPDATES.get(subject, subject)}": change.body[subject]}
+            return title, partial(run, "update_cluster", {"name": self.name, "update": update}, subject=None)
+        if change.kind == "create-pool":
+            request = {"parent": self.name, "node_pool": dict(change.body)}
+            beta = needs_beta(change.body)
+            return title, partial(run, "create_node_pool", request, subject=subject, beta=beta)
+        if change.kind == "update-pool":
+            request = {"name": self._pool(subject), **change.body}
+            return title, partial(run, "update_node_pool", request, subject=subject)
+        if change.kind == "delete-pool":
+            return title, partial(run, "delete_node_pool", {"name": self._pool(subject)}, subject=subject)
+        return title, partial(self._await_change, change, title)
+
+    def _run(self, method: str, request: Dict, title: str, subject: str | None, *, beta: bool = False) -> None:
+        """Start an operation and wait until it is done. Raises XpkError with why it failed."""
+        self._activity.tell(title, "asking")
+        try:
+            operation = self._start(method, request, title, subject, beta=beta)
+            if operation:
+                self.wait(operation, title)
+        finally:
+            self._activity.forget(title)
+
+    def _start(self, method: str, request: Dict, title: str, subject: str | None, *, beta: bool) -> str | None:
+        """Return the operation that does it, None if it is done. What others hold is waited for first."""
+        begun = time.monotonic()
+        while True:
+            try:
+                return str(self._google.call(method, request, beta=beta)["name"])
+            except XpkError as error:
+                if other := blocked(error):
+                    self._activity.tell(title, f"waits for {other}")
+                    self._wait_for_other(other)
+                elif exists_already(error) and method.startswith("create"):
+                    self._await_state(subject, title)
+                    return None
+                elif isinstance(error, NotFoundError) and method.startswith("delete"):
+                    return None
+                else:
+                    raise
+            self._again(begun)
+
+    def _await_state(self, subject: str | None, title: str) -> None:
+        """Wait until a node pool, or the cluster, is neither being made nor ended. Raises XpkError if it failed."""
+        begun = time.monotonic()
+        method, name = ("get_node_pool", self._pool(subject)) if subject else ("get_cluster", self.name)
+        while True:
+            there = maybe(lambda: self._google.call(method, {"name": name}))
+            status = there.get("status", "RUNNING") if there else "gone"
+            if there and status == "ERROR":
+                raise explained("UNKNOWN", str(there.get("status_message") or "GKE does not say why"))
+            if status not in ("PROVISIONING", "STOPPING"):
+                return
+            self._activity.tell(title, status.lower())
+            self._again(begun)
+
+    def wait(self, name: str, title: str) -> None:
+        """Wait until an operation is done. Raises XpkError with why it failed, TimedOutError."""
+        begun = time.monotonic()
+        self._activity.tell(title, "pending")
+        self._activity.pause(self._poll)  # by then, the shared listing knows of it
+        while True:
+            operation = self._look(name)
+            if operation.get("status") == "DONE":
+                if error := of_operation(operation):
+                    raise error
+                return
+            self._activity.tell(title, _progress(operation))
+            self._again(begun)
+
+    def _wait_for_other(self, name: str) -> None:
+        """Wait for an operation of somebody else: how it ends is not our concern."""
+        begun = time.monotonic()
+        while self._look(name).get("status", "DONE") != "DONE":
+            self._again(begun)
+
+    def _await_change(self, change: Change, title: str) -> None:
+        """Wait for what an earlier run, or somebody else, has begun."""
+        try:
+            if change.body.get("name"):
+                self.wait(str(change.body["name"]), title)
+            else:
+                self._await_state(None if change.subject == self._cluster else change.subject, title)
+        finally:
+            self._activity.forget(title)
+
+    def _look(self, name: str) -> Dict:
+        found = self._list().get(name)
+        if found is None:
+            found = maybe(lambda: self._google.call("get_operation", {"name": f"{self.parent}/operations/{name}"}))
+        return found or {"status": "DONE"}
+
+    def _list(self) -> Dict:
+        with self._lock:
+            if time.monotonic() - self._listed_at >= self._poll:
+                listed = self._google.call("list_operations", {"parent": self.parent})
+                self._listed = {each["name"]: each for each in listed.get("operations", [])}
+                self._listed_at = time.monotonic()
+            return self._listed
+
+    def _again(self, begun: float) -> None:
+        """Pause before something is looked at again. Raises TimedOutError if that has gone on for too long."""
+        if time.monotonic() - begun > self._timeout:
+            raise TimedOutError(
+                f"it takes longer than {self._timeout:.0f} s",
+                hint=f"{AGAIN}, and what goes on is waited for; --timeout SECONDS waits longer",
+            )
+        self._activity.pause(self._poll)
+
+    def _pool(self, pool: str | None) -> str:
+        return f"{self.name}/nodePools/{pool}"
+
+
+def network_names(bodies: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return the names of a data network, its subnetwork and its firewall rule."""
+    return bodies["network"]["name"], bodies["subnetwork"]["name"], bodies["firewall"]["name"]
+
+
+_UPDATES = {"autoscaling": "cluster_autoscaling"}  # fields that UpdateCluster calls otherwise
+
+
+def title_of(change: Change, location: str) -> str:
+    """Return what a change does, in words."""
+    subject, body = change.subject, change.body
+    if change.kind == "create-policy":
+        return f"create workload policy {subject}"
+    if change.kind == "create-network":
+        subnetwork = body["subnetwork"]
+        if change.why:
+            return f"complete network {subject}{_because(change)}"
+        return f"create network {subject} with subnetwork {subnetwork['name']}, {subnetwork['ipCidrRange']}"
+    if change.kind == "delete-network":
+        return f"delete network {subject}"
+    if change.kind == "create-cluster":
+        default = body["node_pools"][0]
+        return (
+            f"create cluster '{subject}' in {location}: control plane, "
+            f"{default['initial_node_count']} x {default['config']['machine_type']} in {body['locations'][0]}"
+        )
+    if change.kind == "create-pool":
+        config, count = body["config"], body["initial_node_count"]
+        most = body.get("autoscaling", {}).get("max_node_count")
+        nodes = f"up to {most}" if not count and most else str(count)
+        return f"create node pool {subject}: {nodes} x {config['machine_type']}{_capacity(config)}"
+    if change.kind == "update-cluster":
+        return f"change {subject} of the cluster"
+    if change.kind == "update-pool":
+        return f"change node pool {subject}{_because(change)}"
+    if change.kind == "delete-pool":
+        return f"delete node pool {subject}{_because(change)}"
+    if change.kind == "delete-cluster":
+        return f"delete cluster '{subject}' with its node pools"
+    return f"wait for {subject}{_because(change)}"
+
+
+def _because(change: Change) -> str:
+    return f": {change.why}" if change.why else ""
+
+
+def _capacity(config: Mapping[str, Any]) -> str:
+    values = config.get("reservation_affinity", {}).get("values")
+    if values:
+        return f", reservation {values[0]}"
+    return ", spot" if config.get("spot") else ", flex-start" if config.get("flex_start") else ""
+
+
+def _progress(operation: Mapping[str, Any]) -> str:
+    metrics = {each.get("name"): each for each in operation.get("progress", {}).get("metrics", [])}
+    done, total = (int(metrics.get(f"nodes {word}", {}).get("int_value", 0)) for word in ("done", "total"))
+    state = str(operation.get("status", "PENDING")).lower()
+    return f"{state}, {done}/{total} nodes" if total else state

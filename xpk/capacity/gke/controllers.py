@@ -1,0 +1,105 @@
+"""What comes after a cluster's node pools: JobSet, Kueue, queues, ready hosts, by the same code as everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from xpk.api.base import ObjectApi, Objs
+from xpk.capacity import install
+from xpk.capacity.gke import gpudirect
+from xpk.capacity.gke.request import Request
+from xpk.capacity.health import lacking, wait_step
+from xpk.capacity.nodes import has_queues
+from xpk.capacity.prepare import apply_queues, record, recorded
+from xpk.capacity.together import Activity, Step
+from xpk.model import names
+from xpk.model.accelerators import SliceShape
+from xpk.model.errors import CapacityError, XpkError
+from xpk.model.specs import ClusterSpec
+
+Connect = Callable[[], ObjectApi]
+Specs = Callable[[], list[ClusterSpec]]
+Slices = Callable[[], Mapping[str, SliceShape]]
+
+QUEUES = "queues"
+
+
+def steps_for(
+    name: str,
+    planned: Sequence[ClusterSpec],
+    request: Request,
+    *,
+    connect: Connect,
+    specs: Specs,
+    there: bool,
+    after: Sequence[str],
+    activity: Activity,
+    poll: float,
+    environ: Mapping[str, str],
+    slices: Slices | None,
+    data_networks: Sequence[gpudirect.Config] = (),
+) -> list[Step]:
+    """Return what a cluster lacks to take workloads.
+
+    `planned`: the slices that it is to have. `specs` says at the end which came up: the queues are for those. `slices`:
+    which of them have nodes, that are waited for; None waits for none. `data_networks`: of the slices' hosts.
+    `there`: the cluster can be asked already. `after`: the changes to the cluster (`cluster:`), its pools (the rest).
+    """
+    api, nodes = _reached(connect) if there else (None, [])
+    pause = activity.pause
+    of_cluster = tuple(
+        key for key in after if key.startswith(("create-cluster:", "update-cluster:")) or key == f"wait:{name}"
+    )
+    steps: list[Step] = []
+    for controller in install.CONTROLLERS:
+        missing = install.whats_missing(api, controller) if api else f"install {controller.name} {controller.version}"
+        if missing:
+            before = (*of_cluster, *(step.key for step in steps))
+            act = partial(_install, connect, controller, environ, pause)
+            place = f"--project={request.project} --location={request.region}"
+            reach = f"gcloud container clusters get-credentials {name} {place} --dns-endpoint"
+            commands = (*([] if steps else [reach]), f"kubectl apply --server-side -f {controller.url}")
+            steps.append(Step(missing, act, key=f"install:{controller.name}", after=before, commands=commands))
+    networks = tuple(key for key in after if key.startswith("create-network:"))
+    steps += gpudirect.steps_for(
+        api, planned, data_networks, connect=connect, after=(*of_cluster, *networks), environ=environ, pause=pause
+    )
+    wanted = record(api, planned, request, region=request.region)["data"] if api else None
+    if api is None or not has_queues(api, *planned) or recorded(api) != wanted:
+        quota = ", ".join(f"{spec.quota} {spec.shape.resource} ({spec.shape.name})" for spec in planned)
+        title = f"set up queue '{names.QUEUE}' with a quota of {quota or 'nothing'}"
+        before = (*after, *(step.key for step in steps))
+        step = partial(_queue, connect, specs, request)
+        then = f"# then: xpk cluster adapt {name} --provider gke --project {request.project} --zone {request.zone}"
+        steps.append(Step(title, step, key=QUEUES, after=before, commands=(then,)))
+    grows = any(key.startswith(("create-pool:", "wait:")) for key in after)
+    if slices and (api is None or grows or lacking(slices(), nodes)):
+        keys = (*after, *(step.key for step in steps))
+        hosts = wait_step(connect, name, slices, activity, pause=pause, poll=poll, after=keys)
+        steps.append(replace(hosts, may_fail=request.ignore_pool_errors))
+    return steps
+
+
+def _reached(connect: Connect) -> tuple[ObjectApi | None, Objs]:
+    """Return the API server and its nodes, None if it does not answer: all is applied again, which does no harm."""
+    try:
+        api = connect()
+        return api, api.list("Node")
+    except XpkError:
+        return None, []
+
+
+def _install(
+    connect: Connect, controller: install.Controller, environ: Mapping[str, str], pause: install.Pause
+) -> None:
+    install.install(connect(), controller, pinned=False, environ=environ, pause=pause)
+
+
+def _queue(connect: Connect, specs: Specs, request: Request) -> None:
+    api, found = connect(), specs()
+    if not found:
+        raise CapacityError("no slice came up", hint="run the same command again, or choose other capacity")
+    apply_queues(api, found)
+    api.apply(record(api, found, request, region=request.region))

@@ -1,0 +1,95 @@
+"""What slices cost: chip-hours always, money where the price table has a price."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from xpk.model.accelerators import SliceShape
+from xpk.model.errors import CapacityError, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What an hour costs. `dollars` is the list price on demand, None if unknown; `bound`: it costs at most that.
+
+    `confirmed`: more than one source has this price.
+    """
+
+    chips: int
+    dollars: float | None
+    bound: bool
+    source: str
+    as_of: str
+    confirmed: bool = True
+
+    def line(self) -> str:
+        """Return it as a line for people."""
+        hours = f"cost: {self.chips:,} chip-hours an hour"
+        if self.dollars is None:
+            return f"{hours}; the price table has no price for it ({self.source})"
+        least = "at most " if self.bound else ""
+        price = f"{least}{self.dollars:,.2f} US dollars an hour on demand"
+        doubt = "" if self.confirmed else "unconfirmed "
+        return f"{hours}, {price} ({doubt}list price of {self.as_of}: {self.source})"
+
+
+def cost_of(shape: SliceShape, num_slices: int, *, region: str, on_demand: bool, file: Path | None = None) -> Cost:
+    """Return what slices cost in an hour. Spot and flex-start vary, but not above the price on demand.
+
+    Raises UsageError if `file` is not a price table.
+    """
+    table = _table(file)
+    price = (table["chip_hour"].get(shape.family) or {}).get(region)
+    chips = num_slices * shape.chips
+    source, as_of = _of(table, "sources", shape, "no source given"), _of(table, "as_of", shape, "?")
+    dollars = None if price is None else chips * price
+    confirmed = shape.family not in table.get("unconfirmed", ())
+    return Cost(chips, dollars, not on_demand, source, as_of, confirmed)
+
+
+def _of(table: Mapping[str, Any], key: str, shape: SliceShape, default: str) -> str:
+    """Return what the table says of a family, else of its kind, else of all."""
+    value = table.get(key)
+    if isinstance(value, Mapping):
+        value = value.get(shape.family) or value.get(shape.kind)
+    return str(value or default)
+
+
+def check_cost(cost: Cost, most: float | None) -> CapacityError | None:
+    """Return why it is too dear: also where the price is not known, since then nobody can say that it is not."""
+    if most is None or (cost.dollars is not None and cost.dollars <= most):
+        return None
+    if cost.dollars is None:
+        return CapacityError(
+            f"--max-cost {most:g}: the price of this is not known ({cost.source})",
+            hint="give a table of your own with --prices FILE, or leave --max-cost out",
+        )
+    return CapacityError(
+        f"it costs {cost.dollars:,.2f} US dollars an hour on demand; --max-cost is {most:g}",
+        hint="fewer slices, another --tpu-type, or a higher --max-cost",
+    )
+
+
+def _table(file: Path | None) -> Mapping[str, Any]:
+    try:
+        if file:
+            text = file.read_text(encoding="utf-8")
+        else:
+            text = (resources.files("xpk.capacity.gke") / "prices.yaml").read_text(encoding="utf-8")
+        table: Any = yaml.safe_load(text)
+        numbers = [price for prices in table["chip_hour"].values() for price in prices.values()]
+        if not all(isinstance(price, int | float) and price >= 0 for price in numbers):
+            raise ValueError("a price is not a number")
+        found: Mapping[str, Any] = table
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UsageError(
+            f"{file} is not a price table: {reason}", hint="see xpk/capacity/gke/prices.yaml for the form"
+        ) from error
+    return found

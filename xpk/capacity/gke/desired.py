@@ -1,0 +1,253 @@
+"""From what is asked for to what GKE is told: clusters and node pools as the fields of its API. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from xpk.capacity.gke.custom import apply_cluster, apply_pool, put, scopes
+from xpk.capacity.gke.limits import MULTI_NETWORK_NODES, Sizing
+from xpk.capacity.gke.networks import DataNetwork
+from xpk.capacity.gke.request import DRIVERS, Request
+from xpk.model import names, sub_slices
+from xpk.model.accelerators import SliceShape
+from xpk.model.specs import ClusterSpec
+
+Dict = dict[str, Any]
+
+DEFAULT_POOL = "default-pool"
+LABEL = {"gke_product_type": "xpk"}  # as Google's xpk labels its clusters
+MAINTENANCE = "host_maintenance_policy"  # a field that only v1beta1 of GKE's API has
+MULTI_HOST_PODS = 15  # pods on a node of a multi-host slice: its /27 instead of the default's /24
+_DEFAULT_PODS = 110  # GKE's own
+_POLICY_FAMILIES = ("tpu7", "tpu7x")  # their slices of several hosts are placed by a workload policy
+_NETWORK_PROFILE = ("v6e", "h200-141gb", "b200", "gb200")  # GKE makes the networks of their data NICs itself
+_DATA_NETWORK_PODS = 32  # pods on a host of A3 Mega, as Google's xpk has it
+_LARGE_AUTOSCALING = 1000  # nodes that the default pool may grow to
+_SCOPES = "storage-full,gke-default,cloud-platform"
+
+
+def cluster_body(spec: ClusterSpec, request: Request, version: str | None, sizing: Sizing) -> Dict:
+    """Return the cluster that is asked for, with its default pool alone: the field `cluster` of CreateCluster.
+
+    Raises UsageError for custom arguments that mean nothing.
+    """
+    channel = request.channel or ("REGULAR" if request.version else "RAPID")
+    large = sizing.nodes > MULTI_NETWORK_NODES
+    default_pool: Dict = {
+        "name": DEFAULT_POOL,
+        "initial_node_count": request.default_nodes,
+        "config": {"machine_type": request.default_machine, "oauth_scopes": scopes("storage-full,gke-default")},
+    }
+    if not large:  # GKE's autoscaler does not work in clusters beyond that
+        default_pool["autoscaling"] = {
+            "enabled": True,
+            "total_min_node_count": 1,
+            "total_max_node_count": _LARGE_AUTOSCALING,
+            "location_policy": "BALANCED",
+        }
+    body: Dict = {
+        "name": spec.name,
+        "resource_labels": dict(LABEL),
+        "locations": [request.zone],
+        "release_channel": {"channel": channel},
+        "ip_allocation_policy": {"use_ip_aliases": True},
+        "network_config": {
+            "datapath_provider": "ADVANCED_DATAPATH",
+            # Headless services of many hosts: kube-dns knows 1,000 endpoints of each.
+            "dns_config": {"cluster_dns": "CLOUD_DNS", "cluster_dns_scope": "CLUSTER_SCOPE"},
+        },
+        "autoscaling": {"autoscaling_profile": "OPTIMIZE_UTILIZATION"},
+        "node_pools": [default_pool],
+    }
+    if not large:
+        body["network_config"]["enable_multi_networking"] = True
+    if version:
+        body["initial_cluster_version"] = version
+    if request.version:
+        default_pool["management"] = {"auto_upgrade": False, "auto_repair": True}
+    _ranges(body, request, sizing)
+    for field, value in changeable(request).items():
+        put(body, field, value)
+    _private(body, request)
+    apply_cluster(body, request.custom_cluster)
+    return body
+
+
+def changeable(request: Request) -> dict[str, Dict]:
+    """Return those parts of a cluster that can also be changed later, by the field that holds each."""
+    found: dict[str, Dict] = {}
+    endpoints: Dict = {}
+    if not request.private_endpoint:
+        endpoints["dns_endpoint_config"] = {"allow_external_traffic": True}
+    if request.private or request.authorized_networks:
+        networks = [{"cidr_block": each} for each in request.authorized_networks]
+        blocks = {"cidr_blocks": networks} if networks else {}
+        endpoints["ip_endpoints_config"] = {"authorized_networks_config": {"enabled": True, **blocks}}
+    if endpoints:
+        found["control_plane_endpoints_config"] = endpoints
+    if request.workload_identity:
+        found["workload_identity_config"] = {"workload_pool": f"{request.project}.svc.id.goog"}
+    addons: Dict = {DRIVERS[flag][0]: {"enabled": True} for flag in request.drivers}
+    if request.legacy_lustre_port:
+        addons["lustre_csi_driver_config"]["enable_legacy_lustre_port"] = True
+    if addons:
+        found["addons_config"] = addons
+    return found
+
+
+def autoprovisioning(shape: SliceShape, request: Request, chips: int) -> Dict | None:
+    """Return the limits of node autoprovisioning, None if it is not asked for."""
+    if not request.autoprovisioning:
+        return None
+    accelerator = next((value for key, value in shape.node_labels.items() if key.endswith("accelerator")), shape.name)
+    limits: list[Dict] = [
+        {"resource_type": "cpu", "minimum": 1, "maximum": request.max_cpu},
+        {"resource_type": "memory", "minimum": 1, "maximum": request.max_memory},
+    ]
+    if shape.kind != "cpu":
+        most = request.max_chips or max(chips, request.min_chips)
+        limits.append({"resource_type": accelerator, "minimum": request.min_chips, "maximum": most})
+    return {
+        "enable_node_autoprovisioning": True,
+        "autoprovisioning_locations": [request.zone],
+        "resource_limits": limits,
+        "autoprovisioning_node_pool_defaults": {"oauth_scopes": scopes("storage-full,gke-default")},
+    }
+
+
+def pool_body(
+    name: str,
+    shape: SliceShape,
+    request: Request,
+    reservation: str | None,
+    version: str | None,
+    networks: Sequence[DataNetwork] = (),
+) -> Dict:
+    """Return one slice's node pool: the field `node_pool` of CreateNodePool. Raises UsageError as above.
+
+    `networks`: those of its hosts' data NICs.
+    """
+    flex = request.capacity == "flex"
+    config: Dict = {
+        "machine_type": shape.machine_type,
+        "oauth_scopes": scopes(_SCOPES),
+        "gvnic": {"enabled": True},
+        "labels": {names.TYPE_ANNOTATION: shape.name},
+    }
+    pool: Dict = {
+        "name": name,
+        "initial_node_count": 0 if flex else shape.hosts,
+        "locations": [request.zone],
+        "config": config,
+    }
+    if version:
+        pool["version"] = version
+    management = {"auto_upgrade": not request.version, "auto_repair": not flex}
+    if not all(management.values()):
+        pool["management"] = management
+    _capacity(pool, shape, request, reservation)
+    _placement(pool, shape)
+    if shape.kind == "gpu":
+        config["accelerators"] = [_gpu(shape)]
+    if shape.family in _NETWORK_PROFILE:
+        pool["network_config"] = {"accelerator_network_profile": "auto"}
+        config["labels"]["cloud.google.com/gke-networking-dra-driver"] = "true"
+    if networks:
+        pool["network_config"] = {"additional_node_network_configs": [each.config for each in networks]}
+    if (pods := pods_per_node(shape, request)) != _DEFAULT_PODS or request.max_pods_per_node:
+        pool["max_pods_constraint"] = {"max_pods_per_node": pods}
+    if request.sub_slicing:
+        config["labels"][sub_slices.LABEL] = "true"
+    if request.periodic_maintenance:
+        config[MAINTENANCE] = {"maintenance_interval": "PERIODIC"}
+    if request.workload_identity:
+        config["workload_metadata_config"] = {"mode": "GKE_METADATA"}
+    apply_pool(pool, request.custom_pool)
+    return pool
+
+
+def needs_beta(pool: Mapping[str, Any]) -> bool:
+    """Tell whether a node pool has fields that only v1beta1 of GKE's API knows."""
+    return MAINTENANCE in pool.get("config", {})
+
+
+def policy_name(shape: SliceShape) -> str | None:
+    """Return the workload policy that a type's slices are placed by, None if they need none."""
+    if shape.family in _POLICY_FAMILIES and shape.hosts > 1:
+        return f"{shape.name}-{shape.topology}-placement-policy"
+    return None
+
+
+def policy_body(name: str, shape: SliceShape) -> Dict:
+    """Return a workload policy: what resourcePolicies.insert of Compute Engine takes."""
+    return {"name": name, "workloadPolicy": {"type": "HIGH_THROUGHPUT", "acceleratorTopology": shape.topology}}
+
+
+def pods_per_node(shape: SliceShape, request: Request) -> int:
+    """Return how many pods one of a slice's nodes may hold."""
+    if request.max_pods_per_node:
+        return request.max_pods_per_node
+    if shape.family == "h100-mega-80gb":
+        return _DATA_NETWORK_PODS
+    return MULTI_HOST_PODS if shape.kind == "tpu" and shape.hosts > 1 else _DEFAULT_PODS
+
+
+def _capacity(pool: Dict, shape: SliceShape, request: Request, reservation: str | None) -> None:
+    config = pool["config"]
+    if request.capacity == "spot":
+        config["spot"] = True
+    elif request.capacity == "flex":
+        config["flex_start"] = True
+        config["reservation_affinity"] = {"consume_reservation_type": "NO_RESERVATION"}
+        pool["autoscaling"] = {"enabled": True, "max_node_count": shape.hosts, "location_policy": "ANY"}
+        if request.queued:
+            pool["queued_provisioning"] = {"enabled": True}
+    elif reservation:
+        config["reservation_affinity"] = {
+            "consume_reservation_type": "SPECIFIC_RESERVATION",
+            "key": "compute.googleapis.com/reservation-name",
+            "values": [reservation.removeprefix(f"projects/{request.project}/reservations/")],
+        }
+
+
+def _placement(pool: Dict, shape: SliceShape) -> None:
+    if shape.kind != "tpu" or shape.hosts == 1:  # one host is placed by its machine type alone
+        return
+    policy = policy_name(shape)
+    pool["placement_policy"] = (
+        {"policy_name": policy} if policy else {"type": "COMPACT", "tpu_topology": shape.topology}
+    )
+
+
+def _gpu(shape: SliceShape) -> Dict:
+    return {
+        "accelerator_type": shape.node_labels["cloud.google.com/gke-accelerator"],
+        "accelerator_count": shape.chips_per_host,
+        "gpu_driver_installation_config": {"gpu_driver_version": "LATEST"},
+    }
+
+
+def _ranges(body: Dict, request: Request, sizing: Sizing) -> None:
+    """Ask for IP ranges where GKE's defaults do not hold the nodes."""
+    if request.network:
+        body["network"] = request.network
+    if request.subnetwork:
+        body["subnetwork"] = request.subnetwork
+    if sizing.pod_range:
+        body["ip_allocation_policy"]["cluster_ipv4_cidr_block"] = f"/{sizing.pod_range}"
+    if sizing.node_range:
+        body["ip_allocation_policy"] |= {"create_subnetwork": True, "node_ipv4_cidr_block": f"/{sizing.node_range}"}
+
+
+def _private(body: Dict, request: Request) -> None:
+    if not request.private:
+        return
+    config: Dict = {"enable_private_nodes": True}
+    if request.private_endpoint:
+        config["enable_private_endpoint"] = True
+    if request.private_endpoint_subnetwork:
+        config["private_endpoint_subnetwork"] = request.private_endpoint_subnetwork
+    if request.global_access:
+        config["master_global_access_config"] = {"enabled": True}
+    body["private_cluster_config"] = config

@@ -1,0 +1,148 @@
+"""From what there is to what is wanted: the changes, each with those that have to come before. Pure."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from xpk.capacity.gke.observed import GOING, LOST, Observed, is_about
+from xpk.capacity.gke.request import region_of
+from xpk.model import names
+from xpk.model.accelerators import SliceShape
+from xpk.model.errors import ConflictError
+
+Dict = dict[str, Any]
+Kind = Literal[
+    "create-policy", "create-network", "delete-network", "create-cluster", "update-cluster", "delete-cluster",
+    "create-pool", "update-pool", "delete-pool", "wait",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change. `subject` is what it is made to, `body` what the API is told; `why` it is needed, in words."""
+
+    kind: Kind
+    subject: str
+    body: Mapping[str, Any] = field(default_factory=dict)
+    after: tuple[str, ...] = ()
+    why: str = ""
+
+    @property
+    def key(self) -> str:
+        """Return the name by which other changes wait for this one."""
+        return f"{self.kind}:{self.subject}"
+
+
+def cluster_changes(have: Observed, cluster: Dict, changeable: Mapping[str, Dict]) -> list[Change]:
+    """Return what makes a cluster as it is wanted, its node pools aside. Raises ConflictError if nothing can."""
+    name = cluster["name"]
+    if have.cluster is None:
+        return [Change("create-cluster", name, cluster)]
+    status = have.cluster.get("status", "RUNNING")
+    if status == LOST:
+        raise ConflictError(
+            f"cluster '{name}' is broken: {have.cluster.get('status_message') or 'GKE does not say why'}",
+            hint=f"`xpk cluster delete {name} --provider gke --force`, then the same command again",
+        )
+    wrong = _fixed_differences(have.cluster, cluster)
+    if wrong:
+        raise ConflictError(
+            f"cluster '{name}' exists in another shape: {'; '.join(wrong)}",
+            hint=f"leave that out, choose another name, or `xpk cluster delete {name}` first",
+        )
+    changes: list[Change] = []
+    if status == "PROVISIONING":
+        operation = next((each for each in have.operations if each["operation_type"] == "CREATE_CLUSTER"), {})
+        changes.append(Change("wait", name, operation, why="it is being created"))
+    elif status == GOING:
+        operation = next((each for each in have.operations if each["operation_type"] == "DELETE_CLUSTER"), {})
+        changes.append(Change("wait", name, operation, why="it is being deleted"))
+        return [*changes, Change("create-cluster", name, cluster, after=(changes[0].key,))]
+    for part, wanted in changeable.items():
+        if not covers(have.cluster.get(part), wanted):
+            before = (changes[-1].key,) if changes else ()  # one at a time: GKE refuses two updates of a cluster
+            changes.append(Change("update-cluster", part, {"name": name, part: wanted}, before))
+    return changes
+
+
+def pool_changes(
+    have: Observed, name: str, shape: SliceShape, bodies: Iterable[Dict], *, after: Sequence[str]
+) -> list[Change]:
+    """Return what gives a cluster its slices: `bodies` are those that it lacks, in the order of their names.
+
+    What is being made is waited for, what failed is made again; pools of other types are left alone.
+    """
+    changes: list[Change] = []
+    for pool_name, pool in have.slices(shape).items():
+        status = pool.get("status", "RUNNING")
+        if status == "PROVISIONING":
+            operation = next((each for each in have.operations if is_about(each, name, pool_name)), {})
+            changes.append(Change("wait", pool_name, operation, tuple(after), "it is being created"))
+    for body in bodies:
+        before = list(after)
+        old = have.pools.get(body["name"])
+        if old is not None and old.get("status") == GOING:
+            operation = next((each for each in have.operations if is_about(each, name, body["name"])), {})
+            waiting = Change("wait", body["name"], operation, tuple(after), "it is being deleted")
+            changes.append(waiting)
+            before.append(waiting.key)
+        elif old is not None:
+            why = f"it failed: {old.get('status_message') or 'GKE does not say why'}"
+            gone = Change("delete-pool", body["name"], {}, tuple(after), why)
+            changes.append(gone)
+            before.append(gone.key)
+        changes.append(Change("create-pool", body["name"], body, tuple(before)))
+    return changes
+
+
+def missing_names(have: Observed, name: str, shape: SliceShape, num_slices: int) -> list[str]:
+    """Return the names of the node pools that lack for so many slices: broken ones again, then the first free ones."""
+    there = have.slices(shape)
+    whole = [each for each, pool in there.items() if pool.get("status", "RUNNING") not in (LOST, GOING)]
+    again = sorted(set(there) - set(whole), key=_order)
+    free = (each for index in itertools.count() if (each := names.node_pool_name(name, index)) not in have.pools)
+    lacking = max(0, num_slices - len(whole))
+    return [*again, *itertools.islice(free, max(0, lacking - len(again)))][:lacking]
+
+
+def covers(have: Any, wanted: Any) -> bool:
+    """Tell whether what there is has everything that is wanted, and perhaps more. False and absent are the same."""
+    if isinstance(wanted, Mapping):
+        there = have if isinstance(have, Mapping) else {}
+        return all(covers(there.get(key), value) for key, value in wanted.items())
+    if isinstance(wanted, list):
+        items = have if isinstance(have, list) else []
+        return all(any(covers(each, item) for each in items) for item in wanted)
+    if wanted in (False, 0, "", None):
+        return have in (False, 0, "0", "", None)
+    return have is not None and str(have).lower() == str(wanted).lower()
+
+
+def _fixed_differences(have: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """Return in words what of a cluster can never be changed and is not as it is wanted."""
+    found = []
+    zone, place = str(wanted["locations"][0]), str(have.get("location"))
+    if place not in (zone, region_of(zone)):  # node pools may be in any zone of the region
+        found.append(f"it is in {place} (asked for {zone})")
+    for part, label in (("network", "network"), ("subnetwork", "subnetwork")):
+        if wanted.get(part) and not covers(have.get(part), wanted[part]):
+            found.append(f"{label} {_text(have.get(part))} (asked for {_text(wanted[part])})")
+    private = wanted.get("private_cluster_config", {}).get("enable_private_nodes")
+    if private and not (
+        have.get("private_cluster_config", {}).get("enable_private_nodes")
+        or have.get("network_config", {}).get("default_enable_private_nodes")
+    ):
+        found.append("its nodes are not private")
+    return found
+
+
+def _text(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _order(name: str) -> tuple[int, str]:
+    last = name.rpartition("-")[2]
+    return (int(last) if last.isdecimal() else 0, name)

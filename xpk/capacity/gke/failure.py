@@ -1,0 +1,121 @@
+"""What Google Cloud says when something does not work, as errors of ours: the cause, and the next command."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from xpk.model.errors import (
+    AuthorizationError,
+    CapacityError,
+    ConflictError,
+    NotFoundError,
+    UsageError,
+    XpkError,
+)
+
+_STOCKOUT = re.compile(
+    r"GCE_STOCKOUT|RESOURCE_POOL_EXHAUSTED|does not have enough resources available|lack of capacity|stockout", re.I
+)
+_RESERVED = re.compile(r"[Rr]eservation '[^']*' does not have enough|reservation .*(exhausted|insufficient)")
+_QUOTA = re.compile(r"QUOTA_EXCEEDED|quota '|insufficient (regional|project) quota|quota .* exceeded", re.I)
+_RATE = re.compile(r"per minute|per 100 seconds|rate limit|requests per|concurrent operations|try again later", re.I)
+_ADDRESSES = re.compile(r"IP_SPACE_EXHAUSTED|IP space .* exhausted", re.I)
+_BUSY = re.compile(r"incompatible operation (operation-[\w-]+)")
+_ZONE = re.compile(r"zones/([a-z0-9-]+)")
+_LONGEST = 300  # characters of Google's text that are shown
+
+AGAIN = "run the same command again: what is there is kept"
+
+
+def explained(code: str, text: str) -> XpkError:
+    """Return the error for a canonical code (`RESOURCE_EXHAUSTED`, ...) and what the server says."""
+    short = _short(text)
+    if _ADDRESSES.search(text):
+        return CapacityError(f"there are not enough IP addresses: {short}", hint="docs/scale.md says how many it takes")
+    if _RESERVED.search(text):
+        return CapacityError(f"the reservation is full: {short}", hint="name another --reservation, or fewer slices")
+    if _STOCKOUT.search(text):
+        zone = match[1] if (match := _ZONE.search(text)) else "the zone"
+        return CapacityError(
+            f"{zone} is out of stock (GCE_STOCKOUT, ZONE_RESOURCE_POOL_EXHAUSTED)",
+            hint=f"{AGAIN}; or choose --spot, --flex, --reservation R, or another --zone under another name",
+        )
+    if _QUOTA.search(text) and not _RATE.search(text):
+        return CapacityError(
+            f"the project's quota is too small: {short}",
+            hint="ask for more at https://console.cloud.google.com/iam-admin/quotas, then run the same command again",
+        )
+    if code in ("PERMISSION_DENIED", "UNAUTHENTICATED"):
+        return AuthorizationError(
+            f"Google Cloud refuses: {short}",
+            hint="`gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS; the account needs "
+            "the role roles/container.admin",
+        )
+    if code == "NOT_FOUND":
+        return NotFoundError(f"Google Cloud knows no such thing: {short}", hint="`xpk cluster list --provider gke`")
+    if code in ("ALREADY_EXISTS", "ABORTED"):
+        return ConflictError(f"somebody else changed it meanwhile: {short}", hint=AGAIN)
+    if code == "FAILED_PRECONDITION":
+        return ConflictError(f"it cannot be done now: {short}", hint=AGAIN)
+    if code == "INVALID_ARGUMENT":
+        return UsageError(f"GKE does not take this: {short}", hint="`--dry-run -o json` shows what is asked for")
+    if code in ("UNAVAILABLE", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED", "INTERNAL"):
+        return XpkError(f"Google Cloud does not answer as it should ({code}): {short}", hint=AGAIN)
+    return XpkError(f"{code}: {short}", hint=AGAIN)
+
+
+def of_operation(operation: Mapping[str, Any]) -> XpkError | None:
+    """Return why an operation failed, None if it did not."""
+    error = operation.get("error") or {}
+    conditions = [*operation.get("nodepool_conditions", ()), *operation.get("cluster_conditions", ())]
+    # Conditions also tell of what lasts beyond an operation: only with an error do they say why.
+    if not error.get("code") and not (conditions and operation.get("status_message")):
+        return None
+    codes = " ".join(str(each.get("code", "")) for each in conditions)
+    text = str(error.get("message") or operation.get("status_message") or "no reason given")
+    return explained(_NAMES.get(int(error.get("code", 2)), "UNKNOWN"), f"{text} {codes}".strip())
+
+
+def of_compute(operation: Mapping[str, Any]) -> XpkError | None:
+    """Return why an operation of Compute Engine failed, None if it did not."""
+    errors = (operation.get("error") or {}).get("errors") or []
+    if not errors:
+        return None
+    return explained(str(errors[0].get("code", "UNKNOWN")), str(errors[0].get("message") or "no reason given"))
+
+
+def blocker(text: str) -> str | None:
+    """Return the operation that has to end first, if that is what the server says."""
+    match = _BUSY.search(text)
+    return match[1] if match else None
+
+
+def is_passing(code: str, text: str) -> bool:
+    """Tell whether asking again in a while may help."""
+    if code in ("UNAVAILABLE", "ABORTED", "DEADLINE_EXCEEDED", "INTERNAL"):
+        return True
+    return code == "RESOURCE_EXHAUSTED" and not (_QUOTA.search(text) and not _RATE.search(text))
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
+
+
+_NAMES = {  # google.rpc.Code
+    1: "CANCELLED",
+    2: "UNKNOWN",
+    3: "INVALID_ARGUMENT",
+    4: "DEADLINE_EXCEEDED",
+    5: "NOT_FOUND",
+    6: "ALREADY_EXISTS",
+    7: "PERMISSION_DENIED",
+    8: "RESOURCE_EXHAUSTED",
+    9: "FAILED_PRECONDITION",
+    10: "ABORTED",
+    13: "INTERNAL",
+    14: "UNAVAILABLE",
+    16: "UNAUTHENTICATED",
+}

@@ -1,0 +1,135 @@
+"""What GPU hosts need in the cluster to use their data NICs: objects that name the networks, and NCCL's plugins.
+
+The plugins come by Google's DaemonSets, of a fixed commit; XPK_GPUDIRECT_MANIFESTS names a folder or URL with the same
+files instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from xpk.api.base import Obj, ObjectApi
+from xpk.capacity import install
+from xpk.capacity.gke.networks import DATA_NICS
+from xpk.capacity.gke.observed import shape_of_pool
+from xpk.capacity.together import Step
+from xpk.model.errors import MissingToolError, NotFoundError
+from xpk.model.specs import ClusterSpec
+
+Connect = Callable[[], ObjectApi]
+Config = Mapping[str, Any]
+
+SOURCE = "XPK_GPUDIRECT_MANIFESTS"
+_COMMIT = "992db81257553607f1477945f1b3219632991829"  # of 2026-06-09
+_URL = f"https://raw.githubusercontent.com/GoogleCloudPlatform/container-engine-accelerators/{_COMMIT}"
+_TCPX = ("nccl-tcpx-installer", "gpudirect-tcpx/nccl-tcpx-installer.yaml")
+_TCPXO = ("nccl-tcpxo-installer", "gpudirect-tcpxo/nccl-tcpxo-installer.yaml")
+_RDMA = ("nccl-rdma-installer", "gpudirect-rdma/nccl-rdma-installer.yaml")
+_DEVICES = ("device-injector", "nri_device_injector/nri-device-injector.yaml")  # GPUs in the daemon's container
+INSTALLERS = {
+    "h100-80gb": (_TCPX, _DEVICES),
+    "h100-mega-80gb": (_TCPXO, _DEVICES),
+    "h200-141gb": (_RDMA,),
+    "b200": (_RDMA,),
+}
+_NAMESPACE = "kube-system"
+_API = "networking.gke.io/v1"
+_READY_SECONDS, _POLL_SECONDS = 300.0, 2.0
+
+
+def network_configs(pools: Iterable[Mapping[str, Any]]) -> list[Config]:
+    """Return the data networks of A3 High's and Mega's node pools, one for each NIC: those of the pool with most."""
+    ours = (pool for pool in pools if (shape := shape_of_pool(pool)) and shape.family in DATA_NICS)
+    configs = [pool.get("network_config", {}).get("additional_node_network_configs", []) for pool in ours]
+    return max(configs, key=len, default=[])
+
+
+def network_objects(configs: Sequence[Config]) -> list[Obj]:
+    """Return what lets pods name data networks: `vpc1`, `vpc2` and so on, as in Google's documents."""
+    objects: list[Obj] = []
+    for number, config in enumerate(configs, start=1):
+        name = f"vpc{number}"
+        subnetwork, network = (str(config[key]).rpartition("/")[2] for key in ("subnetwork", "network"))
+        spec = {"vpc": network, "vpcSubnet": subnetwork, "deviceMode": "NetDevice"}
+        reference = {"group": "networking.gke.io", "kind": "GKENetworkParamSet", "name": name}
+        objects += [
+            {"apiVersion": _API, "kind": "GKENetworkParamSet", "metadata": {"name": name}, "spec": spec},
+            {
+                "apiVersion": _API,
+                "kind": "Network",
+                "metadata": {"name": name},
+                "spec": {"type": "Device", "parametersRef": reference},
+            },
+        ]
+    return objects
+
+
+def steps_for(
+    api: ObjectApi | None,
+    planned: Sequence[ClusterSpec],
+    configs: Sequence[Config],
+    *,
+    connect: Connect,
+    after: Sequence[str],
+    environ: Mapping[str, str],
+    pause: install.Pause,
+) -> list[Step]:
+    """Return what a cluster lacks for the data NICs of its GPU hosts. `api`: None if it cannot be asked yet."""
+    steps: list[Step] = []
+    objects = [] if _named(api, configs) else network_objects(configs)
+    objects = [each for each in objects if _lacks(api, each["kind"], each["metadata"]["name"])]
+    if objects:
+        title = f"let pods use the data networks vpc1 to vpc{len(configs)}"
+        apply = partial(_apply, connect, objects, pause)
+        then = "# then, in the cluster: a GKENetworkParamSet and a Network for each data network"
+        steps.append(Step(title, apply, key="gpudirect:networks", after=tuple(after), commands=(then,)))
+    wanted = dict(each for spec in planned for each in INSTALLERS.get(spec.shape.family, ()))
+    for name, file in wanted.items():
+        if _lacks(api, "DaemonSet", name, _NAMESPACE):
+            install_it = partial(_install, connect, name, f"{environ.get(SOURCE) or _URL}/{file}", pause)
+            commands = (f"kubectl apply --server-side -f {_URL}/{file}",)
+            steps.append(
+                Step(f"install {name}", install_it, key=f"install:{name}", after=tuple(after), commands=commands)
+            )
+    return steps
+
+
+def _named(api: ObjectApi | None, configs: Sequence[Config]) -> bool:
+    """Tell whether somebody has named the data networks for pods already, by other names."""
+    try:
+        there = api.list("GKENetworkParamSet") if api and configs else []
+    except (NotFoundError, MissingToolError):  # a cluster without multi-networking has no such kind
+        return False
+    named = {each["spec"].get("vpcSubnet") for each in there if not each["metadata"]["name"].startswith("vpc")}
+    return any(str(config["subnetwork"]).rpartition("/")[2] in named for config in configs)
+
+
+def _lacks(api: ObjectApi | None, kind: str, name: str, namespace: str | None = None) -> bool:
+    if api is None:
+        return True
+    try:
+        api.get(kind, name, *([namespace] if namespace else []))
+    except (NotFoundError, MissingToolError):
+        return True
+    return False
+
+
+def _install(connect: Connect, name: str, source: str, pause: install.Pause) -> None:
+    _apply(connect, install.read_objects(name, source, hint=f"set {SOURCE} to a folder that has it"), pause)
+
+
+def _apply(connect: Connect, objects: Sequence[Obj], pause: install.Pause) -> None:
+    """Apply objects; a new cluster may get their kinds only a while after it runs."""
+    api, waited = connect(), 0.0
+    for obj in objects:
+        while True:
+            try:
+                api.apply(obj)
+                break
+            except (NotFoundError, MissingToolError):
+                if waited >= _READY_SECONDS:
+                    raise
+            pause(_POLL_SECONDS)
+            waited += _POLL_SECONDS

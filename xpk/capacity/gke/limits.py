@@ -1,0 +1,229 @@
+"""What a cluster takes against what there may be: IP ranges, nodes, quota, reservations, names. Pure.
+
+docs/scale.md says where each number is from.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from xpk.capacity.gke.request import Request
+from xpk.model.accelerators import SliceShape
+
+Dict = Mapping[str, Any]
+
+DEFAULT_POD_RANGE = 14  # GKE's choice without --cluster-ipv4-cidr
+DEFAULT_NODE_RANGE = 20  # of a subnetwork in an auto-mode network
+RESERVED_ADDRESSES = 4  # of every subnetwork, by Google Cloud
+NODES, NODES_ASKED, NODES_MOST = 5_000, 15_000, 65_000  # as it is, on request, and from version 1.31 on
+MULTI_NETWORK_NODES = 5_000  # beyond: no multi-networking, no cluster autoscaler
+NODES_PER_POOL = 1_000  # in one zone
+PODS_PER_CLUSTER = 200_000
+KUBE_DNS_ENDPOINTS = 1_000  # of one headless service
+NAME_LENGTH = 40  # of clusters and of node pools
+WIDEST_POD_RANGE = 9
+_REGION_TPUS = {"v5litepod": "TPU_LITE_PODSLICE_V5"}  # in regions.get, as are the older GPUs
+_REGION_GPUS = {"l4": "NVIDIA_L4_GPUS", "a100-40gb": "NVIDIA_A100_GPUS", "a100-80gb": "NVIDIA_A100_80GB_GPUS"}
+_TPUS = {"v5p": "TPU-V5P"}  # in the Cloud Quotas API, with a region alone
+_SPOT_TPUS = {"v5p": "PREEMPTIBLE-TPU-V5P", "v6e": "PREEMPTIBLE-TPU-V6E"}
+_TPU_FAMILIES = {"v6e": "CT6E", "tpu7": "TPU7", "tpu7x": "TPU7X"}  # there as well, with a region and a family
+_GPU_FAMILIES = {
+    "h100-80gb": "NVIDIA_H100", "h100-mega-80gb": "NVIDIA_H100_MEGA", "h200-141gb": "NVIDIA_H200",
+    "b200": "NVIDIA_B200", "gb200": "NVIDIA_GB200",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Sizing:
+    """The nodes of the whole cluster, and the prefix lengths to ask for where GKE's own do not hold them."""
+
+    nodes: int
+    pod_addresses: int
+    pod_range: int | None = None
+    node_range: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One limit: how much it takes and how much there is, None where nobody says. `advice` is what to do.
+
+    `firm`: beyond it nothing can be made; the others may have been raised for this project, which nobody tells.
+    """
+
+    name: str
+    need: int
+    have: int | None
+    advice: str = ""
+    firm: bool = True
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether there is enough; None if that is not known."""
+        return None if self.have is None else self.need <= self.have
+
+    def line(self) -> str:
+        """Return it as a line for people."""
+        mark = {True: "ok", False: "TOO LITTLE", None: "unknown"}[self.fits]
+        have = "?" if self.have is None else f"{self.have:,}"
+        advice = f" ({self.advice})" if self.advice and not self.fits else ""
+        return f"{self.name}: needs {self.need:,}, there is {have}: {mark}{advice}"
+
+
+def pod_prefix(pods: int) -> int:
+    """Return the prefix length of a node's own pod range: twice its pods, in a power of two."""
+    return 32 - math.ceil(math.log2(2 * pods))
+
+
+def size_of(groups: Sequence[tuple[int, int]], *, given_pods: bool, subnetwork: Dict | None, own: bool) -> Sizing:
+    """Return what nodes take: `groups` are nodes and the pods that each of them may hold.
+
+    `given_pods`: the user says which pod range; `own`: the user names the subnetwork.
+    """
+    nodes = sum(count for count, _ in groups)
+    addresses = sum(count << (32 - pod_prefix(pods)) for count, pods in groups)
+    pod_range = None if given_pods else 32 - math.ceil(math.log2(max(addresses, 1)))
+    if pod_range is not None and pod_range >= DEFAULT_POD_RANGE:
+        pod_range = None
+    have = node_addresses(subnetwork)
+    node_range = None
+    if not own and nodes > have:
+        node_range = 32 - math.ceil(math.log2(nodes + RESERVED_ADDRESSES))
+    return Sizing(nodes, addresses, pod_range and max(pod_range, WIDEST_POD_RANGE), node_range)
+
+
+def node_addresses(subnetwork: Dict | None) -> int:
+    """Return how many nodes a subnetwork holds; an auto-mode network's if it is not known."""
+    block = str((subnetwork or {}).get("ipCidrRange") or f"10.0.0.0/{DEFAULT_NODE_RANGE}")
+    return ipaddress.ip_network(block, strict=False).num_addresses - RESERVED_ADDRESSES
+
+
+def range_limits(sizing: Sizing, pod_block: str | None, subnetwork: Dict | None) -> list[Limit]:
+    """Return the limits of addresses and nodes. `pod_block`: the range that a cluster has or is given."""
+    prefix = int(pod_block.rpartition("/")[2]) if pod_block else sizing.pod_range or DEFAULT_POD_RANGE
+    nodes = 2 ** (32 - sizing.node_range) - RESERVED_ADDRESSES if sizing.node_range else node_addresses(subnetwork)
+    return [
+        Limit(
+            f"pod addresses (a /{prefix})",
+            sizing.pod_addresses,
+            2 ** (32 - prefix),
+            "--max-pods-per-node N, or --custom-cluster-arguments='--cluster-ipv4-cidr=/N'",
+        ),
+        Limit("node addresses in the subnetwork", sizing.nodes, nodes, "--subnetwork with a larger range"),
+        Limit(
+            "nodes of the cluster",
+            sizing.nodes,
+            NODES,
+            f"beyond {NODES:,} ask Cloud Customer Care: up to {NODES_ASKED:,}, from version 1.31 on {NODES_MOST:,}",
+            firm=False,
+        ),
+    ]
+
+
+def size_limits(longest: int, shape: SliceShape, total_pods: int, hosts: int, request: Request) -> list[Limit]:
+    """Return the limits of pools, pods, names and DNS.
+
+    `longest`: of the node pools' names; `hosts`: those that one workload may have.
+    """
+    found = [
+        Limit("nodes of one node pool", shape.hosts, NODES_PER_POOL),
+        Limit("pods of the cluster", total_pods, PODS_PER_CLUSTER),
+        Limit("characters of a node pool's name", longest, NAME_LENGTH, "a shorter name for the cluster"),
+    ]
+    if any("kube-dns" in each.lower() for each in request.custom_cluster):
+        found.append(Limit("endpoints of a headless service, kube-dns", hosts, KUBE_DNS_ENDPOINTS, "use Cloud DNS"))
+    return found
+
+
+def chips_limit(shape: SliceShape, chips: int, request: Request, region: Dict | None, info: Dict | None) -> Limit:
+    """Return the quota of chips: from a region's quotas, or from the Cloud Quotas API where it has dimensions."""
+    spot = request.capacity in ("spot", "flex")
+    name, quota = quota_of(shape, spot=spot)
+    have = free_quota(region, name) if quota is None else _in_info(info, shape, request.region)
+    advice = "ask for more at https://console.cloud.google.com/iam-admin/quotas"
+    return Limit(f"quota {name}", chips, have, advice)
+
+
+def quota_of(shape: SliceShape, *, spot: bool) -> tuple[str, str | None]:
+    """Return a quota's name, and its id where it is the Cloud Quotas API that shows it.
+
+    Names in words are all that Google publishes of a quota: it is not looked for.
+    """
+    before, family = "PREEMPTIBLE_" if spot else "", shape.family
+    if metric := _REGION_TPUS.get(family) or _REGION_GPUS.get(family):
+        return before + metric, None
+    if shape.kind == "cpu":
+        return "CPUS", None
+    if shape.kind == "gpu":
+        if spot:
+            return f"PREEMPTIBLE_{_GPU_FAMILIES[family]}_GPUS", None
+        return f"GPUS_PER_GPU_FAMILY {_GPU_FAMILIES[family]}", "GPUS-PER-GPU-FAMILY-per-project-region"
+    if quota := (_SPOT_TPUS if spot else _TPUS).get(family):
+        return quota.replace("-", "_"), f"{quota}-per-project-region"
+    if family == "v4":
+        return "Preemptible TPU v4 PodSlice chips" if spot else "TPU v4 PodSlice chips", None
+    if spot:
+        return f"Preemptible TPU slices {family}", None
+    return f"TPUS_PER_TPU_FAMILY {_TPU_FAMILIES[family]}", "TPUS-PER-TPU-FAMILY-per-project-region"
+
+
+def default_pool_limit(vcpus: int, region: Dict | None) -> Limit:
+    """Return the quota of the default pool's CPUs."""
+    return Limit("quota CPUS (default pool)", vcpus, free_quota(region, "CPUS"), "--default-pool-cpu-num-nodes N")
+
+
+def free_hosts(reservation: Dict | None) -> int | None:
+    """Return how many machines of a reservation, a block or a sub-block are free; None if it does not say."""
+    if reservation is None:
+        return None
+    resource = reservation.get("resource", reservation)
+    if specific := resource.get("specificReservation"):
+        return int(specific.get("count", 0)) - int(specific.get("inUseCount", 0))
+    if aggregate := resource.get("aggregateReservation"):
+        reserved = _accelerators(aggregate.get("reservedResources", ())) - _accelerators(
+            aggregate.get("inUseResources", ())
+        )
+        return reserved // 4  # chips of a machine
+    if "count" in resource:
+        return int(resource["count"]) - int(resource.get("inUseCount", 0))
+    return None
+
+
+def reservation_limit(path: str, hosts: int, free: int | None) -> Limit:
+    """Return the headroom of a reservation, in machines."""
+    return Limit(f"free machines of {path}", hosts, free, "name several with --reservation A,B, or fewer slices")
+
+
+def _accelerators(resources: Sequence[Dict]) -> int:
+    return sum(int((each.get("accelerator") or {}).get("acceleratorCount", 0)) for each in resources)
+
+
+def free_quota(place: Dict | None, metric: str) -> int | None:
+    """Return what a region or a project has left of a quota, None if it does not say."""
+    for quota in (place or {}).get("quotas", ()):
+        if quota.get("metric") == metric:
+            return int(quota.get("limit", 0) - quota.get("usage", 0))
+    return None
+
+
+def _in_info(info: Dict | None, shape: SliceShape, region: str) -> int | None:
+    """Return what the Cloud Quotas API says of a region: the entry with the most dimensions counts."""
+    family = _TPU_FAMILIES.get(shape.family) or _GPU_FAMILIES.get(shape.family, "")
+    found: list[tuple[int, int]] = []
+    for entry in (info or {}).get("dimensionsInfos", ()):
+        dimensions = entry.get("dimensions", {})
+        there = dimensions.get("region", region) == region
+        if there and "region" not in dimensions:
+            there = region in entry.get("applicableLocations", ())
+        if there and _is_family(dimensions, family):
+            found.append((len(dimensions), int(entry.get("details", {}).get("value", 0))))
+    return max(found)[1] if found else None
+
+
+def _is_family(dimensions: Dict, family: str) -> bool:
+    """Tell whether a quota's dimensions name a family, or none: TPU7x is spelt in both cases."""
+    given = dimensions.get("tpu_family") or dimensions.get("gpu_family") or family
+    return str(given).lower() == family.lower()

@@ -1,0 +1,125 @@
+"""Networks for GPUDirect-TCPX and -TCPXO: a VPC network for each data NIC of an A3 High or A3 Mega host. Pure.
+
+They are what Google's documents have one make by hand (docs/gke.md, "Networks of GPU hosts"). Later GPUs and v6e use
+RDMA or NICs that GKE manages by itself: the accelerator network profile.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from xpk.capacity.gke.limits import RESERVED_ADDRESSES, Limit, free_quota
+from xpk.model.accelerators import SliceShape
+
+Dict = dict[str, Any]
+
+DATA_NICS = {"h100-80gb": 4, "h100-mega-80gb": 8}  # of a host, beside the one that all hosts have
+PARTS = ("network", "subnetwork", "firewall")  # in the order of their making
+MTU = 8244  # of the data networks: the largest that GPUDirect-TCPX and -TCPXO take
+_SPACE = ipaddress.ip_network("192.168.0.0/16")
+_SMALLEST = 24  # prefix length of a subnetwork: 252 hosts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataNetwork:
+    """One data network of a cluster: its names in Compute Engine, and the addresses of its subnetwork."""
+
+    network: str
+    subnetwork: str
+    firewall: str
+    block: str
+
+    @property
+    def config(self) -> Dict:
+        """Return it as node pools name it: an AdditionalNodeNetworkConfig of GKE's API."""
+        return {"network": self.network, "subnetwork": self.subnetwork}
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        """Return the names of `PARTS`."""
+        return self.network, self.subnetwork, self.firewall
+
+    @property
+    def parts(self) -> Dict:
+        """Return the names of what it is made of, by its part."""
+        return {part: {"name": name} for part, name in zip(PARTS, self.names, strict=True)}
+
+    def bodies(self, project: str, description: str) -> Dict:
+        """Return what Compute Engine is told: networks.insert, subnetworks.insert and firewalls.insert."""
+        there = {"network": f"projects/{project}/global/networks/{self.network}", "description": description}
+        anything = [{"IPProtocol": each, "ports": ["0-65535"]} for each in ("tcp", "udp")]
+        return {
+            "network": {
+                "name": self.network, "autoCreateSubnetworks": False, "mtu": MTU, "description": description,
+                "routingConfig": {"routingMode": "REGIONAL"},
+            },
+            "subnetwork": {"name": self.subnetwork, "ipCidrRange": self.block, **there},
+            "firewall": {
+                "name": self.firewall, "direction": "INGRESS", "sourceRanges": [str(_SPACE)],
+                "allowed": [*anything, {"IPProtocol": "icmp"}], **there,
+            },
+        }  # fmt: skip
+
+
+def data_networks(cluster: str, region: str, shape: SliceShape, hosts: int) -> list[DataNetwork]:
+    """Return the data networks of a cluster's slices of a type, named as Google's xpk names them; none for most types.
+
+    Each subnetwork has room for `hosts`: within a cluster, ranges must not overlap. Of up to 2,048 slices of one host,
+    a /20 of 192.168.0.0/16 holds all.
+    """
+    prefix = min(_SMALLEST, 32 - math.ceil(math.log2(hosts + RESERVED_ADDRESSES)))
+    blocks = list(_SPACE.subnets(new_prefix=prefix))
+    numbers = range(1, DATA_NICS.get(shape.family, 0) + 1)
+    return [data_network(cluster, region, number, str(blocks[number])) for number in numbers]
+
+
+def data_network(cluster: str, region: str, number: int | str, block: str = "") -> DataNetwork:
+    """Return one data network of a cluster by its number."""
+    return DataNetwork(
+        network=network_name(cluster, number),
+        subnetwork=f"{cluster}-{region}-sub-{number}",
+        firewall=f"{cluster}-internal-{number}",
+        block=block,
+    )
+
+
+def network_name(cluster: str, number: int | str) -> str:
+    """Return the name of a cluster's data network."""
+    return f"{cluster}-net-{number}"
+
+
+def description(cluster: str, location: str) -> str:
+    """Return what is written on networks that we make: by it they are known when the cluster is deleted."""
+    return f"made by xpk for cluster {cluster} in {location}"
+
+
+def ours(listed: Iterable[Mapping[str, Any]], cluster: str, location: str) -> list[str]:
+    """Return the names of those networks that we made for a cluster."""
+    wanted = description(cluster, location)
+    return sorted(str(each["name"]) for each in listed if each.get("description") == wanted)
+
+
+def network_limits(
+    wanted: Sequence[DataNetwork], there: Mapping[str, Mapping[str, Any]], hosts: int, project: Mapping[str, Any] | None
+) -> list[Limit]:
+    """Return the limits of data networks: the project's quotas, and the hosts that the smallest subnetwork holds.
+
+    `there` has what exists, by name; `project` is None if this user may not see its quotas.
+    """
+    blocks = [str(there.get(each.subnetwork, {}).get("ipCidrRange") or each.block) for each in wanted]
+    least = min(ipaddress.ip_network(block, strict=False).num_addresses for block in blocks) - RESERVED_ADDRESSES
+    lacking = [
+        [name for name in names if name not in there] for names in zip(*(each.names for each in wanted), strict=True)
+    ]
+    advice = "ask for more at https://console.cloud.google.com/iam-admin/quotas"
+    return [
+        *(
+            Limit(f"quota {metric}", len(names), free_quota(project, metric), advice)
+            for metric, names in zip(("NETWORKS", "SUBNETWORKS", "FIREWALLS"), lacking, strict=True)
+        ),
+        Limit("addresses in each data network of the GPUs", hosts, least, "another cluster for the others"),
+    ]

@@ -1,0 +1,192 @@
+"""What there is in a project: read in a few calls, at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from xpk.capacity.gke import desired
+from xpk.capacity.gke.client import Google, maybe
+from xpk.capacity.gke.limits import quota_of
+from xpk.capacity.gke.networks import DATA_NICS, network_name, ours
+from xpk.capacity.gke.request import Request, reservation_path
+from xpk.capacity.provider import SliceInfo
+from xpk.model.accelerators import SliceShape, all_shapes, find_shape
+from xpk.model.errors import AuthorizationError, NotFoundError, UsageError, XpkError
+from xpk.model.names import TYPE_ANNOTATION
+
+Dict = dict[str, Any]
+
+ENDED = ("DONE",)
+GOING, LOST = "STOPPING", "ERROR"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """A project as far as one cluster is concerned; dictionaries are as Google Cloud gives them.
+
+    `operations`: those that run on the cluster. `networks`: what its data networks are made of, by name. `guess`:
+    nothing was asked, for want of credentials.
+    """
+
+    cluster: Dict | None = None
+    pools: Mapping[str, Dict] = field(default_factory=dict)
+    operations: tuple[Dict, ...] = ()
+    server: Dict = field(default_factory=dict)
+    policy: Dict | None = None
+    region: Dict | None = None
+    quota: Dict | None = None
+    subnetwork: Dict | None = None
+    networks: Mapping[str, Dict] = field(default_factory=dict)
+    project: Dict | None = None
+    reservations: Mapping[str, Dict | None] = field(default_factory=dict)
+    machine: Dict | None = None
+    guess: bool = False
+
+    @property
+    def location(self) -> str | None:
+        """Return where the cluster's control plane is."""
+        return str(self.cluster["location"]) if self.cluster else None
+
+    def slices(self, shape: SliceShape) -> dict[str, Dict]:
+        """Return the node pools that hold slices of a type, by name."""
+        return {name: pool for name, pool in self.pools.items() if shape_of_pool(pool) == shape}
+
+
+def find_cluster(google: Google, project: str, name: str) -> Dict | None:
+    """Return a project's cluster by its name, wherever it is. Raises UsageError if there are several."""
+    listed = google.call("list_clusters", {"parent": f"projects/{project}/locations/-"})
+    found: list[Dict] = [each for each in listed.get("clusters", []) if each["name"] == name]
+    if len(found) > 1:
+        places = ", ".join(str(each["location"]) for each in found)
+        raise UsageError(f"there are several clusters '{name}' in {project}: {places}", hint="xpk needs names of one")
+    return found[0] if found else None
+
+
+def running_operations(google: Google, project: str, location: str, cluster: str) -> tuple[Dict, ...]:
+    """Return the operations that run on a cluster or its node pools."""
+    listed = google.call("list_operations", {"parent": f"projects/{project}/locations/{location}"})
+    return tuple(
+        each for each in listed.get("operations", []) if each.get("status") not in ENDED and is_about(each, cluster)
+    )
+
+
+def is_about(operation: Mapping[str, Any], cluster: str, pool: str | None = None) -> bool:
+    """Tell whether an operation is on a cluster (its pools included), or on one of its pools."""
+    link = str(operation.get("target_link", ""))
+    if pool:
+        return link.endswith(f"/clusters/{cluster}/nodePools/{pool}")
+    return f"/clusters/{cluster}/" in f"{link}/"
+
+
+def observe(google: Google, request: Request, name: str, shape: SliceShape) -> Observed:
+    """Return what there is; the calls do not wait for each other. Raises XpkError."""
+    parent, region = request.parent, f"projects/{request.project}/regions/{request.region}"
+    zone = f"projects/{request.project}/zones/{request.zone}"
+    policy = desired.policy_name(shape)
+    _, quota = quota_of(shape, spot=request.capacity in ("spot", "flex"))
+    paths = [reservation_path(each, request.project) for each in request.reservations]
+    asks: dict[str, Callable[[], Dict | None]] = {
+        "cluster": lambda: find_cluster(google, request.project, name),
+        "server": lambda: google.call("get_server_config", {"name": parent}),
+        "region": lambda: _told(lambda: google.compute(region)),
+        "subnetwork": lambda: _told(lambda: google.compute(f"{region}/subnetworks/{request.subnetwork or 'default'}")),
+        "machine": lambda: _told(lambda: google.compute(f"{zone}/machineTypes/{request.default_machine}")),
+    }
+    if quota:
+        asks["quota"] = lambda: _told(lambda: google.quota_info(request.project, quota))
+    if policy:
+        asks["policy"] = lambda: maybe(lambda: google.compute(f"{region}/resourcePolicies/{policy}"))
+    for path in paths:
+        asks[path] = partial(_reservation, google, _zonal(path, request.zone))
+    if shape.family in DATA_NICS:
+        asks["networks"] = partial(_networks, google, request.project, request.region, name)
+        asks["project"] = lambda: _told(lambda: google.compute(f"projects/{request.project}"))
+    google.check()
+    with ThreadPoolExecutor(len(asks)) as executor:
+        answers = {key: executor.submit(ask) for key, ask in asks.items()}
+        found = {key: answer.result() for key, answer in answers.items()}
+    reservations = {path: found.pop(path) for path in paths}
+    cluster = found.pop("cluster")
+    running = running_operations(google, request.project, cluster["location"], name) if cluster else ()
+    pools = {pool["name"]: pool for pool in (cluster or {}).get("node_pools", [])}
+    known: Any = found
+    return Observed(cluster=cluster, pools=pools, operations=running, reservations=reservations, **known)
+
+
+def shape_of_pool(pool: Mapping[str, Any]) -> SliceShape | None:
+    """Return the type of slice that a node pool holds, None if it is none of ours."""
+    config = pool.get("config", {})
+    if label := config.get("labels", {}).get(TYPE_ANNOTATION):
+        try:
+            return find_shape(label)
+        except UsageError:
+            return None
+    machine, count = config.get("machine_type"), int(pool.get("initial_node_count", 0))
+    topology = pool.get("placement_policy", {}).get("tpu_topology")
+    policy = pool.get("placement_policy", {}).get("policy_name", "")
+    for shape in all_shapes():
+        if shape.kind == "cpu" or shape.machine_type != machine:
+            continue
+        if (
+            shape.topology == topology
+            or policy == desired.policy_name(shape)
+            or (not topology and not policy and shape.hosts == 1 and (count == 1 or shape.kind == "gpu"))
+        ):
+            return shape
+    return None
+
+
+def slice_of_pool(pool: Mapping[str, Any], held: Mapping[str, str]) -> SliceInfo:
+    """Return the slice that a node pool is. `held`: the workloads on node pools, by their names."""
+    hosts = tuple(f"{pool['name']}/{host}" for host in range(int(pool.get("initial_node_count", 0))))
+    name, shape = str(pool["name"]), shape_of_pool(pool)
+    return SliceInfo(node_pool=name, hosts=hosts, workload=held.get(name), accelerator_type=shape.name if shape else "")
+
+
+def _zonal(path: str, zone: str) -> str:
+    """Return where Compute Engine keeps a reservation."""
+    project, _, rest = path.removeprefix("projects/").partition("/")
+    return f"projects/{project}/zones/{zone}/{rest}"
+
+
+def _reservation(google: Google, path: str) -> Dict | None:
+    """Return a reservation; None if there is none, nothing in it if its project does not show it to this user."""
+    try:
+        return google.compute(path)
+    except NotFoundError:
+        return None
+    except AuthorizationError:
+        return {}
+
+
+def _networks(google: Google, project: str, region: str, cluster: str) -> Dict:
+    """Return what there is of a cluster's data networks: networks, subnetworks and firewall rules, by name."""
+    there = f"projects/{project}"
+    parts = (
+        google.matching(f"{there}/global/networks", network_name(cluster, "[0-9]+")),
+        google.matching(f"{there}/regions/{region}/subnetworks", f"{cluster}-{region}-sub-[0-9]+"),
+        google.matching(f"{there}/global/firewalls", f"{cluster}-internal-[0-9]+"),
+    )
+    return {str(each["name"]): each for part in parts for each in part}
+
+
+def own_networks(google: Google, project: str, cluster: str, location: str) -> list[str]:
+    """Return the data networks that we made for a cluster; none if this user may not look."""
+    path = f"projects/{project}/global/networks"
+    try:
+        listed = google.matching(path, network_name(cluster, "[0-9]+"))
+    except AuthorizationError:
+        return []
+    return ours(listed, cluster, location)
+
+
+def _told(ask: Callable[[], Dict]) -> Dict | None:
+    """Return what a call gives, None if this user may not know: such calls make the plan's limits, nothing else."""
+    try:
+        return ask()
+    except XpkError:
+        return None

@@ -1,0 +1,358 @@
+"""The plan of a cluster: what is asked for, what there is, the changes between them, whether all of it fits. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from xpk.capacity.gke import desired, limits
+from xpk.capacity.gke.cost import Cost, check_cost, cost_of
+from xpk.capacity.gke.difference import Change, cluster_changes, covers, missing_names, pool_changes
+from xpk.capacity.gke.limits import Limit, Sizing
+from xpk.capacity.gke.networks import DATA_NICS, DataNetwork, data_networks, description, network_limits
+from xpk.capacity.gke.observed import Observed, shape_of_pool
+from xpk.capacity.gke.request import Request, region_of, reservation_path
+from xpk.model import names, sub_slices
+from xpk.model.accelerators import SliceShape
+from xpk.model.errors import CapacityError, ConflictError, NotFoundError, UsageError, XpkError
+from xpk.model.specs import ClusterSpec
+
+Dict = dict[str, Any]
+_NAME_LENGTH = 63  # of Compute Engine's resources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """What a plan is made of. `specs` are all slices that the cluster has afterwards, by type."""
+
+    changes: list[Change]
+    limits: list[Limit]
+    cost: Cost
+    specs: list[ClusterSpec]
+    refusal: XpkError | None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return the limits and the cost as lines for people."""
+        return (*(limit.line() for limit in self.limits), self.cost.line())
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Return the changes, the limits and the cost for programs."""
+        return {
+            "changes": [asdict(change) | {"key": change.key} for change in self.changes],
+            "limits": [asdict(limit) | {"fits": limit.fits} for limit in self.limits],
+            "cost": asdict(self.cost),
+        }
+
+
+def check_request(spec: ClusterSpec, request: Request) -> None:
+    """Raise UsageError with all that is wrong whatever there is."""
+    problems = spec.problems()
+    if request.capacity is None:
+        problems.append("which capacity? one of --on-demand, --spot, --flex, --reservation R")
+    longest = len(names.node_pool_name(spec.name, max(0, spec.num_slices - 1)))
+    if longest > limits.NAME_LENGTH:
+        problems.append(
+            f"node pools are called {spec.name}-np-{spec.num_slices - 1}: {longest} characters, GKE takes "
+            f"{limits.NAME_LENGTH}; a shorter name for the cluster"
+        )
+    for each in data_networks(spec.name, request.region, spec.shape, spec.num_slices):
+        if len(each.subnetwork) > _NAME_LENGTH:
+            problems.append(f"subnetworks are called {each.subnetwork}: Compute Engine takes {_NAME_LENGTH} characters")
+            break
+    if problems:
+        raise UsageError(
+            f"cluster '{spec.name}' cannot be created", problems=problems, hint="see `xpk cluster create --help`"
+        )
+
+
+def draft(spec: ClusterSpec, request: Request, have: Observed) -> Draft:
+    """Return what leads from what there is to what is asked for.
+
+    Raises ConflictError, NotFoundError or UsageError where nothing can; what does not fit is the draft's refusal.
+    """
+    shape, there = spec.shape, have.slices(spec.shape)
+    _check_sub_slicing(spec, request, have)
+    if len(there) > spec.num_slices:
+        raise ConflictError(
+            f"cluster '{spec.name}' has {len(there)} slices of {shape.name} (asked for {spec.num_slices})",
+            hint=f"`xpk cluster resize {spec.name} --num-slices {spec.num_slices}` removes some",
+        )
+    missing = missing_names(have, spec.name, shape, spec.num_slices)
+    sizing = _sizing(spec, request, have)
+    version = choose_version(have.server, request)
+    body = desired.cluster_body(spec, request, version, sizing)
+    wanted = desired.changeable(request)
+    nap = desired.autoprovisioning(shape, request, spec.num_slices * shape.chips)
+    if nap:
+        wanted["autoscaling"] = _with_others(nap, have.cluster)
+        body["autoscaling"] |= nap
+    networks = _data_networks(spec, request, have, sizing) if missing else []
+    changes = _policy_changes(shape, have) + _network_changes(networks, spec.name, request, have)
+    changes += cluster_changes(have, body, wanted)
+    after = [change.key for change in changes]
+    pools = _assigned(missing, shape, request, have, version, networks)
+    # What fails is named in full only once, by the change that makes it again.
+    changes += pool_changes(have, spec.name, shape, pools, after=after)
+    changes += _identity_changes(have, shape, request, missing, after)
+    found = _limits(spec, request, have, sizing, missing, body)
+    if networks:
+        found += network_limits(networks, have.networks, _data_hosts(spec, have), have.project)
+    cost = cost_of(
+        shape, spec.num_slices, region=request.region, on_demand=request.capacity == "on-demand", file=request.prices
+    )
+    specs = _specs_after(spec, request, have)
+    refusal = check_cost(cost, request.max_cost) or _too_little(found, new=bool(missing))
+    return Draft(changes=changes, limits=found, cost=cost, specs=specs, refusal=refusal)
+
+
+def choose_version(server: Mapping[str, Any], request: Request) -> str | None:
+    """Return the version to ask for: the channel's default, or the newest that begins as the user says.
+
+    Raises UsageError for one that GKE does not offer.
+    """
+    channel = request.channel or ("REGULAR" if request.version else "RAPID")
+    configs = {each.get("channel"): each for each in server.get("channels", [])}
+    if not request.version:
+        default = configs.get(channel, {}).get("default_version")
+        return str(default) if default else None
+    offered = {str(each) for config in configs.values() for each in config.get("valid_versions", [])}
+    offered |= set(server.get("valid_master_versions", []))
+    fitting = [each for each in offered if re.match(rf"{re.escape(request.version)}([.-]|$)", each)]
+    if not server or request.version in ("latest", "-"):
+        return request.version
+    if not fitting:
+        newest = sorted(offered, key=_numbers, reverse=True)
+        raise UsageError(
+            f"GKE offers no version {request.version} in {request.region}", hint=f"it has {', '.join(newest[:6])}"
+        )
+    return max(fitting, key=_numbers)
+
+
+def summary_of(spec: ClusterSpec, request: Request) -> str:
+    """Return what is asked for, in one line."""
+    hosts, chips = spec.num_slices * spec.shape.hosts, spec.num_slices * spec.shape.chips
+    return (
+        f"cluster '{spec.name}': {spec.num_slices} x {spec.shape.name} = {hosts} hosts, {chips} chips, "
+        f"{request.capacity}, in {request.zone} of project {request.project}"
+    )
+
+
+def specs_of_pools(name: str, pools: Mapping[str, Mapping[str, Any]]) -> list[ClusterSpec]:
+    """Return what the node pools of a cluster that came up hold, by type."""
+    shared = {shape_of_pool(pool) for pool in pools.values() if is_shared(pool)}
+    ordered = sorted(Counter(slices_of_pools(pools).values()).items(), key=lambda item: item[0].name)
+    return [
+        ClusterSpec(name=name, shape=shape, num_slices=count, sub_slicing=shape in shared) for shape, count in ordered
+    ]
+
+
+def is_shared(pool: Mapping[str, Any]) -> bool:
+    """Tell whether a node pool's slice is shared by parts."""
+    return sub_slices.LABEL in pool.get("config", {}).get("labels", {})
+
+
+def _check_sub_slicing(spec: ClusterSpec, request: Request, have: Observed) -> None:
+    """Raise ConflictError where slices cannot be shared, or are by others."""
+    for name, pool in have.pools.items():
+        if shape_of_pool(pool) == spec.shape and is_shared(pool) != spec.sub_slicing:
+            there = "with" if is_shared(pool) else "without"
+            raise ConflictError(
+                f"slice {name} was made {there} --sub-slicing", hint="the same again, or another cluster"
+            )
+        if spec.sub_slicing and is_shared(pool) and shape_of_pool(pool) != spec.shape:
+            raise ConflictError(
+                f"slices of another type are shared already: {name}",
+                hint="one type of a cluster can be; another cluster",
+            )
+    for path, reservation in have.reservations.items():
+        known = reservation and "resource" not in reservation  # blocks are of such reservations alone
+        if request.sub_slicing and known and reservation and reservation.get("deploymentType") != "DENSE":
+            raise ConflictError(
+                f"reservation {path} is not one of Cluster Director, which --sub-slicing needs",
+                hint='`gcloud compute reservations list --filter="deploymentType=DENSE"` shows those there are',
+            )
+
+
+def slices_of_pools(pools: Mapping[str, Mapping[str, Any]], *, with_nodes: bool = False) -> dict[str, SliceShape]:
+    """Return the types of the slices that came up, by node pool; those whose nodes are to come later if asked for."""
+    return {
+        name: shape
+        for name, pool in pools.items()
+        if pool.get("status", "RUNNING") in ("RUNNING", "RECONCILING", "RUNNING_WITH_ERROR")
+        and (not with_nodes or int(pool.get("initial_node_count", 0)))
+        and (shape := shape_of_pool(pool))
+    }
+
+
+def _policy_changes(shape: SliceShape, have: Observed) -> list[Change]:
+    policy = desired.policy_name(shape)
+    if policy is None or have.policy is not None:
+        return []
+    return [Change("create-policy", policy, desired.policy_body(policy, shape))]
+
+
+def _data_networks(spec: ClusterSpec, request: Request, have: Observed, sizing: Sizing) -> list[DataNetwork]:
+    """Return the data networks that a type's slices need. Raises ConflictError where there can be none."""
+    region = region_of(have.location or request.region)
+    networks = data_networks(spec.name, region, spec.shape, _data_hosts(spec, have))
+    if networks and have.cluster and not have.cluster.get("network_config", {}).get("enable_multi_networking"):
+        raise ConflictError(
+            f"cluster '{spec.name}' has no multi-networking, which the data NICs of {spec.shape.family} need",
+            hint="a cluster gets it when it is made: choose another name",
+        )
+    if networks and sizing.nodes > limits.MULTI_NETWORK_NODES:
+        raise ConflictError(
+            f"{sizing.nodes:,} nodes: beyond {limits.MULTI_NETWORK_NODES:,} GKE has no multi-networking, which the "
+            f"data NICs of {spec.shape.family} need",
+            hint="several clusters",
+        )
+    return networks
+
+
+def _data_hosts(spec: ClusterSpec, have: Observed) -> int:
+    """Return how many hosts share the data networks."""
+    others = [shape for pool in have.pools.values() if (shape := shape_of_pool(pool)) and shape != spec.shape]
+    return (spec.num_slices + sum(shape.family in DATA_NICS for shape in others)) * spec.shape.hosts
+
+
+def _network_changes(networks: Sequence[DataNetwork], name: str, request: Request, have: Observed) -> list[Change]:
+    """Return what makes the data networks that lack, or parts of them."""
+    text = description(name, have.location or request.region)
+    return [
+        Change("create-network", each.network, each.bodies(request.project, text), why=_lacking(each, have))
+        for each in networks
+        if not set(each.names) <= set(have.networks)
+    ]
+
+
+def _lacking(network: DataNetwork, have: Observed) -> str:
+    """Return which parts a data network lacks, "" if it lacks itself."""
+    lacking = [name for name in network.names if name not in have.networks]
+    return "" if network.network in lacking else f"{' and '.join(lacking)} lack{'s' if len(lacking) == 1 else ''}"
+
+
+def _identity_changes(
+    have: Observed, shape: SliceShape, request: Request, missing: Sequence[str], after: Sequence[str]
+) -> list[Change]:
+    """Return what gives the slices that are there the cluster's workload identity."""
+    mode = {"mode": "GKE_METADATA"}
+    return [
+        Change("update-pool", name, {"workload_metadata_config": mode}, tuple(after), "workload identity")
+        for name, pool in have.slices(shape).items()
+        if request.workload_identity
+        and name not in missing
+        and not covers(pool.get("config", {}).get("workload_metadata_config"), mode)
+    ]
+
+
+def _assigned(
+    missing: Sequence[str],
+    shape: SliceShape,
+    request: Request,
+    have: Observed,
+    version: str | None,
+    networks: Sequence[DataNetwork],
+) -> list[Dict]:
+    """Return the node pools that lack, spread over the reservations that have room."""
+    paths = [reservation_path(each, request.project) for each in request.reservations]
+    gone = [path for path in paths if not have.guess and have.reservations.get(path) is None]
+    if gone:
+        raise NotFoundError(
+            f"there is no reservation {gone[0]} in {request.zone}",
+            hint=f"`gcloud compute reservations list --project {request.project}` shows those there are",
+        )
+    rooms = [_room(have.reservations.get(path), shape) for path in paths]
+    bodies, index, taken = [], 0, 0
+    if have.cluster and not request.version:
+        version = None  # as the cluster's control plane
+    for name in missing:
+        while index < len(paths) - 1 and taken >= rooms[index]:
+            index, taken = index + 1, 0
+        reservation = paths[index] if paths else None
+        bodies.append(desired.pool_body(name, shape, request, reservation, version, networks))
+        taken += 1
+    return bodies
+
+
+def _room(reservation: Mapping[str, Any] | None, shape: SliceShape) -> float:
+    free = limits.free_hosts(reservation)
+    return float("inf") if free is None else free // shape.hosts
+
+
+def _sizing(spec: ClusterSpec, request: Request, have: Observed) -> Sizing:
+    others = [pool for name, pool in have.pools.items() if shape_of_pool(pool) not in (None, spec.shape)]
+    groups = [
+        (request.default_nodes, 110),
+        (spec.num_slices * spec.shape.hosts, desired.pods_per_node(spec.shape, request)),
+    ]
+    for pool in others:
+        pods = int(pool.get("max_pods_constraint", {}).get("max_pods_per_node", 110))
+        groups.append((int(pool.get("initial_node_count", 0)), pods))
+    given = any("cluster-ipv4-cidr" in each or "secondary-range" in each for each in request.custom_cluster)
+    own = bool(request.subnetwork) or any("--subnetwork" in each for each in request.custom_cluster)
+    return limits.size_of(
+        groups,
+        given_pods=given or have.cluster is not None,
+        subnetwork=have.subnetwork,
+        own=own or have.cluster is not None,
+    )
+
+
+def _limits(
+    spec: ClusterSpec, request: Request, have: Observed, sizing: Sizing, missing: Sequence[str], body: Dict
+) -> list[Limit]:
+    shape, hosts = spec.shape, len(missing) * spec.shape.hosts
+    if have.cluster:
+        block = have.cluster.get("cluster_ipv4_cidr")
+    else:
+        block = body["ip_allocation_policy"].get("cluster_ipv4_cidr_block")
+    found = limits.range_limits(sizing, block, have.subnetwork)
+    pods = sizing.nodes * 4 + spec.num_slices * shape.hosts  # GKE's own on every node, and one of a workload
+    longest = max((len(each) for each in missing), default=len(names.node_pool_name(spec.name, spec.num_slices - 1)))
+    found += limits.size_limits(longest, shape, pods, spec.num_slices * shape.hosts, request)
+    if request.capacity == "reservation":
+        paths = [reservation_path(each, request.project) for each in request.reservations]
+        free = [limits.free_hosts(have.reservations.get(path)) for path in paths]
+        known = None if any(each is None for each in free) else sum(each for each in free if each)
+        found.append(limits.reservation_limit(", ".join(paths), hosts, known))
+    elif shape.kind != "cpu":
+        found.append(limits.chips_limit(shape, len(missing) * shape.chips, request, have.region, have.quota))
+    if have.cluster is None and have.machine:
+        vcpus = int(have.machine.get("guestCpus", 0)) * request.default_nodes
+        found.append(limits.default_pool_limit(vcpus, have.region))
+    return found
+
+
+def _too_little(found: Sequence[Limit], *, new: bool) -> CapacityError | None:
+    """Return why it cannot fit, None if it may."""
+    short = [limit for limit in found if limit.firm and limit.fits is False]
+    if not short or not new:
+        return None
+    more = f"; and {len(short) - 1} other limits" if len(short) > 1 else ""
+    return CapacityError(f"it does not fit: {short[0].line()}{more}", hint=short[0].advice or "docs/scale.md")
+
+
+def _specs_after(spec: ClusterSpec, request: Request, have: Observed) -> list[ClusterSpec]:
+    others = [each for each in specs_of_pools(spec.name, have.pools) if each.shape != spec.shape]
+    return sorted([*others, spec], key=lambda each: each.shape.name)
+
+
+def _with_others(nap: Dict, cluster: Mapping[str, Any] | None) -> Dict:
+    """Return autoprovisioning's limits with those that a cluster has for other accelerators."""
+    ours = {limit["resource_type"] for limit in nap["resource_limits"]}
+    have = (cluster or {}).get("autoscaling", {}).get("resource_limits", [])
+    others = [  # as we write them: GKE leaves zeros out, and gives numbers as text
+        {**limit, "minimum": int(limit.get("minimum", 0)), "maximum": int(limit.get("maximum", 0))}
+        for limit in have
+        if limit.get("resource_type") not in ours
+    ]
+    return {**nap, "resource_limits": [*nap["resource_limits"], *others]}
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", version)]

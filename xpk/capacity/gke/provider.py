@@ -1,0 +1,395 @@
+"""Google Kubernetes Engine: plans are made from what a project has, and carried out many steps at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+from xpk.api.base import ObjectApi
+from xpk.capacity.gke import controllers, gpudirect, resizing
+from xpk.capacity.gke.apply import Applier
+from xpk.capacity.gke.client import Google
+from xpk.capacity.gke.difference import Change
+from xpk.capacity.gke.networks import data_network
+from xpk.capacity.gke.observed import (
+    Observed,
+    find_cluster,
+    observe,
+    own_networks,
+    running_operations,
+    shape_of_pool,
+    slice_of_pool,
+)
+from xpk.capacity.gke.planning import (
+    Draft,
+    check_request,
+    draft,
+    is_shared,
+    slices_of_pools,
+    specs_of_pools,
+    summary_of,
+)
+from xpk.capacity.gke.reach import Connect, Known, Place
+from xpk.capacity.gke.request import SETTINGS, Request, project_of, read_poll_seconds, read_request, region_of
+from xpk.capacity.kubeconfig import connect
+from xpk.capacity.local import state_dir
+from xpk.capacity.nodes import cluster_info, has_queues, live_workloads, slice_nodes
+from xpk.capacity.plan import Plan
+from xpk.capacity.prepare import target_of
+from xpk.capacity.provider import ClusterInfo, environment, load_provider, provider_names
+from xpk.capacity.queues.reading import check_promised
+from xpk.capacity.together import Activity, Step
+from xpk.model.accelerators import SliceShape, find_shape
+from xpk.model.errors import AuthorizationError, ConflictError, NotFoundError, UsageError, XpkError
+from xpk.model.specs import ClusterSpec, Target
+
+_TYPE = "XPK_GKE_TPU_TYPE"
+_GUESSED = "there are no credentials for Google Cloud: this is the plan for an empty project, without its limits"
+
+
+class GkeProvider:
+    """Clusters of GKE. Those that xpk made have a folder below `root`; others are found by --project."""
+
+    name = "gke"
+    settings: ClassVar[Mapping[str, str]] = {**SETTINGS, "--tpu-type": _TYPE}
+
+    def __init__(
+        self,
+        root: Path | None = None,
+        *,
+        environ: Mapping[str, str] | None = None,
+        connect: Connect = connect,
+    ) -> None:
+        self._given, self._environ = environ is not None, os.environ if environ is None else environ
+        self._known = Known((root or state_dir()) / self.name, connect, self._environ)
+        self._activity = Activity()
+        self._poll = read_poll_seconds(self._environ)
+        self._google = Google(self._environ, pause=self._activity.pause, unit=min(1.0, self._poll / 5))
+
+    def plan_create(self, spec: ClusterSpec) -> Plan:
+        """See `Provider.plan_create`. Slices that lack are added; those of other types stay."""
+        request = read_request(self._environ)
+        spec = replace(spec, sub_slicing=request.sub_slicing)
+        check_request(spec, request)
+        lacking: XpkError | None = None
+        try:
+            self._google.check()
+        except AuthorizationError as error:
+            lacking = error
+        have = Observed(guess=True) if lacking else observe(self._google, request, spec.name, spec.shape)
+        made = draft(spec, request, have)
+        place = Place(project=request.project, location=have.location or request.region, zone=request.zone)
+        steps = self._steps(spec.name, place, made.changes, request, have, made.specs)
+        if steps and self._known.place(spec.name) != place:
+            remember = partial(self._known.remember, spec.name, place)
+            steps.insert(0, Step(f"remember '{spec.name}' and where it is", remember, key="remember"))
+        return self._plan(summary_of(spec, request), steps, request, made, lacking=lacking)
+
+    def plan_adapt(self, name: str) -> Plan:
+        """Plan what a cluster of GKE lacks to take workloads on the slices it has. Raises NotFoundError."""
+        request = read_request(self._environ)
+        place, cluster = self._found(name)
+        pools = {pool["name"]: pool for pool in cluster.get("node_pools", [])}
+        specs = specs_of_pools(name, pools)
+        if not specs:
+            raise UsageError(
+                f"cluster '{name}' has no slices: no node pool is of an accelerator type",
+                hint=f"`xpk cluster create {name} --provider gke --tpu-type TYPE ...` adds some",
+            )
+        have = Observed(cluster=cluster, pools=pools)
+        steps = self._steps(name, place, [], request, have, specs)
+        if self._known.place(name) != place:
+            steps.insert(0, Step(f"remember '{name}' and where it is", partial(self._known.remember, name, place)))
+        there = ", ".join(f"{spec.num_slices} x {spec.shape.name}" for spec in specs)
+        return Plan(f"cluster '{name}' in {place.location}: {there}", steps, activity=self._activity)
+
+    def plan_resize(self, name: str, num_slices: int, *, force: bool) -> Plan:
+        """See `Provider.plan_resize`. New slices are like those there are."""
+        place, cluster = self._found(name)
+        request = self._request(place)
+        pools = {pool["name"]: pool for pool in cluster.get("node_pools", [])}
+        running = running_operations(self._google, place.project, place.location, name)
+        have = Observed(cluster=cluster, pools=pools, operations=running)
+        shape = self._shape(name, pools)
+        shared = any(is_shared(pool) for pool in have.slices(shape).values())
+        spec = ClusterSpec(name=name, shape=shape, num_slices=num_slices, sub_slicing=shared)
+        if problems := spec.problems():
+            raise UsageError(f"cluster '{name}' cannot be resized", problems=problems, hint="--num-slices N")
+        others = [each for each in specs_of_pools(name, pools) if each.shape != shape]
+        specs = sorted([*others, spec], key=lambda each: each.shape.name)
+        there = {key: pool for key, pool in have.slices(shape).items() if pool.get("status") != "STOPPING"}
+        if len(there) <= num_slices:
+            changes = resizing.growing(have, name, shape, num_slices, partial(self._pool_of, name, place))
+            steps = self._steps(name, place, changes, request, have, specs)
+        else:
+            steps = self._shrink(spec, place, request, have, list(there), specs, force=force)
+        summary = f"cluster '{name}': {num_slices} x {shape.name}, {num_slices * shape.chips} chips"
+        gone = [step.key.partition(":")[2] for step in steps if step.key.startswith("delete-pool:")]
+        shrinks = len(there) > num_slices
+        return Plan(
+            summary, steps, at_once=request.at_once, activity=self._activity, roll_back=request.roll_back,
+            facts={"changes": [step.key for step in steps]},
+            question=f"Delete node pools {', '.join(gone)} and give their capacity back?" if shrinks else "",
+        )  # fmt: skip
+
+    def plan_delete(self, name: str, *, force: bool) -> Plan:
+        """See `Provider.plan_delete`."""
+        place, changes = self._known.place(name), list[Change]()
+        try:
+            place, cluster = self._found(name)
+            changes.append(self._deletion(name, cluster, force=force))
+        except NotFoundError:
+            if place is None:
+                raise
+        region, before = region_of(place.location), tuple(change.key for change in changes)
+        for network in own_networks(self._google, place.project, name, place.location):
+            parts = data_network(name, region, network.rpartition("-")[2]).parts
+            changes.append(Change("delete-network", network, parts, before))
+        request = self._request(place)
+        steps = self._applier(name, place, request).steps(changes)
+        forget = partial(self._known.forget, name)
+        steps.append(Step(f"forget '{name}'", forget, key="forget", after=tuple(step.key for step in steps)))
+        return Plan(f"cluster '{name}' is gone", steps, at_once=request.at_once, activity=self._activity)
+
+    def _deletion(self, name: str, cluster: Mapping[str, Any], *, force: bool) -> Change:
+        """Return what deletes a cluster. Raises ConflictError if workloads are on it, unless forced."""
+        if cluster.get("status") == "STOPPING":
+            return Change("wait", name, {}, why="it is being deleted")
+        if not force and cluster.get("status") not in ("ERROR", "PROVISIONING"):
+            running = live_workloads(self._api(name, cluster), name)
+            if running:
+                raise ConflictError(
+                    f"workloads are on cluster '{name}': {', '.join(running)}",
+                    hint=f"`xpk workload delete {running[0]} --cluster {name}`, or --force to end them",
+                )
+        return Change("delete-cluster", name)
+
+    def names(self) -> list[str]:
+        """See `Provider.names`. Those that are known; with --project, all of the project's."""
+        known = set(self._known.names())
+        project = self._environ.get(SETTINGS["--project"])
+        if self._given and project:
+            listed = self._google.call("list_clusters", {"parent": f"projects/{project}/locations/-"})
+            known |= {str(each["name"]) for each in listed.get("clusters", [])}
+        return sorted(known)
+
+    def describe(self, name: str) -> ClusterInfo:
+        """See `Provider.describe`. Slices are node pools; their workloads are shown where the cluster answers."""
+        place, cluster = self._found(name)
+        pools = {pool["name"]: pool for pool in cluster.get("node_pools", [])}
+        specs = specs_of_pools(name, pools)
+        spec = specs[0] if len(specs) == 1 else None
+        location = f"{place.project}/{place.location} ({place.zone})"
+        known = {"name": name, "provider": self.name, "location": location}
+        state = "Incomplete" if cluster.get("status") == "RUNNING" else str(cluster.get("status", "")).capitalize()
+        with suppress(XpkError):  # a cluster that does not answer yet has node pools all the same
+            api = self._api(name, cluster)
+            info = cluster_info(api, spec, slice_nodes(api), **known)
+            if spec and len(info.slices) == spec.num_slices:
+                return info
+            if specs and has_queues(api, *specs):
+                state = "Ready"
+        held = self._holders(name, cluster)
+        return ClusterInfo(
+            **known,
+            accelerator_type=",".join(each.shape.name for each in specs) or "unknown",
+            num_slices=sum(each.num_slices for each in specs),
+            hosts_per_slice=spec.shape.hosts if spec else 0,
+            chips=sum(each.num_slices * each.shape.chips for each in specs),
+            state=state,
+            created=str(cluster.get("create_time", "")),
+            slices=tuple(slice_of_pool(pool, held) for pool in pools.values() if shape_of_pool(pool)),
+        )
+
+    def connect(self, name: str) -> ObjectApi:
+        """See `Provider.connect`."""
+        if self._known.place(name) and self._known.has_kubeconfig(name):
+            return self._known.connect(name, None)
+        return self._api(name, self._found(name)[1])
+
+    def kubeconfig(self, name: str) -> str:
+        """See `Provider.kubeconfig`. Its tokens are google-auth's: gcloud is not needed."""
+        return self._known.kubeconfig(self._found(name)[1])
+
+    def target(self, name: str) -> Target:
+        """See `Provider.target`."""
+        return target_of(self.connect(name), f"`xpk cluster adapt {name} --provider gke` goes on from here")
+
+    def find(self, name: str, project: str, zone: str | None) -> None:
+        """Keep where a cluster is, unless that is known here. Raises NotFoundError; UsageError if it is elsewhere."""
+        known = self._known.place(name)
+        if known and known.project != project:
+            raise UsageError(
+                f"cluster '{name}' is in project {known.project} (asked for {project})", hint="leave --project out"
+            )
+        if known is None:
+            _check_foreign(name)
+            place, _ = self._found(name)
+            self._known.remember(name, replace(place, zone=zone or place.zone))
+
+    def _plan(
+        self, summary: str, steps: list[Step], request: Request, made: Draft, *, lacking: XpkError | None
+    ) -> Plan:
+        notes = (_GUESSED, *made.notes) if lacking else made.notes
+        return Plan(
+            summary,
+            steps,
+            at_once=request.at_once,
+            notes=notes,
+            facts=made.facts | {"guess": lacking is not None},
+            refusal=made.refusal or (lacking if steps else None),
+            roll_back=request.roll_back,
+            activity=self._activity,
+        )
+
+    def _steps(
+        self,
+        name: str,
+        place: Place,
+        changes: list[Change],
+        request: Request,
+        have: Observed,
+        specs: list[ClusterSpec],
+        *,
+        shrinks: bool = False,
+    ) -> list[Step]:
+        steps = self._applier(name, place, request).steps(changes, may_fail=request.ignore_pool_errors)
+        steps += controllers.steps_for(
+            name,
+            specs,
+            request,
+            connect=lambda: self._api(name, self._found(name, place)[1]),
+            # Slices that do not come up get no quota; those that are about to go have none already.
+            specs=lambda: specs_of_pools(name, self._pools_now(name, place)) if changes else specs,
+            # A slice that is about to go need not be ready.
+            slices=None
+            if shrinks
+            else lambda: slices_of_pools(self._pools_now(name, place) if changes else have.pools, with_nodes=True),
+            there=have.cluster is not None and have.cluster.get("status") not in ("PROVISIONING", "STOPPING"),
+            after=[change.key for change in changes],
+            activity=self._activity,
+            poll=self._poll,
+            environ=self._environ,
+            data_networks=gpudirect.network_configs([*have.pools.values(), *(change.body for change in changes)]),
+        )
+        return steps
+
+    def _shrink(
+        self,
+        spec: ClusterSpec,
+        place: Place,
+        request: Request,
+        have: Observed,
+        there: list[str],
+        specs: list[ClusterSpec],
+        *,
+        force: bool,
+    ) -> list[Step]:
+        """Return what removes slices: no quota for them any more, nothing on them, then the node pools."""
+        name = spec.name
+        held = self._holders(name, have.cluster, must=not force)
+        going = resizing.victims(there, held, len(there) - spec.num_slices)
+        busy = sorted({held[pool] for pool in going if pool in held})
+        if busy and not force:
+            raise ConflictError(
+                f"{len(going)} slices would go, and {', '.join(busy)} runs on them",
+                hint=f"`xpk workload delete {busy[0]} --cluster {name}`, or --force to end it",
+            )
+        if not force:
+            check_promised(self._api(name, have.cluster), spec.shape, spec.num_slices)
+        steps = self._steps(name, place, [], request, have, specs, shrinks=True)
+        before = tuple(step.key for step in steps)
+        changes = []
+        for pool in going:
+            after = before
+            if pool in held:
+                act = partial(resizing.drain, self._api(name, have.cluster), pool, self._activity.pause, self._poll)
+                steps.append(Step(f"drain {pool}", act, key=f"drain:{pool}", after=before))
+                after = (*before, f"drain:{pool}")
+            changes.append(Change("delete-pool", pool, {}, after))
+        return [*steps, *self._applier(name, place, request).steps(changes)]
+
+    def _holders(self, name: str, cluster: Mapping[str, Any] | None, *, must: bool = False) -> dict[str, str]:
+        """Return the workload on each node pool; nothing if the cluster does not answer, unless it must."""
+        try:
+            return resizing.holders_of_pools(self._api(name, cluster))
+        except XpkError as error:
+            if must:
+                raise ConflictError(
+                    f"cannot see whether workloads are on cluster '{name}': {error.message}",
+                    hint="--force removes slices all the same",
+                ) from error
+            return {}
+
+    def _applier(self, name: str, place: Place, request: Request) -> Applier:
+        return Applier(
+            self._google, self._activity, project=place.project, location=place.location, cluster=name,
+            timeout=request.timeout, poll=self._poll,
+        )  # fmt: skip
+
+    def _found(self, name: str, place: Place | None = None) -> tuple[Place, dict[str, Any]]:
+        """Return where a cluster is and what GKE says of it. Raises NotFoundError."""
+        place = place or self._known.place(name)
+        project = place.project if place else self._environ.get(SETTINGS["--project"])
+        if not project:
+            raise NotFoundError(f"there is no cluster '{name}'", hint="`xpk cluster list --provider gke --project P`")
+        self._google.check()
+        cluster = find_cluster(self._google, project, name)
+        if cluster is None:
+            raise NotFoundError(
+                f"there is no cluster '{name}' in project {project}",
+                hint=f"`xpk cluster list --provider gke --project {project}`",
+            )
+        zone = place.zone if place else str(next(iter(cluster.get("locations", [])), ""))
+        return Place(project=project, location=str(cluster["location"]), zone=zone), cluster
+
+    def _api(self, name: str, cluster: Mapping[str, Any] | None) -> ObjectApi:
+        return self._known.connect(name, cluster)
+
+    def _pool_of(self, name: str, place: Place, pool: str) -> dict[str, Any]:
+        """Return a node pool as v1beta1 has it."""
+        where = f"projects/{place.project}/locations/{place.location}/clusters/{name}"
+        return self._google.call("get_node_pool", {"name": f"{where}/nodePools/{pool}"}, beta=True)
+
+    def _pools_now(self, name: str, place: Place) -> dict[str, dict[str, Any]]:
+        return {pool["name"]: pool for pool in self._found(name, place)[1].get("node_pools", [])}
+
+    def _request(self, place: Place) -> Request:
+        given = {SETTINGS["--project"]: place.project, SETTINGS["--zone"]: place.zone}
+        return read_request({**self._environ, **given})
+
+    def _shape(self, name: str, pools: Mapping[str, Mapping[str, Any]]) -> SliceShape:
+        if wanted := self._environ.get(_TYPE):
+            return find_shape(wanted)
+        shapes = {shape for pool in pools.values() if (shape := shape_of_pool(pool))}
+        if len(shapes) == 1:
+            return shapes.pop()
+        there = ", ".join(sorted(shape.name for shape in shapes)) or "none"
+        raise UsageError(
+            f"which slices? cluster '{name}' has of these types: {there}",
+            hint="--tpu-type TYPE says which"
+            if shapes
+            else f"`xpk cluster create {name} --provider gke ...` adds some",
+        )
+
+
+def find(name: str, flags: Mapping[str, str]) -> None:
+    """Look for a cluster where `--project` and `--zone` say, unless it is known here, and keep where it is.
+
+    Raises NotFoundError, or UsageError if what is known under that name is elsewhere.
+    """
+    given = environment(GkeProvider.name, GkeProvider.settings, flags)
+    given[SETTINGS["--project"]] = project = project_of(given)
+    if project:
+        GkeProvider(environ=given).find(name, project, flags.get("--zone"))
+
+
+def _check_foreign(name: str) -> None:
+    for other in provider_names():
+        if other != GkeProvider.name and name in load_provider(other).names():
+            raise UsageError(f"cluster '{name}' is of provider '{other}'", hint="leave --project and --zone out")

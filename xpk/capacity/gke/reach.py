@@ -1,0 +1,109 @@
+"""How the API server of a GKE cluster is reached: a kubeconfig of its own, with tokens by google-auth."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from xpk.api.base import ObjectApi
+from xpk.capacity.kubeconfig import write_private
+from xpk.model.errors import XpkError
+
+Connect = Callable[[Path | None], ObjectApi]
+
+_KUBECONFIG, _PLACE = "kubeconfig", "cluster.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a cluster is: its project, the location of its control plane, the zone of its nodes."""
+
+    project: str
+    location: str
+    zone: str
+
+
+class Known:
+    """The clusters that xpk has made or been shown, each with a folder below `root`."""
+
+    def __init__(self, root: Path, open_api: Connect, environ: Mapping[str, str]) -> None:
+        self._root, self._open, self._environ = root, open_api, environ
+
+    def names(self) -> list[str]:
+        """Return their names."""
+        return sorted(each.parent.name for each in self._root.glob(f"*/{_PLACE}"))
+
+    def place(self, name: str) -> Place | None:
+        """Return where a cluster is, None if it is not known."""
+        try:
+            return Place(**json.loads((self._root / name / _PLACE).read_text(encoding="utf-8")))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, ValueError, TypeError) as error:
+            raise XpkError(f"{self._root / name / _PLACE} is damaged: {error}", hint="remove it") from error
+
+    def remember(self, name: str, place: Place) -> None:
+        """Keep where a cluster is."""
+        write_private(
+            self._root / name / _PLACE,
+            json.dumps({"project": place.project, "location": place.location, "zone": place.zone}),
+        )
+
+    def forget(self, name: str) -> None:
+        """Keep nothing of a cluster."""
+        folder = self._root / name
+        # Where it is goes last: whoever is killed in between can still forget it.
+        for file in folder.glob("*"):
+            if file.name != _PLACE:
+                file.unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def connect(self, name: str, cluster: Mapping[str, Any] | None) -> ObjectApi:
+        """Return a cluster's API server; `cluster` is what GKE says of it, None if it has been reached before."""
+        file = self._root / name / _KUBECONFIG
+        if cluster is not None:
+            write_private(self._root / name / _KUBECONFIG, self.kubeconfig(cluster))
+        return self._open(file)
+
+    def has_kubeconfig(self, name: str) -> bool:
+        """Tell whether a cluster has been reached before."""
+        return (self._root / name / _KUBECONFIG).exists()
+
+    def kubeconfig(self, cluster: Mapping[str, Any]) -> str:
+        """Return a kubeconfig for a cluster as GKE describes it. kubectl asks this Python for tokens, not gcloud."""
+        emulated = bool(self._environ.get("XPK_GKE_ENDPOINT"))
+        endpoints = cluster.get("control_plane_endpoints_config", {})
+        dns = endpoints.get("dns_endpoint_config", {})
+        there: dict[str, Any]
+        if dns.get("allow_external_traffic") and dns.get("endpoint") and not emulated:
+            there = {"server": f"https://{dns['endpoint']}"}
+        else:
+            authority = cluster.get("master_auth", {}).get("cluster_ca_certificate", "")
+            there = {"server": f"https://{cluster.get('endpoint', '')}", "certificate-authority-data": authority}
+        name = f"gke_{cluster['name']}"
+        user = {
+            "exec": {
+                "apiVersion": "client.authentication.k8s.io/v1",
+                "command": sys.executable,
+                "args": ["-m", "xpk.capacity.gke.token"],
+                "interactiveMode": "Never",
+            }
+        }
+        return yaml.safe_dump(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": name,
+                "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+                "clusters": [{"name": name, "cluster": there}],
+                "users": [{"name": name, "user": user}],
+            },
+            sort_keys=False,
+        )

@@ -1,0 +1,300 @@
+"""What a user asks of Google Kubernetes Engine: flags, the variables that they set, and what is wrong with them."""
+
+from __future__ import annotations
+
+import configparser
+import ipaddress
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from xpk.capacity import install
+from xpk.capacity.gke.flags import CLOUD_FLAGS
+from xpk.capacity.prepare import output_root_problems
+from xpk.model.errors import UsageError
+
+Capacity = Literal["on-demand", "spot", "reservation", "flex"]
+MAINTENANCE_INTERVALS = ("AS_NEEDED", "PERIODIC")
+
+SETTINGS: Mapping[str, str] = {
+    **{flag: f"XPK_GKE_{flag[2:].upper().replace('-', '_')}" for flag in CLOUD_FLAGS},
+    "--trainer-image": "XPK_TRAINER_IMAGE",
+    **install.SETTINGS,
+}
+DRIVERS = {
+    "--enable-gcsfuse-csi-driver": ("gcs_fuse_csi_driver_config", "GcsFuseCsiDriver"),
+    "--enable-gcpfilestore-csi-driver": ("gcp_filestore_csi_driver_config", "GcpFilestoreCsiDriver"),
+    "--enable-parallelstore-csi-driver": ("parallelstore_csi_driver_config", "ParallelstoreCsiDriver"),
+    "--enable-pd-csi-driver": ("gce_persistent_disk_csi_driver_config", "GcePersistentDiskCsiDriver"),
+    "--enable-lustre-csi-driver": ("lustre_csi_driver_config", "LustreCsiDriver"),
+}
+_ZONE = re.compile(r"[a-z]+-[a-z]+\d+-[a-z]+")
+_RESERVATION = re.compile(
+    r"(projects/[^/]+/reservations/)?[a-z0-9-]+(/reservationBlocks/[^/]+(/reservationSubBlocks/[^/]+)?)?"
+)
+_CHANNELS = ("RAPID", "REGULAR", "STABLE", "EXTENDED")
+_POLL, _LONGEST_POLL = "XPK_GKE_POLL_SECONDS", 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is asked for, beside the slices. `max_cost` is in US dollars per hour; `custom_*` are gcloud's arguments.
+
+    `timeout`: seconds that one operation may take. `periodic_maintenance`: of the slices' hosts.
+
+    `emulated` and `fenced` belong to how workloads run there, as for clusters that are adapted.
+    """
+
+    project: str
+    zone: str
+    capacity: Capacity | None = None
+    reservations: tuple[str, ...] = ()
+    queued: bool = False
+    sub_slicing: bool = False
+    periodic_maintenance: bool = False
+    version: str | None = None
+    channel: str | None = None
+    default_machine: str = "e2-standard-16"
+    default_nodes: int = 6
+    private: bool = False
+    authorized_networks: tuple[str, ...] = ()
+    private_endpoint: bool = False
+    private_endpoint_subnetwork: str | None = None
+    global_access: bool = False
+    network: str | None = None
+    subnetwork: str | None = None
+    workload_identity: bool = False
+    drivers: tuple[str, ...] = ()
+    legacy_lustre_port: bool = False
+    autoprovisioning: bool = False
+    min_chips: int = 0
+    max_chips: int | None = None
+    max_cpu: int = 1_000_000
+    max_memory: int = 10_000_000
+    custom_cluster: tuple[str, ...] = ()
+    custom_pool: tuple[str, ...] = ()
+    ignore_pool_errors: bool = False
+    roll_back: bool = False
+    at_once: int = 100
+    max_cost: float | None = None
+    prices: Path | None = None
+    max_pods_per_node: int | None = None
+    timeout: int = 3600
+    output_root: str | None = None
+    trainer_image: str | None = None
+    emulated: bool = False
+    fenced: bool | None = None
+
+    @property
+    def region(self) -> str:
+        """Return the region that the zone is in: the control plane is regional, the nodes in one zone."""
+        return region_of(self.zone)
+
+    @property
+    def parent(self) -> str:
+        """Return the resource name of the place where the cluster is made."""
+        return f"projects/{self.project}/locations/{self.region}"
+
+
+def region_of(location: str) -> str:
+    """Return the region of a zone (us-east5-b), or of a region itself (us-east5)."""
+    return location.rpartition("-")[0] if location.count("-") > 1 else location
+
+
+class _Reader:
+    """Reads variables and keeps all that is wrong."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ, self.problems = environ, list[str]()
+
+    def text(self, flag: str) -> str | None:
+        return self._environ.get(SETTINGS[flag]) or None
+
+    def flag(self, flag: str) -> bool:
+        return self._environ.get(SETTINGS[flag], "").lower() not in ("", "0", "false", "no")
+
+    def many(self, flag: str) -> tuple[str, ...]:
+        return tuple(filter(None, re.split(r"[,\s" + os.pathsep + "]+", self.text(flag) or "")))
+
+    def networks(self) -> tuple[str, ...]:
+        return tuple(filter(None, re.split(r"[,\s]+", self.text("--authorized-networks") or "")))
+
+    def words(self, *flags: str) -> tuple[str, ...]:
+        try:
+            return tuple(word for flag in flags for word in shlex.split(self.text(flag) or ""))
+        except ValueError as error:
+            self.problems.append(f"{' '.join(flags)} cannot be taken apart: {error}")
+            return ()
+
+    def number(self, flag: str, default: int, least: int = 0) -> int:
+        text = self.text(flag)
+        if text is None:
+            return default
+        if not text.isdecimal() or int(text) < least:
+            self.problems.append(f"{flag} is '{text}', not a whole number from {least} on")
+            return default
+        return int(text)
+
+
+def read_request(environ: Mapping[str, str], home: Path | None = None) -> Request:
+    """Return what flags and variables ask for. Raises UsageError with all that is wrong."""
+    reader, configured = _Reader(environ), _gcloud_settings(environ, home)
+    project = project_of(environ, home)
+    zone = reader.text("--zone") or environ.get("CLOUDSDK_COMPUTE_ZONE") or configured.get("zone", "")
+    problems = reader.problems
+    if not project:
+        problems.append("which project? --project P, or GOOGLE_CLOUD_PROJECT")
+    if not _ZONE.fullmatch(zone):
+        problems.append(f"'{zone}' is not a zone" if zone else "which zone? --zone us-central1-a, where the nodes are")
+    capacity, reservations = _capacity(reader)
+    request = Request(
+        project=project,
+        zone=zone,
+        capacity=capacity,
+        reservations=reservations,
+        queued=reader.flag("--queued-provisioning"),
+        sub_slicing=reader.flag("--sub-slicing"),
+        periodic_maintenance=(reader.text("--host-maintenance-interval") or "").upper() == "PERIODIC",
+        version=reader.text("--gke-version"),
+        channel=(reader.text("--release-channel") or "").upper() or None,
+        default_machine=reader.text("--default-pool-cpu-machine-type") or "e2-standard-16",
+        default_nodes=reader.number("--default-pool-cpu-num-nodes", 6, 1),
+        private=reader.flag("--private") or reader.flag("--enable-private-endpoint"),
+        authorized_networks=reader.networks(),
+        private_endpoint=reader.flag("--enable-private-endpoint"),
+        private_endpoint_subnetwork=reader.text("--private-endpoint-subnetwork"),
+        global_access=reader.flag("--enable-master-global-access"),
+        network=reader.text("--network"),
+        subnetwork=reader.text("--subnetwork"),
+        workload_identity=reader.flag("--enable-workload-identity") or reader.flag("--enable-gcsfuse-csi-driver"),
+        drivers=tuple(flag for flag in DRIVERS if reader.flag(flag)),
+        legacy_lustre_port=reader.flag("--enable-legacy-lustre-port"),
+        **_autoprovisioning(reader),
+        custom_cluster=reader.words("--custom-cluster-arguments"),
+        custom_pool=reader.words("--custom-nodepool-arguments", "--custom-tpu-nodepool-arguments"),
+        ignore_pool_errors=reader.flag("--ignore-nodepool-creation-errors"),
+        roll_back=reader.flag("--roll-back"),
+        at_once=reader.number("--at-once", 100, 2),
+        max_cost=_money(reader, "--max-cost"),
+        prices=Path(file) if (file := reader.text("--prices")) else None,
+        max_pods_per_node=reader.number("--max-pods-per-node", 0, 8) or None,
+        timeout=reader.number("--timeout", 3600, 1),
+        output_root=reader.text("--output-root"),
+        trainer_image=reader.text("--trainer-image"),
+    )
+    problems += _problems(reader, request) + install.source_problems(environ)
+    if problems:
+        raise UsageError("this cannot be asked of GKE", problems=problems, hint="see `xpk cluster create --help`")
+    return request
+
+
+def project_of(environ: Mapping[str, str], home: Path | None = None) -> str:
+    """Return the project that flags, variables or gcloud's configuration name, "" if none does."""
+    given = environ.get(SETTINGS["--project"]) or environ.get("GOOGLE_CLOUD_PROJECT")
+    return given or _gcloud_settings(environ, home).get("project", "")
+
+
+def read_poll_seconds(environ: Mapping[str, str]) -> float:
+    """Return the seconds between two looks at what goes on. Raises UsageError."""
+    text = environ.get(_POLL) or "5"
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= _LONGEST_POLL:
+        raise UsageError(
+            f"{_POLL} is '{text}', not a number of seconds up to {_LONGEST_POLL:.0f}", hint=f"unset {_POLL}"
+        )
+    return seconds
+
+
+def reservation_path(reservation: str, project: str) -> str:
+    """Return a reservation with its project: `projects/P/reservations/R[/reservationBlocks/...]`."""
+    return reservation if reservation.startswith("projects/") else f"projects/{project}/reservations/{reservation}"
+
+
+def _autoprovisioning(reader: _Reader) -> dict[str, Any]:
+    return {
+        "autoprovisioning": reader.flag("--enable-autoprovisioning"),
+        "min_chips": reader.number("--autoprovisioning-min-chips", 0),
+        "max_chips": reader.number("--autoprovisioning-max-chips", 0, 1) or None,
+        "max_cpu": reader.number("--autoprovisioning-max-cpu", 1_000_000, 1),
+        "max_memory": reader.number("--autoprovisioning-max-memory", 10_000_000, 1),
+    }
+
+
+def _capacity(reader: _Reader) -> tuple[Capacity | None, tuple[str, ...]]:
+    reservations = reader.many("--reservation")
+    kinds: dict[Capacity, bool] = {
+        "on-demand": reader.flag("--on-demand"),
+        "spot": reader.flag("--spot"),
+        "reservation": bool(reservations),
+        "flex": reader.flag("--flex"),
+    }
+    asked = [kind for kind, given in kinds.items() if given]
+    if len(asked) > 1:
+        reader.problems.append(f"{' and '.join(f'--{kind}' for kind in asked)} exclude each other: choose one")
+    for each in reservations:
+        if not _RESERVATION.fullmatch(each):
+            reader.problems.append(
+                f"reservation '{each}' is neither a name nor projects/P/reservations/R[/reservationBlocks/B"
+                "[/reservationSubBlocks/S]]"
+            )
+    return (asked[0] if asked else None), reservations
+
+
+def _problems(reader: _Reader, request: Request) -> list[str]:
+    found = output_root_problems(request.output_root)
+    region = reader.text("--region")
+    if region and request.zone and region != request.region:
+        found.append(f"zone {request.zone} is not in region {region}")
+    if request.sub_slicing and request.capacity != "reservation":
+        found.append("--sub-slicing goes with --reservation: one made for Cluster Director")
+    if request.queued and request.capacity != "flex":
+        found.append("--queued-provisioning goes with --flex")
+    if request.channel and request.channel not in _CHANNELS:
+        found.append(f"--release-channel {request.channel.lower()}: choose from {', '.join(_CHANNELS).lower()}")
+    interval = reader.text("--host-maintenance-interval") or "AS_NEEDED"
+    if interval.upper() not in MAINTENANCE_INTERVALS:
+        found.append(f"--host-maintenance-interval {interval}: choose from {', '.join(MAINTENANCE_INTERVALS)}")
+    if request.legacy_lustre_port and "--enable-lustre-csi-driver" not in request.drivers:
+        found.append("--enable-legacy-lustre-port goes with --enable-lustre-csi-driver")
+    if request.max_chips is not None and request.max_chips < request.min_chips:
+        found.append("--autoprovisioning-max-chips is less than --autoprovisioning-min-chips")
+    for network in request.authorized_networks:
+        try:
+            ipaddress.ip_network(network, strict=False)
+        except ValueError:
+            found.append(f"--authorized-networks: '{network}' is not a range such as 10.0.0.0/8")
+    if request.prices and not request.prices.is_file():
+        found.append(f"--prices: there is no file {request.prices}")
+    return found
+
+
+def _money(reader: _Reader, flag: str) -> float | None:
+    text = reader.text(flag)
+    try:
+        value = None if text is None else float(text)
+    except ValueError:
+        value = -1.0
+    if value is not None and not 0 <= value < float("inf"):
+        reader.problems.append(f"{flag} is '{text}', not US dollars per hour")
+        return None
+    return value
+
+
+def _gcloud_settings(environ: Mapping[str, str], home: Path | None) -> dict[str, str]:
+    """Return the project and zone of gcloud's active configuration, if there is one: its file is read, not gcloud."""
+    folder = Path(environ.get("CLOUDSDK_CONFIG") or (home or Path.home()) / ".config" / "gcloud")
+    parser = configparser.ConfigParser()
+    try:
+        active = (folder / "active_config").read_text(encoding="utf-8").strip()
+        parser.read(folder / "configurations" / f"config_{active}", encoding="utf-8")
+    except (OSError, configparser.Error):
+        return {}
+    places = {"project": ("core", "project"), "zone": ("compute", "zone")}
+    return {key: parser.get(*place) for key, place in places.items() if parser.has_option(*place)}

@@ -1,0 +1,115 @@
+"""The plan of another number of slices: new ones are like those there are, those that go are free ones if possible."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from xpk.api.base import ObjectApi
+from xpk.capacity.gke.desired import MAINTENANCE
+from xpk.capacity.gke.difference import Change, missing_names, pool_changes
+from xpk.capacity.gke.observed import Observed
+from xpk.capacity.install import Pause
+from xpk.capacity.nodes import holders, pool_of, pool_order, slice_nodes
+from xpk.model.accelerators import SliceShape
+from xpk.model.errors import ConflictError, NotFoundError, TimedOutError
+
+Dict = dict[str, Any]
+Read = Callable[[str], Dict]
+
+_DRAIN_SECONDS = 600.0
+# Fields of a node pool that are GKE's answer, not the user's question.
+_ANSWERS = (
+    "self_link", "instance_group_urls", "status", "status_message", "conditions", "pod_ipv4_cidr_size", "update_info",
+    "etag", "version", "kubelet_cert_info", "upgrade_settings", "best_effort_provisioning",
+)  # fmt: skip
+_NETWORK_ANSWERS = ("pod_range", "pod_ipv4_cidr_block", "pod_ipv4_range_utilization", "subnetwork")
+_CONFIG_ANSWERS = ("effective_cgroup_mode", "resource_labels", "boot_disk")
+
+
+def growing(have: Observed, name: str, shape: SliceShape, num_slices: int, read: Read) -> list[Change]:
+    """Return the changes that add slices like those there are. Raises ConflictError if there is none to be like.
+
+    `read` gives a node pool by its name as v1beta1 of GKE's API has it.
+    """
+    model = next((pool for pool in have.slices(shape).values() if pool.get("status") != "STOPPING"), None)
+    missing = missing_names(have, name, shape, num_slices)
+    if missing and model is None:
+        raise ConflictError(
+            f"cluster '{name}' has no slice of {shape.name} that new ones could be like",
+            hint=f"`xpk cluster create {name} --provider gke --tpu-type {shape.name} --num-slices {num_slices} ...`",
+        )
+    bodies = _alike(model, read(model["name"]), missing) if model and missing else []
+    return pool_changes(have, name, shape, bodies, after=())
+
+
+def _alike(model: Dict, beta: Mapping[str, Any], missing: Sequence[str]) -> list[Dict]:
+    policy = beta.get("config", {}).get(MAINTENANCE, {})
+    if policy.get("maintenance_interval") == "PERIODIC":
+        model = {**model, "config": {**model["config"], MAINTENANCE: policy}}
+    return [like(model, each) for each in missing]
+
+
+def like(pool: Mapping[str, Any], name: str) -> Dict:
+    """Return what asks for another node pool like one that there is."""
+    body = {key: value for key, value in copy.deepcopy(dict(pool)).items() if key not in _ANSWERS}
+    for part, answers in (("network_config", _NETWORK_ANSWERS), ("config", _CONFIG_ANSWERS)):
+        body[part] = {key: value for key, value in body.get(part, {}).items() if key not in answers}
+    config = body["config"]
+    if config.get("taints"):  # GKE adds its own for accelerators
+        config["taints"] = [
+            each for each in config["taints"] if each["key"] not in ("google.com/tpu", "nvidia.com/gpu")
+        ]
+    return {**body, "name": name}
+
+
+def victims(pools: Sequence[str], held: Mapping[str, str], count: int) -> list[str]:
+    """Return the pools that go: free ones first, of them those with the highest numbers."""
+    ordered = sorted(pools, key=pool_order, reverse=True)
+    return sorted(ordered, key=lambda pool: pool in held)[:count]
+
+
+def holders_of_pools(api: ObjectApi) -> dict[str, str]:
+    """Return the workload that is on each node pool, by the pool's name."""
+    held = holders(api)
+    return {pool_of(node): held[name] for node in slice_nodes(api) if (name := node["metadata"]["name"]) in held}
+
+
+def drain(api: ObjectApi, pool: str, pause: Pause, poll: float) -> None:
+    """Let no more pods onto a pool's nodes, end those there are and wait for it, looking every `poll` seconds.
+
+    Raises TimedOutError.
+    """
+    members = {node["metadata"]["name"]: node for node in slice_nodes(api) if pool_of(node) == pool}
+    for name, node in sorted(members.items()):
+        if not node["spec"].get("unschedulable"):
+            api.patch("Node", name, {"spec": {"unschedulable": True}})
+    nodes, waited, asked = set(members), 0.0, set[str]()
+    while True:
+        left = [pod for pod in api.list("Pod", None) if _is_on(pod, nodes)]
+        for pod in left:
+            meta = pod["metadata"]
+            if meta["name"] not in asked:
+                asked.add(meta["name"])
+                try:
+                    api.delete("Pod", meta["name"], meta.get("namespace", "default"))
+                except NotFoundError:
+                    continue
+        if not left:
+            return
+        if waited >= _DRAIN_SECONDS:
+            raise TimedOutError(
+                f"{len(left)} pods on {pool} do not end within {_DRAIN_SECONDS:.0f} s",
+                hint=f"`xpk workload list` shows whose they are; {left[0]['metadata']['name']} is one of them",
+            )
+        pause(poll)
+        waited += poll
+
+
+def _is_on(pod: Mapping[str, Any], nodes: set[str]) -> bool:
+    """Tell whether a pod is on one of these nodes and has to be ended: those of DaemonSets go with the node."""
+    owners = [owner.get("kind") for owner in pod["metadata"].get("ownerReferences", [])]
+    phase = pod.get("status", {}).get("phase", "Pending")
+    on_node = pod["spec"].get("nodeName") in nodes
+    return on_node and phase in ("Pending", "Running") and "DaemonSet" not in owners and "Node" not in owners

@@ -1,0 +1,77 @@
+"""Makes and removes what a cluster stands on in Compute Engine: workload policies and data networks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any
+
+from xpk.capacity.gke.client import Google, exists_already, not_yet
+from xpk.capacity.gke.failure import of_compute
+from xpk.model.errors import AuthorizationError, NotFoundError, XpkError
+
+Dict = dict[str, Any]
+Again = Callable[[float], None]
+_PLACES = {"network": "global/networks", "subnetwork": "regions/{}/subnetworks", "firewall": "global/firewalls"}
+_ROLES = "for networks also roles/compute.networkAdmin and roles/compute.securityAdmin"
+
+
+class Vpc:
+    """Works in one project and region. `again` is given when a wait began; it pauses, or raises TimedOutError."""
+
+    def __init__(self, google: Google, project: str, region: str, again: Again) -> None:
+        self._google, self._again = google, again
+        self._project, self._region = f"projects/{project}", region
+
+    def make_policy(self, body: Mapping[str, Any]) -> None:
+        """Make a resource policy. Raises XpkError."""
+        self._make(f"{self._project}/regions/{self._region}/resourcePolicies", body)
+
+    def make_network(self, bodies: Mapping[str, Mapping[str, Any]]) -> None:
+        """Make a data network with its subnetwork and firewall rule, as far as they are not there. Raises XpkError."""
+        with _roles():
+            for part, place in _PLACES.items():
+                self._make(f"{self._project}/{place.format(self._region)}", bodies[part])
+
+    def remove_network(self, names: tuple[str, str, str]) -> None:
+        """Remove a data network with all that is in it, once nothing uses it any more. Raises XpkError."""
+        for place, name in reversed(list(zip(_PLACES.values(), names, strict=True))):
+            path = f"{self._project}/{place.format(self._region)}/{name}"
+            with _roles(), suppress(NotFoundError):
+                self._patiently(partial(self._google.compute, path, delete=True))
+
+    def _make(self, collection: str, body: Mapping[str, Any]) -> None:
+        try:
+            self._patiently(lambda: self._google.compute(collection, dict(body)))
+        except XpkError as error:
+            if not exists_already(error):
+                raise
+
+    def _patiently(self, ask: Callable[[], Dict]) -> None:
+        """Start an operation, again while something is not ready or in use, and wait until it is done."""
+        begun = time.monotonic()
+        while True:
+            try:
+                operation = ask()
+                break
+            except XpkError as error:
+                if not not_yet(error):
+                    raise
+            self._again(begun)
+        path = str(operation.get("selfLink", "")).partition("/compute/v1/")[2]
+        while path and operation.get("status") != "DONE":
+            self._again(begun)
+            operation = self._google.compute(path)
+        if failure := of_compute(operation):
+            raise failure
+
+
+@contextmanager
+def _roles() -> Iterator[None]:
+    """Say which roles networks take, if it is roles that lack."""
+    try:
+        yield
+    except AuthorizationError as error:
+        raise AuthorizationError(error.message, hint=f"{error.hint}; {_ROLES}") from error

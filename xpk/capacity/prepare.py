@@ -1,0 +1,140 @@
+"""What makes a Kubernetes cluster take workloads: JobSet, Kueue, queues over its slices, and a note of how they run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Protocol
+
+from xpk.api.base import Obj, ObjectApi, Objs
+from xpk.capacity.nodes import pools_of, shape_of, slice_nodes
+from xpk.capacity.queues.reading import promised
+from xpk.model.accelerators import SliceShape
+from xpk.model.errors import NotFoundError
+from xpk.model.specs import ClusterSpec, Target
+from xpk.render import render_queues
+
+_RECORD = "xpk-cluster"  # the ConfigMap in which a cluster says how workloads run on it
+
+
+class Wishes(Protocol):
+    """What a user says of how workloads run on a cluster; None keeps what was said before."""
+
+    @property
+    def emulated(self) -> bool:
+        """Whether the nodes have no accelerators."""
+
+    @property
+    def output_root(self) -> str | None:
+        """A bucket, or a folder that all nodes share."""
+
+    @property
+    def trainer_image(self) -> str | None:
+        """The bundled trainer's image, as the nodes can pull it."""
+
+    @property
+    def fenced(self) -> bool | None:
+        """Whether a node that stays unreachable is dead for certain."""
+
+
+def whole_slices(nodes: Objs) -> dict[SliceShape, int]:
+    """Return how many slices of each type have all their chips."""
+    pools = pools_of(nodes).values()
+    shapes = [shape for members in pools if (shape := shape_of(members[0])) and _chips(members, shape) >= shape.units]
+    return dict(sorted(Counter(shapes).items(), key=lambda item: item[0].name))
+
+
+def specs_of(name: str, nodes: Objs) -> list[ClusterSpec]:
+    """Return what a cluster's whole slices are, by type."""
+    return [ClusterSpec(name=name, shape=shape, num_slices=count) for shape, count in whole_slices(nodes).items()]
+
+
+def record(api: ObjectApi, specs: Sequence[ClusterSpec], wanted: Wishes, *, region: str | None = None) -> Obj:
+    """Return the ConfigMap that says how workloads run; what is not asked for stays as it was.
+
+    `region`: where a cluster of GKE is; without, its nodes tell whether it is one.
+    """
+    before = recorded(api) or {}
+    gke = region is not None
+    if not gke:
+        gke = any(str(node["spec"].get("providerID", "")).startswith("gce://") for node in slice_nodes(api))
+    tpus = all(spec.shape.kind == "tpu" for spec in specs)
+
+    shared = [spec.shape.name for spec in specs if spec.sub_slicing]
+
+    def kept(key: str, value: str | None) -> str:
+        return before.get(key, "") if value is None else value
+
+    fenced = None if wanted.fenced is None else str(wanted.fenced).lower()
+    return config_map(
+        {
+            "accelerator-type": ",".join(spec.shape.name for spec in specs),
+            "emulated": str(wanted.emulated).lower(),
+            # GKE's webhook gives TPU pods MEGASCALE_* and TPU_WORKER_*; nobody else does.
+            "sets-slice-environment": str(not (gke and tpus)).lower(),
+            "output-root": kept("output-root", wanted.output_root and wanted.output_root.rstrip("/")),
+            "trainer-image": kept("trainer-image", wanted.trainer_image),
+            "fenced": kept("fenced", fenced) or "false",
+            **({"region": region} if region else {}),
+            **({"sub-slicing": shared[0]} if shared else {}),
+        }
+    )
+
+
+def recorded(api: ObjectApi) -> dict[str, str] | None:
+    """Return what a cluster says of how workloads run on it, None if nothing."""
+    try:
+        found: dict[str, str] = api.get("ConfigMap", _RECORD).get("data", {})
+    except NotFoundError:
+        return None
+    return found
+
+
+def target_of(api: ObjectApi, hint: str) -> Target:
+    """Return how workloads run on a cluster. Raises NotFoundError with `hint` if it does not say."""
+    found = recorded(api)
+    if found is None:
+        raise NotFoundError("the cluster was not adapted: nothing says how workloads run on it", hint=hint)
+    output = found["output-root"]
+    return Target(
+        emulated=found["emulated"] == "true",
+        sets_slice_environment=found["sets-slice-environment"] == "true",
+        output_root=output,
+        shared_folder=output if output.startswith("/") else None,
+        fenced=found["fenced"] == "true",
+        trainer_image=found["trainer-image"] or None,
+        region=found.get("region"),
+        sub_slicing=found.get("sub-slicing"),
+    )
+
+
+def config_map(data: dict[str, str]) -> Obj:
+    """Return the ConfigMap that holds what a cluster says."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": _RECORD, "namespace": "default", "labels": {"app.kubernetes.io/managed-by": "xpk"}},
+        "data": data,
+    }
+
+
+def apply_all(api: ObjectApi, objects: Objs) -> None:
+    """Apply objects in order."""
+    for obj in objects:
+        api.apply(obj)
+
+
+def apply_queues(api: ObjectApi, specs: Sequence[ClusterSpec]) -> None:
+    """Make a cluster's queues; other queues keep what they were promised."""
+    apply_all(api, render_queues(*specs, promised=promised(api)))
+
+
+def output_root_problems(output_root: str | None) -> list[str]:
+    """Return what is wrong with a place for output, one line each."""
+    if output_root and not output_root.startswith(("gs://", "/")):
+        return [f"--output-root '{output_root}' is neither gs://BUCKET/PREFIX nor a folder from /"]
+    return []
+
+
+def _chips(nodes: Objs, shape: SliceShape) -> int:
+    return sum(int(node["status"].get("allocatable", {}).get(shape.resource, 0)) for node in nodes)

@@ -1,0 +1,65 @@
+"""The workloads in queues, by Kueue's objects alone: those may be listed by more people than pods may."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from xpk.api.base import Obj, ObjectApi, Objs
+from xpk.api.quantities import requests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inside:
+    """A workload in a queue: whether it is `Admitted`, `Pending` or `Suspended`, and how much of what it asks for."""
+
+    namespace: str
+    name: str
+    state: str
+    priority: str
+    requests: dict[str, float]
+    created: str
+
+
+def workloads_in(api: ObjectApi, local_queues: Objs) -> Objs:
+    """Return Kueue's objects of the workloads in these LocalQueues that have not ended."""
+    keys = {_key(each["metadata"].get("namespace"), each["metadata"]["name"]) for each in local_queues}
+    found = api.list("Workload", None)
+    return [each for each in found if _is_in(each, keys) and not _is_true(each, "Finished")]
+
+
+def inside(workload: Obj) -> Inside:
+    """Return what a workload's object says."""
+    meta, spec = workload["metadata"], workload["spec"]
+    asked: dict[str, float] = {}
+    for pod_set in spec.get("podSets") or []:
+        for resource, amount in requests(pod_set["template"]["spec"]).items():
+            asked[resource] = asked.get(resource, 0) + amount * int(pod_set.get("count", 1))
+    admitted = _is_true(workload, "Admitted") and not _is_true(workload, "Evicted")
+    return Inside(
+        namespace=meta.get("namespace", "default"),
+        name=owner_of(workload)["name"],
+        state="Admitted" if admitted else "Pending" if spec.get("active", True) else "Suspended",
+        priority=(spec.get("priorityClassRef") or {}).get("name", str(spec.get("priority") or "")),
+        requests=asked,
+        created=str(meta.get("creationTimestamp", "")),
+    )
+
+
+def owner_of(workload: Obj) -> Obj:
+    """Return the reference to what a workload is of, or at least its own name."""
+    found: Obj = next(iter(workload["metadata"].get("ownerReferences") or []), {"name": workload["metadata"]["name"]})
+    return found
+
+
+def _key(namespace: object, name: object) -> tuple[str, str]:
+    return str(namespace or "default"), str(name)
+
+
+def _is_in(workload: Obj, keys: Collection[tuple[str, str]]) -> bool:
+    return _key(workload["metadata"].get("namespace"), workload["spec"].get("queueName")) in keys
+
+
+def _is_true(workload: Obj, kind: str) -> bool:
+    conditions = workload.get("status", {}).get("conditions") or []
+    return any(each["type"] == kind and each["status"] == "True" for each in conditions)

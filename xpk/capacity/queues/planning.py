@@ -1,0 +1,204 @@
+"""The plan of a queue: what is asked for, checked against what there is, and the steps to it.
+
+Quota is not made, it is passed on: what a queue gets, the cluster's own queue loses, first the one and then the
+other, so that all of them together never have more than there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from xpk.api.base import Obj, ObjectApi, Objs
+from xpk.capacity.plan import Plan, Step
+from xpk.capacity.prepare import apply_all
+from xpk.capacity.queues.reading import QueueInfo, Queues, maker_of, quotas_of, specs_of
+from xpk.capacity.queues.request import RECLAIM, Wanted, as_spec, over, problems_of_own, refuse, spec_of
+from xpk.model import names
+from xpk.model.errors import ConflictError, MissingToolError, NotFoundError
+from xpk.model.specs import QueueSpec
+from xpk.render import render_local_queue, render_queue, render_queues
+
+
+def plan_create(api: ObjectApi, wanted: Wanted) -> Plan:
+    """Plan a queue, or a change of one; no steps if it is so already.
+
+    Raises UsageError with all that is wrong, CapacityError if there are too few slices, NotFoundError without its
+    namespace, ConflictError if somebody else made what is there.
+    """
+    queues = Queues.read(api)
+    total = queues.total()
+    problems = [
+        *names.queue_name_problems(wanted.name),
+        *(problem for each in wanted.namespaces for problem in names.namespace_problems(each)),
+    ]
+    new = [] if problems else [each for each in wanted.namespaces if _is_missing(api, each)]
+    _check_theirs(queues, wanted)
+    if wanted.name == names.QUEUE:
+        refuse(wanted, [*problems, *problems_of_own(wanted)], {}, new)
+        return _plan_own(api, queues, wanted, new)
+    have = queues.find(wanted.name)
+    info = queues.info(have) if have else None
+    spec, before = spec_of(wanted, info, total, problems), as_spec(info) if info else None
+    refuse(wanted, problems, over(queues, spec, before), new)
+    left = _left(queues, spec, total)
+    steps = _namespace_steps(api, new)
+    if (
+        before is None
+        or (before.quotas, before.reclaim) != (spec.quotas, spec.reclaim)
+        or left != quotas_of(queues.own)
+    ):
+        for obj in [*_own(queues, {spec.name: _quotas(spec)}), *_of_kind("ClusterQueue", render_queue(spec))]:
+            api.apply(obj, dry_run=True)  # may we, and does nobody else manage what we would change?
+        title = f"{_change(spec, before)}; '{names.QUEUE}' keeps {_words(left)}"
+        steps.append(Step(title, partial(_pass_on, api, spec, before, force=wanted.force)))
+    local_queues = _of_kind("LocalQueue", render_queue(spec))
+    there = before.namespaces if before else ()
+    steps += [_local_queue_step(api, obj) for obj in local_queues if obj["metadata"]["namespace"] not in there]
+    notes = _below(*([(info, _quotas(spec))] if info else []), (queues.info(queues.own), left))
+    return Plan(_summary(spec, total), steps, notes=notes, question=f"{notes[0]}. Go on?" if notes and steps else "")
+
+
+def settle(api: ObjectApi, coming: Mapping[str, Mapping[str, float]] | None = None) -> None:
+    """Give the cluster's own queue what nobody was promised; `coming`: quotas that queues are about to have."""
+    apply_all(api, _own(Queues.read(api), coming or {}))
+
+
+def _own(queues: Queues, coming: Mapping[str, Mapping[str, float]]) -> Objs:
+    """Return the cluster's own queue as it is to be."""
+    promised = _promised(queues, coming) if coming or queues.promised() else None
+    return _of_kind("ClusterQueue", render_queues(*specs_of(queues.total()), promised=promised))
+
+
+def _of_kind(kind: str, objects: Objs) -> Objs:
+    return [obj for obj in objects if obj["kind"] == kind]
+
+
+def _promised(queues: Queues, coming: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Return the slices of each type that queues have been promised, or are about to be."""
+    found = {kind: sum(each.values()) for kind, each in queues.promised(without=coming).items()}
+    for quotas in coming.values():
+        for kind, number in quotas.items():
+            found[kind] = found.get(kind, 0) + number
+    return found
+
+
+def _is_missing(api: ObjectApi, namespace: str) -> bool:
+    try:
+        return not api.get("Namespace", namespace)
+    except NotFoundError:
+        return True
+    except MissingToolError:  # the local control plane has none: every name is one
+        return False
+
+
+def _check_theirs(queues: Queues, wanted: Wanted) -> None:
+    """Raise ConflictError if somebody else made what has the name, or it is about to be gone."""
+    if wanted.name in queues.going:
+        raise ConflictError(
+            f"queue '{wanted.name}' is being deleted: its last workloads still end", hint="the same command in a while"
+        )
+    have = queues.find(wanted.name)
+    if have and maker_of(have) != "xpk":
+        raise ConflictError(
+            f"there is a ClusterQueue '{wanted.name}' already, made by {maker_of(have)}, not xpk",
+            hint="choose another name",
+        )
+    target = names.CLUSTER_QUEUE if wanted.name == names.QUEUE else wanted.name
+    for each in queues.local_queues:
+        meta, leads_to = each["metadata"], each["spec"].get("clusterQueue")
+        if meta["name"] == wanted.name and meta["namespace"] in wanted.namespaces and leads_to != target:
+            raise ConflictError(
+                f"queue '{wanted.name}' of namespace '{meta['namespace']}' leads to ClusterQueue '{leads_to}'",
+                hint="choose another name",
+            )
+
+
+def _plan_own(api: ObjectApi, queues: Queues, wanted: Wanted, new: Sequence[str]) -> Plan:
+    """Return the plan that lets namespaces use the cluster's own queue."""
+    there = queues.info(queues.own).namespaces
+    steps = _namespace_steps(api, new)
+    joining = [each for each in wanted.namespaces if each not in there]
+    steps += [_local_queue_step(api, render_local_queue(each)) for each in joining]
+    return Plan(f"queue '{names.QUEUE}' for {_listed('namespace', [*there, *wanted.namespaces])}", steps)
+
+
+def _change(spec: QueueSpec, before: QueueSpec | None) -> str:
+    if before is None:
+        return f"set up queue '{spec.name}' with {_described(spec)}"
+    return f"change queue '{spec.name}' from {_described(before)} to {_described(spec)}"
+
+
+def _pass_on(api: ObjectApi, spec: QueueSpec, before: QueueSpec | None, *, force: bool) -> None:
+    """Change a queue's quota: the cluster's own queue shrinks before it, and grows after it.
+
+    Raises ConflictError if somebody else was promised the same slices meanwhile.
+    """
+    have = _quotas(before) if before else {}
+    settle(api, {spec.name: have | {kind: max(number, have.get(kind, 0)) for kind, number in _quotas(spec).items()}})
+    apply_all(api, _of_kind("ClusterQueue", render_queue(spec)))
+    settle(api)
+    if (too_much := over(Queues.read(api), spec, before)) and not force:
+        raise ConflictError(
+            f"others were given slices meanwhile: {'; '.join(too_much.values())}",
+            hint=f"`xpk queue create {spec.name} " + " ".join(f"--quota {each}" for each in too_much) + "`",
+        )
+
+
+def _left(queues: Queues, spec: QueueSpec, total: Mapping[str, float]) -> dict[str, float]:
+    """Return the slices that the cluster's own queue is to keep."""
+    promised = _promised(queues, {spec.name: _quotas(spec)})
+    return {kind: max(0, number - promised.get(kind, 0)) for kind, number in total.items()}
+
+
+def _namespace_steps(api: ObjectApi, missing: Sequence[str]) -> list[Step]:
+    def step(namespace: str) -> Step:
+        labels = {"app.kubernetes.io/managed-by": "xpk"}
+        obj = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}}
+        return Step(f"create namespace '{namespace}'", partial(apply_all, api, [obj]))
+
+    return [step(each) for each in missing]
+
+
+def _local_queue_step(api: ObjectApi, obj: Obj) -> Step:
+    return Step(f"let namespace '{obj['metadata']['namespace']}' use it", partial(apply_all, api, [obj]))
+
+
+def _below(*quotas: tuple[QueueInfo, Mapping[str, float]]) -> tuple[str, ...]:
+    """Return which queues use more than the quota that they are to have, one line each."""
+    return tuple(
+        f"queue '{info.name}' uses {share.used:g} slices of {share.type}, and would have {becomes[share.type]:g}: "
+        "the others run on until their owners want them back"
+        for info, becomes in quotas
+        for share in info.shares
+        if becomes.get(share.type, share.used) < min(share.used, share.quota)
+    )
+
+
+def _quotas(spec: QueueSpec) -> dict[str, float]:
+    return {each.shape.name: each.num_slices for each in spec.quotas}
+
+
+def _described(spec: QueueSpec) -> str:
+    """Return a queue's quota in words."""
+    text = f"a quota of {_words(_quotas(spec))}"
+    borrows = {each.shape.name: each.borrowing_limit for each in spec.quotas if each.borrowing_limit is not None}
+    lends = {each.shape.name: each.lending_limit for each in spec.quotas if each.lending_limit is not None}
+    text += f", borrowing at most {_words(borrows)}" if borrows else ""
+    text += f", lending at most {_words(lends)}" if lends else ""
+    reclaim = next(word for word, policy in RECLAIM.items() if policy == spec.reclaim)
+    return text + (f", reclaiming from {reclaim}" if spec.reclaim != "Any" else "")
+
+
+def _summary(spec: QueueSpec, total: Mapping[str, float]) -> str:
+    whom = _listed("namespace", spec.namespaces)
+    return f"queue '{spec.name}' for {whom}: {_described(spec)}; the cluster has {_words(total)}"
+
+
+def _words(amounts: Mapping[str, float]) -> str:
+    return ", ".join(f"{number:g} x {kind}" for kind, number in amounts.items())
+
+
+def _listed(what: str, found: Sequence[str]) -> str:
+    each = dict.fromkeys(found)
+    return f"{what}{'s' if len(each) > 1 else ''} {', '.join(each)}"

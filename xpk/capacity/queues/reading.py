@@ -1,0 +1,222 @@
+"""What a cluster's queues have, use and were promised, read from their objects."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from xpk.api.base import Obj, ObjectApi, Objs
+from xpk.api.cluster_queues import allotments, cohort_of, members
+from xpk.model import names
+from xpk.model.accelerators import SliceShape, find_shape
+from xpk.model.errors import ConflictError, MissingToolError, NotFoundError, UsageError
+from xpk.model.quotas import available, ceiling
+from xpk.model.specs import ClusterSpec
+
+_MANAGER = "app.kubernetes.io/managed-by"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypeShare:
+    """What a queue has of one accelerator type, in slices. `most`: with all that others lend; `free`: now."""
+
+    type: str
+    quota: float
+    used: float
+    free: float
+    most: float
+    borrowing_limit: float | None
+    lending_limit: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueInfo:
+    """A queue that exists. `namespaces`: whose workloads it takes; `maker`: `xpk`, or who else made it."""
+
+    name: str
+    cluster_queue: str
+    namespaces: tuple[str, ...]
+    shares: tuple[TypeShare, ...]
+    pending: int
+    admitted: int
+    cohort: str
+    reclaim: str
+    maker: str
+    created: str
+
+
+@dataclass(frozen=True, slots=True)
+class Queues:
+    """The queues of a cluster, read once. `going`: the names of ClusterQueues that are about to be gone."""
+
+    cluster_queues: Objs
+    local_queues: Objs
+    going: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, api: ObjectApi) -> Queues:
+        """Read them; those that are about to be gone count no more."""
+        there = api.list("ClusterQueue", None)
+        going = tuple(each["metadata"]["name"] for each in there if _is_going(each))
+        local_queues = [each for each in api.list("LocalQueue", None) if not _is_going(each)]
+        return cls([each for each in there if not _is_going(each)], local_queues, going)
+
+    @property
+    def own(self) -> Obj:
+        """Return the cluster's own queue. Raises NotFoundError without one."""
+        found = self.find(names.CLUSTER_QUEUE)
+        if found is None:
+            raise NotFoundError(
+                "the cluster has no queue of its own that others could get a part of",
+                hint="`xpk cluster create` or `xpk cluster adapt` makes one",
+            )
+        return found
+
+    def find(self, name: str) -> Obj | None:
+        """Return a ClusterQueue by its name."""
+        return next((each for each in self.cluster_queues if each["metadata"]["name"] == name), None)
+
+    def locals_of(self, cluster_queue: str) -> Objs:
+        """Return the LocalQueues of a ClusterQueue."""
+        return [each for each in self.local_queues if each["spec"].get("clusterQueue") == cluster_queue]
+
+    def promised(self, *, without: Collection[str] = ()) -> dict[str, dict[str, float]]:
+        """Return the slices of each type that were promised to queues, by their names."""
+        found: dict[str, dict[str, float]] = {}
+        for queue in self._teams():
+            name = queue["metadata"]["name"]
+            if name not in without:
+                for kind, number in quotas_of(queue).items():
+                    found.setdefault(kind, {})[name] = number
+        return found
+
+    def total(self) -> dict[str, float]:
+        """Return how many slices of each type all queues share: what was written down, else what they have."""
+        try:
+            told = json.loads(self.own["metadata"].get("annotations", {}).get(names.SLICES_ANNOTATION, "{}"))
+        except ValueError:
+            told = {}
+        promised = self.promised()
+        return {
+            kind: told.get(kind, left + sum(promised.get(kind, {}).values()))
+            for kind, left in quotas_of(self.own).items()
+        }
+
+    def infos(self) -> list[QueueInfo]:
+        """Return all queues, the cluster's own first."""
+        ordered = sorted(self.cluster_queues, key=lambda each: each["metadata"]["name"] != names.CLUSTER_QUEUE)
+        return [self.info(each) for each in ordered]
+
+    def info(self, queue: Obj) -> QueueInfo:
+        """Return what a ClusterQueue is and how it does."""
+        meta, status = queue["metadata"], queue.get("status", {})
+        name = queue_name(meta["name"])
+        where = [each["metadata"] for each in self.locals_of(meta["name"])]
+        return QueueInfo(
+            name=name,
+            cluster_queue=meta["name"],
+            namespaces=tuple(
+                each["namespace"] if each["name"] == name else f"{each['namespace']}/{each['name']}" for each in where
+            ),
+            shares=tuple(self._shares(queue)),
+            pending=int(status.get("pendingWorkloads", 0)),
+            admitted=int(status.get("admittedWorkloads", 0)),
+            cohort=cohort_of(queue),
+            reclaim=queue["spec"].get("preemption", {}).get("reclaimWithinCohort", "Never"),
+            maker=maker_of(queue),
+            created=str(meta.get("creationTimestamp", "")),
+        )
+
+    def _teams(self) -> Objs:
+        """Return the ClusterQueues that got a part of the cluster's own."""
+        return [
+            each
+            for each in self.cluster_queues
+            if cohort_of(each) == names.COHORT and each["metadata"]["name"] != names.CLUSTER_QUEUE
+        ]
+
+    def _shares(self, queue: Obj) -> list[TypeShare]:
+        cohort = [allotments(each) for each in members(queue, self.cluster_queues)]
+        found = []
+        for (flavor, resource), mine in allotments(queue).items():
+            units = _units(flavor, resource)
+            everybody = [each[flavor, resource] for each in cohort if (flavor, resource) in each]
+
+            def slices(amount: float | None, units: int = units) -> Any:
+                return None if amount is None else _whole(amount / units)
+
+            found.append(
+                TypeShare(
+                    type=flavor,
+                    quota=slices(mine.nominal),
+                    used=slices(mine.used),
+                    free=slices(max(0, available(mine, everybody))),
+                    most=slices(ceiling(mine, everybody)),
+                    borrowing_limit=slices(mine.borrowing_limit),
+                    lending_limit=slices(mine.lending_limit),
+                )
+            )
+        return found
+
+
+def promised(api: ObjectApi) -> Mapping[str, float] | None:
+    """Return the slices of each type that were promised to other queues than the cluster's own; None without any."""
+    found = Queues.read(api).promised()
+    return {kind: sum(numbers.values()) for kind, numbers in found.items()} or None
+
+
+def check_promised(api: ObjectApi, shape: SliceShape, num_slices: int) -> None:
+    """Raise ConflictError if a cluster of so many slices could not keep what queues were promised."""
+    try:
+        numbers = Queues.read(api).promised().get(shape.name, {})
+    except MissingToolError:  # without Kueue there are no queues
+        return
+    if sum(numbers.values()) > num_slices:
+        whom = ", ".join(f"{name} {number:g}" for name, number in numbers.items())
+        first = next(iter(numbers))
+        raise ConflictError(
+            f"{num_slices} slices of {shape.name} would be left, and queues were promised more: {whom}",
+            hint=f"`xpk queue create {first} --quota {shape.name}=N` first, or --force",
+        )
+
+
+def quotas_of(queue: Obj) -> dict[str, float]:
+    """Return the slices of each type that a ClusterQueue has of its own."""
+    return {
+        flavor: _whole(each.nominal / _units(flavor, resource))
+        for (flavor, resource), each in allotments(queue).items()
+    }
+
+
+def specs_of(slices: Mapping[str, float]) -> list[ClusterSpec]:
+    """Return a cluster's slices as specs, by type."""
+    return [ClusterSpec(name="any", shape=find_shape(kind), num_slices=int(number)) for kind, number in slices.items()]
+
+
+def queue_name(cluster_queue: str) -> str:
+    """Return the name that workloads call a ClusterQueue by."""
+    return names.QUEUE if cluster_queue == names.CLUSTER_QUEUE else cluster_queue
+
+
+def maker_of(obj: Obj) -> str:
+    """Return who made an object: `xpk`, or what another tool says of itself."""
+    return str((obj["metadata"].get("labels") or {}).get(_MANAGER, "somebody else"))
+
+
+def _is_going(obj: Obj) -> bool:
+    return "deletionTimestamp" in obj["metadata"]
+
+
+def _units(flavor: str, resource: str) -> int:
+    """Return the units of a resource that make a slice; 1 where a flavor is not an accelerator type."""
+    try:
+        shape = find_shape(flavor)
+    except UsageError:
+        return 1
+    return shape.units if shape.resource == resource else 1
+
+
+def _whole(amount: float) -> float:
+    return int(amount) if amount == int(amount) else amount

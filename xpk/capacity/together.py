@@ -1,0 +1,151 @@
+"""Steps that do not wait for each other are taken at the same time, a bounded number of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+
+from xpk.model.errors import XpkError
+
+_TICK_SECONDS = 0.5  # how often those who watch are told what goes on
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One change: what it does, in words, and the doing.
+
+    `key` names it and `after` the steps that have to be done before. `undo` takes it back. `may_fail`: the steps
+    after it are taken even if it fails. `commands` are lines for a shell that do the same.
+    """
+
+    title: str
+    act: Callable[[], None]
+    key: str = ""
+    after: tuple[str, ...] = ()
+    undo: Callable[[], None] | None = None
+    may_fail: bool = False
+    commands: tuple[str, ...] = ()
+
+
+class Activity:
+    """What goes on at the moment, for people to watch; steps wait here, so that they can be interrupted."""
+
+    def __init__(self) -> None:
+        self.stop = threading.Event()
+        self.listener: Callable[[Mapping[str, str]], None] = lambda now: None
+        self._now: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    def tell(self, what: str, state: str) -> None:
+        """Say how far something is."""
+        with self._lock:
+            self._now[what] = state
+        self.listener(self.now())
+
+    def forget(self, what: str) -> None:
+        """Say no more of something."""
+        with self._lock:
+            self._now.pop(what, None)
+
+    def now(self) -> dict[str, str]:
+        """Return how far everything is that goes on."""
+        with self._lock:
+            return dict(self._now)
+
+    def pause(self, seconds: float) -> None:
+        """Wait. Raises XpkError when all is to end."""
+        if self.stop.wait(seconds):
+            raise XpkError("interrupted", hint="run the same command again: it goes on from here")
+
+
+class Crew:
+    """Takes the steps of a plan, at most `at_once` at the same time."""
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        at_once: int,
+        activity: Activity,
+        progress: Callable[[str], None],
+        live: Callable[[Mapping[str, str]], None],
+    ) -> None:
+        self._steps, self._at_once, self._activity = steps, at_once, activity
+        self._progress, self._live = progress, live
+        self._keys = {step.key for step in steps}
+        self._done: set[str] = set()
+        self._failed: list[tuple[Step, XpkError]] = []
+
+    def work(self, *, roll_back: bool) -> XpkError | None:
+        """Take all steps; those that need a failed one are left out. Raises XpkError that sums up what failed.
+
+        Returns the same for what may fail.
+        """
+        executor = ThreadPoolExecutor(self._at_once, thread_name_prefix="xpk-step")
+        try:
+            left = self._take_all(executor)
+            if any(not step.may_fail for step, _ in self._failed):
+                self._end(executor, left, roll_back=roll_back)
+            return summed_up(self._failed, []) if self._failed else None
+        except BaseException:
+            self._activity.stop.set()
+            raise
+        finally:
+            executor.shutdown(wait=False, cancel_futures=True)
+
+    def _take_all(self, executor: ThreadPoolExecutor) -> list[Step]:
+        waiting, running = list(self._steps), dict[Future[None], Step]()
+        while waiting or running:
+            ready = [step for step in waiting if self._is_ready(step)][: self._at_once - len(running)]
+            for step in ready:
+                running[executor.submit(step.act)] = step
+            waiting = [step for step in waiting if step not in ready]
+            if not running:
+                return waiting
+            finished, _ = wait(running, timeout=_TICK_SECONDS, return_when=FIRST_COMPLETED)
+            for future in finished:
+                self._note(running.pop(future), future)
+            self._live(self._activity.now())
+        return []
+
+    def _is_ready(self, step: Step) -> bool:
+        return all(key in self._done or key not in self._keys for key in step.after)
+
+    def _note(self, step: Step, future: Future[None]) -> None:
+        error = future.exception()
+        if error is None:
+            self._done.add(step.key)
+            self._progress(step.title)
+        elif isinstance(error, XpkError):
+            self._failed.append((step, error))
+            if step.may_fail:
+                self._done.add(step.key)
+        else:
+            raise error
+
+    def _end(self, executor: ThreadPoolExecutor, left: list[Step], *, roll_back: bool) -> None:
+        if not roll_back:
+            raise summed_up(self._failed, left)
+        begun = self._done | {step.key for step, _ in self._failed}
+        undone = [step for step in self._steps if step.key in begun and step.undo]
+        for step, future in [(step, executor.submit(step.undo)) for step in reversed(undone) if step.undo]:
+            if (error := future.exception()) is not None:
+                raise error
+            self._progress(f"taken back: {step.title}")
+        raise summed_up(self._failed, left, undone=len(undone))
+
+
+def summed_up(failed: Sequence[tuple[Step, XpkError]], left: Sequence[Step], *, undone: int | None = None) -> XpkError:
+    """Return one error for all that failed: the first one's cause and hint, and how many are like it."""
+    first_step, first = failed[0]
+    alike = [step for step, error in failed if error.message == first.message]
+    more = f" ({len(failed)} steps failed, {len(alike)} of them so)" if len(failed) > 1 else ""
+    message = f"could not {first_step.title}: {first.message}{more}"
+    if undone is not None:
+        message += f"; {undone} steps were taken back"
+    elif left:
+        message += f"; {len(left)} steps that come after were left out"
+    error = type(first)(message, hint=first.hint)
+    error.__cause__ = first
+    return error

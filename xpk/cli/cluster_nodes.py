@@ -1,0 +1,217 @@
+"""`xpk cluster cache-image` and `health`: what is done to all nodes of a cluster's slices, and read of them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from xpk.cli.cluster_plan import Live, dry_run_option, provider_with
+from xpk.cli.gke_options import place_options
+from xpk.cli.options import (
+    context_option,
+    name_argument,
+    output_option,
+    parse_duration,
+    provider_option,
+    the_cluster,
+)
+from xpk.cli.output import Console, age, table
+from xpk.cli.upstream import ClusterCommand
+from xpk.jobs.script import format_size
+from xpk.model.accelerators import find_shape
+from xpk.model.errors import UsageError, XpkError
+
+_IMAGE_COLUMNS = (
+    ("IMAGE", lambda i: i.image),
+    ("NODES", lambda i: i.nodes),
+    ("PULLED", lambda i: i.pulled),
+    ("PRESENT", lambda i: i.present),
+    ("FAILED", lambda i: len(i.failed)),
+    ("P50", lambda i: _seconds(i.p50_seconds)),
+    ("P95", lambda i: _seconds(i.p95_seconds)),
+    ("MAX", lambda i: _seconds(i.max_seconds)),
+    ("SIZE", lambda i: _size(i.size_bytes)),
+    ("FETCHED", lambda i: _size(i.pulled_bytes)),
+)
+_FAILURE_COLUMNS = (
+    ("IMAGE", lambda row: row[0]),
+    ("FAILED", lambda row: row[1]),
+    ("ON", lambda row: row[2]),
+    ("WHY", lambda row: row[3]),
+)
+_SLICE_COLUMNS = (
+    ("SLICE", lambda s: s.node_pool),
+    ("TYPE", lambda s: s.accelerator_type),
+    ("HOSTS", lambda s: f"{s.hosts_ready}/{s.hosts}"),
+    ("CHIPS", lambda s: f"{s.chips_offered}/{s.chips}"),
+    ("STATE", lambda s: s.state),
+    ("WORKLOAD", lambda s: s.workload or ("spare" if s.spare else "-")),
+)
+_TROUBLE_COLUMNS = (
+    ("SLICE", lambda row: row[0]),
+    ("HOST", lambda row: row[1].node or "-"),
+    ("TROUBLE", lambda row: row[1].reason),
+    ("SINCE", lambda row: age(row[1].since)),
+    ("MESSAGE", lambda row: row[1].message),
+)
+
+
+@click.command("cache-image", cls=ClusterCommand)
+@name_argument("cluster")
+@click.option("--image", "--docker-image", "images", metavar="IMAGE", multiple=True, help="An image; may be repeated.")
+@click.option("--pools", metavar="SLICE,...", help="The nodes of these slices only.")
+@click.option("--tpu-type", "--device-type", "accelerator_type", metavar="TYPE", help="Slices of this type only.")
+@click.option("--docker-image-pull-secret", "pull_secret", metavar="NAME", help="A Secret to pull the images with.")
+@click.option("--timeout", default="30m", show_default=True, metavar="TIME", help="Give up after 90s, 10m, 2h.")
+@click.option("--wait/--no-wait", default=True, help="Wait until all nodes have them. It ends by itself either way.")
+@click.option("-n", "--namespace", default="default", show_default=True, help="Where the pods are that pull.")
+@context_option
+@provider_option
+@place_options
+@dry_run_option
+@output_option
+@click.pass_obj
+def cache_image(
+    console: Console,
+    /,
+    name: str | None,
+    name_flag: str | None,
+    images: tuple[str, ...],
+    pools: str | None,
+    accelerator_type: str | None,
+    pull_secret: str | None,
+    timeout: str,
+    wait: bool,
+    namespace: str,
+    provider: str | None,
+    dry_run: bool,
+    output: str | None,
+    **flags: Any,
+) -> None:
+    """Pull images onto all nodes of slices before a large run starts, and measure how long it takes.
+
+    Nothing that is in the images is run, and no accelerator is asked for: workloads run beside it.
+
+    \b
+      xpk cluster cache-image prod --image us-docker.pkg.dev/p/r/trainer:7
+    """
+    from xpk.capacity import images as caching  # renders manifests, which no other of these commands does
+
+    if not images:
+        raise UsageError("which image?", hint="--image REGISTRY/NAME:TAG; may be repeated")
+    console, chosen = console.choosing(output), the_cluster(name or name_flag, provider)
+    source = provider_with(chosen, provider, flags)
+    target = source.target(chosen)
+    if target.on_this_machine:
+        console.tell(f"the hosts of '{chosen}' are processes of this machine: they need no images")
+        if console.is_data:
+            console.data(asdict(caching.Outcome(name="", nodes=0, seconds=0.0, in_time=True, images=())))
+        return
+    seconds = parse_duration(timeout, "--timeout") or 0.0
+    wanted = caching.Wanted(
+        images=images,
+        pools=tuple(filter(None, (pools or "").split(","))),
+        shape=find_shape(accelerator_type) if accelerator_type else None,
+        namespace=namespace,
+        image_pull_secret=pull_secret,
+        seconds=seconds,
+        have_first=target.shared_folder is not None,  # as for workloads there
+    )
+    api = source.connect(chosen)
+    planned = caching.plan(api, wanted)
+    if dry_run:
+        _show(console, planned)
+        return
+    caching.begin(api, planned)
+    what = f"pull {len(images)} images" if len(images) > 1 else f"pull {images[0]}"
+    if not wait:
+        console.tell(f"{len(planned.nodes)} nodes {what}; what makes them do so ends by itself after {timeout}")
+        console.tell("  next: the same command without --no-wait tells how it went")
+        return
+    live = Live(console)
+    outcome = caching.await_all(
+        api, planned, seconds, lambda done, of, spent: live.show({what: f"{done} of {of} nodes, {spent:.0f} s"})
+    )
+    error = outcome.error()
+    (live.warn if error else live.done)(f"{what}: {outcome.nodes} nodes, {outcome.seconds:.0f} s")
+    if console.is_data:
+        console.data(asdict(outcome))
+    else:
+        _print(outcome)
+    if error:
+        raise error
+
+
+@click.command(cls=ClusterCommand)
+@name_argument("cluster")
+@context_option
+@provider_option
+@place_options
+@output_option
+@click.pass_obj
+def health(
+    console: Console, /, name: str | None, name_flag: str | None, provider: str | None, output: str | None, **flags: Any
+) -> None:
+    """Show whether the hosts of each slice are ready, offer their chips and take workloads.
+
+    Exit code 1 if a slice cannot take any.
+    """
+    from xpk.capacity.health import health_of  # the other commands need neither
+    from xpk.capacity.pulls import some_of
+
+    console, chosen = console.choosing(output), the_cluster(name or name_flag, provider)
+    source = provider_with(chosen, provider, flags)
+    slices = health_of(source.connect(chosen), source.describe(chosen))
+    console.items(
+        slices,
+        columns=_SLICE_COLUMNS,
+        data=lambda s: {"name": s.node_pool, "state": s.state, "usable": s.is_usable, **asdict(s)},
+    )
+    troubles = [(each.node_pool, trouble) for each in slices for trouble in each.troubles]
+    if troubles and console.output in ("table", "wide"):
+        click.echo()
+        click.echo(table(troubles, _TROUBLE_COLUMNS))
+    if bad := [each for each in slices if not each.is_usable]:
+        node = next((trouble.node for each in bad for trouble in each.troubles if trouble.blocks and trouble.node), "")
+        look = (
+            f"`kubectl describe node {node}` says more (`xpk cluster kubeconfig {chosen}` reaches it)"
+            if node
+            else (f"`xpk cluster describe {chosen}`; hosts that never came are made by running its `create` again")
+        )
+        raise XpkError(
+            f"{len(bad)} of {len(slices)} slices take no workloads: {some_of([each.node_pool for each in bad])}",
+            hint=look,
+        )
+
+
+def _print(outcome: Any) -> None:
+    """Print how each image came to the nodes, and each trouble once with the nodes that have it."""
+    from xpk.capacity.pulls import alike, some_of
+
+    click.echo(table(outcome.images, _IMAGE_COLUMNS))
+    troubles = [(each.image, words, nodes) for each in outcome.images for words, nodes in alike(each.failed)]
+    if rows := [(image, len(nodes), some_of(nodes), words) for image, words, nodes in troubles]:
+        click.echo()
+        click.echo(table(rows, _FAILURE_COLUMNS))
+
+
+def _show(console: Console, planned: Any) -> None:
+    """Print the objects that would be sent."""
+    from xpk.render import to_yaml
+
+    objects, spec = planned.objects(), planned.spec
+    if console.output == "json":
+        console.data(objects)
+    else:
+        click.echo(to_yaml(objects), nl=False)
+    console.tell(f"{len(planned.nodes)} nodes; the Job owns the others, and ends with them after {spec.seconds} s")
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.1f}s" if value < 100 else f"{value:.0f}s"
+
+
+def _size(value: int | None) -> str:
+    return "-" if value is None else format_size(value)

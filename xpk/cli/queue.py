@@ -1,0 +1,207 @@
+"""`xpk queue`: who gets how much of a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from xpk.capacity.provider import provider_of
+from xpk.capacity.queues.amounts import amounts_text
+from xpk.capacity.queues.inside import inside, workloads_in
+from xpk.capacity.queues.planning import plan_create
+from xpk.capacity.queues.reading import QueueInfo, Queues
+from xpk.capacity.queues.removal import find, plan_delete
+from xpk.capacity.queues.request import RECLAIM, Wanted
+from xpk.cli.cluster_plan import ask, carry_out, dry_run_option
+from xpk.cli.options import cluster_option, name_argument, output_option, the_cluster, the_name
+from xpk.cli.output import Console, age, table
+from xpk.model.errors import NotFoundError
+
+_COLUMNS = (
+    ("NAME", lambda q: q.name),
+    ("NAMESPACES", lambda q: ",".join(q.namespaces) or "-"),
+    ("QUOTA", lambda q: _slices(q, "quota")),
+    ("USED", lambda q: _slices(q, "used")),
+    ("ADMITTED", lambda q: q.admitted),
+    ("PENDING", lambda q: q.pending),
+    ("AGE", lambda q: age(q.created)),
+)
+_WIDE = (
+    ("FREE", lambda q: _slices(q, "free")),
+    ("MOST", lambda q: _slices(q, "most")),
+    ("RECLAIM", lambda q: q.reclaim),
+    ("COHORT", lambda q: q.cohort or "-"),
+    ("MADE BY", lambda q: q.maker),
+)
+_INSIDE = (
+    ("NAMESPACE", lambda w: w.namespace),
+    ("WORKLOAD", lambda w: w.name),
+    ("STATE", lambda w: w.state),
+    ("PRIORITY", lambda w: w.priority),
+    ("REQUESTS", lambda w: ", ".join(f"{amount:g} {resource}" for resource, amount in w.requests.items())),
+    ("AGE", lambda w: age(w.created)),
+)
+_amounts = "[TYPE=]N"
+
+
+@click.group()
+def queue() -> None:
+    """Share a cluster: queues with quotas of their own, for the namespaces of teams."""
+
+
+@queue.command()
+@name_argument("queue")
+@cluster_option
+@click.option(
+    "-n", "--namespace", "namespaces", multiple=True, help="Whose workloads it takes; may be repeated.", metavar="NAME"
+)
+@click.option("--create-namespace", is_flag=True, help="Make the namespaces that are not there.")
+@click.option(
+    "--quota",
+    metavar=_amounts,
+    multiple=True,
+    help="The slices that are its own, such as v5litepod-16=4, 64chips or 25%.",
+)
+@click.option(
+    "--borrowing-limit",
+    metavar=_amounts,
+    multiple=True,
+    help="How many idle slices of others it may use beside them; none (all there are) if never given.",
+)
+@click.option(
+    "--lending-limit",
+    metavar=_amounts,
+    multiple=True,
+    help="How many of its own others may use while it does not; none (all of them) if never given.",
+)
+@click.option(
+    "--reclaim",
+    type=click.Choice(list(RECLAIM)),
+    help="From whom its workloads take back what it lent: any workload, if never given.",
+)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--force", is_flag=True, help="Promise more than there is, and do not ask.")
+@dry_run_option
+@output_option
+@click.pass_obj
+def create(console: Console, /, name: str | None, name_flag: str | None, cluster: str | None, **given: Any) -> None:
+    """Give a team a part of a cluster, or change it. Running it again changes nothing.
+
+    What the queue does not use, others borrow; its workloads get it back at once. The rest of the cluster stays with
+    multislice-queue, which can be given to more namespaces in the same way:
+
+    \b
+      xpk queue create red --cluster dev --namespace team-red --quota v5litepod-16=4
+      xpk queue create multislice-queue --cluster dev --namespace team-red
+    """
+    chosen, place = the_name("queue", name, name_flag), the_cluster(cluster)
+    wanted = Wanted(
+        name=chosen,
+        namespaces=given["namespaces"],
+        quota=given["quota"],
+        borrowing_limit=given["borrowing_limit"],
+        lending_limit=given["lending_limit"],
+        reclaim=given["reclaim"],
+        create_namespace=given["create_namespace"],
+        force=given["force"],
+    )
+    plan = plan_create(provider_of(place).connect(place), wanted)
+    if plan.question and not (given["yes"] or given["force"] or given["dry_run"]):
+        ask(plan.question)
+    then = f"xpk queue describe {chosen} --cluster {place}"
+    if wanted.namespaces:
+        then = f"xpk workload create NAME --cluster {place} -n {wanted.namespaces[0]} --queue {chosen}"
+    carry_out(console.choosing(given["output"]), plan, dry_run=given["dry_run"], then=then)
+
+
+@queue.command("list")
+@cluster_option
+@click.option("-n", "--namespace", metavar="NAME", help="Only those of this namespace.")
+@output_option
+@click.pass_obj
+def list_(console: Console, cluster: str | None, namespace: str | None, output: str | None) -> None:
+    """List queues, their quotas in slices and what is used of them, the cluster's own first."""
+    place = the_cluster(cluster)
+    found = [
+        info
+        for info in Queues.read(provider_of(place).connect(place)).infos()
+        if not namespace or namespace in [each.partition("/")[0] for each in info.namespaces]
+    ]
+    console.choosing(output).items(found, columns=_COLUMNS, wide=_WIDE, data=asdict)
+    if not found:
+        console.tell(f"no queues on '{place}'" + (f" for namespace '{namespace}'" if namespace else ""))
+
+
+@queue.command()
+@name_argument("queue")
+@cluster_option
+@output_option
+@click.pass_obj
+def describe(
+    console: Console, name: str | None, name_flag: str | None, cluster: str | None, output: str | None
+) -> None:
+    """Show a queue: its quota, what it borrows and lends, and the workloads in it."""
+    chosen, place = the_name("queue", name, name_flag), the_cluster(cluster)
+    console, api = console.choosing(output), provider_of(place).connect(place)
+    queues = Queues.read(api)
+    info = find(queues, chosen)
+    found = [inside(each) for each in workloads_in(api, queues.locals_of(info.cluster_queue))]
+    if console.is_data:
+        console.data({**asdict(info), "workloads": [asdict(each) for each in found]})
+        return
+    if console.output == "name":
+        click.echo(info.name)
+        return
+    for title, value in _facts(info).items():
+        click.echo(f"{title + ':':<16} {value}")
+    click.echo()
+    click.echo(table(found, _INSIDE) or "no workloads in it")
+
+
+@queue.command()
+@name_argument("queue")
+@cluster_option
+@click.option("-n", "--namespace", metavar="NAME", help="Take it from this namespace only.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--force", is_flag=True, help="End the workloads in it, and do not ask.")
+@click.option("--ignore-not-found", is_flag=True, help="It is fine if there is none.")
+@dry_run_option
+@output_option
+@click.pass_obj
+def delete(console: Console, /, name: str | None, name_flag: str | None, cluster: str | None, **given: Any) -> None:
+    """Remove a queue; its quota goes back to multislice-queue. Namespaces stay."""
+    chosen, place = the_name("queue", name, name_flag), the_cluster(cluster)
+    api = provider_of(place).connect(place)
+    try:
+        plan = plan_delete(api, chosen, given["namespace"], where=f" --cluster {place}", force=given["force"])
+    except NotFoundError:
+        if not given["ignore_not_found"]:
+            raise
+        console.tell(f"there is no queue '{chosen}'")
+        return
+    if not (given["yes"] or given["force"] or given["dry_run"]):
+        ask(f"Delete queue '{chosen}' of '{place}'?")
+    carry_out(console.choosing(given["output"]), plan, dry_run=given["dry_run"])
+
+
+def _slices(info: QueueInfo, field: str) -> str:
+    return amounts_text({each.type: getattr(each, field) for each in info.shares}) or "-"
+
+
+def _facts(info: QueueInfo) -> dict[str, Any]:
+    return {
+        "Name": info.name,
+        "Namespaces": ", ".join(info.namespaces) or "none",
+        "Quota": _slices(info, "quota"),
+        "Used": _slices(info, "used"),
+        "Free": _slices(info, "free"),
+        "At most": _slices(info, "most"),
+        "Borrowing limit": _slices(info, "borrowing_limit"),
+        "Lending limit": _slices(info, "lending_limit"),
+        "Reclaims": next((word for word, policy in RECLAIM.items() if policy == info.reclaim), info.reclaim),
+        "Workloads": f"{info.admitted} admitted, {info.pending} pending",
+        "ClusterQueue": f"{info.cluster_queue}, made by {info.maker}",
+        "Created": f"{info.created} ({age(info.created)} ago)",
+    }

@@ -1,0 +1,91 @@
+"""How the fields of objects are read, whoever made them: all that may be missing, may be missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from xpk.api.base import Obj
+
+PREFIX = "jobset.sigs.k8s.io"
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
+_INDEX = "batch.kubernetes.io/job-completion-index"
+_NEVER = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """All objects that tell of the workloads in a namespace, read once.
+
+    `workloads` and `local_queues` are those of all namespaces where we may see them.
+    """
+
+    jobsets: list[Obj]
+    workloads: list[Obj] = field(default_factory=list)
+    local_queues: list[Obj] = field(default_factory=list)
+    cluster_queues: list[Obj] = field(default_factory=list)
+    pods: list[Obj] = field(default_factory=list)
+    events: list[Obj] = field(default_factory=list)
+
+
+def condition(obj: Obj | None, kind: str) -> Mapping[str, Any]:
+    """Return a condition, empty if there is none."""
+    conditions = (obj or {}).get("status", {}).get("conditions") or []
+    return next((item for item in conditions if item.get("type") == kind), {})
+
+
+def is_true(obj: Obj | None, kind: str) -> bool:
+    """Tell whether a condition holds."""
+    return condition(obj, kind).get("status") == "True"
+
+
+def label(obj: Obj, key: str) -> str:
+    """Return a label, "" if there is none."""
+    return str((obj["metadata"].get("labels") or {}).get(key, ""))
+
+
+def owned_by(objects: Iterable[Obj], *uids: str) -> Obj | None:
+    """Return the first object that one with such a UID owns."""
+    return next(
+        (obj for obj in objects if any(ref["uid"] in uids for ref in obj["metadata"].get("ownerReferences") or [])),
+        None,
+    )
+
+
+def pods_of(jobset: Obj, pods: Iterable[Obj]) -> list[Obj]:
+    """Return a JobSet's pods."""
+    return [pod for pod in pods if label(pod, f"{PREFIX}/jobset-uid") == jobset["metadata"]["uid"]]
+
+
+def host_key(pod: Obj) -> tuple[int, int]:
+    """Return a pod's (slice, host)."""
+    # Where there are several replicated jobs, only this index is the slice's own.
+    slice_id = label(pod, f"{PREFIX}/job-global-index") or label(pod, f"{PREFIX}/job-index")
+    index = (pod["metadata"].get("annotations") or {}).get(_INDEX) or label(pod, _INDEX)
+    return int(slice_id or 0), int(index or 0)
+
+
+def host_label(pod: Obj) -> str:
+    """Return how people call a pod's host: `s0/h1`."""
+    return "s{}/h{}".format(*host_key(pod))
+
+
+def when(text: object) -> datetime:
+    """Return a time of an object as one that can be compared; some have microseconds and some do not."""
+    try:
+        time = datetime.fromisoformat(str(text))
+    except ValueError:
+        return _NEVER
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+def event_times(event: Obj) -> tuple[str, str, int]:
+    """Return when an event was seen first and last, and how often. Controllers write two forms of them."""
+    series = event.get("series") or {}
+    stamps = (event.get("firstTimestamp"), event.get("eventTime"), event["metadata"].get("creationTimestamp"))
+    first = str(next(filter(None, stamps), event.get("lastTimestamp")) or "")
+    last = str(series.get("lastObservedTime") or event.get("lastTimestamp") or first)
+    return first or last, last, int(series.get("count") or event.get("count") or 1)

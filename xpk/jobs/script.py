@@ -1,0 +1,174 @@
+"""The user's code as an archive that is named by its content."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import tarfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+
+from xpk.model.errors import UsageError, XpkError
+
+IGNORE_FILE = ".xpkignore"
+MOST_BYTES, MOST_FILES = 64 * 2**20, 20_000
+_IGNORED = (".git", ".hg", ".svn", ".venv", "__pycache__", "*.pyc", ".mypy_cache", ".pytest_cache", ".ruff_cache")
+_TIME = 946_684_800  # 2000-01-01: zip files know no time before 1980
+_DIGEST = 20  # hexadecimal digits
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """A folder as .tar.gz: equal content gives an equal name. `size` is that of the files, in bytes."""
+
+    name: str
+    content: bytes
+    files: int
+    size: int
+
+
+def pack(folder: Path) -> Archive:
+    """Return a folder as an archive, without what is ignored. Raises UsageError with all that is wrong."""
+    if not folder.is_dir():
+        raise UsageError(f"--script-dir: there is no folder '{folder}'", hint="--script-dir DIR")
+    found = list(_walk(folder, _patterns(folder)))
+    if not any(entry.is_file() or entry.is_symlink() for entry in found):
+        raise UsageError(f"--script-dir: there are no files in '{folder}'", hint="--script-dir DIR")
+    _check_size(folder, found)
+    problems = [problem for entry in found if (problem := _problem(folder, entry))]
+    if problems:
+        raise UsageError(
+            f"'{folder}' cannot be shipped", problems=problems, hint=f"copy what is needed, or name it in {IGNORE_FILE}"
+        )
+    raw, files, size = io.BytesIO(), 0, 0
+    with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for entry in found:
+            try:
+                info, content = _member(entry, entry.relative_to(folder).as_posix())
+            except OSError as error:
+                raise XpkError(f"cannot read {entry}: {error.strerror}", hint="try again") from error
+            tar.addfile(info, io.BytesIO(content))
+            files, size = files + (not info.isdir()), size + len(content)
+    packed = io.BytesIO()
+    with gzip.GzipFile(filename="", mode="wb", fileobj=packed, mtime=0) as file:
+        file.write(raw.getvalue())
+    # Of what is packed: other releases of zlib pack it otherwise.
+    digest = hashlib.sha256(raw.getvalue()).hexdigest()[:_DIGEST]
+    return Archive(f"xpk-code-{digest}", packed.getvalue(), files, size)
+
+
+def format_size(count: int) -> str:
+    """Return a number of bytes for people to read."""
+    for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} bytes"
+
+
+def _walk(folder: Path, patterns: list[str]) -> Iterator[Path]:
+    """Yield what is to be shipped, folders before what is in them, in an order that names alone decide."""
+    count, rest = 0, [folder]
+    while rest:
+        entry = rest.pop()
+        if entry != folder:
+            yield entry
+        if entry.is_symlink() or not entry.is_dir():
+            continue
+        try:
+            inside = sorted(entry.iterdir(), key=lambda path: path.name, reverse=True)
+        except OSError as error:
+            raise UsageError(f"cannot read {entry}: {error.strerror}", hint=f"name it in {IGNORE_FILE}") from error
+        kept = [each for each in inside if not _ignored(each, each.relative_to(folder), patterns)]
+        count += len(kept)
+        if count > MOST_FILES:
+            raise UsageError(
+                f"--script-dir: '{folder}' holds more than {MOST_FILES:,} files",
+                hint=f"choose a smaller folder, or name what is not needed in {IGNORE_FILE}",
+            )
+        rest += kept
+
+
+def _patterns(folder: Path) -> list[str]:
+    """Return what not to ship: our own patterns and those of the folder's ignore file, one a line."""
+    file = folder / IGNORE_FILE
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        lines = []
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {file}: {getattr(error, 'strerror', None) or 'not UTF-8 text'}") from error
+    patterns = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    for pattern in patterns:
+        if pattern.startswith("!") or "**" in pattern:
+            raise UsageError(
+                f"{file}: '{pattern}' is not understood",
+                hint="a name or a path, with * ? [..], and / at its end for folders only",
+            )
+    return [*_IGNORED, *patterns]
+
+
+def _ignored(entry: Path, relative: Path, patterns: list[str]) -> bool:
+    """Return whether a pattern means an entry: by its name at any depth, or with a `/` in it by its path."""
+    folder = entry.is_dir() and not entry.is_symlink()
+    if not (folder or entry.is_file() or entry.is_symlink()):
+        return True  # sockets, pipes and devices have no content
+    for pattern in patterns:
+        if pattern.endswith("/") and not folder:
+            continue
+        wanted = PurePosixPath(pattern.strip("/")).parts
+        parts = relative.parts if "/" in pattern.rstrip("/") else relative.parts[-1:]
+        if len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted)):
+            return True
+    return False
+
+
+def _problem(folder: Path, entry: Path) -> str:
+    """Return why an entry cannot be shipped, "" if it can."""
+    try:
+        name = entry.relative_to(folder).as_posix()
+        name.encode()
+    except UnicodeEncodeError:
+        return f"the name of {os.fsencode(entry)!r} is not UTF-8"
+    if entry.is_symlink():
+        to = os.readlink(entry)
+        inside = Path(os.path.realpath(entry)).is_relative_to(os.path.realpath(folder))
+        if os.path.isabs(to) or not inside:
+            return f"{name} is a link that leaves the folder, to {to}"
+    elif not os.access(entry, os.R_OK):
+        return f"{name} cannot be read: {os.strerror(13)}"
+    return ""
+
+
+def _check_size(folder: Path, found: list[Path]) -> None:
+    sizes: Counter[str] = Counter()
+    for entry in found:
+        if not entry.is_symlink() and entry.is_file():
+            sizes[entry.relative_to(folder).parts[0]] += entry.stat().st_size
+    total = sum(sizes.values())
+    if total > MOST_BYTES:
+        largest = ", ".join(f"{name} {format_size(size)}" for name, size in sizes.most_common(3))
+        raise UsageError(
+            f"--script-dir: '{folder}' holds {format_size(total)}, at most {format_size(MOST_BYTES)} can be shipped; "
+            f"the largest in it: {largest}",
+            hint=f"name what is not code in {folder / IGNORE_FILE}, one pattern a line",
+        )
+
+
+def _member(entry: Path, name: str) -> tuple[tarfile.TarInfo, bytes]:
+    """Return an entry of the archive and its content, with nothing that differs between two copies of it."""
+    info, content = tarfile.TarInfo(name), b""
+    info.mtime, info.mode = _TIME, 0o755
+    if entry.is_symlink():
+        info.type, info.linkname = tarfile.SYMTYPE, os.readlink(entry)
+    elif entry.is_dir():
+        info.type = tarfile.DIRTYPE
+    else:
+        info.mode = 0o755 if entry.stat().st_mode & 0o100 else 0o644
+        content = entry.read_bytes()
+        info.size = len(content)
+    return info, content

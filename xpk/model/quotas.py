@@ -1,0 +1,42 @@
+"""What queues that lend to each other can have: Kueue's arithmetic (0.19, pkg/cache/scheduler/resource_node.go).
+
+One flavor and one resource at a time, in units of the resource. A queue without a cohort is a cohort of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allotment:
+    """What a queue has: its own quota, how much more it may borrow and how much of its own it lends; None is all."""
+
+    nominal: float
+    borrowing_limit: float | None = None
+    lending_limit: float | None = None
+    used: float = 0
+
+    @property
+    def kept(self) -> float:
+        """Return what is never lent."""
+        return 0 if self.lending_limit is None else max(0, self.nominal - self.lending_limit)
+
+
+def available(mine: Allotment, cohort: Collection[Allotment]) -> float:
+    """Return what is left for a queue now; `cohort` are all that lend to each other, `mine` among them.
+
+    It is negative where more is used than there is: a quota was taken back.
+    """
+    pooled = sum(each.nominal - each.kept - max(0, each.used - each.kept) for each in cohort)
+    if mine.borrowing_limit is not None:
+        own = mine.nominal - mine.kept - max(0, mine.used - mine.kept)
+        pooled = min(pooled, own + mine.borrowing_limit)
+    return max(0, mine.kept - mine.used) + pooled
+
+
+def ceiling(mine: Allotment, cohort: Collection[Allotment]) -> float:
+    """Return what a queue could have if nobody used anything."""
+    most = mine.kept + sum(each.nominal - each.kept for each in cohort)
+    return most if mine.borrowing_limit is None else min(most, mine.nominal + mine.borrowing_limit)

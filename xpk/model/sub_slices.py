@@ -1,0 +1,50 @@
+"""Parts of a TPU slice that workloads can have to themselves: sub-slicing, where Kueue places them. Pure.
+
+GKE labels the nodes of a v6e slice in a Cluster Director reservation with the part of each size that they are in; Kueue
+finds free parts by these labels. The sizes and labels are those of Google's xpk (docs/gke.md, "Sub-slicing").
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from xpk.model.accelerators import SliceShape, all_shapes
+
+FAMILIES = ("v6e",)
+TOPOLOGY = "sub-slice-topology"  # the Topology object, as Google's xpk names it
+LABEL = "xpk.dev/sub-slicing"  # on nodes of slices that are shared by parts
+TOPOLOGY_ANNOTATION = "cloud.google.com/gke-tpu-slice-topology"  # by it GKE's webhook knows a part's topology
+_FEWEST_CHIPS = 8
+_HOST = "kubernetes.io/hostname"
+
+
+def parts(shape: SliceShape) -> list[SliceShape]:
+    """Return the types of the parts that a slice can be shared by, itself first; none where it cannot be shared."""
+    if shape.family not in FAMILIES or shape.chips < _FEWEST_CHIPS:
+        return []
+    found = [each for each in all_shapes() if each.family == shape.family and each.chips >= _FEWEST_CHIPS]
+    return sorted((each for each in found if _fits(each, shape)), key=lambda each: -each.chips)
+
+
+def level(part: SliceShape) -> str:
+    """Return the label of nodes by which a part's hosts are together."""
+    return f"cloud.google.com/gke-tpu-slice-{part.topology}-id"
+
+
+def levels(shape: SliceShape) -> list[str]:
+    """Return the labels of a slice's nodes, from the whole slice to a host: the levels of a Topology of Kueue."""
+    return [*map(level, parts(shape)), _HOST]
+
+
+def placement(part: SliceShape) -> dict[str, str]:
+    """Return the annotations of pods with which Kueue places each slice of a workload onto one part."""
+    return {
+        "kueue.x-k8s.io/podset-slice-required-topology": level(part),
+        "kueue.x-k8s.io/podset-slice-size": str(part.hosts),
+        TOPOLOGY_ANNOTATION: str(part.topology),
+    }
+
+
+def _fits(part: SliceShape, whole: SliceShape) -> bool:
+    sides = [sorted(map(int, str(each.topology).split("x"))) for each in (part, whole)]
+    return all(one <= other for one, other in itertools.zip_longest(*sides, fillvalue=1))

@@ -1,0 +1,273 @@
+"""What a host does that has a command of its own: `python3 -c THIS COMMAND...` runs it and looks after its peers.
+
+A host that ends without a word leaves the others in a collective that never ends. Kubernetes then ends the hosts of
+its slice and, when they are gone, those of the other slices, and grants each the grace period: twice, for nothing.
+So every host keeps a connection to the first one. The kernel closes it when a host dies; then all others end their
+commands at once, and themselves as soon as they are asked to: the exit code of the host that failed decides alone.
+
+Whoever was asked to end (SIGTERM) or has ended well says so: that is no loss, and the grace period is theirs.
+Where hosts cannot connect, the command just runs. This runs in the user's image: standard library, Python 3.8.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+_PORT_OFFSET = 2  # from the coordinator's; the port between is the bundled trainer's
+_SOURCE_VARIABLE = "XPK_PEER_WATCH"
+_PEER_LOST, _ASKED_TO_END = 75, 143
+_CALM_SECONDS, _END_SECONDS, _DIAL_SECONDS, _POLL_SECONDS, _IDLE_SECONDS = 2.0, 60.0, 0.5, 0.2, 60.0
+_LONGEST = 1024  # bytes; hosts say far less
+_KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
+_FORWARDED = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
+_WATCHED = {*_FORWARDED, signal.SIGCHLD}
+
+
+class Peers:
+    """The connections between hosts. `lost` is called on another thread, with the number of the host that is gone."""
+
+    def __init__(self, me: int, address: str, port: int, job: str, lost: Callable[[int], None]) -> None:
+        self._me, self._address, self._port, self._job, self._lost = me, address, port, job, lost
+        self._links: dict[socket.socket, int] = {}
+        self._left: set[int] = set()
+
+    def start(self) -> None:
+        """Listen or connect, on a thread of its own."""
+        threading.Thread(target=self._serve if self._me == 0 else self._join, daemon=True).start()
+
+    def leave(self) -> None:
+        """Say that this host's end is no loss."""
+        self._tell(b"bye")
+
+    def _serve(self) -> None:
+        """First host: take the others in, and tell all of them when one is gone."""
+        try:
+            server = _listen(self._port)
+        except OSError as error:
+            say(f"cannot listen at port {self._port} ({error.strerror}): a lost host will be noticed late")
+            return
+        with selectors.DefaultSelector() as selector:
+            selector.register(server, selectors.EVENT_READ)
+            while True:
+                for key, _ in selector.select():
+                    if key.fileobj is server:
+                        with contextlib.suppress(OSError):  # it is gone already
+                            selector.register(_prepared(server.accept()[0]), selectors.EVENT_READ, bytearray())
+                    elif isinstance(key.fileobj, socket.socket) and not self._heard(key.fileobj, key.data):
+                        selector.unregister(key.fileobj)
+                        key.fileobj.close()
+
+    def _heard(self, link: socket.socket, buffer: bytearray) -> bool:
+        """Act on what a host says; return False when its connection is over."""
+        lines = _lines(link, buffer)
+        for line in lines or ():
+            if link in self._links:
+                if line == b"bye":
+                    self._left.add(self._links[link])
+                continue
+            word, _, number = line.decode("ascii", "replace").rpartition(" ")
+            if word != "hello " + self._job or not number.isdigit():
+                return False  # a stranger
+            self._links[link] = int(number)
+            with contextlib.suppress(OSError):
+                link.sendall(b"welcome\n")
+        if lines is not None:
+            return True
+        gone = self._links.pop(link, None)
+        if gone is not None and gone not in self._left:
+            self._tell(b"lost %d" % gone)
+            self._lost(gone)
+        return False
+
+    def _join(self) -> None:
+        """Another host: connect, for as long as that takes, and listen until the end."""
+        while True:
+            with contextlib.suppress(OSError):
+                link = _prepared(socket.create_connection((self._address, self._port), timeout=10))
+                link.settimeout(None)
+                link.sendall(b"hello %s %d\n" % (self._job.encode(), self._me))
+                self._links[link] = 0
+                if self._listened(link):
+                    return
+                self._links.clear()
+            time.sleep(_DIAL_SECONDS)
+
+    def _listened(self, link: socket.socket) -> bool:
+        """Listen to the first host until there is no more to learn; return False if it is another job's."""
+        buffer, welcome = bytearray(), False
+        while True:
+            lines = _lines(link, buffer)
+            if lines is None and welcome:
+                self._lost(0)
+            if lines is None:
+                return welcome
+            for line in lines:
+                word, _, number = line.partition(b" ")
+                welcome = welcome or word == b"welcome"
+                if word == b"lost":
+                    self._lost(int(number))
+                if word in (b"lost", b"bye"):
+                    return True
+
+    def _tell(self, line: bytes) -> None:
+        for link in list(self._links):
+            with contextlib.suppress(OSError):
+                link.sendall(line + b"\n")
+
+
+class Command:
+    """The user's command: a session of its own, so that all of its processes can be told something."""
+
+    def __init__(self, argv: list[str]) -> None:
+        self.code: int | None = None
+        self._orphaned = False
+        signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+        environ = {key: value for key, value in os.environ.items() if key != _SOURCE_VARIABLE}
+        # No thread runs yet, so that the child may do something of ours before it begins.
+        self._process = subprocess.Popen(argv, env=environ, start_new_session=True, preexec_fn=_unblock)
+
+    def pass_on(self, number: int) -> None:
+        """Send a signal to its first process, as a container would: the others are its affair while it is there."""
+        if self.code is None:
+            os.kill(self._process.pid, number)
+        else:
+            self.tell(number)
+
+    def tell(self, number: int) -> bool:
+        """Send a signal to all of its processes; return whether there are any."""
+        try:
+            os.killpg(self._process.pid, number)
+        except ProcessLookupError:
+            return False
+        return True
+
+    @property
+    def saves(self) -> bool:
+        """Whether processes are left that have heard of the end only from us."""
+        return self._orphaned and self.tell(0)
+
+    def reap(self) -> None:
+        """Take note of processes that have ended: the first of a container inherits those of others."""
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                if pid == self._process.pid:
+                    if os.WIFSIGNALED(status):  # it has passed nothing on, as a shell without a trap does not
+                        self._orphaned = self.tell(signal.SIGTERM)
+                    self.code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def run(command: Command, peers: Peers, lost: list[int], hosts_per_slice: int) -> int:
+    """Return this host's exit code, when its command has ended and nobody waits for anything."""
+    asked, lost_at = False, 0.0
+    while True:
+        got = signal.sigtimedwait(_WATCHED, _POLL_SECONDS if asked or lost_at else _IDLE_SECONDS)
+        if got and got.si_signo in _FORWARDED:
+            if got.si_signo in (signal.SIGTERM, signal.SIGINT):
+                asked = True
+                peers.leave()
+            command.pass_on(got.si_signo)
+        command.reap()
+        if lost and not asked and not lost_at and command.code is None:
+            slice_id, host = divmod(lost[0], hosts_per_slice)
+            say(f"host s{slice_id}/h{host} is gone: this host's command is ended")
+            command.pass_on(signal.SIGTERM)
+            lost_at = time.monotonic()
+        if lost_at and time.monotonic() > lost_at + _CALM_SECONDS:
+            command.tell(signal.SIGKILL)
+        if command.code is None:
+            continue
+        if command.code == 0:
+            peers.leave()
+            return 0
+        if not lost_at:
+            if not (asked and command.saves):
+                return command.code
+        elif asked:
+            return _ASKED_TO_END
+        elif time.monotonic() > lost_at + _END_SECONDS:
+            return _PEER_LOST
+
+
+def main(argv: list[str], environ: Mapping[str, str] = os.environ) -> int:
+    """Run a command as one host of several. Returns its exit code."""
+    try:
+        hosts = int(environ["XPK_HOSTS_PER_SLICE"])
+        me = int(environ["MEGASCALE_SLICE_ID"]) * hosts + int(environ["TPU_WORKER_ID"])
+        address, _, port = environ["XPK_COORDINATOR_ADDRESS"].rpartition(":")
+        job = environ["XPK_JOB_ID"] + "." + environ["XPK_RESTART_ATTEMPT"]
+        first_port = int(port) + _PORT_OFFSET
+    except (KeyError, ValueError):
+        os.execvp(argv[0], argv)  # nobody has said who the peers are
+    lost: list[int] = []
+
+    def note(number: int) -> None:
+        lost.append(number)
+        os.kill(os.getpid(), signal.SIGCHLD)  # look up
+
+    try:
+        command = Command(argv)
+    except OSError as error:
+        say(f"cannot run {argv[0]}: {error.strerror}")
+        return 127
+    peers = Peers(me, address, first_port, job, note)
+    peers.start()
+    return run(command, peers, lost, hosts)
+
+
+def say(text: str) -> None:
+    """Print a line among those of the command."""
+    print(f"xpk: {text}", file=sys.stderr, flush=True)
+
+
+def _unblock() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
+
+
+def _listen(port: int) -> socket.socket:
+    with contextlib.suppress(ValueError, OSError):  # a connection for each host
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    if socket.has_dualstack_ipv6():
+        with contextlib.suppress(OSError):
+            return socket.create_server(("::", port), family=socket.AF_INET6, backlog=1024, dualstack_ipv6=True)
+    return socket.create_server(("", port), backlog=1024)
+
+
+def _prepared(link: socket.socket) -> socket.socket:
+    """Notice soon that the other machine has vanished: it sends no end of stream."""
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEPALIVE.items():
+        if hasattr(socket, option):
+            link.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    return link
+
+
+def _lines(link: socket.socket, buffer: bytearray) -> list[bytes] | None:
+    """Wait for data and return the whole lines; None where the connection is over."""
+    try:
+        data = link.recv(4096)
+    except OSError:
+        return None
+    buffer += data
+    if not data or len(buffer) > _LONGEST:
+        return None
+    *lines, rest = bytes(buffer).split(b"\n")
+    buffer[:] = rest
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
