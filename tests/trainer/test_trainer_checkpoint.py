@@ -88,7 +88,7 @@ def test_the_newest_are_kept(tmp_path: Path, state: Any) -> None:
     assert store.steps() == [2, 10]
 
 
-@pytest.mark.parametrize("harm", ["truncate", "flip", "manifest", "notes", "missing"])
+@pytest.mark.parametrize("harm", ["truncate", "flip", "manifest", "tokens", "notes", "missing"])
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
     harm: str, store: Store, state: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -103,6 +103,9 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
         victim.write_bytes(content)
     elif harm == "manifest":
         (store.folder / "2" / "manifest.json").write_text('{"files": {"a"')
+    elif harm == "tokens":
+        manifest = store.folder / "2" / "manifest.json"
+        manifest.write_text(manifest.read_text().replace('"note": 1', '"note": 3'))
     elif harm == "notes":
         manifest = store.folder / "2" / "manifest.json"
         manifest.write_text(json.dumps({"files": json.loads(manifest.read_text())["files"]}))

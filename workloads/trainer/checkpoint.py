@@ -25,7 +25,7 @@ from trainer.errors import reason
 from trainer.metrics import Events, flush, say
 from trainer.peers import Peers
 from trainer.places import Place
-from trainer.spread import spread
+from trainer.spread import held, spread
 from trainer.step import State
 
 _MARGIN = 8 << 20  # bytes that stay free beside a checkpoint, for logs and the folder itself
@@ -44,15 +44,18 @@ class Checkpoints:
         self._failure = ""
         self.last: int | None = None  # step of the newest committed checkpoint this host knows of
 
-    def choose(self) -> tuple[int, dict[str, Any]] | None:
-        """Agree with all hosts on the newest whole checkpoint; return (step, notes), or None for none.
+    def choose(self, newer_than: int = -1) -> tuple[int, dict[str, Any]] | None:
+        """Agree with all hosts on the newest whole checkpoint after step `newer_than`; return (step, notes), or None.
 
         Process 0 looks: it removes what a killed save left and passes over damaged checkpoints. Comes before
         the first save.
         """
         if self._peers.process_id == 0:
             claim = self._shelf.claim(self._events.attempt)
-            whole = next(filter(self._is_whole, reversed(self._shelf.steps())), None)
+            steps = self._shelf.steps()
+            self.last = max(steps, default=None)
+            newer = reversed([step for step in steps if step > newer_than])
+            whole = next(filter(self._is_whole, newer), None)
             chosen = None if whole is None else [whole, self._shelf.notes(whole)]
             self._peers.announce("restore", [claim, chosen])
         self._claim, chosen = self._peers.await_("restore")
@@ -120,7 +123,8 @@ class Checkpoints:
             thread.join()
             if isinstance(outcome[0], BaseException):
                 raise outcome[0]
-            return spread(outcome[0], mesh, abstract, compiler), reads
+            first = set(mesh.devices[0].flat)
+            return spread(held(outcome[0], abstract), first, mesh, abstract, compiler), reads
 
         return finish
 

@@ -129,6 +129,8 @@ class Checkpoint:
 
     every: int = 50  # steps; the last step is always saved
     keep: int = 3  # newest committed checkpoints
+    local_every: int = 0  # steps; every host keeps the state of its own chips in local_path; 0 = none does
+    local_path: str = ""  # a folder of each host's own that outlives its process: a RAM disk, or a disk of its node
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,14 +15,16 @@ from typing import Any
 MANIFEST = "manifest.json"
 INSIDE = "inside"  # the note that says in which folder of the checkpoint its arrays are
 _CHUNK = 1 << 22
+_OWN = "crc32"  # key of a manifest's checksum of itself
 
 Sum = int | str
 Sums = dict[str, tuple[int, Sum]]  # file -> (bytes, checksum)
 
 
 def manifest(files: Sums, notes: dict[str, Any]) -> bytes:
-    """Return the manifest of `files`, with `notes` beside them."""
-    return json.dumps({"notes": notes, "files": files}, indent=1).encode()
+    """Return the manifest of `files`, with `notes` beside them and a checksum of both."""
+    content = {"notes": notes, "files": files}
+    return json.dumps(content | {_OWN: _own_sum(content)}, indent=1).encode()
 
 
 def notes(content: bytes) -> dict[str, Any]:
@@ -36,9 +38,15 @@ def read_manifest(content: bytes) -> Sums | None:
     try:
         told = json.loads(content)
         told["notes"].items()
+        if told.pop(_OWN, None) not in (None, _own_sum(told)):  # older manifests have none
+            return None
         return {str(name): (int(size), _sum(checksum)) for name, (size, checksum) in told["files"].items()}
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _own_sum(content: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(content, sort_keys=True).encode())
 
 
 def sums(folder: Path) -> Sums:

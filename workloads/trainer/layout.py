@@ -202,6 +202,7 @@ def _ranges(config: Config) -> Iterator[Problem]:
         *("data.max_bytes", "data.global_batch", "data.loader_hosts", "data.seed"),
         *("data.eval_fraction", "optim.warmup", "optim.final_fraction", "optim.weight_decay"),
         *("optim.b1", "optim.b2", "optim.momentum", "optim.clip", "run.eval_every", "run.seed"),
+        "checkpoint.local_every",
     }
     below_one = {"model.masked", "data.eval_fraction", "optim.b1", "optim.b2", "optim.momentum"}
     for section, kind in sections().items():
@@ -219,6 +220,10 @@ def _ranges(config: Config) -> Iterator[Problem]:
             elif key in below_one and value >= 1:
                 yield Problem(f"{key} = {value} is out of range", "It must be below 1")
     yield from _model_problems(config)
+    path = config.checkpoint.local_path
+    if (config.checkpoint.local_every and not path) or "://" in path:
+        message = f"checkpoint.local_path = {path!r} is no folder of a host"
+        yield Problem(message, "Use one that outlives the process, such as /dev/shm or a disk of the node")
     unknown = [axis for axis in config.optim.axes if axis not in ("fsdp", "dp")]
     if unknown:
         yield Problem(

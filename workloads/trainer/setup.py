@@ -16,6 +16,7 @@ from trainer.compiling import Compiler
 from trainer.corpus import Corpus
 from trainer.errors import FatalError, StorageError, reason
 from trainer.job import Address, Job
+from trainer.local_tier import LocalTier
 from trainer.mesh import make_mesh
 from trainer.progress import Progress
 from trainer.records import Record, record
@@ -34,6 +35,7 @@ class Run:
     programs: Programs
     compiler: Compiler
     checkpoints: Checkpoints
+    local: LocalTier
     progress: Progress
     read: data.Read | None  # None on a host that does not load
 
@@ -104,6 +106,7 @@ def set_up(job: Job, meeting: "Future[Address]") -> Run:
         programs=step.build(job.config, mesh, slots, sizes),
         compiler=Compiler(str(job.out / "compile-cache"), job.peers),
         checkpoints=Checkpoints(place, job.config.checkpoint.keep, notes, job.peers, job.events),
+        local=LocalTier(job, notes),
         progress=Progress(job, sizes.global_batch, chips.total, dots.int8_share(job.config)),
         read=data.open_records(tokens, corpus.local(tokens), record(job.config.model)) if loads else None,
     )

@@ -2,6 +2,9 @@
 
 # mypy: disallow-untyped-calls=False
 
+from collections.abc import Container
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,36 +12,53 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from trainer.compiling import Compiler
+from trainer.pieces import Placed
 from trainer.step import State
 from trainer.update_sharding import dimension_of, without
 
 
-def spread(state: State | None, mesh: Mesh, abstract: State, compiler: Compiler) -> State:
-    """Give every "dp" replica the state that the first one has: others bring zeros, and all are added.
+def held(state: State | None, abstract: State) -> list[Placed]:
+    """Return for each leaf what this host's devices hold of `state`; nothing if there is none."""
+    if state is None:
+        return [{} for _ in jax.tree.leaves(abstract)]
+    return [{shard.device: shard.data for shard in x.addressable_shards} for x in jax.tree.leaves(state)]
 
-    The sum is over the bits as integers, so it is exact for every value, negative zero and NaN included. What is
-    spread over "dp" itself (weight-update sharding) goes to each replica as its part of the sum.
+
+def assemble(sources: list[Placed], abstract: State) -> State:
+    """Make a state of what each device holds of it."""
+    leaves, tree = jax.tree.flatten(abstract)
+    made: State = jax.tree.unflatten(
+        tree, [_array(leaf, leaf.sharding, have) for leaf, have in zip(leaves, sources, strict=True)]
+    )
+    return made
+
+
+def spread(sources: list[Placed], givers: Container[Any], mesh: Mesh, abstract: State, compiler: Compiler) -> State:
+    """Give every "dp" replica the state that the `givers` have: others bring zeros, and all are added.
+
+    `sources` has for each leaf what this host's giving devices hold of it. For each place in a replica one device
+    gives, whichever replica it is in. The sum is over the bits as integers, so it is exact for every value, negative
+    zero and NaN included. What is spread over "dp" itself (weight-update sharding) goes to each replica as its part
+    of the sum.
     """
     if mesh.shape["dp"] == 1:
-        assert state is not None
-        placed: State = jax.tree.map(lambda x, leaf: jax.device_put(x, leaf.sharding), state, abstract)
-        return placed
-    first = set(mesh.devices[0].flat)
+        return assemble(sources, abstract)
     leaves, tree = jax.tree.flatten(abstract)
-    sources = [None] * len(leaves) if state is None else jax.tree.leaves(state)
-
     specs = [leaf.sharding.spec for leaf in leaves]
     whole = [without(spec, "dp") for spec in specs]
 
-    def unequal(leaf: jax.ShapeDtypeStruct, spec: P, source: jax.Array | None) -> jax.Array:
+    def unequal(leaf: jax.ShapeDtypeStruct, spec: P, have: Placed) -> jax.Array:
         """Declare the replicas to be one array although they differ; only `add` may look at it."""
         placed = NamedSharding(mesh, spec)
-        have = {} if source is None else {shard.device: shard.data for shard in source.addressable_shards}
         zeros = np.zeros(placed.shard_shape(leaf.shape), leaf.dtype)
-        pieces = [
-            have[device] if device in first else jax.device_put(zeros, device) for device in placed.addressable_devices
-        ]
-        return jax.make_array_from_single_device_arrays(leaf.shape, placed, pieces)
+        return _array(
+            leaf,
+            placed,
+            {
+                device: have[device] if device in givers else jax.device_put(zeros, device)
+                for device in placed.addressable_devices
+            },
+        )
 
     def add(x: jax.Array, spec: P) -> jax.Array:
         bits = jax.lax.bitcast_convert_type(x, jnp.dtype(f"uint{8 * x.dtype.itemsize}"))
@@ -56,3 +76,8 @@ def spread(state: State | None, mesh: Mesh, abstract: State, compiler: Compiler)
     compiled, _ = compiler("spread", jax.jit(added, donate_argnums=0), parts)
     everywhere: State = jax.tree.unflatten(tree, compiled(parts))
     return everywhere
+
+
+def _array(leaf: jax.ShapeDtypeStruct, placed: Any, have: Placed) -> jax.Array:
+    parts = [have[device] for device in placed.addressable_devices]
+    return jax.make_array_from_single_device_arrays(leaf.shape, placed, parts)

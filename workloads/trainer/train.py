@@ -7,7 +7,7 @@ import functools
 import itertools
 import json
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from typing import Any
 
@@ -58,21 +58,23 @@ def _first_state(run: Run) -> tuple[Any, int, int]:
     Returns (wait for it, its step, tokens trained on until then).
     """
     began, job = time.monotonic(), run.job
-    found = run.checkpoints.choose()
-    if found is None:
+    chosen = _choose(run)
+    if chosen is None:
+        run.local.settle(0)
         seed = np.uint32(job.config.run.seed)
         state = run.compiler("init", run.programs.init, seed)[0](seed)
         job.events.write("restore", 0, time.monotonic() - began, source="init", read=False)
         return lambda: state, 0, 0
-    start, notes = found
-    _check_notes(run, start, notes)
-    finish = run.checkpoints.restore(start, notes, run.mesh, run.programs.state, run.compiler)
+    start, notes, source = chosen.step, chosen.notes, chosen.source
+    _check_notes(run, chosen.where, notes)
+    run.local.settle(start)
+    finish = chosen.begin()
 
     def restored() -> State:
         state, read = finish()
         jax.block_until_ready(state)
-        job.events.write("restore", start, time.monotonic() - began, source="checkpoint", read=read)
-        how = "read" if read else "received"
+        job.events.write("restore", start, time.monotonic() - began, source=source, read=read)
+        how = ("kept" if source == "local" else "read") if read else "received"
         who = job.host.name(job.host.process_id)
         metrics.say(f"{who}: attempt {job.host.attempt} goes on from step {start} ({how})")
         return state
@@ -82,10 +84,36 @@ def _first_state(run: Run) -> tuple[Any, int, int]:
     return restored, start, notes.get("tokens", noted)
 
 
-def _check_notes(run: Run, start: int, notes: dict[str, Any]) -> None:
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Chosen:
+    """The checkpoint that all hosts go on from."""
+
+    step: int
+    notes: dict[str, Any]
+    source: str  # local or checkpoint
+    where: str
+    begin: Callable[[], Callable[[], tuple[State, bool]]]  # start to read it; what that returns waits for it
+
+
+def _choose(run: Run) -> _Chosen | None:
+    """Agree on the newest checkpoint that is whole over all hosts; of the same step, the local one."""
+    into = run.mesh, run.programs.state, run.compiler
+    kept = run.local.choose(run.mesh, run.programs.state)
+    found = run.checkpoints.choose(newer_than=kept.step if kept else -1)
+    if found:
+        step, notes = found
+        where = str(run.checkpoints.place / str(step))
+        return _Chosen(step, notes, "checkpoint", where, lambda: run.checkpoints.restore(step, notes, *into))
+    if kept:
+        where = f"of step {kept.step} in {run.local.place}"
+        return _Chosen(kept.step, kept.notes, "local", where, lambda: run.local.restore(kept, *into))
+    return None
+
+
+def _check_notes(run: Run, where: str, notes: dict[str, Any]) -> None:
     """Refuse a checkpoint of another model or optimizer; tell of other data."""
     mine = run.checkpoints.notes
-    problem = mismatch(str(run.checkpoints.place / str(start)), mine, notes)
+    problem = mismatch(where, mine, notes)
     if problem is not None:
         raise FatalError(problem)
     if run.job.is_first and any(notes.get(key) != mine[key] for key in ("data", "seed", "global_batch")):
@@ -134,6 +162,7 @@ def _loop(run: Run, train_step: Any, state: State, at: int, trained: int) -> Gen
         yield at
         at, trained = at + 1, trained + run.step_items
         saving = at % every == 0 or at == last
+        keeping = run.local.due(at) and at < last
         evaluating = run.held_out > 0 and eval_every > 0 and at % eval_every == 0 and at < last
         dispatched = time.monotonic()
         state, out = train_step(state, next(batches), _flags(run, saving))
@@ -142,11 +171,13 @@ def _loop(run: Run, train_step: Any, state: State, at: int, trained: int) -> Gen
             flags = run.progress.finish(pending)
             checkpoint.warm_up()
         pending = begun
-        if not (saving or evaluating or flags.stop):
+        if not (saving or keeping or evaluating or flags.stop):
             continue
         now = run.progress.finish(pending)
         pending = None
         stopping = flags.stop or now.stop
+        if keeping:
+            run.local.save(at, state, tokens=trained)
         if saving or stopping:
             _save(run, at, state, trained, now.disk_low, final=stopping or at == last)
         if stopping and at < last:
@@ -178,6 +209,8 @@ def _save(run: Run, at: int, state: State, trained: int, disk_low: bool, *, fina
     else:
         run.checkpoints.save(at, state, tokens=trained)
     failure = run.checkpoints.wait() if final else ""
+    if final:
+        run.local.wait()
     if failure:
         raise SaveError(f"the state of step {at} is not saved in {run.checkpoints.place}: {failure}")
 
@@ -220,6 +253,7 @@ def _finish(run: Run, at: int, trained: int, eval_loss: float | None) -> ExitCod
         }
         (job.out / "result.json").write(json.dumps(result, indent=1).encode())
     job.events.write("done", at)
+    run.local.clear()
     job.peers.barrier("done")
     leave(job.peers)
     if job.is_first:
