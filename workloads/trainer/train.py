@@ -116,8 +116,12 @@ def _check_notes(run: Run, where: str, notes: dict[str, Any]) -> None:
     problem = mismatch(where, mine, notes)
     if problem is not None:
         raise FatalError(problem)
-    if run.job.is_first and any(notes.get(key) != mine[key] for key in ("data", "seed", "global_batch")):
-        metrics.say("warning: the data or the batch is not that of the checkpoint; the order of records changes")
+    was = notes | {"data": notes.get("data", "")[:12]}
+    now = mine | {"data": mine["data"][:12]}
+    kinds = {"data": "the corpus", "seed": "data.seed", "global_batch": "data.global_batch"}
+    other = [f"{name} was {was.get(key)}, is {now[key]}" for key, name in kinds.items() if was.get(key) != now[key]]
+    if other and run.job.is_first:
+        metrics.say(f"warning: the order of records changes: {', '.join(other)}")
 
 
 def mismatch(checkpoint: str, mine: dict[str, Any], notes: dict[str, Any]) -> Problem | None:
