@@ -181,6 +181,26 @@ def test_a_host_that_fails_by_itself_is_the_cause(tmp_path: Path) -> None:
     assert second.ended == "running"
 
 
+def test_a_host_that_hung_is_the_cause_and_what_others_say_of_it_is_no_work(tmp_path: Path) -> None:
+    run = RunWriter(tmp_path)
+    run.bring_up(0)
+    run.steps(1, 4)
+    worked = run.now
+    run.now += 300
+    for who in run.everyone():
+        own = who == (1, 0)
+        run.event("hang", who, step=5, seconds=300.0, own=own, waited_for="its data" if own else "step 5")
+    run.attempt = 1
+    run.bring_up(0)
+    first, _ = attempts(read_folder(run.write()))
+    assert (first.ended, first.reason, first.cause_host, first.last_work) == (
+        "failed",
+        "slice 1 host 0: hung, waiting for its data",
+        HostId(1, 0),
+        worked,
+    )
+
+
 def test_a_host_that_dies_while_the_others_are_done_is_the_cause(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
     run.bring_up(0)

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,12 +95,14 @@ def start(
     attempt: int = 0,
     blind: Path | str = "",
     bucket: str = "",
+    faults: Mapping[int, str] | None = None,
     read: Callable[[str], str] | None = None,
 ) -> Cluster:
     """Start a job of `slices` slices with one host of two chips each.
 
     With `blind` the hosts of all slices but the first get that folder for their output: they cannot see
-    checkpoints or data. With `bucket` the output goes to that address, of which `read` reads files.
+    checkpoints or data. With `bucket` the output goes to that address, of which `read` reads files. `faults`
+    are planted in the hosts of these slices (planted.py).
     """
     out.mkdir(parents=True, exist_ok=True)
     address = f"127.0.0.1:{free_ports()}"
@@ -117,9 +119,11 @@ def start(
             "JAX_PLATFORMS": "cpu",
             "JAX_NUM_CPU_DEVICES": "2",
             "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
-            "PYTHONPATH": str(WORKLOADS),
+            "PYTHONPATH": f"{WORKLOADS}:{WORKLOADS.parent}",
         }
-        command = [sys.executable, "-m", "trainer", "train", *arguments(settings)]
+        fault = (faults or {}).get(slice_id)
+        program = ["tests.trainer.planted", fault] if fault else ["trainer"]
+        command = [sys.executable, "-m", *program, "train", *arguments(settings)]
         with (out / f"log-{attempt}-{slice_id}").open("wb") as log:
             processes.append(subprocess.Popen(command, env=os.environ | env, stdout=log, stderr=subprocess.STDOUT))
     return Cluster(out, processes, attempt, read or (lambda name: _text(out / name)))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.small import arguments, free_ports, run_alone, start
+from trainer.sampler import record_ids
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -86,6 +87,27 @@ def test_alone_it_needs_no_environment(tmp_path: Path) -> None:
     assert "the checkpoint is already at step 3; run.steps=2 asks for no more" in less.stdout
     result = json.loads((tmp_path / "result.json").read_text())
     assert (result["steps"], result["tokens"]) == (3, 3 * 8 * 16)
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_before_it_is_saved(tmp_path: Path) -> None:
+    settings = ["optim.lr=1e38", "optim.warmup=1", "optim.clip=0", "checkpoint.every=1", "run.steps=50"]
+    ran = run_alone(*arguments([*settings, "data.max_bytes=50000", f"run.output_dir={tmp_path}"]))
+    assert ran.returncode == 42, ran.stderr
+    assert ran.stderr.count("\n") == 1, ran.stderr
+    events = [json.loads(line) for line in (tmp_path / "events" / "s0-h0.jsonl").read_text().splitlines()]
+    (found,) = [event for event in events if event["event"] == "not_finite"]
+    step, named = found["step"], ", ".join(map(str, found["records"]))
+    assert f"of step {step} is" in ran.stderr and f"its records are {named}." in ran.stderr
+    assert found["records"] == record_ids(0, step - 1, 8, _train_records(tmp_path)).tolist()
+    saved = [int(path.name) for path in (tmp_path / "checkpoints").iterdir() if path.name.isdigit()]
+    assert max(saved, default=0) < step
+
+
+def _train_records(out: Path) -> int:
+    """Return how many records a run trains on: those of its tokens but the hundredth that is held out."""
+    (tokens,) = (out / "data").glob("*.bin")
+    records = (tokens.stat().st_size - 1) // 16
+    return records - int(records * 0.01)
 
 
 @pytest.mark.parametrize("beyond", [0, 1])

@@ -27,6 +27,7 @@ from trainer.peers import Peers
 from trainer.places import open_place
 from trainer.spread import held, spread
 from trainer.stop import Stop
+from trainer.watchdog import Watchdog
 
 
 @pytest.fixture(scope="module")
@@ -43,11 +44,13 @@ def state(trainer: Trainer) -> Any:
 def tier(folder: Path, peers: Peers | None = None, local: str = "ram") -> LocalTier:
     """Return the tier of one host, of so many slices as there are peers, that writes to `folder`."""
     peers = peers or Peers(0, 1, on_lost=lambda peer: None, on_told=lambda what, by: None)
-    settings = ["checkpoint.local_every=1", f"checkpoint.local_path={folder / local}"]
+    settings = ["checkpoint.local_every=1", f"checkpoint.local_path={folder / local}", "observe.hang_seconds=0"]
     host = Host(num_slices=peers.processes, slice_id=peers.process_id)
     events = Events(JsonLines(open_place(folder / f"events-{peers.process_id}")), host.slice_id, 0, 0, time.monotonic())
     stop = Stop(lambda code: None, lambda code: None)
-    job = Job(config.load("tiny", settings), host, open_place(folder / "out"), events, peers, stop)
+    made, out = config.load("tiny", settings), open_place(folder / "out")
+    watchdog = Watchdog(host, made.observe, events, out, peers.tell, lambda code, seconds: None)
+    job = Job(made, host, out, events, peers, stop, watchdog)
     return LocalTier(job, {"note": 1})
 
 

@@ -1,6 +1,7 @@
 """What is recorded of a step."""
 
 import json
+import math
 import threading
 import time
 from pathlib import Path
@@ -12,13 +13,14 @@ import pytest
 from tests.trainer.small import SETTINGS
 from trainer import config
 from trainer.distributed import Host
-from trainer.errors import ExitCode
+from trainer.errors import ExitCode, FatalError
 from trainer.job import Job
 from trainer.metrics import Events, JsonLines
 from trainer.peers import Peers
 from trainer.places import open_place
 from trainer.progress import Progress
 from trainer.stop import Stop
+from trainer.watchdog import Watchdog
 
 
 def ignore(code: ExitCode) -> None:
@@ -42,24 +44,55 @@ class Number:
         return self.value
 
 
-def test_a_step_takes_its_own_time_however_late_it_is_looked_at(tmp_path: Path) -> None:
-    out = open_place(tmp_path)
-    events = Events(JsonLines(out / "events.jsonl"), 0, 0, 0, time.monotonic())
+def progress_of(folder: Path, *settings: str) -> Progress:
+    """Return the progress of a job of one host; step S has the records 10 S to 10 S + 9 and one of padding."""
+    events = Events(JsonLines(open_place(folder) / "events.jsonl"), 0, 0, 0, time.monotonic())
     peers = Peers(0, 1, on_lost=lambda peer: None, on_told=lambda what, by: None)
-    job = Job(config.load("tiny", SETTINGS), Host(), out, events, peers, Stop(ignore, ignore))
-    progress, now = Progress(job, 8, 1), time.monotonic()
-    outs = [
-        {
-            "loss": Number(1.0, seconds),
-            "grad_norm": np.float32(1),
-            "learning_rate": np.float32(1),
-            "flags": np.zeros(2, np.int32),
-        }
-        for seconds in (0.3, 0.6, 0.9)
-    ]
+    out = open_place(folder)
+    chosen = config.load("tiny", [*SETTINGS, "observe.hang_seconds=0", *settings])
+    watchdog = Watchdog(Host(), chosen.observe, events, out, peers.tell, lambda code, seconds: None)
+    job = Job(chosen, Host(), out, events, peers, Stop(ignore, ignore), watchdog)
+    return Progress(job, 8, 1, lambda step: np.append(10 * step + np.arange(10), -1))
+
+
+def out_of(loss: Any, grad_norm: float = 1.0) -> dict[str, Any]:
+    """Return what a step gives."""
+    return {
+        "loss": loss,
+        "grad_norm": np.float32(grad_norm),
+        "learning_rate": np.float32(1),
+        "flags": np.zeros(2, np.int32),
+    }
+
+
+def test_a_step_takes_its_own_time_however_late_it_is_looked_at(tmp_path: Path) -> None:
+    progress, now = progress_of(tmp_path), time.monotonic()
+    outs = [out_of(Number(1.0, seconds)) for seconds in (0.3, 0.6, 0.9)]
     begun = [progress.began(step, out, now) for step, out in enumerate(outs, 1)]
     time.sleep(1.2)  # as dispatching the next step may take
     for pending in begun:
         progress.finish(pending)
     took = [json.loads(line)["step_seconds"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert took == pytest.approx([0.3] * 3, abs=0.15)
+
+
+@pytest.mark.parametrize(
+    ("loss", "grad_norm", "words"),
+    [
+        (math.nan, 1.0, "the loss of step 3 is nan"),
+        (2.5, math.inf, "the norm of the gradient of step 3 is inf"),
+        (math.inf, math.nan, "the loss of step 3 is inf and the norm of the gradient of step 3 is nan"),
+    ],
+)
+def test_a_step_that_is_not_finite_ends_the_run_and_names_its_records(
+    loss: float, grad_norm: float, words: str, tmp_path: Path
+) -> None:
+    progress = progress_of(tmp_path)
+    pending = progress.began(3, out_of(Number(loss, 0.0), grad_norm), time.monotonic())
+    with pytest.raises(FatalError) as raised:
+        progress.finish(pending)
+    expected = f"{words}; its records are 30, 31, 32, 33, 34, 35, 36, 37 and 2 more, which the event not_finite names"
+    assert str(raised.value) == expected
+    told = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    (event,) = [event for event in told if event["event"] == "not_finite"]
+    assert (event["step"], event["records"]) == (3, list(range(30, 40)))

@@ -134,6 +134,14 @@ class Checkpoint:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Observe:
+    """What is watched while it trains (docs/observability.md)."""
+
+    hang_seconds: float = 300.0  # that a host may wait for its data or for a step before it ends; 0 = without limit
+    hang_factor: float = 20.0  # recent steps' median that it may wait for in any case
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """The run as a whole."""
 
@@ -155,6 +163,7 @@ class Config:
     data: Data = Data()
     optim: Optim = Optim()
     checkpoint: Checkpoint = Checkpoint()
+    observe: Observe = Observe()
     run: Run = Run()
 
 

@@ -22,6 +22,7 @@ class ExitCode(enum.IntEnum):
     CRASH = 1
     FATAL = 42
     PEER_LOST = 75
+    HUNG = 76
     INTERRUPTED = 130
     PREEMPTED = 143
 

@@ -30,6 +30,7 @@ from trainer.metrics import Events, JsonLines, flush, say
 from trainer.peers import Peers
 from trainer.places import Place, open_place
 from trainer.stop import Stop
+from trainer.watchdog import Watchdog
 
 Address = tuple[str, int]
 _MEETING_SECONDS = 300.0
@@ -48,6 +49,7 @@ class Job:
     events: Events
     peers: Peers
     stop: Stop
+    watchdog: Watchdog
 
     @property
     def is_first(self) -> bool:
@@ -67,6 +69,8 @@ def open_job(config: Config, host: Host, ending: Callable[[ExitCode, float], Non
     events = _open_events(out, host, began)
 
     def on_lost(peer: int) -> None:
+        if watchdog.hung:
+            return  # it ends this host, and knows better why
         events.write("peer_lost", peer=peer)
         say(f"{host.name(host.process_id)}: lost {host.name(peer)}; ending so that the job can restart")
         # Without the coordinator, process 0, JAX aborts this process any moment: be quicker, for the exit code.
@@ -79,6 +83,8 @@ def open_job(config: Config, host: Host, ending: Callable[[ExitCode, float], Non
             events.write("fail", reason=f"{host.name(peer)} cannot work")
             say(f"{host.name(host.process_id)}: {host.name(peer)} found an error no retry cures; see its log")
             finish(ExitCode.FATAL, FLUSH_SECONDS)
+        elif what.startswith("hung "):
+            watchdog.told(what.removeprefix("hung "), peer)
 
     def at_once(code: ExitCode) -> None:
         peers.tell("stop")
@@ -97,10 +103,11 @@ def open_job(config: Config, host: Host, ending: Callable[[ExitCode, float], Non
 
     names = (host.workload, host.job_id)
     peers = Peers(host.process_id, host.processes, host.attempt, names, on_lost=on_lost, on_told=on_told)
+    watchdog = Watchdog(host, config.observe, events, out, peers.tell, finish)
     stop = Stop(at_once, again)
     if ending is None:
         stop.install()
-    return Job(config, host, out, events, peers, stop)
+    return Job(config, host, out, events, peers, stop, watchdog)
 
 
 def _open_events(out: Place, host: Host, began: float) -> Events:

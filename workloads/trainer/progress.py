@@ -6,17 +6,22 @@ import dataclasses
 import math
 import os
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import jax
 import numpy as np
+import numpy.typing as npt
 
 from trainer import metrics
 from trainer.errors import FatalError, Problem
 from trainer.job import Job
 from trainer.models import family
 from trainer.records import record
+
+Ids = Callable[[int], npt.NDArray[np.int64]]  # of the records of a step; below zero is padding
+_NAMED = 8  # records in a line for people; the event has all
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,8 +45,8 @@ class Pending:
 class Progress:
     """Fetches the numbers of steps in order and records them."""
 
-    def __init__(self, job: Job, batch: int, chips: int, int8_share: float = 0.0) -> None:
-        self._job, self._chips, self._int8_share = job, chips, int8_share
+    def __init__(self, job: Job, batch: int, chips: int, ids: Ids, int8_share: float = 0.0) -> None:
+        self._job, self._chips, self._ids, self._int8_share = job, chips, ids, int8_share
         example = record(job.config.model)
         self._items, self._noun = batch * example.items, example.noun
         self._flops = family(job.config.model).flops_per_item(job.config.model)
@@ -61,7 +66,11 @@ class Progress:
         return Pending(step, out, dispatched, self._watcher.submit(_ended, out["loss"]))
 
     def finish(self, pending: Pending) -> Flags:
-        """Wait for a step, record it and return its flags. Raises FatalError if the loss is not finite."""
+        """Wait for a step, record it and return its flags.
+
+        Raises FatalError if its loss or gradient is not finite: the parameters are no longer worth saving.
+        """
+        self._job.watchdog.waits(f"step {pending.step}", pending.step)
         out = jax.device_get(pending.out)
         ended = pending.ended.result()
         seconds = max(ended - max(self._finished_at, pending.dispatched), 1e-6)
@@ -69,10 +78,9 @@ class Progress:
         self.loss = float(out["loss"])
         self._steps += 1
         self._job.stop.arm()
+        self._job.watchdog.took(seconds)
         self._record(pending.step, out, seconds)
-        if not math.isfinite(self.loss):
-            message = f"the loss of step {pending.step} is {self.loss}"
-            raise FatalError(Problem(message, "A restart would repeat it bit for bit; try a lower optim.lr"))
+        self._check_finite(pending.step, out)
         stop, disk_low = (bool(flag) for flag in np.asarray(out["flags"]))
         return Flags(stop, disk_low)
 
@@ -85,6 +93,24 @@ class Progress:
             self._lines.write(head | {"eval_loss": loss, f"eval_{self._noun}s": items} | known)
             right = "" if accuracy is None else f"   right {accuracy:.1%}"
             metrics.say(f"eval {step:6d}   loss {loss:.4f}{right}   {self._noun}s {items:,}")
+
+    def _check_finite(self, step: int, out: dict[str, Any]) -> None:
+        """Raise FatalError if a step's loss or gradient is not finite, after an event with its records."""
+        found = {"loss": self.loss, "norm of the gradient": float(out["grad_norm"])}
+        wrong = [f"the {name} of step {step} is {value}" for name, value in found.items() if not math.isfinite(value)]
+        if not wrong:
+            return
+        records = [int(record) for record in self._ids(step) if record >= 0]
+        if self._job.is_first:
+            self._job.events.write("not_finite", step, values={k: str(v) for k, v in found.items()}, records=records)
+        named = ", ".join(map(str, records[:_NAMED]))
+        more = f" and {len(records) - _NAMED} more, which the event not_finite names" if len(records) > _NAMED else ""
+        raise FatalError(
+            Problem(
+                f"{' and '.join(wrong)}; its records are {named}{more}",
+                "A restart would repeat it bit for bit; try a lower optim.lr, or a look at these records",
+            )
+        )
 
     def _record(self, step: int, out: dict[str, Any], seconds: float) -> None:
         every = self._job.config.run.log_every

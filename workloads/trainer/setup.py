@@ -4,6 +4,7 @@
 
 import dataclasses
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
@@ -13,6 +14,7 @@ from jax.sharding import Mesh
 from trainer import checkpoint, corpus, data, distributed, dots, drawn, layout, metrics, models, step
 from trainer.checkpoint import Checkpoints
 from trainer.compiling import Compiler
+from trainer.config import Config
 from trainer.corpus import Corpus
 from trainer.errors import FatalError, StorageError, reason
 from trainer.job import Address, Job
@@ -59,9 +61,18 @@ class Run:
         """Tokens, or images, that a step trains on."""
         return self.batch * self.example.items
 
+    def train_ids(self, step: int) -> Iterator[Any]:
+        """Yield the record ids [batch] of every step after finished step `step`."""
+        return _train_ids(self.job.config, self.corpus, self.batch, step)
+
     def blocks(self, ids_B: Any) -> data.Blocks:
         """Read this host's part of a batch and put it on its chips."""
         return data.to_blocks(self.mesh, self.slots, ids_B, self.read, self.example)
+
+
+def _train_ids(config: Config, tokens: Corpus, batch: int, step: int) -> Iterator[Any]:
+    records = tokens.records(config.model)
+    return data.train_ids(config.data.seed, batch, records - corpus.eval_records(config, records), step)
 
 
 def set_up(job: Job, meeting: "Future[Address]") -> Run:
@@ -107,7 +118,13 @@ def set_up(job: Job, meeting: "Future[Address]") -> Run:
         compiler=Compiler(str(job.out / "compile-cache"), job.peers),
         checkpoints=Checkpoints(place, job.config.checkpoint.keep, notes, job.peers, job.events),
         local=LocalTier(job, notes),
-        progress=Progress(job, sizes.global_batch, chips.total, dots.int8_share(job.config)),
+        progress=Progress(
+            job,
+            sizes.global_batch,
+            chips.total,
+            lambda step: next(_train_ids(job.config, tokens, sizes.global_batch, step - 1)),
+            dots.int8_share(job.config),
+        ),
         read=data.open_records(tokens, corpus.local(tokens), record(job.config.model)) if loads else None,
     )
 

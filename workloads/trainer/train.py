@@ -149,8 +149,7 @@ def _loop(run: Run, train_step: Any, state: State, at: int, trained: int) -> Gen
     """Train from finished step `at` and `trained` tokens. While a step computes, the one before it is recorded."""
     config = run.job.config
     last, every, eval_every = config.run.steps, config.checkpoint.every, config.run.eval_every
-    ids = data.train_ids(config.data.seed, run.batch, run.records - run.held_out, at)
-    batches = data.prefetch(run.blocks, itertools.islice(ids, max(0, last - at)), config.data.prefetch)
+    batches = data.prefetch(run.blocks, itertools.islice(run.train_ids(at), max(0, last - at)), config.data.prefetch)
     evaluate = functools.cache(
         lambda: _compiled(
             run,
@@ -162,14 +161,19 @@ def _loop(run: Run, train_step: Any, state: State, at: int, trained: int) -> Gen
         )
     )
     pending: Pending | None = None
+    watchdog = run.job.watchdog
     while at < last:
+        watchdog.idle()
         yield at
         at, trained = at + 1, trained + run.step_items
         saving = at % every == 0 or at == last
         keeping = run.local.due(at) and at < last
         evaluating = run.held_out > 0 and eval_every > 0 and at % eval_every == 0 and at < last
+        watchdog.waits(f"its data of step {at}", at, own=True)
         dispatched = time.monotonic()
-        state, out = train_step(state, next(batches), _flags(run, saving))
+        blocks = next(batches)
+        watchdog.waits(f"step {at}", at)
+        state, out = train_step(state, blocks, _flags(run, saving))
         begun, flags = run.progress.began(at, out, dispatched), Flags()
         if pending is not None:
             flags = run.progress.finish(pending)
@@ -179,6 +183,7 @@ def _loop(run: Run, train_step: Any, state: State, at: int, trained: int) -> Gen
             continue
         now = run.progress.finish(pending)
         pending = None
+        watchdog.idle()
         stopping = flags.stop or now.stop
         if keeping:
             run.local.save(at, state, tokens=trained)
@@ -234,10 +239,12 @@ def _evaluate(run: Run, evaluate: Any, state: State, at: int) -> float | None:
     counted = False
     ids = data.eval_ids(run.batch, run.records - run.held_out, run.held_out)
     for blocks in data.prefetch(run.blocks, ids, run.job.config.data.prefetch):
+        run.job.watchdog.waits(f"the evaluation after step {at}", at)
         sums = jax.device_get(evaluate(state["params"], blocks, state.get("averages")))
         total, weight = total + float(sums.loss), weight + float(sums.weight)
         if sums.right is not None:
             right, counted = right + float(sums.right), True
+    run.job.watchdog.idle()
     loss, accuracy = total / max(weight, 1.0), right / max(weight, 1.0) if counted else None
     run.progress.evaluated(at, loss, accuracy, int(weight), time.monotonic() - began)
     return loss

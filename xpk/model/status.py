@@ -171,9 +171,12 @@ class WorkloadStatus:
     previous_logs: bool = False
 
 
+_KNOWN = {42: "cannot work however often it is tried", 75: "it had lost a peer", 76: "it hung"}
+
+
 def exit_words(code: int) -> str:
     """Return an exit code with what it means: `exit code 137 (SIGKILL)`."""
-    known = {42: "cannot work however often it is tried", 75: "it had lost a peer"}.get(code)
+    known = _KNOWN.get(code)
     if known is None and 128 < code <= 128 + max(signal.Signals):
         known = next((each.name for each in signal.Signals if each == code - 128), None)
     return f"exit code {code}" + (f" ({known})" if known else "")

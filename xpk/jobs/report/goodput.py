@@ -21,7 +21,7 @@ from xpk.jobs.report.record import Event, HostId, RunRecord, StepRecord
 Ended = Literal["done", "suspended", "preempted", "failed", "host lost", "running"]
 
 # How a host says that its attempt is over; none of these is work.
-_LAST_WORDS = frozenset({"done", "fail", "peer_lost"})
+_LAST_WORDS = frozenset({"done", "fail", "peer_lost", "hang", "not_finite"})
 _MICROSECONDS = 1_000_000
 
 
@@ -271,6 +271,9 @@ def _ending(events: list[Event], *, is_last: bool, restarted: bool, finished: bo
     if "fail" in last_words:
         first = last_words["fail"][0]
         return "failed", f"{first.host}: {first.details.get('reason') or 'failed'}", first.host
+    if "hang" in last_words:
+        first = min(last_words["hang"], key=lambda event: not event.details.get("own"))
+        return "failed", f"{first.host}: hung, waiting for {first.details.get('waited_for')}", first.host
     if "preempt" in last_words:
         if not restarted:
             return "suspended", "suspended or preempted, after a checkpoint", None

@@ -1,0 +1,62 @@
+"""The trainer with a fault in it: `python -m tests.trainer.planted FAULT:STEP arguments of the trainer`.
+
+Hosts of a test that run this instead of `python -m trainer` do what a broken machine would: from STEP on
+
+    hang     reading a batch never ends
+    lock     neither does it, in C code that holds Python's lock
+"""
+
+import ctypes
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+FAULTS: dict[str, Callable[[int], None]] = {}
+
+
+def _on_read(step: int, act: Callable[[], None]) -> None:
+    """Do something each time before a batch is read, from the one of `step` (from 1) on."""
+    from trainer import data
+
+    real = data.to_blocks
+    batches = 0
+
+    def to_blocks(*arguments: Any) -> Any:
+        nonlocal batches
+        batches += 1
+        if batches >= step:
+            act()
+        return real(*arguments)
+
+    setattr(data, real.__name__, to_blocks)
+
+
+def read_that_never_ends() -> None:
+    """Wait for ever."""
+    threading.Event().wait()
+
+
+def _hang(step: int) -> None:
+    _on_read(step, read_that_never_ends)
+
+
+def _lock(step: int) -> None:
+    libc = ctypes.PyDLL(None)
+    _on_read(step, lambda: libc.sleep(3600))
+
+
+FAULTS |= {"hang": _hang, "lock": _lock}
+
+
+def main() -> None:
+    """Plant the fault and train."""
+    from trainer.main import main as train
+
+    fault, _, step = sys.argv[1].partition(":")
+    FAULTS[fault](int(step))
+    train(sys.argv[2:])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""Hosts that hang: in a wait of this process, and as real processes in which nothing goes on any more."""
+
+import queue
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.small import start
+from trainer.config import Observe
+from trainer.distributed import Host
+from trainer.errors import ExitCode
+from trainer.metrics import Events, JsonLines
+from trainer.places import open_place
+from trainer.watchdog import Watchdog
+
+SECONDS = 60
+
+
+class Watched:
+    """A host whose watchdog writes to a folder; what it says and how it ends is kept in queues."""
+
+    def __init__(self, folder: Path, process: int, hang_seconds: float) -> None:
+        self.said: queue.Queue[str] = queue.Queue()
+        self.ended: queue.Queue[ExitCode] = queue.Queue()
+        host = Host(num_slices=2, slice_id=process)
+        out = open_place(folder)
+        events = Events(JsonLines(out / f"events-{process}.jsonl"), process, 0, 0, time.monotonic())
+        limits = Observe(hang_seconds=hang_seconds)
+        self.dog = Watchdog(host, limits, events, out, self.said.put, lambda code, seconds: self.ended.put(code))
+
+
+def a_wait_with_a_name(over: threading.Event) -> None:
+    over.wait()
+
+
+def test_a_host_that_hangs_tells_what_its_threads_do_and_is_blamed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    over = threading.Event()
+    threading.Thread(target=a_wait_with_a_name, args=(over,), name="reader", daemon=True).start()
+    slow, other = Watched(tmp_path, 1, 0.3), Watched(tmp_path, 0, 300.0)
+    other.dog.waits("step 7", 7)
+    slow.dog.waits("its data of step 7", 7, own=True)
+    words = slow.said.get(timeout=SECONDS)
+    other.dog.told(words.removeprefix("hung "), 1)
+    assert slow.ended.get(timeout=SECONDS) == ExitCode.HUNG
+    assert other.ended.get(timeout=SECONDS) == ExitCode.PEER_LOST
+    over.set()
+    stacks = (tmp_path / "stacks" / "s1-h0-0.txt").read_text()
+    assert stacks.startswith("slice 1 host 0: has waited 0 s for its data of step 7\nthread MainThread\n")
+    assert "thread reader\n" in stacks and "in a_wait_with_a_name" in stacks
+    printed = capsys.readouterr()
+    assert "in a_wait_with_a_name" in printed.err
+    assert "slice 0 host 0: ends so that the job can restart; slice 1 host 0 hangs" in printed.out
+    assert printed.out.count("hangs, and ends") == 1
+
+
+def test_a_wait_may_take_longer_where_steps_do(tmp_path: Path) -> None:
+    dog = Watched(tmp_path, 0, 0.0).dog
+    assert Watched(tmp_path, 0, 300.0).dog.limit == 300.0
+    for seconds in (100.0, 20.0, 20.0):
+        dog.took(seconds)
+    assert dog.limit == 20 * 20.0
+
+
+def test_nothing_hangs_that_is_not_waited_for(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, 0, 0.2)
+    for _ in range(10):  # no wait is longer than the limit
+        watched.dog.waits("a step", 1)
+        time.sleep(0.05)
+    watched.dog.idle()
+    with pytest.raises(queue.Empty):
+        watched.ended.get(timeout=1.0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_job_whose_host_cannot_read_on_ends_and_blames_that_host(tmp_path: Path) -> None:
+    settings = ["run.steps=1000", "run.eval_every=0", "data.max_bytes=50000", "observe.hang_seconds=8"]
+    job = start(tmp_path, settings, faults={1: "hang:4"})
+    assert job.exit_codes() == [75, 76], job.logs()
+    assert "slice 1 host 0: hangs, and ends so that the job can restart" in job.logs()
+    assert "slice 0 host 0: ends so that the job can restart; slice 1 host 0 hangs" in job.logs()
+    assert "in read_that_never_ends" in (tmp_path / "stacks" / "s1-h0-0.txt").read_text()
+    (hang,) = [event for event in job.events(1) if event["event"] == "hang"]
+    assert (hang["step"], hang["waited_for"], hang["own"]) == (4, "its data of step 4", True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_process_that_no_thread_of_can_run_ends_all_the_same(tmp_path: Path) -> None:
+    settings = ["run.steps=1000", "run.eval_every=0", "data.max_bytes=50000", "observe.hang_seconds=6"]
+    job = start(tmp_path, settings, slices=1, faults={0: "lock:4"})
+    assert job.exit_codes() == [1], job.logs()
+    assert "Timeout (0:00:" in job.logs() and "planted.py" in job.logs()

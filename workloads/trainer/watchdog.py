@@ -1,0 +1,156 @@
+"""A watch over the thread that trains: where it waits too long, the host says what it does, and ends.
+
+In a step all hosts wait for each other, so one that hangs makes them all hang. The first whose time is up tells
+the others; then each writes the stacks of all its threads and says what it waits for. A host that waits for
+something of its own (its data, not a step) is the one to blame: it ends with 76, those that wait for it with 75.
+
+If not even a thread can run, since C++ code holds Python's lock, Python's own C thread writes the stacks and
+ends the process with 1, after twice the time.
+"""
+
+import contextlib
+import dataclasses
+import faulthandler
+import json
+import statistics
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from trainer.config import Observe
+from trainer.distributed import Host
+from trainer.errors import ExitCode
+from trainer.metrics import Events, say
+from trainer.places import Place
+
+_RECENT = 20  # steps
+_WORDS_SECONDS = 3.0  # for all hosts to say what they wait for
+_FILE_SECONDS = 5.0  # for the stacks to be in their file
+_FLUSH_SECONDS = 10.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wait:
+    """What the training thread waits for: `own` is something of this host alone, such as its data."""
+
+    what: str
+    step: int
+    own: bool
+
+
+class Watchdog:
+    """Watches one host. `tell` says something to the other hosts, `finish` ends this one."""
+
+    def __init__(
+        self,
+        host: Host,
+        limits: Observe,
+        events: Events,
+        out: Place,
+        tell: Callable[[str], None],
+        finish: Callable[[ExitCode, float], None],
+    ) -> None:
+        self._host, self._limits, self._events, self._out = host, limits, events, out
+        self._tell, self._finish = tell, finish
+        self._wait: Wait | None = None
+        self._waited = 0.0  # seconds, without those in which this process itself stood still
+        self._recent: deque[float] = deque(maxlen=_RECENT)
+        self._blamed: set[int] = set()  # processes that wait for something of their own
+        self._lock = threading.Lock()
+        self.hung = False  # whether this host is about to end for a hang, its own or another's
+        if limits.hang_seconds > 0:
+            threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+
+    def waits(self, what: str, step: int, *, own: bool = False) -> None:
+        """Say that the training thread waits for `what` from now on."""
+        self._wait, self._waited = Wait(what, step, own), 0.0
+
+    def idle(self) -> None:
+        """Say that the training thread waits for nothing that has a time limit."""
+        self._wait = None
+
+    def took(self, seconds: float) -> None:
+        """Take note of how long a step took."""
+        self._recent.append(seconds)
+
+    @property
+    def limit(self) -> float:
+        """Seconds that a wait may take."""
+        recent = statistics.median(self._recent) if self._recent else 0.0
+        return max(self._limits.hang_seconds, self._limits.hang_factor * recent)
+
+    def told(self, words: str, peer: int) -> None:
+        """Hear from another host that it hangs, in the `words` that it told with `tell`."""
+        if json.loads(words)["own"]:
+            self._blamed.add(peer)
+        wait = self._wait or Wait("nothing that has a time limit", 0, False)
+        threading.Thread(target=self._end, args=(wait,), name="hang").start()
+
+    def _watch(self) -> None:
+        """Watchdog thread: count the time, and keep Python's own C thread from acting."""
+        tick = min(1.0, self._limits.hang_seconds / 10)
+        woke, armed = time.monotonic(), 0.0
+        while not self.hung:
+            now = time.monotonic()
+            self._waited += min(now - woke, 2 * tick)
+            woke, wait, limit = now, self._wait, self.limit
+            if wait is not None and self._waited > limit:
+                self._end(wait)
+            elif now - armed > limit / 4:
+                with contextlib.suppress(ValueError, OSError, AttributeError):  # stderr may be no file
+                    faulthandler.dump_traceback_later(2 * limit, exit=True)
+                armed = now
+            time.sleep(tick)
+
+    def _end(self, wait: Wait) -> None:
+        """Tell everybody what this host waits for and does, and end it; once, on whichever thread comes first."""
+        with self._lock:
+            if self.hung:
+                return
+            self.hung = True
+        faulthandler.cancel_dump_traceback_later()
+        me = self._host.process_id
+        if wait.own:
+            self._blamed.add(me)
+        self._tell("hung " + json.dumps({"own": wait.own}))
+        name = self._host.name(me)
+        file = f"stacks/s{self._host.slice_id}-h{self._host.worker_id}-{self._host.attempt}.txt"
+        said = f"{name}: has waited {self._waited:.0f} s for {wait.what}"
+        stacks = "\n".join(_stacks())
+        print(f"{said}; its threads:\n{stacks}", file=sys.stderr, flush=True)
+        self._events.write("hang", wait.step, self._waited, waited_for=wait.what, own=wait.own, stacks=file)
+        self._keep(file, f"{said}\n{stacks}\n")
+        time.sleep(_WORDS_SECONDS + (1.0 if me == 0 else 0.0))  # JAX aborts the others once process 0 has gone
+        others = sorted(self._blamed - {me})
+        if others and me not in self._blamed:
+            say(f"{name}: ends so that the job can restart; {self._host.name(others[0])} hangs")
+            self._finish(ExitCode.PEER_LOST, _FLUSH_SECONDS)
+        else:
+            say(f"{name}: hangs, and ends so that the job can restart; its threads' stacks are in {self._out / file}")
+            self._finish(ExitCode.HUNG, _FLUSH_SECONDS)
+
+    def _keep(self, file: str, content: str) -> None:
+        """Write the stacks to a file, unless that hangs, too."""
+
+        def write() -> None:
+            with contextlib.suppress(OSError):
+                (self._out / file).write(content.encode())
+
+        thread = threading.Thread(target=write, name="stacks", daemon=True)
+        thread.start()
+        thread.join(_FILE_SECONDS)
+
+
+def _stacks() -> Iterator[str]:
+    """Yield the lines of all threads' stacks, the main thread's first."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    main = threading.main_thread().ident
+    frames: dict[int, Any] = sys._current_frames()
+    for ident in sorted(frames, key=lambda ident: ident != main):
+        if ident != threading.get_ident():
+            yield f"thread {names.get(ident, ident)}"
+            yield from "".join(traceback.format_stack(frames[ident])).rstrip().splitlines()
