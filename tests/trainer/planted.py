@@ -4,6 +4,7 @@ Hosts of a test that run this instead of `python -m trainer` do what a broken ma
 
     hang     reading a batch never ends
     lock     neither does it, in C code that holds Python's lock
+    flip     (at STEP alone) one bit of one parameter changes on the host's second chip
 """
 
 import ctypes
@@ -46,7 +47,40 @@ def _lock(step: int) -> None:
     _on_read(step, lambda: libc.sleep(3600))
 
 
-FAULTS |= {"hang": _hang, "lock": _lock}
+def flipped(array: Any, chip: int) -> Any:
+    """Return an array with one bit of its first value changed in the copy of one chip, of those here."""
+    import jax
+    import numpy as np
+
+    pieces = [np.array(shard.data) for shard in array.addressable_shards]
+    pieces[chip].reshape(-1).view(np.uint32)[0] ^= 1 << 20
+    devices = [shard.device for shard in array.addressable_shards]
+    placed = [jax.device_put(piece, device) for piece, device in zip(pieces, devices, strict=True)]
+    return jax.make_array_from_single_device_arrays(array.shape, array.sharding, placed)
+
+
+def _flip(step: int) -> None:
+    from trainer import train
+
+    real = train._compiled
+
+    def compiled(run: Any, name: str, *arguments: Any) -> Any:
+        program, steps = real(run, name, *arguments), 0
+
+        def miscalculating(*arguments: Any) -> Any:
+            nonlocal steps
+            state, out = program(*arguments)
+            steps += 1
+            if steps == step:
+                state["params"]["embed"] = flipped(state["params"]["embed"], 1)
+            return state, out
+
+        return miscalculating if name == "train" else program
+
+    setattr(train, real.__name__, compiled)
+
+
+FAULTS |= {"hang": _hang, "lock": _lock, "flip": _flip}
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ StorageError   this host could not write what the others need; it ends with 1
 Unreachable    a bucket does not answer now; a retry may cure it
 PeerAbsent     a host never came; this one ends with 75
 ChipsError     the slices have not the chips that they should; the host ends with 1, for another machine may have them
+CorruptError   copies of the state differ; hosts that may be wrong end with 77, the others with 75
 AddressError   process 0 cannot listen where it must; it ends with 1, for another job may end
 """
 
@@ -23,6 +24,7 @@ class ExitCode(enum.IntEnum):
     FATAL = 42
     PEER_LOST = 75
     HUNG = 76
+    CORRUPT = 77
     INTERRUPTED = 130
     PREEMPTED = 143
 
@@ -68,6 +70,14 @@ class PeerAbsent(Exception):
 
 class ChipsError(Exception):
     """The job's chips are not those of equal slices."""
+
+
+class CorruptError(Exception):
+    """Copies of the state on several chips differ; `suspects` are the processes whose copy may be wrong."""
+
+    def __init__(self, message: str, suspects: Sequence[int]) -> None:
+        super().__init__(message)
+        self.suspects = tuple(suspects)
 
 
 class AddressError(Exception):

@@ -16,6 +16,7 @@ from trainer.distributed import Host, resolve
 from trainer.errors import (
     AddressError,
     ChipsError,
+    CorruptError,
     ExitCode,
     FatalError,
     PeerAbsent,
@@ -168,6 +169,13 @@ def explain(job: Job, error: BaseException) -> ExitCode:
         say(f"{job.host.name(job.host.process_id)}: {error}")
         job.events.write("peer_lost", peer=None, reason=str(error))
         return ExitCode.PEER_LOST
+    if isinstance(error, CorruptError):
+        print(f"error: {error}. The job goes back to the newest checkpoint", file=sys.stderr, flush=True)
+        suspect = job.host.process_id in error.suspects
+        if suspect:
+            job.events.write("fail", reason=str(error))
+        leave(job.peers)
+        return ExitCode.CORRUPT if suspect else ExitCode.PEER_LOST
     if (line := _one_line(error)) is not None:
         print(f"error: {line}", file=sys.stderr, flush=True)
         job.events.write("fail", reason=str(error))

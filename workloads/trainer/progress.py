@@ -30,6 +30,7 @@ class Flags:
 
     stop: bool = False
     disk_low: bool = False
+    differ: int = 0  # of a check of the replicas (replicas.py)
 
 
 @dataclasses.dataclass(slots=True)
@@ -82,7 +83,7 @@ class Progress:
         self._record(pending.step, out, seconds)
         self._check_finite(pending.step, out)
         stop, disk_low = (bool(flag) for flag in np.asarray(out["flags"]))
-        return Flags(stop, disk_low)
+        return Flags(stop, disk_low, int(out.get("differ", 0)))
 
     def evaluated(self, step: int, loss: float, accuracy: float | None, items: int, seconds: float) -> None:
         """Record an evaluation of so many tokens or images; `accuracy` is the part that was right, if counted."""

@@ -22,6 +22,7 @@ from trainer.local_tier import LocalTier
 from trainer.mesh import make_mesh
 from trainer.progress import Progress
 from trainer.records import Record, record
+from trainer.replicas import Replicas
 from trainer.step import Programs
 
 
@@ -39,6 +40,7 @@ class Run:
     checkpoints: Checkpoints
     local: LocalTier
     progress: Progress
+    replicas: Replicas
     read: data.Read | None  # None on a host that does not load
 
     @property
@@ -95,26 +97,18 @@ def set_up(job: Job, meeting: "Future[Address]") -> Run:
     mesh = make_mesh(sizes, devices, job.host.hosts_per_slice)
     slots = data.make_slots(mesh, sizes.loader_hosts, chips.hosts, sizes.global_batch)
     loads = any(mesh.devices.flat[place].process_index == jax.process_index() for place in slots.readers)
-    notes = {
-        "model": dataclasses.asdict(job.config.model),
-        "optimizer": job.config.optim.state_notes(),
-        "data": tokens.digest,
-        "seed": job.config.data.seed,
-    }
-    notes["global_batch"] = sizes.global_batch
+    notes = _notes(job.config, tokens, sizes.global_batch)
     place = job.out / "checkpoints"
     if job.is_first:
-        axes = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items() if size > 1 or axis != "stage")
-        count, example = models.parameters(job.config.model), record(job.config.model)
-        items = f"{tokens.records(job.config.model) * example.items:,} {example.noun}s"
-        metrics.say(f"{job.config.name}: {count:,} parameters   {axes}   batch {sizes.global_batch}   {items}")
+        _introduce(job.config, mesh, tokens, sizes.global_batch)
+    programs = step.build(job.config, mesh, slots, sizes)
     return Run(
         job=job,
         corpus=tokens,
         mesh=mesh,
         slots=slots,
         batch=sizes.global_batch,
-        programs=step.build(job.config, mesh, slots, sizes),
+        programs=programs,
         compiler=Compiler(str(job.out / "compile-cache"), job.peers),
         checkpoints=Checkpoints(place, job.config.checkpoint.keep, notes, job.peers, job.events),
         local=LocalTier(job, notes),
@@ -125,8 +119,28 @@ def set_up(job: Job, meeting: "Future[Address]") -> Run:
             lambda step: next(_train_ids(job.config, tokens, sizes.global_batch, step - 1)),
             dots.int8_share(job.config),
         ),
+        replicas=Replicas(job.config.observe.checksum_every, mesh, programs.state, job.host, job.events),
         read=data.open_records(tokens, corpus.local(tokens), record(job.config.model)) if loads else None,
     )
+
+
+def _notes(config: Config, tokens: Corpus, batch: int) -> dict[str, Any]:
+    """Return what is kept with every checkpoint of the run."""
+    return {
+        "model": dataclasses.asdict(config.model),
+        "optimizer": config.optim.state_notes(),
+        "data": tokens.digest,
+        "seed": config.data.seed,
+        "global_batch": batch,
+    }
+
+
+def _introduce(config: Config, mesh: Mesh, tokens: Corpus, batch: int) -> None:
+    """Say in one line what is trained on what."""
+    axes = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items() if size > 1 or axis != "stage")
+    count, example = models.parameters(config.model), record(config.model)
+    items = f"{tokens.records(config.model) * example.items:,} {example.noun}s"
+    metrics.say(f"{config.name}: {count:,} parameters   {axes}   batch {batch}   {items}")
 
 
 def _corpus(job: Job, batch: int) -> Corpus:

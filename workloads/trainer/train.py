@@ -7,7 +7,7 @@ import functools
 import itertools
 import json
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from typing import Any
 
@@ -49,6 +49,7 @@ def steps(job: Job, meeting: "Future[Address]") -> Generator[int, None, ExitCode
     train_step = _compiled(
         run, "train", run.programs.train, run.programs.state, run.programs.blocks, run.programs.flags
     )
+    run.replicas.compile(functools.partial(_compiled, run))
     return (yield from _loop(run, train_step, state(), start, trained))
 
 
@@ -145,55 +146,90 @@ def _compiled(run: Run, name: str, program: Any, *arguments: Any) -> Any:
     return compiled
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Due:
+    """What comes after a step; all hosts have the same, for it is a function of the step."""
+
+    saving: bool
+    keeping: bool  # in the local tier
+    evaluating: bool
+    checking: bool  # copies of the state
+
+    @property
+    def ended_step(self) -> bool:
+        """Whether the step has to have ended before the next one is begun."""
+        return self.saving or self.keeping or self.evaluating
+
+
+def _due(run: Run, at: int) -> _Due:
+    config, last = run.job.config, run.job.config.run.steps
+    saving, keeping = at % config.checkpoint.every == 0 or at == last, run.local.due(at) and at < last
+    evaluating = run.held_out > 0 and config.run.eval_every > 0 and at % config.run.eval_every == 0 and at < last
+    return _Due(saving, keeping, evaluating, run.replicas.due(at, saving=saving or keeping))
+
+
 def _loop(run: Run, train_step: Any, state: State, at: int, trained: int) -> Generator[int, None, ExitCode]:
     """Train from finished step `at` and `trained` tokens. While a step computes, the one before it is recorded."""
-    config = run.job.config
-    last, every, eval_every = config.run.steps, config.checkpoint.every, config.run.eval_every
+    config, last = run.job.config, run.job.config.run.steps
     batches = data.prefetch(run.blocks, itertools.islice(run.train_ids(at), max(0, last - at)), config.data.prefetch)
-    evaluate = functools.cache(
-        lambda: _compiled(
-            run,
-            "evaluate",
-            run.programs.evaluate,
-            run.programs.state["params"],
-            run.programs.blocks,
-            run.programs.state.get("averages"),
-        )
-    )
+    evaluate = _evaluator(run)
     pending: Pending | None = None
-    watchdog = run.job.watchdog
     while at < last:
-        watchdog.idle()
+        run.job.watchdog.idle()
         yield at
         at, trained = at + 1, trained + run.step_items
-        saving = at % every == 0 or at == last
-        keeping = run.local.due(at) and at < last
-        evaluating = run.held_out > 0 and eval_every > 0 and at % eval_every == 0 and at < last
-        watchdog.waits(f"its data of step {at}", at, own=True)
-        dispatched = time.monotonic()
-        blocks = next(batches)
-        watchdog.waits(f"step {at}", at)
-        state, out = train_step(state, blocks, _flags(run, saving))
-        begun, flags = run.progress.began(at, out, dispatched), Flags()
+        due, flags = _due(run, at), Flags()
+        state, begun = _begin(run, train_step, state, batches, at, due)
         if pending is not None:
-            flags = run.progress.finish(pending)
+            flags = _finished(run, pending)
             checkpoint.warm_up()
         pending = begun
-        if not (saving or keeping or evaluating or flags.stop):
+        if not (due.ended_step or flags.stop):
             continue
-        now = run.progress.finish(pending)
+        now = _finished(run, pending)
         pending = None
-        watchdog.idle()
+        run.job.watchdog.idle()
         stopping = flags.stop or now.stop
-        if keeping:
+        if stopping and not due.checking:
+            run.replicas.require(at, state)
+        if due.keeping:
             run.local.save(at, state, tokens=trained)
-        if saving or stopping:
+        if due.saving or stopping:
             _save(run, at, state, trained, now.disk_low, final=stopping or at == last)
         if stopping and at < last:
             return _preempted(run, at)
-        if evaluating:
+        if due.evaluating:
             _evaluate(run, evaluate(), state, at)
     return _finish(run, at, trained, _evaluate(run, evaluate(), state, at) if run.held_out else None)
+
+
+def _evaluator(run: Run) -> Callable[[], Any]:
+    """Return the function that gives the compiled evaluation, which is compiled when the first one is due."""
+    params, averages = run.programs.state["params"], run.programs.state.get("averages")
+    return functools.cache(
+        lambda: _compiled(run, "evaluate", run.programs.evaluate, params, run.programs.blocks, averages)
+    )
+
+
+def _begin(
+    run: Run, train_step: Any, state: State, batches: Iterator[data.Blocks], at: int, due: _Due
+) -> tuple[State, Pending]:
+    """Begin step `at`, and the check of the state after it; return that state, which may not be there yet."""
+    run.job.watchdog.waits(f"its data of step {at}", at, own=True)
+    dispatched = time.monotonic()
+    blocks = next(batches)
+    run.job.watchdog.waits(f"step {at}", at)
+    state, out = train_step(state, blocks, _flags(run, due.saving))
+    if due.checking:
+        out["differ"] = run.replicas.begin(at, state)
+    return state, run.progress.began(at, out, dispatched)
+
+
+def _finished(run: Run, pending: Pending) -> Flags:
+    """Wait for a step and what was checked after it. Raises FatalError or CorruptError."""
+    flags = run.progress.finish(pending)
+    run.replicas.judge(pending.step, flags.differ)
+    return flags
 
 
 def _flags(run: Run, saving: bool) -> jax.Array:

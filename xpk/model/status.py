@@ -171,7 +171,12 @@ class WorkloadStatus:
     previous_logs: bool = False
 
 
-_KNOWN = {42: "cannot work however often it is tried", 75: "it had lost a peer", 76: "it hung"}
+_KNOWN = {
+    42: "cannot work however often it is tried",
+    75: "it had lost a peer",
+    76: "it hung",
+    77: "its state is not that of the other replicas",
+}
 
 
 def exit_words(code: int) -> str:

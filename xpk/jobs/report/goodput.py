@@ -21,7 +21,7 @@ from xpk.jobs.report.record import Event, HostId, RunRecord, StepRecord
 Ended = Literal["done", "suspended", "preempted", "failed", "host lost", "running"]
 
 # How a host says that its attempt is over; none of these is work.
-_LAST_WORDS = frozenset({"done", "fail", "peer_lost", "hang", "not_finite"})
+_LAST_WORDS = frozenset({"done", "fail", "peer_lost", "hang", "not_finite", "replicas_differ"})
 _MICROSECONDS = 1_000_000
 
 
