@@ -49,7 +49,7 @@ e2e: $(STAMP)
 	@echo "==> the environment of the drills on kind (built once, then cached)"
 	@set -e; exports=$$(e2e/environment/up); eval "$$exports"; \
 	  echo "==> drills with real processes, real pods, a real object store"; \
-	  $(BIN)/python -m pytest e2e $(WITH_BUCKET) --numprocesses 2 --timeout 1800 $(PYTEST_ARGS); \
+	  $(BIN)/python -m pytest e2e $(WITH_BUCKET) --numprocesses 2 --timeout 1200 --maxfail 5 $(PYTEST_ARGS); \
 	  echo "==> the slow ones among the local tests"; \
 	  $(BIN)/python -m pytest -m slow --numprocesses 2 --dist worksteal $(PYTEST_ARGS)
 

@@ -17,6 +17,7 @@ from e2e.place import Place, open_place, why_not
 from tests.offline.guard import nothing_leaves as nothing_leaves
 
 ARTIFACTS = Path(os.environ.get("XPK_E2E_ARTIFACTS") or "e2e-artifacts").absolute()
+SHARED = pytest.StashKey[Place]()  # the cluster, once it is there
 
 
 @pytest.fixture(scope="session")
@@ -34,14 +35,23 @@ def empty_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 
 @pytest.fixture(scope="session")
-def place(empty_place: Place) -> Place:
+def place(empty_place: Place, request: pytest.FixtureRequest) -> Place:
     """The cluster: two slices with two hosts each, and a spare slice."""
     try:
         empty_place.xpk(*empty_place.create)
     except AssertionError:
         empty_place.lab.collect(ARTIFACTS / "create")
         raise
+    request.session.stash[SHARED] = empty_place
     return empty_place
+
+
+@pytest.fixture(scope="module", autouse=True)
+def clean_afterwards(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Leave nothing of a file's workloads to the next one: a test that fails must not make others fail."""
+    yield
+    if _on_kind(request.node.nodeid) and SHARED in request.session.stash:
+        request.session.stash[SHARED].clear()
 
 
 @pytest.fixture(scope="session")
@@ -72,6 +82,25 @@ class _Scheduler(LoadScopeScheduling):  # type: ignore[misc]  # xdist is not typ
 
 def _on_kind(nodeid: str) -> bool:
     return nodeid.startswith("e2e/test_kind")
+
+
+class _Prompt:
+    """Tells of a failure when it happens: a run that is cut off would never tell."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and (terminal := self._config.pluginmanager.get_plugin("terminalreporter")):
+            terminal.ensure_newline()
+            terminal.write_line(f"FAILED {report.nodeid} ({report.when}, {report.duration:.0f} s)")
+            terminal.write_line("\n".join(report.longreprtext.splitlines()[-15:]))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Say at once what fails, in the process that prints."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Prompt(config), "prompt-failures")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -156,6 +156,21 @@ class Place:
         how = ("--yes", "--grace-period", "1", "--ignore-not-found")
         self.xpk("workload", "delete", workload, "--cluster", self.cluster, *how)
 
+    def clear(self) -> None:
+        """End every workload and undo what was done to nodes, whatever state a failed test has left them in."""
+        self.wake()
+        self.kubectl("delete", "jobsets", "--all", "--all-namespaces", "--wait=false")
+        self.kubectl("wait", "pods", "-A", "-l", "xpk.google.com/workload", "--for=delete", "--timeout=120s")
+        hosts = ("-A", "-l", "xpk.google.com/workload")
+        self.kubectl("delete", "pods", *hosts, "--force", "--grace-period=0")
+
+    def wake(self) -> None:
+        """Let all nodes work and be scheduled to."""
+        for container in self.containers("--filter", "status=paused"):
+            docker("unpause", container)
+        for node in self.kubectl("get", "nodes", "-o", "name").split():
+            self.kubectl("uncordon", node)
+
     def containers(self, *options: str) -> list[str]:
         """Return the containers of the cluster's nodes."""
         label = f"label=io.x-k8s.kind.cluster={self.cluster}"
@@ -174,8 +189,7 @@ class Place:
 
     def remove(self) -> None:
         """Delete the cluster and check that nothing is left of it."""
-        for container in self.containers("--filter", "status=paused"):
-            docker("unpause", container)
+        self.wake()
         self.xpk("cluster", "delete", self.cluster, "--provider", "kind", "--force", "--ignore-not-found")
         assert self.containers() == []
         assert f"xpk-{self.cluster}" not in docker("network", "ls", "--format", "{{.Name}}").split()

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from e2e.drill import SECONDS, await_phase, start
 from e2e.harness import Workload
 from e2e.place import Place
@@ -38,7 +40,13 @@ def test_a_trainer_and_a_host_are_killed_and_the_losses_are_the_plain_launchers(
     assert run.losses == calm.losses
     assert run.describe()["restarts"] == 1
     assert {line["attempt"] for line in run.steps} == {0, 1, 2}
-    place.end("rays")
+
+
+@pytest.fixture(autouse=True)
+def ended(place: Place) -> Iterator[None]:
+    """Give the slices back after each test, also one that fails."""
+    yield
+    place.clear()
 
 
 @contextmanager
@@ -71,4 +79,3 @@ def test_a_job_is_submitted_to_the_hosts_through_the_forwarded_port(place: Place
         argv = [*submit, "--", "python", "devices.py"]
         done = subprocess.run(argv, env=os.environ | auth, capture_output=True, text=True, timeout=300, check=False)
         assert "[2, 2] 16.0" in done.stdout, done.stdout + done.stderr
-    place.end("pool")

@@ -98,10 +98,7 @@ def drilled(place: Place, calm: Workload, name: str, max_restarts: int) -> Itera
         run.await_(lambda: bool(run.steps), SECONDS)
         yield Drill(place, run, calm.losses)
     finally:
-        for container in place.containers("--filter", "status=paused"):
-            docker("unpause", container)
-        for node in place.kubectl("get", "nodes", "-o", "name").split():
-            place.kubectl("uncordon", node)
+        place.wake()
         place.end(name)
 
 
