@@ -39,6 +39,7 @@ EXEC = ("workload", "exec", "run", "--", "true")
 WAIT = ("workload", "wait", "run", "--timeout", "10")
 DESCRIBE = ("cluster", "describe")
 QUEUES = ("queue", "list")
+FORWARD = ("workload", "port-forward", "run", "0:8265")
 SUSPEND = ("workload", "suspend", "run")
 DELETE = ("workload", "delete", "run", "--timeout", "2")
 CACHE, HEALTH = ("cluster", "cache-image", "--image", "none:1"), ("cluster", "health")
@@ -62,6 +63,7 @@ NEEDED = [
     ("delete", "pods", False, AT_ONCE),
     ("get", "pods/log", False, LOGS),
     ("create", "pods/exec", False, EXEC),
+    ("get", "pods/portforward", False, FORWARD),
     ("list", "events", False, STATUS),
     ("create", "jobs.batch", False, CACHE_LATER),
     ("patch", "configmaps", False, CACHE_LATER),
@@ -283,7 +285,7 @@ def test_with_the_documented_roles_every_workload_command_works(run: Bare) -> No
         done = run.xpk("worker", *command)
         assert done.returncode == code, f"{command}: {done.stdout}{done.stderr}"
     # There is no kubelet to answer these: they get as far as they can.
-    for command in (LOGS, EXEC):
+    for command in (LOGS, EXEC, FORWARD):
         done = run.xpk("worker", *command)
         assert done.returncode != 6 and "Traceback" not in done.stderr, f"{command}: {done.stderr}"
     assert run.xpk("worker", *AT_ONCE).returncode == 0
@@ -301,7 +303,7 @@ def test_a_verb_that_is_missing_is_named(
     assert f"may not {verb} {resource}" in done.stderr, done.stderr
     assert ("in the whole cluster" if wide else "in namespace 'default'") in done.stderr
     assert "docs/permissions.md" in done.stderr and "Traceback" not in done.stderr
-    if resource != "pods/exec":
+    if resource not in ("pods/exec", "pods/portforward"):
         assert f"user '{user}'" in done.stderr
     assert run.kubectl("get", "jobsets", "-o", "name").split() in (
         [f"jobset.jobset.x-k8s.io/{n}" for n in ("run",)],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import cast
 
 from kubernetes.client import ApiClient, CoreV1Api
@@ -10,6 +11,8 @@ from kubernetes.stream import portforward
 
 from xpk.api.base import Connection, Obj
 from xpk.model.errors import AuthorizationError, ConflictError, XpkError
+
+_MISSING_VERB = re.compile(r"cannot (\w+) resource")  # releases differ in which one they ask for
 
 
 def open_port(client: ApiClient, pod: Obj, port: int) -> Connection:
@@ -27,8 +30,9 @@ def open_port(client: ApiClient, pod: Obj, port: int) -> Connection:
     except ApiException as error:
         said = str(error.reason)
         if "Handshake status 403" in said:
+            verb = match[1] if (match := _MISSING_VERB.search(said)) else "get"
             raise AuthorizationError(
-                f"not authorised: you may not create pods/portforward in namespace '{meta['namespace']}'",
+                f"not authorised: you may not {verb} pods/portforward in namespace '{meta['namespace']}'",
                 hint="docs/permissions.md has the roles to ask for",
             ) from error
         if "Handshake status 4" in said:
