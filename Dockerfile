@@ -13,9 +13,9 @@ ENV PYTHONUNBUFFERED=1 \
 
 WORKDIR /app
 COPY constraints.txt pyproject.toml ./
-# The trainer's dependencies, those for buckets and Ray, from the one place that names them; the tool itself is not needed.
+# The trainer's dependencies, those for tokenizers, buckets and Ray, from the one place that names them; the tool itself is not needed.
 # What a distribution has installed cannot be uninstalled by pip: it stays, and ours is found first.
-RUN python -c "import tomllib; extras = tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']; print('\n'.join(extras['trainer'] + extras['gcs'] + extras['ray']))" > trainer.txt \
+RUN python -c "import tomllib; extras = tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']; print('\n'.join(extras['trainer'] + extras['tokenizer'] + extras['gcs'] + extras['ray']))" > trainer.txt \
     && python -m pip install --ignore-installed --constraint constraints.txt --requirement trainer.txt pyyaml \
     && if [ -n "${JAX_EXTRA}" ]; then python -m pip install --constraint constraints.txt "jax[${JAX_EXTRA}]"; fi
 COPY workloads/trainer ./trainer

@@ -34,7 +34,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  || { echo "error: Python 3.11 or newer is needed, $(PYTHON) is older" >&2; echo "  next: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --quiet \
-	  --constraint constraints.txt --editable '.[trainer,kubernetes,gcs,gke,ray,dev]'
+	  --constraint constraints.txt --editable '.[trainer,tokenizer,kubernetes,gcs,gke,ray,dev]'
 	@touch $(STAMP)
 	@echo "==> installed: $$($(BIN)/xpk --version)"
 

@@ -26,6 +26,7 @@ import numpy.typing as npt
 from trainer import config, data, drawn, layout, step
 from trainer.mesh import make_mesh
 from trainer.records import record
+from trainer.sampler import Order
 
 RESULTS = Path(__file__).parent / "results"
 TRAINED, HELD_OUT = 4096, 512  # images
@@ -54,7 +55,7 @@ class Case:
     def train(self, seed: int) -> dict[int, float]:
         """Return the share of right answers on the held-out images, by step."""
         state, found = self.programs.init(np.uint32(seed)), {}
-        ids = data.train_ids(seed, self.batch, TRAINED, 0)
+        ids = data.train_ids(Order(seed, self.batch, TRAINED), 0)
         for at in range(1, self.config.run.steps + 1):
             state, _ = self.programs.train(state, self._blocks(next(ids)), self.flags)
             if at % EVERY == 0:

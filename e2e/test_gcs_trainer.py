@@ -254,7 +254,7 @@ def test_a_token_file_is_made_in_the_bucket_and_checked_there(server: BucketServ
     made = run_alone("prepare", "gs://drills/text", "--out", "gs://drills/tokens", STORAGE_EMULATOR_HOST=server.url)
     assert made.returncode == 0, made.stderr
     tokens = made.stdout.strip()
-    assert tokens.startswith("gs://drills/tokens/tokens-") and tokens.endswith(".bin")
+    assert tokens.startswith("gs://drills/tokens/tokens-") and tokens.endswith(".json")
     size = ("--num-slices", "1", "--hosts-per-slice", "1", "--chips-per-host", "2")
     for path, code in ((tokens, 0), ("gs://drills/text", 0), ("gs://drills/no-text", 42), ("gs://nowhere/text", 42)):
         checked = run_alone(

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from tests.trainer.small import SETTINGS
 from trainer import config, data, drawn, layout, step
 from trainer.compiling import Compiler
+from trainer.execution import Execution
 from trainer.mesh import make_mesh
 from trainer.peers import Peers
 from trainer.records import record
@@ -41,13 +42,14 @@ class Trainer:
         self.batch = self.config.data.global_batch
         sizes = layout.layout(self.config, layout.Chips(num_slices, 1, chips // num_slices))
         self.mesh = make_mesh(sizes, jax.devices()[:chips], 1)
+        self.how = Execution(self.mesh)
         who = readers or tuple(range(chips))
         self.slots = data.Slots(chips, who, -(-self.batch // len(who)))
         self.programs = step.build(self.config, self.mesh, self.slots, sizes)
         peers = Peers(0, 1, on_lost=lambda peer: None, on_told=lambda what, by: None)
         compiler, made = Compiler("unused", peers), self.programs
         self.record = record(self.config.model)
-        self.read = images(self.config.model.image) if self.record.noun == "image" else self._text
+        self.read: data.Read = images(self.config.model.image) if self.record.noun == "image" else self._text
         self.init = compiler("init", made.init, np.uint32(0))[0]
         self.train = functools.cache(lambda: compiler("train", made.train, made.state, made.blocks, made.flags)[0])
         self.flags = jax.device_put(np.zeros((chips, step.FLAGS), np.int32), self.programs.flags.sharding)

@@ -1,5 +1,6 @@
 """Corpus, order of records and batches."""
 
+import hashlib
 import json
 import os
 import socket
@@ -12,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer import config, corpus, data, layout
+from trainer import config, corpus, data, layout, preparing, reading
 from trainer.config import Model
 from trainer.errors import FatalError
 from trainer.mesh import make_mesh
 from trainer.places import open_place
 from trainer.records import Record, record
-from trainer.sampler import record_ids
+from trainer.sampler import Order
 
 jobs = st.tuples(st.integers(0, 2**32), st.integers(1, 40), st.integers(1, 300))
 
@@ -28,7 +29,7 @@ jobs = st.tuples(st.integers(0, 2**32), st.integers(1, 40), st.integers(1, 300))
 def test_each_record_comes_once_an_epoch(job: tuple[int, int, int]) -> None:
     seed, batch, records = job
     steps = -(-3 * records // batch)
-    ids = np.concatenate([record_ids(seed, step, batch, records) for step in range(steps)])
+    ids = np.concatenate([Order(seed, batch, records).ids(step) for step in range(steps)])
     for epoch in range(3):
         assert sorted(ids[epoch * records : (epoch + 1) * records]) == list(range(records))
 
@@ -36,20 +37,25 @@ def test_each_record_comes_once_an_epoch(job: tuple[int, int, int]) -> None:
 @given(jobs, st.integers(0, 10**6))
 def test_a_step_has_the_same_records_after_a_restart(job: tuple[int, int, int], step: int) -> None:
     seed, batch, records = job
-    through = data.train_ids(seed, batch, records, step)
+    order = Order(seed, batch, records)
+    through = data.train_ids(order, step)
     next(through)
-    np.testing.assert_array_equal(next(through), record_ids(seed, step + 1, batch, records))
+    np.testing.assert_array_equal(next(through), order.ids(step + 1))
 
 
 def test_epochs_and_seeds_have_different_orders() -> None:
-    orders = {tuple(record_ids(seed, step, 50, 50)) for seed in range(3) for step in range(3)}
+    orders = {tuple(Order(seed, 50, 50).ids(step)) for seed in range(3) for step in range(3)}
     assert len(orders) == 9
 
 
-def text(folder: Path, name: str, content: bytes) -> None:
+def content(made: corpus.Corpus) -> bytes:
+    return b"".join(made.place(file.name).read() for file in made.files)
+
+
+def text(folder: Path, name: str, said: bytes) -> None:
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
+    path.write_bytes(said)
 
 
 def test_binary_files_are_skipped_and_counted(tmp_path: Path) -> None:
@@ -57,33 +63,33 @@ def test_binary_files_are_skipped_and_counted(tmp_path: Path) -> None:
     text(tmp_path / "src", "a/a.txt", "grüß".encode())
     text(tmp_path / "src", "nul.txt", b"a\0b")
     text(tmp_path / "src", "image.png", b"\x89PNG\xff")
-    made = corpus.prepare(str(tmp_path / "src"), open_place(tmp_path / "out"))
+    made = preparing.prepare(str(tmp_path / "src"), open_place(tmp_path / "out"))
     assert (made.documents, made.skipped) == (2, 2)
-    assert Path(made.path).read_bytes() == "world\0grüß\0".encode()
-    notes = json.loads(Path(made.path).with_suffix(".json").read_text())
+    assert content(made) == "world\0grüß\0".encode()
+    notes = json.loads(Path(made.path).read_text())
     assert notes["sources"] == ["b.txt", "a/a.txt"]
 
 
 def test_a_token_file_is_made_once_and_again_when_the_source_changes(tmp_path: Path) -> None:
     text(tmp_path / "src", "a.txt", b"hello")
-    first = corpus.prepare(str(tmp_path / "src"), open_place(tmp_path / "out"))
+    first = preparing.prepare(str(tmp_path / "src"), open_place(tmp_path / "out"))
     stamp = Path(first.path).stat().st_mtime_ns
-    assert corpus.prepare(str(tmp_path / "src"), open_place(tmp_path / "out")) == first
+    assert preparing.prepare(str(tmp_path / "src"), open_place(tmp_path / "out")) == first
     assert Path(first.path).stat().st_mtime_ns == stamp
     text(tmp_path / "src", "b.txt", b"more")
-    assert corpus.prepare(str(tmp_path / "src"), open_place(tmp_path / "out"), pinned=True) == first
-    assert corpus.prepare(str(tmp_path / "src"), open_place(tmp_path / "out")).tokens == 11
+    assert preparing.prepare(str(tmp_path / "src"), open_place(tmp_path / "out"), pinned=True) == first
+    assert preparing.prepare(str(tmp_path / "src"), open_place(tmp_path / "out")).tokens == 11
 
 
 def test_no_text_and_too_little_text_are_fatal(tmp_path: Path) -> None:
     text(tmp_path / "src", "a.bin", b"\0\0")
     with pytest.raises(FatalError, match="no text files"):
-        corpus.prepare(str(tmp_path / "src"), open_place(tmp_path / "out"))
+        preparing.prepare(str(tmp_path / "src"), open_place(tmp_path / "out"))
     text(tmp_path / "src", "a.txt", b"short")
     asked = config.load("tiny", [f"data.path={tmp_path / 'src'}", "data.suffixes=.txt"])
-    made = corpus.prepare(asked.data.path, open_place(tmp_path / "out"))
+    made = preparing.prepare(asked.data.path, open_place(tmp_path / "out"))
     with pytest.raises(FatalError, match="one batch needs"):
-        corpus.check_corpus(asked, made, 32)
+        corpus.check_corpus(asked, made, 0, 32)
     assert "one batch needs" in str(corpus.check_source(asked, 32)[0])
 
 
@@ -94,7 +100,7 @@ def test_only_regular_files_are_read(tmp_path: Path) -> None:
     (tmp_path / "src" / "b.txt").symlink_to("a.txt")
     with socket.socket(socket.AF_UNIX) as sock:
         sock.bind(str(tmp_path / "src" / "s"))
-    made = corpus.prepare(str(tmp_path / "src"), open_place(tmp_path / "out"))
+    made = preparing.prepare(str(tmp_path / "src"), open_place(tmp_path / "out"))
     assert (made.documents, made.skipped) == (2, 0)
     assert corpus.check_source(config.load("tiny", [f"data.path={tmp_path / 'src'}"]), 1)
 
@@ -108,20 +114,21 @@ def test_check_counts_text_only(tmp_path: Path) -> None:
     assert corpus.check_source(asked, 32) == []
 
 
-@pytest.mark.parametrize("content", ["{", "[]", "", '{"asked": 1}'])
-def test_damaged_notes_beside_a_token_file_are_passed_over(content: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("notes", ["{", "[]", "", '{"asked": 1}'])
+def test_damaged_notes_beside_a_token_file_are_passed_over(notes: str, tmp_path: Path) -> None:
     text(tmp_path / "src", "a.txt", b"hello")
-    made = corpus.prepare(str(tmp_path / "src"), open_place(tmp_path / "out"))
-    Path(made.path).with_suffix(".json").write_text(content)
-    assert corpus.prepare(str(tmp_path / "src"), open_place(tmp_path / "out"), pinned=True) == made
+    made = preparing.prepare(str(tmp_path / "src"), open_place(tmp_path / "out"))
+    Path(made.path).write_text(notes)
+    assert preparing.prepare(str(tmp_path / "src"), open_place(tmp_path / "out"), pinned=True) == made
 
 
 def test_a_cut_token_file_is_named(tmp_path: Path) -> None:
     text(tmp_path / "src", "a.txt", b"hello")
-    path = Path(corpus.prepare(str(tmp_path / "src"), open_place(tmp_path / "out")).path)
+    made = preparing.prepare(str(tmp_path / "src"), open_place(tmp_path / "out"))
+    path = tmp_path / "out" / made.files[0].name
     path.write_bytes(b"hel")
-    with pytest.raises(FatalError, match="3 bytes but should have 6"):
-        corpus.open_corpus(open_place(path))
+    with pytest.raises(FatalError, match=rf"{path.name}' has 3 bytes but should have 6"):
+        corpus.open_corpus(open_place(made.path))
 
 
 def gathered(slots: data.Slots, blocks: data.Blocks, batch: int) -> npt.NDArray[np.int32]:
@@ -164,8 +171,12 @@ def test_prefetch_raises_what_went_wrong_while_reading() -> None:
 def test_records_are_cut_as_their_model_wants_them(
     model: Model, numbers: int, records: list[range], tmp_path: Path
 ) -> None:
-    (tmp_path / "tokens.bin").write_bytes(bytes(range(numbers)))
-    made = corpus.Corpus("tokens.bin", numbers, "uint8", 256, "", 1, 0)
-    ids = np.array([0, made.records(model) - 1])
-    read = data.open_records(made, tmp_path / "tokens.bin", record(model))(ids)
+    written = bytes(range(numbers))
+    (tmp_path / "tokens.bin").write_bytes(written)
+    notes = {"tokens": numbers, "dtype": "uint8", "vocab": 256, "documents": 1, "skipped": 0}
+    notes["digest"] = hashlib.sha256(written).hexdigest()[:16]
+    (tmp_path / "tokens.json").write_text(json.dumps(notes))
+    made = corpus.open_corpus(open_place(tmp_path / "tokens.bin"))
+    counts = reading.counts(made, model)
+    read = reading.Reader(made, model, counts)(np.array([0, sum(counts) - 1]))
     assert (read.dtype, read.tolist()) == (np.dtype(record(model).dtype), [list(one) for one in records])

@@ -17,6 +17,7 @@ from tests.trainer.small import Cluster, arguments, run_alone, start
 from tests.trainer.test_trainer_checkpoint import Store
 from trainer import data
 from trainer.compiling import Compiler
+from trainer.sampler import Order
 
 TOLERANCE = 1e-5  # of a loss of about 5.5, in float32: sums are taken in another order
 STEPS = 2  # on each mesh
@@ -29,7 +30,7 @@ def on_slices(dp: int, fsdp: int, tp: int, *settings: str) -> Trainer:
 
 def go_on(trainer: Trainer, state: Any, at: int, steps: int) -> tuple[Any, list[float]]:
     """Train on from step `at`; return the state and the losses."""
-    ids, losses = data.train_ids(7, trainer.batch, len(TEXT), at), []
+    ids, losses = data.train_ids(Order(7, trainer.batch, len(TEXT)), at), []
     for ids_B in itertools.islice(ids, steps):
         state, out = trainer.train()(state, trainer.blocks(ids_B), trainer.flags)
         losses.append(float(out["loss"]))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.small import arguments, free_ports, run_alone, start
-from trainer.sampler import record_ids
+from trainer.sampler import Order
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -47,6 +47,9 @@ def test_a_killed_host_costs_only_the_steps_since_the_checkpoint(tmp_path: Path)
     again = second.losses()
     assert sorted(again) == list(range(begun["step"] + 1, 17))
     assert first.losses() | again == expected
+    ends = [tmp_path / "cut" / "events" / "s0-h0.jsonl", tmp_path / "blind" / "events" / "s1-h0.jsonl"]
+    loaded, none = (json.loads(file.read_text().splitlines()[-1])["data_bytes"] for file in ends)
+    assert loaded > 0 and none == 0  # slice 1 loads nothing, and could not: it does not see the data
     result = json.loads((tmp_path / "cut" / "result.json").read_text())
     assert result["steps"] == 16
     assert float(result["initial_loss"]).hex() == expected[1]
@@ -98,7 +101,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_before_it_is_saved(tmp_path: Pat
     (found,) = [event for event in events if event["event"] == "not_finite"]
     step, named = found["step"], ", ".join(map(str, found["records"]))
     assert f"of step {step} is" in ran.stderr and f"its records are {named}." in ran.stderr
-    assert found["records"] == record_ids(0, step - 1, 8, _train_records(tmp_path)).tolist()
+    assert found["records"] == Order(0, 8, _train_records(tmp_path)).ids(step - 1).tolist()
     saved = [int(path.name) for path in (tmp_path / "checkpoints").iterdir() if path.name.isdigit()]
     assert max(saved, default=0) < step
 

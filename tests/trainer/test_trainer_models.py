@@ -115,7 +115,7 @@ def test_masks_are_those_of_the_example_and_the_step_alone() -> None:
     made = Model(family="bert", vocab=256, seq_len=400, masked=0.15)
     tokens = jnp.asarray(np.random.default_rng(0).integers(32, 127, (64, 400)), jnp.int32)
     masked = jax.jit(functools.partial(bert.masked, made))
-    input_BT, place_BG = jax.device_get(masked(tokens, jnp.int32(3)))
+    input_BT, place_BG, _ = jax.device_get(masked(tokens, jnp.int32(3)))
     assert place_BG.shape == (64, 60) and all(len(set(row)) == 60 for row in place_BG.tolist())
     np.testing.assert_array_equal(masked(tokens[::-1], jnp.int32(3))[0][::-1], input_BT)
     assert (masked(tokens, jnp.int32(4))[1] != place_BG).any()

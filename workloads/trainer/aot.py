@@ -48,7 +48,7 @@ def compile_step(config: Config, slice_: Slice, num_slices: int, executable: Pat
     chips = layout.Chips(num_slices, slice_.hosts, slice_.chips_per_host)
     sizes = layout.layout(config, chips)
     mesh = make_mesh(sizes, devices, slice_.hosts)
-    slots = data.make_slots(mesh, sizes.loader_hosts, chips.hosts, sizes.global_batch)
+    slots = data.make_slots(mesh, sizes.loader_hosts, chips.hosts, sizes.global_batch, shards=config.data.shards)
     programs = step.build(config, mesh, slots, sizes)
     began = time.monotonic()
     compiled, needed = _compiled(programs.train.lower(programs.state, programs.blocks, programs.flags))

@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 from trainer.attention import attention
 from trainer.config import Model
+from trainer.documents import Documents, documents, unpacked
 from trainer.execution import Execution
 from trainer.family import Context, Params, Sums
 from trainer.model import through_layers
@@ -91,9 +92,12 @@ def init(model: Model, key: Array) -> Params:
     return params
 
 
-def masked(model: Model, tokens_BT: Array, step: Array | None) -> tuple[Array, Array]:
-    """Return (tokens [B, T] with some masked, the places [B, G] to guess): G = masked x T in every example.
+def masked(
+    model: Model, tokens_BT: Array, step: Array | None, real_BT: Array | None = None
+) -> tuple[Array, Array, Array]:
+    """Return (tokens [B, T] with some masked, the places [B, G] to guess, whether each is to be guessed [B, G]).
 
+    G is masked x T in every example. Where `real_BT` says what is no padding, only as large a part of that is guessed.
     Of the guessed ones 80 % become the mask, 10 % any token, 10 % stay. What is chosen depends on the tokens and
     the step alone, so it is the same on every mesh; without a step (an evaluation) it is always the same.
     """
@@ -103,15 +107,21 @@ def masked(model: Model, tokens_BT: Array, step: Array | None) -> tuple[Array, A
     factor_T = jnp.arange(1, 2 * T, 2, dtype=jnp.uint32) * jnp.uint32(2654435761)
     digest_B = jnp.sum(tokens_BT.astype(jnp.uint32) * factor_T, axis=1, dtype=jnp.uint32)
 
-    def draw(digest: Array) -> tuple[Array, Array, Array]:
+    def draw(digest: Array, real_T: Array) -> tuple[Array, Array, Array]:
         where, what, token = jax.random.split(jax.random.fold_in(base, digest), 3)
-        _, place_G = jax.lax.top_k(jax.random.uniform(where, (T,)), guessed)
+        _, place_G = jax.lax.top_k(jnp.where(real_T, jax.random.uniform(where, (T,)), -1.0), guessed)
         return place_G, jax.random.uniform(what, (guessed,)), jax.random.randint(token, (guessed,), 0, model.vocab - 1)
 
-    place_BG, what_BG, token_BG = jax.vmap(draw)(digest_B)
+    all_BT = jnp.ones((B, T), bool)
+    place_BG, what_BG, token_BG = jax.vmap(draw)(digest_B, all_BT if real_BT is None else real_BT)
+    asked_BG = all_BT[:, :guessed]
+    if real_BT is not None:
+        count_B1 = jnp.maximum(1, jnp.round(model.masked * jnp.sum(real_BT, axis=1, keepdims=True)))
+        asked_BG = (jnp.arange(guessed) < count_B1) & jnp.take_along_axis(real_BT, place_BG, axis=1)
     own_BG = jnp.take_along_axis(tokens_BT, place_BG, axis=1)
     new_BG = jnp.where(what_BG < 0.8, model.vocab - 1, jnp.where(what_BG < 0.9, token_BG, own_BG))
-    return tokens_BT.at[jnp.arange(B)[:, None], place_BG].set(new_BG), place_BG
+    new_BG = jnp.where(asked_BG, new_BG, own_BG)
+    return tokens_BT.at[jnp.arange(B)[:, None], place_BG].set(new_BG), place_BG, asked_BG
 
 
 def layer_norm(x_BTE: Array, gain_E: Array, bias_E: Array) -> Array:
@@ -122,7 +132,14 @@ def layer_norm(x_BTE: Array, gain_E: Array, bias_E: Array) -> Array:
     return (f_BTE * scale_BT1 * gain_E + bias_E).astype(x_BTE.dtype)
 
 
-def layer(model: Model, how: Execution, x_BTE: Array, w: Params, key: Array | None = None) -> Array:
+def layer(
+    model: Model,
+    how: Execution,
+    x_BTE: Array,
+    w: Params,
+    key: Array | None = None,
+    packed: Documents | None = None,
+) -> Array:
     """One layer: attention, then the MLP, each added to its input and the sum normed; spread as in model.py."""
     keys = [None] * 4 if key is None else jax.random.split(key, 4)
     dtype, place, batch = jnp.dtype(model.compute_dtype), how.place, how.batch
@@ -130,7 +147,8 @@ def layer(model: Model, how: Execution, x_BTE: Array, w: Params, key: Array | No
     bias = {name: w[f"{name}_bias"].astype(dtype) for name in ("qkv", "out", "up", "down")}
     qkv_BT3HQ = how.product(x_BTE, qkv, 1, keys[0]) + bias["qkv"]
     q_BTHQ, k_BTHQ, v_BTHQ = place(jnp.moveaxis(qkv_BT3HQ, 2, 0), None, batch, None, "tp", None)
-    y_BTHQ = attention(place, batch, q_BTHQ, k_BTHQ, v_BTHQ, model.attention_chunk, causal=False)
+    own = packed.number_BT if packed else None
+    y_BTHQ = attention(place, batch, q_BTHQ, k_BTHQ, v_BTHQ, model.attention_chunk, causal=False, document_BT=own)
     y_BTE = how.product(y_BTHQ, out, 2, keys[1]) + bias["out"]
     x_BTE = place(layer_norm(x_BTE + y_BTE, w["attention_gain"], w["attention_bias"]), batch, "tp", None)
     y_BTM = jax.nn.gelu(place(how.product(x_BTE, up, 1, keys[2]), batch, None, "tp") + bias["up"])
@@ -138,20 +156,30 @@ def layer(model: Model, how: Execution, x_BTE: Array, w: Params, key: Array | No
     return place(layer_norm(x_BTE + y_BTE, w["mlp_gain"], w["mlp_bias"]), batch, "tp", None)
 
 
-def encode(model: Model, how: Execution, params: Params, tokens_BT: Array, key: Array | None = None) -> Array:
+def encode(
+    model: Model,
+    how: Execution,
+    params: Params,
+    tokens_BT: Array,
+    key: Array | None = None,
+    packed: Documents | None = None,
+) -> Array:
     """Return the encoder's output [B, T, E]. The key is for stochastic rounding."""
     dtype, inputs = jnp.dtype(model.compute_dtype), params["inputs"]
     embed_VE = how.place(inputs["embed"].astype(dtype), "tp", None)
-    x_BTE = embed_VE[tokens_BT] + how.place(inputs["position"].astype(dtype), None, None)
+    position_TE = how.place(inputs["position"].astype(dtype), None, None)
+    x_BTE = embed_VE[tokens_BT] + (position_TE if packed is None else position_TE[packed.position_BT])
     x_BTE = how.place(layer_norm(x_BTE, inputs["gain"], inputs["bias"]), how.batch, "tp", None)
-    return through_layers(model, how, layer, params["layers"], x_BTE, key)
+    return through_layers(model, how, layer, params["layers"], x_BTE, key, packed)
 
 
-def sums(model: Model, how: Execution, params: Params, context: Context, tokens_BT: Array, weight_B: Array) -> Sums:
+def sums(model: Model, how: Execution, params: Params, context: Context, record_BS: Array, weight_B: Array) -> Sums:
     """Return the sums over guessed tokens."""
+    tokens_BT, number_BT = unpacked(model.packed, record_BS)
     dtype, head = jnp.dtype(model.compute_dtype), params["head"]
-    input_BT, place_BG = masked(model, tokens_BT, context.step)
-    x_BTE = encode(model, how, params, input_BT, context.key)
+    real_BT = None if number_BT is None else number_BT > 0
+    input_BT, place_BG, asked_BG = masked(model, tokens_BT, context.step, real_BT)
+    x_BTE = encode(model, how, params, input_BT, context.key, documents(number_BT))
     x_BGE = jnp.take_along_axis(x_BTE, place_BG[..., None], axis=1)
     x_BGE = jax.nn.gelu(x_BGE @ head["dense"].astype(dtype) + head["dense_bias"].astype(dtype))
     x_BGE = layer_norm(x_BGE, head["gain"], head["bias"])
@@ -160,7 +188,7 @@ def sums(model: Model, how: Execution, params: Params, context: Context, tokens_
     target_BG = jnp.take_along_axis(tokens_BT, place_BG, axis=1)
     right_BGV = jax.nn.one_hot(target_BG, model.vocab, dtype=logits_BGV.dtype)
     loss_BG = jax.nn.logsumexp(logits_BGV, axis=-1) - jnp.sum(logits_BGV * right_BGV, axis=-1)
-    weight_BG = jnp.broadcast_to(weight_B[:, None], loss_BG.shape)
+    weight_BG = weight_B[:, None] * asked_BG
     right_BG = jnp.argmax(logits_BGV, axis=-1) == target_BG
     return Sums(jnp.sum(loss_BG * weight_BG), jnp.sum(weight_BG), jnp.sum(right_BG * weight_BG), context.averages)
 

@@ -33,6 +33,7 @@ class Model:
     remat: str = "full"  # what a layer computes again in the backward pass: none, dots (all but products) or full
     attention_chunk: int = 0  # queries whose scores are in memory at a time; divides seq_len; 0 = all of them
     loss_chunk: int = 0  # positions of each example whose logits are in memory at a time; divides seq_len; 0 = all
+    packed: bool = False  # examples are whole documents that see only themselves; false: text runs on through examples
     masked: float = 0.15  # bert: part of the tokens that it has to guess
     image: int = 224  # resnet: height and width of the images in pixels
     classes: int = 1000  # resnet: kinds of images
@@ -77,15 +78,21 @@ class Quant:
 class Data:
     """What is read, and by whom."""
 
-    path: str = (
-        ""  # text: a folder or gs://BUCKET/FOLDER; a prepared file; "stdlib": Python's own library; "drawn": images
-    )
+    path: str = ""  # a folder of text, here or gs://; a prepared data set; "stdlib": Python's library; "drawn": images
     suffixes: str = ""  # comma separated, such as ".py,.md"; empty = every text file
     max_bytes: int = 0  # stop after this much text; 0 = all of it
+    tokenizer: str = (
+        ""  # a SentencePiece model, here or gs://; empty = bytes, or what a prepared data set was made with
+    )
     global_batch: int = 0  # examples a step over all chips; 0 = batch_per_chip x chips
     batch_per_chip: int = 1
     eval_fraction: float = 0.01  # the last part of the records is held out
     loader_hosts: int = 0  # hosts that read for all of them; 0 = every host reads its own rows
+    shards: int = (
+        1  # parts of the data that batches take equally from; a multiple of loader_hosts: none reads another's
+    )
+    shuffle: str = "records"  # all of a shard's records; files: those, and the records in each; none
+    shuffle_window: int = 0  # files: records that are shuffled together; 0 = all of a file
     prefetch: int = 2  # batches made ready ahead of the step
     seed: int = 0  # of the order of the records
 

@@ -6,10 +6,10 @@ here talks to another host, so the prefetching thread cannot get collectives out
 """
 
 import dataclasses
+import functools
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -17,10 +17,9 @@ import numpy as np
 import numpy.typing as npt
 from jax.sharding import Mesh
 
-from trainer.corpus import Corpus
 from trainer.mesh import ALL, sharding
 from trainer.records import Record
-from trainer.sampler import record_ids
+from trainer.sampler import Order
 
 Index = tuple[slice, ...] | None  # of a chip's part in a global array; None for all of it
 Read = Callable[[npt.NDArray[np.int64]], npt.NDArray[Any]]
@@ -38,29 +37,37 @@ class Slots:
     """Which chips bring rows, and how many each."""
 
     chips: int
-    readers: tuple[int, ...]  # positions in the flattened mesh
+    readers: tuple[int, ...]  # positions in the flattened mesh, in the order of their rows
     rows: int
 
+    @functools.cached_property
+    def first_row(self) -> dict[int, int]:
+        """Position of a chip that brings rows -> the first of them in the batch."""
+        return {place: nth * self.rows for nth, place in enumerate(self.readers)}
 
-def make_slots(mesh: Mesh, loader_hosts: int, hosts: int, global_batch: int) -> Slots:
-    """Choose every (hosts / loader_hosts)-th host to read, so that readers are spread over slices."""
+
+def make_slots(mesh: Mesh, loader_hosts: int, hosts: int, global_batch: int, *, shards: int = 1) -> Slots:
+    """Choose every (hosts / loader_hosts)-th host to read, so that readers are spread over slices.
+
+    Rows go to chips in mesh order, or, where hosts have `shards` of their own, host by host: that may be another
+    order where the mesh follows a torus, and then rows are moved on their way into the batch.
+    """
     stride = hosts // loader_hosts
     owners = [device.process_index for device in mesh.devices.flat]
-    readers = tuple(place for place, owner in enumerate(owners) if owner % stride == 0)
-    return Slots(chips=len(owners), readers=readers, rows=-(-global_batch // len(readers)))
+    readers = [place for place, owner in enumerate(owners) if owner % stride == 0]
+    if shards > 1:
+        readers.sort(key=lambda place: owners[place])
+    return Slots(chips=len(owners), readers=tuple(readers), rows=-(-global_batch // len(readers)))
 
 
-def open_records(corpus: Corpus, file: Path, record: Record) -> Read:
-    """Return a function from record ids [N] to records [N, S]; maps the file, reads what is asked."""
-    numbers = np.memmap(file, dtype=np.dtype(corpus.dtype).newbyteorder("<"), mode="r")
-    shape, width = (record.count(len(numbers)), record.length), numbers.itemsize
-    all_NS = np.lib.stride_tricks.as_strided(numbers, shape, (record.stride * width, width), writeable=False)
-
-    def read(ids_N: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-        block_NS: npt.NDArray[Any] = all_NS[ids_N].astype(record.dtype)
-        return block_NS
-
-    return read
+def ids_of_chip(slots: Slots, place: int, ids_B: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the records [R] of a batch that the chip at a place of the mesh brings; -1 is a row of padding."""
+    ids_R = np.full(slots.rows, -1, np.int64)
+    start = slots.first_row.get(place)
+    if start is not None:
+        mine = ids_B[start : start + slots.rows]
+        ids_R[: len(mine)] = mine
+    return ids_R
 
 
 def to_blocks(mesh: Mesh, slots: Slots, ids_B: npt.NDArray[np.int64], read: Read | None, record: Record) -> Blocks:
@@ -69,15 +76,9 @@ def to_blocks(mesh: Mesh, slots: Slots, ids_B: npt.NDArray[np.int64], read: Read
     An id below zero is a row of padding: zeros with weight 0. `read` is None on hosts that do not load.
     """
     placed = sharding(mesh, ALL)
-    row_of = {place: nth * slots.rows for nth, place in enumerate(slots.readers)}
 
     def ids_of(index: Index) -> npt.NDArray[np.int64]:
-        start = row_of.get((index[0].start or 0) if index else 0)
-        ids_R = np.full(slots.rows, -1, np.int64)
-        if start is not None:
-            mine = ids_B[start : start + slots.rows]
-            ids_R[: len(mine)] = mine
-        return ids_R
+        return ids_of_chip(slots, (index[0].start or 0) if index else 0, ids_B)
 
     def records(index: Index) -> npt.NDArray[Any]:
         ids_R = ids_of(index)
@@ -96,10 +97,10 @@ def to_blocks(mesh: Mesh, slots: Slots, ids_B: npt.NDArray[np.int64], read: Read
     )
 
 
-def train_ids(seed: int, batch: int, records: int, step: int) -> Iterator[npt.NDArray[np.int64]]:
+def train_ids(order: Order, step: int) -> Iterator[npt.NDArray[np.int64]]:
     """Yield the record ids of `step` (from 0) and of every step after it."""
     while True:
-        yield record_ids(seed, step, batch, records)
+        yield order.ids(step)
         step += 1
 
 

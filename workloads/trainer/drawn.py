@@ -4,17 +4,18 @@ A set to try a network on where no photographs are at hand: `data.path=drawn`. W
 that the code learns, and nothing about photographs. Each image is a function of its number alone.
 """
 
-import hashlib
 from collections.abc import Callable
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from trainer.config import Model
-from trainer.corpus import DRAWN, Corpus, find, keep
+from trainer.corpus import DRAWN, Corpus
 from trainer.places import Place
+from trainer.preparing import FILE_TOKENS, Writer, find, keep
 from trainer.records import LABEL_BYTES
+from trainer.tokenizer import BYTES
 
 _IMAGES = 4096  # without data.max_bytes
 _NOISE = 16.0  # standard deviation of every colour
@@ -36,20 +37,17 @@ FIGURES: dict[str, Callable[[Floats, Floats], Any]] = {
 
 
 def prepare(model: Model, out: Place, max_bytes: int = 0) -> Corpus:
-    """Return the file of images in the folder `out`, drawing it unless it is there."""
+    """Return the data set of images in the folder `out`, drawing it unless it is there."""
     count = max_bytes // (3 * model.image * model.image + LABEL_BYTES) or _IMAGES
     asked = {"source": DRAWN, "image": model.image, "images": count}
 
-    def write(content: BinaryIO) -> dict[str, Any]:
-        digest, size = hashlib.sha256(), 0
+    def write(writer: Writer) -> dict[str, Any]:
         for number in range(count):
-            record = draw(number, model.image)
-            content.write(record)
-            digest.update(record)
-            size += len(record)
-        return {"tokens": size, "digest": digest.hexdigest()[:16], "documents": count, "skipped": 0}
+            writer.add(draw(number, model.image))
+        return {"skipped": 0}
 
-    return find(out, asked, None) or keep(out, asked, "", write)
+    notes = {"dtype": "uint8", "vocab": 256, "tokenizer": BYTES, "asked": asked, "fingerprint": ""}
+    return find(out, asked, None) or keep(out, notes, FILE_TOKENS, write)
 
 
 def draw(number: int, size: int) -> bytes:

@@ -12,6 +12,7 @@ _CHOICES = {
     "model.family": ("decoder", "bert", "resnet"),
     "model.compute_dtype": ("bfloat16", "float32"),
     "model.remat": ("none", "dots", "full"),
+    "data.shuffle": ("records", "files", "none"),
     "mesh.reduction": ("automatic", "explicit"),
     "mesh.reduction_dtype": ("bfloat16", "float32"),
     "optim.name": ("adamw", "lamb", "lars"),
@@ -103,7 +104,21 @@ def check(config: Config, chips: Chips) -> list[Problem]:
                 f"Values that work: {', '.join(fits)}",
             )
         )
+    elif config.data.shards > 1:
+        problems += _shards(config, chips, mesh)
     return problems
+
+
+def _shards(config: Config, chips: Chips, mesh: Layout) -> Iterator[Problem]:
+    """Yield what keeps a host from having shards of its own, all of whose rows it brings to the batch."""
+    shards, readers = config.data.shards, mesh.loader_hosts * chips.chips_per_host
+    if shards % mesh.loader_hosts:
+        message = f"data.shards = {shards} is not divisible by the {mesh.loader_hosts} hosts that load"
+        yield Problem(message, f"Nearest that work: {_nearest(shards, mesh.loader_hosts)}")
+    for what, by in (("data.shards", shards), ("the chips of the hosts that load", readers)):
+        if mesh.global_batch % by:
+            message = f"the global batch = {mesh.global_batch} is not divisible by {what} = {by}"
+            yield Problem(message, f"Nearest that work: {_nearest(mesh.global_batch, by)}")
 
 
 def _divisions(config: Config, mesh: Layout) -> Iterator[Problem]:
@@ -200,6 +215,7 @@ def _ranges(config: Config) -> Iterator[Problem]:
     may_be_zero = {
         *("model.attention_chunk", "model.loss_chunk", "model.norm_examples", "mesh.dp", "mesh.microbatches"),
         *("data.max_bytes", "data.global_batch", "data.loader_hosts", "data.seed"),
+        "data.shuffle_window",
         *("data.eval_fraction", "optim.warmup", "optim.final_fraction", "optim.weight_decay"),
         *("optim.b1", "optim.b2", "optim.momentum", "optim.clip", "run.eval_every", "run.seed"),
         "checkpoint.local_every",
@@ -246,6 +262,8 @@ def _model_problems(config: Config) -> Iterator[Problem]:
         return
     if not model.block_counts:
         yield Problem(f"model.blocks = {model.blocks!r} is no list of numbers", "Write one such as 3,4,6,3")
+    if model.packed:
+        yield Problem("model.packed = true: images are no documents", "Leave model.packed out")
     if config.mesh.stages > 1:
         yield Problem(f"mesh.stages = {config.mesh.stages}: a resnet has no pipeline", "Leave mesh.stages out")
     if config.quant.products:

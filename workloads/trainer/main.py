@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from trainer import config as configs
-from trainer import corpus, layout, sizing
+from trainer import corpus, layout, preparing, sizing
 from trainer.distributed import read_host
 from trainer.errors import ExitCode, FatalError, Problem, reason
 from trainer.places import BUCKET, open_place
@@ -49,10 +49,14 @@ def _parser() -> argparse.ArgumentParser:
     chosen.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="change a setting")
     train = commands.add_parser("train", parents=[chosen], help="train (the default command)")
     train.set_defaults(command=_train)
-    prepare = commands.add_parser("prepare", help="make a token file of a folder of text")
+    prepare = commands.add_parser("prepare", help="make a data set of a folder of text")
     prepare.add_argument("source", metavar="SRC", help="a folder of text, or gs://BUCKET/FOLDER")
     prepare.add_argument("--out", required=True, help="the folder, or gs://BUCKET/FOLDER, that it is put in")
     prepare.add_argument("--suffixes", default="", help='only these files, for example ".py,.md" (default: any text)')
+    prepare.add_argument("--tokenizer", default="", metavar="FILE", help="a SentencePiece model (default: bytes)")
+    prepare.add_argument(
+        "--file-tokens", type=int, default=preparing.FILE_TOKENS, metavar="N", help="begin a new file after so many"
+    )
     prepare.set_defaults(command=_prepare)
     check = commands.add_parser("check", parents=[chosen], help="check a configuration against a job's size")
     for option in ("--num-slices", "--hosts-per-slice", "--chips-per-host"):
@@ -89,14 +93,19 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _prepare(options: argparse.Namespace) -> int:
+    if options.file_tokens < 1:
+        raise FatalError(Problem(f"--file-tokens is {options.file_tokens}", "Use 1 or more"))
+    text = (options.source, open_place(options.out), options.suffixes)
     try:
-        made = corpus.prepare(options.source, open_place(options.out), options.suffixes)
+        made = preparing.prepare(*text, tokenizer=options.tokenizer, file_tokens=options.file_tokens)
     except OSError as error:
         problem = Problem(f"{error.filename or options.out!r}: {reason(error)}", "Use another --out")
         raise FatalError(problem) from error
     print(made.path)
     skipped = f", {made.skipped} binary or unreadable files skipped" if made.skipped else ""
-    print(f"{made.tokens:,} tokens from {made.documents} files{skipped}", file=sys.stderr)
+    files = f" in {len(made.files)} files" if len(made.files) > 1 else ""
+    print(f"{made.tokens:,} tokens of {made.documents:,} documents{files}{skipped}", file=sys.stderr)
+    print(f"tokenizer {made.tokenizer}, vocabulary {made.vocab}", file=sys.stderr)
     return ExitCode.DONE
 
 

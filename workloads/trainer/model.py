@@ -19,6 +19,7 @@ from jax.sharding import PartitionSpec as P
 
 from trainer.attention import attention
 from trainer.config import Model
+from trainer.documents import Documents, documents, next_token_weights, unpacked
 from trainer.execution import PRODUCT, Execution
 from trainer.loss import Project, cross_entropies
 from trainer.pipeline import pipelined
@@ -94,14 +95,15 @@ def rms_norm(x_BTE: Array, gain_E: Array) -> Array:
     return (f_BTE * scale_BT1 * gain_E).astype(x_BTE.dtype)
 
 
-def rotate(x_BTHQ: Array) -> Array:
-    """Rotary position embedding (Su et al., RoFormer, 2021)."""
+def rotate(x_BTHQ: Array, position_BT: Array | None = None) -> Array:
+    """Rotary position embedding (Su et al., RoFormer, 2021); positions are 0 to T - 1 unless given."""
     T, Q = x_BTHQ.shape[1], x_BTHQ.shape[-1]
     frequency_q = 10_000.0 ** (-jnp.arange(0, Q, 2) / Q)
-    angle_T1q = (jnp.arange(T)[:, None] * frequency_q)[:, None, :]
-    sin_T1q, cos_T1q = jnp.sin(angle_T1q), jnp.cos(angle_T1q)
+    position_bT = jnp.arange(T) if position_BT is None else position_BT  # b: nothing, or B
+    angle_bT1q = (position_bT[..., None] * frequency_q)[..., None, :]
+    sin_bT1q, cos_bT1q = jnp.sin(angle_bT1q), jnp.cos(angle_bT1q)
     a_BTHq, b_BTHq = jnp.split(x_BTHQ.astype(jnp.float32), 2, axis=-1)
-    turned = [a_BTHq * cos_T1q - b_BTHq * sin_T1q, b_BTHq * cos_T1q + a_BTHq * sin_T1q]
+    turned = [a_BTHq * cos_bT1q - b_BTHq * sin_bT1q, b_BTHq * cos_bT1q + a_BTHq * sin_bT1q]
     return jnp.concatenate(turned, axis=-1).astype(x_BTHQ.dtype)
 
 
@@ -118,7 +120,14 @@ def recomputing(policy: str, layer: Layer) -> Layer:
     return remade
 
 
-def layer(model: Model, how: Execution, x_BTE: Array, w: Params, key: Array | None = None) -> Array:
+def layer(
+    model: Model,
+    how: Execution,
+    x_BTE: Array,
+    w: Params,
+    key: Array | None = None,
+    packed: Documents | None = None,
+) -> Array:
     """One layer: attention and MLP, each added to the residual stream. The key is for stochastic rounding.
 
     Between the products its time is spread over "tp" (Korthikanti et al., 2022), in them heads and width are.
@@ -129,8 +138,9 @@ def layer(model: Model, how: Execution, x_BTE: Array, w: Params, key: Array | No
     y_BTE = rms_norm(x_BTE, w["attention_norm"])
     qkv_BT3HQ = how.product(y_BTE, qkv, 1, keys[0])
     qkv_3BTHQ = place(jnp.moveaxis(qkv_BT3HQ, 2, 0), None, batch, None, "tp", None)
-    q_BTHQ, k_BTHQ, v_BTHQ = rotate(qkv_3BTHQ[0]), rotate(qkv_3BTHQ[1]), qkv_3BTHQ[2]
-    y_BTHQ = attention(place, batch, q_BTHQ, k_BTHQ, v_BTHQ, model.attention_chunk)
+    number_BT, position_BT = packed or (None, None)
+    q_BTHQ, k_BTHQ, v_BTHQ = rotate(qkv_3BTHQ[0], position_BT), rotate(qkv_3BTHQ[1], position_BT), qkv_3BTHQ[2]
+    y_BTHQ = attention(place, batch, q_BTHQ, k_BTHQ, v_BTHQ, model.attention_chunk, document_BT=number_BT)
     x_BTE = place(x_BTE + how.product(y_BTHQ, out, 2, keys[1]), batch, "tp", None)
     y_BTE = rms_norm(x_BTE, w["mlp_norm"])
     y_BTM = jax.nn.gelu(place(how.product(y_BTE, up, 1, keys[2]), batch, None, "tp"))
@@ -138,34 +148,43 @@ def layer(model: Model, how: Execution, x_BTE: Array, w: Params, key: Array | No
 
 
 def through_layers(
-    model: Model, how: Execution, layer: Callable[..., Array], layers: Params, x_BTE: Array, key: Array | None
+    model: Model,
+    how: Execution,
+    layer: Callable[..., Array],
+    layers: Params,
+    x_BTE: Array,
+    key: Array | None,
+    packed: Documents | None = None,
 ) -> Array:
     """Return the residual stream [B, T, E] after all layers of a stack, stage by stage where the mesh has stages.
 
-    `layer(model, how, x_BTE, parameters, key)` is one of them, `layers` has the parameters of all [L, ...].
+    `layer(model, how, x_BTE, parameters, key, packed)` is one of them, `layers` has the parameters of all [L, ...].
     """
 
-    def one(x_BTE: Array, layer_and_key: tuple[Params, Array | None]) -> tuple[Array, None]:
-        return layer(model, how, x_BTE, *layer_and_key), None
+    def stack(x_BTE: Array, layers: tuple[Params, Array | None], packed: Documents | None) -> Array:
+        def one(x_BTE: Array, layer_and_key: tuple[Params, Array | None]) -> tuple[Array, None]:
+            return layer(model, how, x_BTE, *layer_and_key, packed), None
 
-    body = recomputing(model.remat, one)
-
-    def stack(x_BTE: Array, layers: tuple[Params, Array | None]) -> Array:
-        return jax.lax.scan(body, x_BTE, layers)[0]
+        return jax.lax.scan(recomputing(model.remat, one), x_BTE, layers)[0]
 
     keys_L = None if key is None else jax.random.split(key, model.layers)
-    return pipelined(how, stack, x_BTE, (layers, keys_L))
+    return pipelined(how, stack, x_BTE, (layers, keys_L), packed)
 
 
 def hidden(
-    model: Model, how: Execution, params: Params, tokens_BT: Array, key: Array | None = None
+    model: Model,
+    how: Execution,
+    params: Params,
+    tokens_BT: Array,
+    key: Array | None = None,
+    packed: Documents | None = None,
 ) -> tuple[Array, Project]:
     """Return (what the layers make of the tokens [B, T, E], the function that makes float32 logits of it)."""
     dtype = jnp.dtype(model.compute_dtype)
     # Gathered over "fsdp" like any weight; a lookup in a table split along E would move activations instead.
     embed_VE = how.place(params["embed"].astype(dtype), "tp", None)
     x_BTE = how.place(embed_VE[tokens_BT] * math.sqrt(model.embed), how.batch, "tp", None).astype(dtype)
-    x_BTE = through_layers(model, how, layer, params["layers"], x_BTE, key)
+    x_BTE = through_layers(model, how, layer, params["layers"], x_BTE, key, packed)
 
     def project(y_BTE: Array) -> Array:
         logits_BTV = jnp.einsum("BTE,VE->BTV", y_BTE, embed_VE, preferred_element_type=jnp.float32)
@@ -181,13 +200,19 @@ def logits(model: Model, how: Execution, params: Params, tokens_BT: Array, key: 
 
 
 def loss_sums(
-    model: Model, how: Execution, params: Params, tokens_BS: Array, weight_B: Array, key: Array | None = None
+    model: Model, how: Execution, params: Params, record_BS: Array, weight_B: Array, key: Array | None = None
 ) -> tuple[Array, Array]:
     """Return (sum of the weighted cross entropies in nats, sum of the weights), over all tokens.
 
-    `tokens_BS` has S = T + 1 tokens, of which the last T are the targets. Both sums are global, so their
-    quotient is the mean over real tokens however padding is spread over chips.
+    Records have T + 1 tokens, of which the last T are the targets; packed ones more (records.py). Both sums are
+    global, so their quotient is the mean over real tokens however padding is spread over chips.
     """
-    y_BTE, project = hidden(model, how, params, tokens_BS[:, :-1], key)
-    loss_B = cross_entropies(how, project, y_BTE, tokens_BS[:, 1:], model.loss_chunk)
-    return jnp.sum(loss_B * weight_B), jnp.sum(weight_B) * y_BTE.shape[1]
+    tokens, number_BS = unpacked(model.packed, record_BS)
+    packed = None if number_BS is None else documents(number_BS[:, :-1])
+    y_BTE, project = hidden(model, how, params, tokens[:, :-1], key, packed)
+    if number_BS is None:
+        loss_B = cross_entropies(how, project, y_BTE, tokens[:, 1:], model.loss_chunk)
+        return jnp.sum(loss_B * weight_B), jnp.sum(weight_B) * y_BTE.shape[1]
+    weight_BT = weight_B[:, None] * next_token_weights(number_BS)
+    loss_B = cross_entropies(how, project, y_BTE, tokens[:, 1:], model.loss_chunk, weight_BT)
+    return jnp.sum(loss_B), jnp.sum(weight_BT)

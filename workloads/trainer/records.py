@@ -12,10 +12,11 @@ class Record:
     """An example as it lies in the file and goes to the chips."""
 
     length: int  # numbers of one record
-    stride: int  # numbers from the beginning of one record to that of the next
+    stride: int  # numbers from the beginning of one record to that of the next; packed ones begin at a document
     dtype: str  # that it is sent to the chips as
     items: int  # tokens or images of one record: what speed is told in
     noun: str  # of those items
+    packed: bool = False  # half of its numbers are tokens, of whole documents; the rest says which document each is of
 
     def count(self, numbers: int) -> int:
         """How many records a file of `numbers` numbers has."""
@@ -32,9 +33,13 @@ def record(model: Model) -> Record:
     decoder     seq_len tokens and the one after them, which is the first of the next record
     bert        seq_len tokens
     resnet      an image's pixels, row by row, red, green and blue, then its label; all of them bytes
+
+    Packed ones are whole documents, as many as fit, then as many numbers again: 1 for tokens of the first document,
+    2 for the second, and so on, and 0 where there is no token.
     """
     if model.family == "resnet":
         length = 3 * model.image * model.image + LABEL_BYTES
         return Record(length, length, "uint8", 1, "image")
-    more = 1 if model.family == "decoder" else 0
-    return Record(model.seq_len + more, model.seq_len, "int32", model.seq_len, "token")
+    tokens = model.seq_len + (1 if model.family == "decoder" else 0)
+    length = 2 * tokens if model.packed else tokens
+    return Record(length, model.seq_len, "int32", model.seq_len, "token", model.packed)

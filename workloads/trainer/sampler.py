@@ -1,9 +1,13 @@
 """Which records make a batch: a pure function of (seed, step), with no state to save.
 
-Global example number i (step x batch + row) is the record at place i mod N of epoch i div N, and each
-epoch is its own permutation of the N records: each record exactly once an epoch, also when the epoch
-ends inside a batch, whatever the number of hosts and whenever the run is restarted.
+The records are cut into shards of equal size, and a batch takes equally many from each, in the order of shards: so a
+host that has whole shards never reads what is another's, and how many hosts there are changes nothing. Of a shard,
+example number i is the record at place i mod n of epoch i div n, and each epoch is its own permutation of the shard's n
+records: each record exactly once an epoch, also when the epoch ends inside a batch and whenever the run is restarted.
 """
+
+import dataclasses
+import functools
 
 import numpy as np
 import numpy.typing as npt
@@ -12,34 +16,82 @@ UInts = npt.NDArray[np.uint64]
 _ROUNDS = 6
 
 
-def record_ids(seed: int, step: int, batch: int, records: int) -> npt.NDArray[np.int64]:
-    """Return the records [batch] of `step` (from 0), out of `records`."""
-    i_B = np.uint64(step) * np.uint64(batch) + np.arange(batch, dtype=np.uint64)
-    epoch_B, place_B = np.divmod(i_B, np.uint64(records))
-    with np.errstate(over="ignore"):
-        key_B = _mix(_mix(np.full(1, seed, np.uint64) + np.uint64(0x9E3779B97F4A7C15)) ^ epoch_B)
-        return _permute(place_B, key_B, records).astype(np.int64)
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """The order of records. Up to `shards` - 1 of them are left out, so that shards are of equal size."""
+
+    seed: int
+    batch: int  # records of a step
+    records: int  # to choose from; their numbers begin at 0
+    shards: int = 1
+    shuffle: str = "records"  # all of a shard, "files" and then the records of each, or "none"
+    window: int = 0  # of "files": so many neighbours are permuted; 0: all of a file
+    files: tuple[int, ...] = ()  # of "files": how many records each has
+
+    def ids(self, step: int) -> npt.NDArray[np.int64]:
+        """Return the records [batch] of `step` (from 0)."""
+        each, size = np.uint64(self.batch // self.shards), np.uint64(self.records // self.shards)
+        row_B = np.arange(self.batch, dtype=np.uint64)
+        shard_B = row_B // each
+        epoch_B, place_B = np.divmod(np.uint64(step) * each + row_B % each, size)
+        with np.errstate(over="ignore"):
+            key_B = _mix(_mix(np.full(1, self.seed, np.uint64) + np.uint64(0x9E3779B97F4A7C15)) ^ epoch_B)
+            key_B ^= _mix(shard_B)  # which is 0 of the first
+            if self.shuffle == "records":
+                place_B = _permute(place_B, key_B, np.full_like(place_B, size))
+            elif self.shuffle == "files":
+                for shard, epoch in {(int(s), int(e)) for s, e in zip(shard_B, epoch_B, strict=True)}:
+                    here = (shard_B == shard) & (epoch_B == epoch)
+                    place_B[here] = self._through_files(place_B[here], key_B[here][0], shard, int(size))
+        return (shard_B * size + place_B).astype(np.int64)
+
+    def _through_files(self, place_N: UInts, key: np.uint64, shard: int, size: int) -> UInts:
+        """Return where in a shard those places are when its files, and each file's windows, are permuted."""
+        first_F, count_F = _pieces(self.files, shard * size, (shard + 1) * size)
+        number_F = np.arange(len(first_F), dtype=np.uint64)
+        turn_F = np.argsort(_mix(key ^ _mix(number_F + np.uint64(1))), kind="stable")
+        ends_F = np.cumsum(count_F[turn_F])
+        nth_N = np.searchsorted(ends_F, place_N, side="right")
+        file_N = turn_F[nth_N]
+        inside_N = place_N - (ends_F - count_F[turn_F])[nth_N]
+        window_N = np.full_like(inside_N, self.window) if self.window else count_F[file_N]
+        begin_N = inside_N // window_N * window_N
+        length_N = np.minimum(window_N, count_F[file_N] - begin_N)
+        begin_N += first_F[file_N]
+        keys_N = _mix(key ^ _mix(~begin_N))
+        return begin_N + _permute(inside_N % window_N, keys_N, length_N) - np.uint64(shard * size)
 
 
-def _permute(place_B: UInts, key_B: UInts, records: int) -> UInts:
+@functools.lru_cache(maxsize=1024)
+def _pieces(files: tuple[int, ...], start: int, end: int) -> tuple[UInts, UInts]:
+    """Return (the first record, how many) of the files, or parts of files, from record `start` to `end`."""
+    count_F = np.array(files, np.int64)
+    ends_F = np.cumsum(count_F)
+    first_F, last_F = np.clip(ends_F - count_F, start, end), np.clip(ends_F, start, end)
+    some = last_F > first_F
+    return first_F[some].astype(np.uint64), (last_F - first_F)[some].astype(np.uint64)
+
+
+def _permute(place_B: UInts, key_B: UInts, records_B: UInts) -> UInts:
     """Permute [0, records) by a keyed Feistel network, so no list of all records is ever made.
 
     The network permutes [0, 4^h) with 4^h >= records; a value beyond the end is sent through again until
     it falls inside (cycle walking; Black and Rogaway, Ciphers with Arbitrary Finite Domains, 2002).
     """
-    half = np.uint64(max(1, ((records - 1).bit_length() + 1) // 2))
-    place_B = _feistel(place_B, key_B, half)
-    while (outside_B := place_B >= np.uint64(records)).any():
-        place_B[outside_B] = _feistel(place_B[outside_B], key_B[outside_B], half)
+    bits_B = np.frexp((records_B - np.uint64(1)).astype(np.float64))[1]  # exact below 2^53
+    half_B = np.maximum(1, (bits_B + 1) // 2).astype(np.uint64)
+    place_B = _feistel(place_B, key_B, half_B)
+    while (outside_B := place_B >= records_B).any():
+        place_B[outside_B] = _feistel(place_B[outside_B], key_B[outside_B], half_B[outside_B])
     return place_B
 
 
-def _feistel(x_B: UInts, key_B: UInts, half: np.uint64) -> UInts:
-    mask = (np.uint64(1) << half) - np.uint64(1)
-    left_B, right_B = x_B >> half, x_B & mask
+def _feistel(x_B: UInts, key_B: UInts, half_B: UInts) -> UInts:
+    mask_B = (np.uint64(1) << half_B) - np.uint64(1)
+    left_B, right_B = x_B >> half_B, x_B & mask_B
     for turn in range(_ROUNDS):
-        left_B, right_B = right_B, left_B ^ (_mix(right_B ^ _mix(key_B + np.uint64(turn))) & mask)
-    return (left_B << half) | right_B
+        left_B, right_B = right_B, left_B ^ (_mix(right_B ^ _mix(key_B + np.uint64(turn))) & mask_B)
+    return (left_B << half_B) | right_B
 
 
 def _mix(x_B: UInts) -> UInts:

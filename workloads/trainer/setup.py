@@ -4,25 +4,39 @@
 
 import dataclasses
 import time
-from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
-from trainer import checkpoint, corpus, data, distributed, dots, drawn, layout, metrics, models, step
+from trainer import (
+    checkpoint,
+    corpus,
+    data,
+    distributed,
+    dots,
+    drawn,
+    layout,
+    metrics,
+    models,
+    preparing,
+    reading,
+    step,
+)
 from trainer.checkpoint import Checkpoints
 from trainer.compiling import Compiler
 from trainer.config import Config
 from trainer.corpus import Corpus
-from trainer.errors import FatalError, StorageError, reason
+from trainer.errors import FatalError, StorageError, Unreachable, reason
 from trainer.job import Address, Job
 from trainer.local_tier import LocalTier
 from trainer.mesh import make_mesh
 from trainer.progress import Progress
+from trainer.reading import Reader
 from trainer.records import Record, record
 from trainer.replicas import Replicas
+from trainer.sampler import Order
 from trainer.step import Programs
 
 
@@ -31,7 +45,8 @@ class Run:
     """Everything that stays the same from the first step of this attempt to the last."""
 
     job: Job
-    corpus: Corpus
+    records: int  # all of the data set
+    order: Order  # of those that are trained on
     mesh: Mesh
     slots: data.Slots
     batch: int
@@ -41,17 +56,12 @@ class Run:
     local: LocalTier
     progress: Progress
     replicas: Replicas
-    read: data.Read | None  # None on a host that does not load
+    read: Reader | None  # None on a host that does not load
 
     @property
     def held_out(self) -> int:
         """Records kept for evaluation."""
         return corpus.eval_records(self.job.config, self.records)
-
-    @property
-    def records(self) -> int:
-        """All records of the corpus."""
-        return self.corpus.records(self.job.config.model)
 
     @property
     def example(self) -> Record:
@@ -63,18 +73,16 @@ class Run:
         """Tokens, or images, that a step trains on."""
         return self.batch * self.example.items
 
-    def train_ids(self, step: int) -> Iterator[Any]:
-        """Yield the record ids [batch] of every step after finished step `step`."""
-        return _train_ids(self.job.config, self.corpus, self.batch, step)
-
     def blocks(self, ids_B: Any) -> data.Blocks:
         """Read this host's part of a batch and put it on its chips."""
         return data.to_blocks(self.mesh, self.slots, ids_B, self.read, self.example)
 
 
-def _train_ids(config: Config, tokens: Corpus, batch: int, step: int) -> Iterator[Any]:
-    records = tokens.records(config.model)
-    return data.train_ids(config.data.seed, batch, records - corpus.eval_records(config, records), step)
+def _order(config: Config, counts: tuple[int, ...], batch: int) -> Order:
+    """Return the order of records, of which each file of the data set has so many."""
+    records, asked = sum(counts), config.data
+    trained = records - corpus.eval_records(config, records)
+    return Order(asked.seed, batch, trained, asked.shards, asked.shuffle, asked.shuffle_window, counts)
 
 
 def set_up(job: Job, meeting: "Future[Address]") -> Run:
@@ -93,18 +101,20 @@ def set_up(job: Job, meeting: "Future[Address]") -> Run:
     if problems:
         raise FatalError(*problems)
     sizes = layout.layout(job.config, chips)
-    tokens = _corpus(job, sizes.global_batch)
+    tokens, counts = _corpus(job, sizes.global_batch)
+    order = _order(job.config, counts, sizes.global_batch)
     mesh = make_mesh(sizes, devices, job.host.hosts_per_slice)
-    slots = data.make_slots(mesh, sizes.loader_hosts, chips.hosts, sizes.global_batch)
+    slots = data.make_slots(mesh, sizes.loader_hosts, chips.hosts, sizes.global_batch, shards=order.shards)
     loads = any(mesh.devices.flat[place].process_index == jax.process_index() for place in slots.readers)
     notes = _notes(job.config, tokens, sizes.global_batch)
     place = job.out / "checkpoints"
     if job.is_first:
-        _introduce(job.config, mesh, tokens, sizes.global_batch)
+        _introduce(job.config, mesh, sum(counts), sizes.global_batch)
     programs = step.build(job.config, mesh, slots, sizes)
     return Run(
         job=job,
-        corpus=tokens,
+        records=sum(counts),
+        order=order,
         mesh=mesh,
         slots=slots,
         batch=sizes.global_batch,
@@ -116,11 +126,11 @@ def set_up(job: Job, meeting: "Future[Address]") -> Run:
             job,
             sizes.global_batch,
             chips.total,
-            lambda step: next(_train_ids(job.config, tokens, sizes.global_batch, step - 1)),
+            lambda step: order.ids(step - 1),
             dots.int8_share(job.config),
         ),
         replicas=Replicas(job.config.observe.checksum_every, mesh, programs.state, job.host, job.events),
-        read=data.open_records(tokens, corpus.local(tokens), record(job.config.model)) if loads else None,
+        read=Reader(tokens, job.config.model, counts) if loads else None,
     )
 
 
@@ -130,39 +140,53 @@ def _notes(config: Config, tokens: Corpus, batch: int) -> dict[str, Any]:
         "model": dataclasses.asdict(config.model),
         "optimizer": config.optim.state_notes(),
         "data": tokens.digest,
+        "tokenizer": tokens.tokenizer,
         "seed": config.data.seed,
+        "order": f"{config.data.shuffle}, window {config.data.shuffle_window}, shards {config.data.shards}",
         "global_batch": batch,
     }
 
 
-def _introduce(config: Config, mesh: Mesh, tokens: Corpus, batch: int) -> None:
+def _introduce(config: Config, mesh: Mesh, records: int, batch: int) -> None:
     """Say in one line what is trained on what."""
     axes = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items() if size > 1 or axis != "stage")
     count, example = models.parameters(config.model), record(config.model)
-    items = f"{tokens.records(config.model) * example.items:,} {example.noun}s"
+    items = f"{records * example.items:,} {example.noun}s"
     metrics.say(f"{config.name}: {count:,} parameters   {axes}   batch {batch}   {items}")
 
 
-def _corpus(job: Job, batch: int) -> Corpus:
-    """Let process 0 make or find the token file and tell the others of it; only hosts that load open it."""
+def _corpus(job: Job, batch: int) -> tuple[Corpus, tuple[int, ...]]:
+    """Let process 0 make or find the data set and tell the others of it; only hosts that load open it.
+
+    Returns (the data set, the records of each of its files).
+    """
     began = time.monotonic()
     config = job.config
     if job.is_first:
-        begun = bool((job.out / "checkpoints").shelf().steps())
-        folder, wanted = job.out / "data", config.data
-        try:
-            if wanted.path == corpus.DRAWN:
-                made = drawn.prepare(config.model, folder, wanted.max_bytes)
-            else:
-                made = corpus.prepare(wanted.path, folder, wanted.suffixes, wanted.max_bytes, pinned=begun)
-        except PermissionError:
-            raise  # no retry cures it
-        except OSError as error:
-            raise StorageError(f"the token file cannot be made in {folder}: {reason(error)}") from error
-        corpus.check_corpus(config, made, batch)
+        made = _prepared(job)
+        counts = reading.counts(made, config.model)
+        corpus.check_corpus(config, made, sum(counts), batch)
         if made.skipped:
             metrics.say(f"data: {made.skipped} binary or unreadable files skipped, {made.documents} used")
-        job.peers.announce("corpus", dataclasses.asdict(made))
-    found = Corpus(**job.peers.await_("corpus"))
-    job.events.write("data", None, time.monotonic() - began, records=found.records(config.model))
-    return found
+        if config.model.packed:
+            full = made.tokens / (sum(counts) * record(config.model).length // 2)
+            metrics.say(f"data: {made.documents:,} documents fill {full:.0%} of {sum(counts):,} packed examples")
+        job.peers.announce("corpus", [dataclasses.asdict(made), counts])
+    told, counts = job.peers.await_("corpus")
+    job.events.write("data", None, time.monotonic() - began, records=sum(counts))
+    return corpus.from_notes(told["path"], told), tuple(counts)
+
+
+def _prepared(job: Job) -> Corpus:
+    """Return the run's data set, made in its output folder if it has to be."""
+    asked, model = job.config.data, job.config.model
+    begun, folder = bool((job.out / "checkpoints").shelf().steps()), job.out / "data"
+    try:
+        if asked.path == corpus.DRAWN:
+            return drawn.prepare(model, folder, asked.max_bytes)
+        text = (asked.path, folder, asked.suffixes, asked.max_bytes)
+        return preparing.prepare(*text, tokenizer=asked.tokenizer, pinned=begun)
+    except (PermissionError, Unreachable):
+        raise
+    except OSError as error:
+        raise StorageError(f"the data set cannot be made in {folder}: {reason(error)}") from error

@@ -138,11 +138,11 @@ def _state_shardings(
 def _gatherer(mesh: Mesh, slots: Slots, global_batch: int) -> Callable[[Blocks], tuple[Array, Array]]:
     """Return the function that turns the chips' blocks into the batch, spread over "dp" and "fsdp".
 
-    Hosts that read nothing send blocks of zeros; only the readers' blocks are taken, in mesh order.
+    Hosts that read nothing send blocks of zeros; only the readers' blocks are taken, in the order of their rows.
     """
 
     def rows(block_DR: Array) -> Array:
-        if len(slots.readers) != slots.chips:
+        if slots.readers != tuple(range(slots.chips)):
             block_DR = block_DR[np.array(slots.readers)]
         row_B: Array = block_DR.reshape(-1, *block_DR.shape[2:])[:global_batch]
         row_B = jax.lax.with_sharding_constraint(row_B, sharding(mesh, BATCH))

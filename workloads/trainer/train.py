@@ -21,9 +21,10 @@ from trainer.job import Address, Job, leave
 from trainer.progress import Flags, Pending
 from trainer.setup import Run, set_up
 from trainer.step import State
+from trainer.tokenizer import BYTES
 
 # Of a model, from one attempt to the next.
-_MAY_CHANGE = ("compute_dtype", "remat", "attention_chunk", "loss_chunk", "seq_len")
+_MAY_CHANGE = ("compute_dtype", "remat", "attention_chunk", "loss_chunk", "seq_len", "packed")
 _FLUSH_SECONDS = 60.0  # for the last metrics, of which the result is made
 
 
@@ -119,14 +120,15 @@ def _check_notes(run: Run, where: str, notes: dict[str, Any]) -> None:
         raise FatalError(problem)
     was = notes | {"data": notes.get("data", "")[:12]}
     now = mine | {"data": mine["data"][:12]}
-    kinds = {"data": "the corpus", "seed": "data.seed", "global_batch": "data.global_batch"}
+    kinds = {"data": "the corpus", "seed": "data.seed", "global_batch": "data.global_batch", "order": "the shuffling"}
+    was.setdefault("order", "records, window 0, shards 1")  # of before there was a choice
     other = [f"{name} was {was.get(key)}, is {now[key]}" for key, name in kinds.items() if was.get(key) != now[key]]
     if other and run.job.is_first:
         metrics.say(f"warning: the order of records changes: {', '.join(other)}")
 
 
 def mismatch(checkpoint: str, mine: dict[str, Any], notes: dict[str, Any]) -> Problem | None:
-    """Return why a checkpoint with these notes is not one of this run's model and optimizer, if it is not."""
+    """Return why a checkpoint with these notes is none of this run's model, optimizer and tokenizer, if it is none."""
     # What an older checkpoint does not tell, it had by default.
     defaults = {"model": dataclasses.asdict(Model()), "optimizer": Optim().state_notes()}
     for kind, section in (("model", "model"), ("optimizer", "optim")):
@@ -136,6 +138,10 @@ def mismatch(checkpoint: str, mine: dict[str, Any], notes: dict[str, Any]) -> Pr
             was = ", ".join(f"{section}.{key} {saved.get(key)} -> {value}" for key, value in changed.items())
             hint = f"Use another run.output_dir, or the {kind} it was made with"
             return Problem(f"checkpoint {checkpoint} is of another {kind} ({was})", hint)
+    was, now = notes.get("tokenizer", BYTES), mine.get("tokenizer", BYTES)
+    if was != now:
+        hint = "Use data that was prepared with its tokenizer, or another run.output_dir"
+        return Problem(f"checkpoint {checkpoint} was trained on tokens of {was}, the data has those of {now}", hint)
     return None
 
 
@@ -171,7 +177,8 @@ def _due(run: Run, at: int) -> _Due:
 def _loop(run: Run, train_step: Any, state: State, at: int, trained: int) -> Generator[int, None, ExitCode]:
     """Train from finished step `at` and `trained` tokens. While a step computes, the one before it is recorded."""
     config, last = run.job.config, run.job.config.run.steps
-    batches = data.prefetch(run.blocks, itertools.islice(run.train_ids(at), max(0, last - at)), config.data.prefetch)
+    ids = itertools.islice(data.train_ids(run.order, at), max(0, last - at))
+    batches = data.prefetch(run.blocks, ids, config.data.prefetch)
     evaluate = _evaluator(run)
     pending: Pending | None = None
     while at < last:
@@ -299,7 +306,7 @@ def _finish(run: Run, at: int, trained: int, eval_loss: float | None) -> ExitCod
             "parameters": models.parameters(job.config.model),
         }
         (job.out / "result.json").write(json.dumps(result, indent=1).encode())
-    job.events.write("done", at)
+    job.events.write("done", at, data_bytes=run.read.bytes if run.read else 0)
     run.local.clear()
     job.peers.barrier("done")
     leave(job.peers)

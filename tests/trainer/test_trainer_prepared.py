@@ -1,0 +1,193 @@
+"""Prepared data sets: files, tokenizers, and what is said of one that is damaged or another model's."""
+
+import hashlib
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sentencepiece
+
+from tests.trainer.small import run_alone
+from trainer import config, corpus, preparing, reading
+from trainer.config import Model
+from trainer.corpus import BLOCK, Corpus
+from trainer.errors import FatalError
+from trainer.places import open_place
+
+ROOT = Path(__file__).parents[2]
+SMALL = Model(seq_len=16)
+BIG = 40_000  # bytes of a document, so that a file has several blocks
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("texts")
+    for nth, letter in enumerate("abcdef"):
+        (folder / f"{nth}.txt").write_text((letter + "\n") * (BIG // 2))
+    return folder
+
+
+@pytest.fixture
+def made(texts: Path, tmp_path: Path) -> Corpus:
+    """A data set of three files, with two documents each."""
+    return preparing.prepare(str(texts), open_place(tmp_path), file_tokens=BIG + 2)
+
+
+def trained(folder: Path, vocab: int) -> str:
+    """Train a tokenizer on the documentation; return its file."""
+    text = "\n".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md")))[:40_000]
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(text.splitlines()), model_writer=model, vocab_size=vocab, model_type="bpe",
+        minloglevel=2,
+    )  # fmt: skip
+    file = folder / f"{vocab}.model"
+    file.write_bytes(model.getvalue())
+    return str(file)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return trained(tmp_path_factory.mktemp("tokenizer"), 300)
+
+
+def reader(made: Corpus, model: Model = SMALL) -> reading.Reader:
+    return reading.Reader(made, model, reading.counts(made, model))
+
+
+def test_a_data_set_of_several_files_cuts_no_document_and_is_found_again(made: Corpus, texts: Path) -> None:
+    assert [(file.tokens, file.documents) for file in made.files] == [(2 * BIG + 2, 2)] * 3
+    content = b"".join(made.place(file.name).read() for file in made.files)
+    assert content == b"".join(path.read_bytes() + b"\0" for path in sorted(texts.iterdir()))
+    assert hashlib.sha256(content).hexdigest()[:16] == made.digest
+    folder = open_place(Path(made.path).parent)
+    assert preparing.prepare(str(texts), folder, file_tokens=BIG + 2) == made
+    assert len(preparing.prepare(str(texts), folder).files) == 1
+
+
+def test_records_of_all_files_are_read_and_only_they(made: Corpus) -> None:
+    counts, read = reading.counts(made, SMALL), reader(made)
+    assert sum(counts) == 3 * counts[0]
+    (row,) = read(np.array([counts[0]]))
+    assert row.tolist() == list(b"c\n" * 8 + b"c")
+    assert read.bytes < BLOCK + 1000  # a block, and an index
+    (last,) = read(np.array([sum(counts) - 1]))
+    assert set(last.tolist()) <= set(b"f\n\0")
+
+
+def flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[BLOCK + 10] ^= 1
+    file.write_bytes(content)
+
+
+def test_a_flipped_byte_is_found_where_it_is(made: Corpus) -> None:
+    file = Path(made.path).parent / made.files[1].name
+    flip(file)
+    read, count = reader(made), reading.counts(made, SMALL)[1]
+    read(np.array([count, count + 1]))  # what is whole can be read
+    with pytest.raises(FatalError, match=rf"{file}' is damaged: bytes 65,536 to 80,002 are not those"):
+        read(np.array([count + BLOCK // 16]))
+
+
+def test_a_file_that_was_written_by_hand_is_compared_as_a_whole(made: Corpus) -> None:
+    manifest = Path(made.path)
+    notes = json.loads(manifest.read_text())
+    for file in notes["files"]:
+        file["index"] = ""
+    manifest.write_text(json.dumps(notes))
+    flip(manifest.parent / made.files[0].name)
+    read = reader(corpus.open_corpus(open_place(manifest)))
+    with pytest.raises(FatalError, match=rf"{made.files[0].name}' is damaged: its SHA-256 does not begin with"):
+        read(np.array([0]))
+
+
+def truncated(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-5])
+
+
+def cut_while_open(read: reading.Reader, file: Path) -> None:
+    read(np.array([0]))
+    truncated(file)
+    read(np.array([reading.counts(read._data, SMALL)[0] - 1]))
+
+
+def test_a_file_that_is_cut_short_while_it_is_read_is_named(made: Corpus) -> None:
+    with pytest.raises(FatalError, match=f"{made.files[0].name}' has 79,997 bytes but should have 80,002"):
+        cut_while_open(reader(made), Path(made.path).parent / made.files[0].name)
+
+
+@pytest.mark.parametrize(
+    ("harm", "which", "says"),
+    [
+        (truncated, "", "has 79,997 bytes but should have 80,002"),
+        (Path.unlink, "", "is not there"),
+        (Path.unlink, ".idx", "is not there"),
+        (truncated, ".idx", "is damaged: its SHA-256"),
+    ],
+)
+def test_what_is_wrong_is_said_before_training(
+    harm: Callable[[Path], None], which: str, says: str, made: Corpus
+) -> None:
+    name = made.files[2].name + which
+    harm(Path(made.path).parent / name)
+    with pytest.raises(FatalError, match=rf"{name}' {says}"):
+        reading.counts(corpus.open_corpus(open_place(made.path)), Model(seq_len=16, packed=True))
+
+
+def test_a_tokenizers_tokens_are_those_of_the_text(tokenizer: str, tmp_path: Path) -> None:
+    said = ["Slices train together.\n", "A host is killed, and the run goes on.\n"]
+    source, out = tmp_path / "source", open_place(tmp_path / "out")
+    source.mkdir()
+    for nth, text in enumerate(said):
+        (source / f"{nth}.txt").write_text(text)
+    made = preparing.prepare(str(source), out, tokenizer=tokenizer)
+    assert (made.dtype, made.vocab, made.documents) == ("uint16", 300, 2)
+    model = sentencepiece.SentencePieceProcessor(model_file=tokenizer)
+    ids = np.frombuffer(made.place(made.files[0].name).read(), "<u2")
+    cut = int(np.flatnonzero(ids == model.eos_id())[0]) + 1
+    assert [model.decode(part.tolist()) for part in (ids[:cut], ids[cut:])] == [text.strip() for text in said]
+    assert preparing.prepare(str(source), out).digest != made.digest
+    assert preparing.prepare(str(source), out, tokenizer=tokenizer) == made
+
+
+def problems(made: Corpus, *settings: str) -> str:
+    asked = config.load("tiny", [f"data.path={made.path}", "model.seq_len=16", *settings])
+    return "\n".join(map(str, corpus.check_source(asked, 8)))
+
+
+def test_data_of_another_tokenizer_is_refused(texts: Path, tokenizer: str, tmp_path: Path) -> None:
+    made = preparing.prepare(str(texts), open_place(tmp_path), tokenizer=tokenizer)
+    assert "has a vocabulary of 300, the model only 256" in problems(made)
+    assert problems(made, "model.vocab=320") == ""
+    assert problems(made, "model.vocab=320", f"data.tokenizer={tokenizer}") == ""
+    other = trained(tmp_path, 310)
+    said = problems(made, "model.vocab=320", f"data.tokenizer={other}")
+    assert f"was made with tokenizer {made.tokenizer}, data.tokenizer is sentencepiece:" in said
+    assert "was made with tokenizer" in problems(made, "model.vocab=320", "data.tokenizer=bytes")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"), [(b"no model", "is no SentencePiece model"), (None, "cannot be read: No such file")]
+)
+def test_what_is_no_tokenizer_is_said(content: bytes | None, says: str, texts: Path, tmp_path: Path) -> None:
+    file = tmp_path / "t.model"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(FatalError, match=says):
+        preparing.prepare(str(texts), open_place(tmp_path / "out"), tokenizer=str(file))
+
+
+def test_the_command_says_what_it_made(tokenizer: str, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Slices train together.\n" * 100)
+    words = ("prepare", str(tmp_path), "--out", str(tmp_path / "out"), "--tokenizer", tokenizer)
+    ran = run_alone(*words)
+    assert ran.returncode == 0, ran.stderr
+    made = corpus.open_corpus(open_place(ran.stdout.strip()))
+    assert ran.stderr.splitlines() == [
+        f"{made.tokens:,} tokens of 1 documents",
+        f"tokenizer {made.tokenizer}, vocabulary 300",
+    ]

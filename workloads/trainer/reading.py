@@ -1,0 +1,144 @@
+"""Records of a prepared data set, read by the hosts that load.
+
+A file is fetched and opened when the first of its records is asked for. It is read with `pread`: from a mapping of a
+file that somebody cuts short, the process would not come back. A block's checksum is compared when a record first
+touches it, so damage is found before it is trained on and nothing is read for it alone.
+"""
+
+import hashlib
+import os
+import struct
+import threading
+import zlib
+
+import numpy as np
+import numpy.typing as npt
+
+from trainer import corpus, packing
+from trainer.config import Model
+from trainer.corpus import AGAIN, BLOCK, TOKEN_BYTES, Corpus, Index, TokenFile
+from trainer.errors import FatalError, Problem
+from trainer.records import Record, record
+
+Records = npt.NDArray[np.generic]
+
+
+def counts(data: Corpus, model: Model) -> tuple[int, ...]:
+    """Return how many records of `model` each file has; reads indexes only, and those for packed records only.
+
+    Raises FatalError if an index is damaged.
+    """
+    example = record(model)
+    if not example.packed:
+        return tuple(example.count(file.tokens) for file in data.files)
+    return tuple(len(_plan(read_index(data, file), example)) for file in data.files)
+
+
+def read_index(data: Corpus, file: TokenFile) -> Index | None:
+    """Return the index of a file, if it has one. Raises FatalError if it is missing or damaged."""
+    if not file.index:
+        return None
+    place = data.place(f"{file.name}.idx")
+    try:
+        content = place.read()
+    except FileNotFoundError:
+        raise FatalError(Problem(f"{str(place)!r} is not there", AGAIN)) from None
+    if not hashlib.sha256(content).hexdigest().startswith(file.index):
+        raise FatalError(Problem(f"{str(place)!r} is damaged: its SHA-256 does not begin with {file.index}", AGAIN))
+    blocks = -(-file.tokens * TOKEN_BYTES[data.dtype] // BLOCK)
+    sums, ends = content[: 4 * blocks], content[4 * blocks :]
+    return Index(struct.unpack(f"<{blocks}I", sums), struct.unpack(f"<{len(ends) // 8}Q", ends))
+
+
+class Reader:
+    """Reads records of a data set by their numbers; several threads may ask."""
+
+    def __init__(self, data: Corpus, model: Model, counts: tuple[int, ...]) -> None:
+        self._data, self._record = data, record(model)
+        self._ends_F = np.cumsum(np.array(counts, np.int64))
+        self._first_F = self._ends_F - np.array(counts, np.int64)
+        self._open: dict[int, _File] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def bytes(self) -> int:
+        """Bytes read from the data set's files and their indexes."""
+        return sum(file.bytes for file in self._open.values())
+
+    def __call__(self, ids_N: npt.NDArray[np.int64]) -> Records:
+        """Return the records [N, S]. Raises FatalError naming the file that is damaged."""
+        made_NS = np.zeros((len(ids_N), self._record.length), self._record.dtype)
+        with self._lock:
+            for row_S, number in zip(made_NS, ids_N.tolist(), strict=True):
+                nth = int(np.searchsorted(self._ends_F, number, side="right"))
+                self._file(nth).read(number - int(self._first_F[nth]), row_S)
+        return made_NS
+
+    def _file(self, nth: int) -> "_File":
+        if nth not in self._open:
+            self._open[nth] = _File(self._data, self._data.files[nth], self._record)
+        return self._open[nth]
+
+
+class _File:
+    """An open file of a data set."""
+
+    def __init__(self, data: Corpus, file: TokenFile, example: Record) -> None:
+        self._record, self._dtype = example, np.dtype(data.dtype).newbyteorder("<")
+        self._name, self._size = str(data.place(file.name)), file.tokens * self._dtype.itemsize
+        self._fd = os.open(corpus.local(data, file), os.O_RDONLY | os.O_CLOEXEC)
+        index = read_index(data, file)
+        self.bytes = len(index.pack()) if index else 0
+        if index is None:  # no checksums of blocks: all of it, once
+            self._compare(file)
+        self._sums = index.sums if index else ()
+        self._checked = np.zeros(len(self._sums), bool)
+        self._plan = _plan(index, example) if example.packed else None
+        self._ends_D = np.array(index.ends if index and example.packed else (), np.int64)
+
+    def read(self, number: int, row_S: Records) -> None:
+        """Fill in the file's record `number`; of a packed one the rest stays as it is."""
+        if self._plan is None:
+            start = number * self._record.stride
+            row_S[:] = self._tokens(start, start + self._record.length)
+            return
+        start, end = self._plan[number].tolist()
+        tokens, segments = np.split(row_S, 2)
+        tokens[: end - start] = self._tokens(start, end)
+        segments[: end - start] = packing.segments(self._ends_D, start, end)
+
+    def _tokens(self, start: int, end: int) -> Records:
+        width = self._dtype.itemsize
+        begin, stop = start * width, end * width
+        first, last = begin // BLOCK, -(-stop // BLOCK)
+        if self._checked[first:last].all():
+            return np.frombuffer(self._bytes(begin, stop), self._dtype)
+        content = self._bytes(first * BLOCK, min(last * BLOCK, self._size))
+        for block in range(first, last):
+            at = (block - first) * BLOCK
+            if zlib.crc32(content[at : at + BLOCK]) != self._sums[block]:
+                where = f"bytes {block * BLOCK:,} to {min((block + 1) * BLOCK, self._size):,}"
+                raise FatalError(Problem(f"{self._name!r} is damaged: {where} are not those that were written", AGAIN))
+        self._checked[first:last] = True
+        return np.frombuffer(content[begin - first * BLOCK : stop - first * BLOCK], self._dtype)
+
+    def _bytes(self, begin: int, end: int) -> bytes:
+        content = os.pread(self._fd, end - begin, begin)
+        self.bytes += len(content)
+        if len(content) < end - begin:
+            size = begin + len(content)
+            message = f"{self._name!r} has {size:,} bytes but should have {self._size:,}"
+            raise FatalError(Problem(message, AGAIN))
+        return content
+
+    def _compare(self, file: TokenFile) -> None:
+        with open(self._fd, "rb", closefd=False) as content:
+            digest = hashlib.file_digest(content, "sha256").hexdigest()
+        self.bytes += self._size
+        if not digest.startswith(file.digest):
+            message = f"{self._name!r} is damaged: its SHA-256 does not begin with {file.digest}"
+            raise FatalError(Problem(message, AGAIN))
+
+
+def _plan(index: Index | None, example: Record) -> npt.NDArray[np.int64]:
+    return packing.plan(index.ends if index else (), example.length // 2, example.stride)
