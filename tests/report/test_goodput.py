@@ -39,7 +39,7 @@ def test_an_undisturbed_run(tmp_path: Path) -> None:
         Cause.STEPS: 10.0,
         Cause.SAVE: 0.25,
         Cause.EVAL: 0.75,
-        Cause.OTHER: 0.5,
+        Cause.IDLE: 0.5,
     }
     assert account.goodput == pytest.approx(10 / 17.5)
     (only,) = attempts(record)
@@ -221,7 +221,7 @@ def test_a_run_that_still_runs_is_accounted_up_to_now(tmp_path: Path) -> None:
     run.steps(1, 4, each=1.0)
     account = goodput(read_folder(run.write()), end=run.now + 6)
     assert account.wall == 16_000_000
-    assert account.seconds(Cause.OTHER) == pytest.approx(6.0)
+    assert account.seconds(Cause.IDLE) == pytest.approx(6.0)
 
 
 def test_a_background_save_costs_only_what_no_step_overlaps() -> None:
@@ -237,6 +237,21 @@ def test_a_background_save_costs_only_what_no_step_overlaps() -> None:
     )
     account = goodput(record)
     assert account.seconds(Cause.STEPS) == 1.0 and account.seconds(Cause.SAVE) == 2.0
+
+
+def test_a_wait_for_data_is_not_the_steps_and_lost_steps_stay_lost() -> None:
+    host = HostId(0, 0)
+    lines = [StepRecord(time=100.0 + n, attempt=0, step=n, loss=1, seconds=1, data_seconds=0.25) for n in (1, 2, 3)]
+    waited = StepRecord(time=104.5, attempt=0, step=4, loss=1, seconds=1.5, data_seconds=9.0)
+    record = RunRecord(
+        steps=(*lines[:2], waited),
+        lost_steps=(lines[2],),
+        events={host: (Event(time=100, name="start", host=host, attempt=0),)},
+    )
+    account = goodput(record)
+    assert account.seconds(Cause.STEPS) == 2 * 0.75
+    assert account.seconds(Cause.DATA_WAIT) == 2 * 0.25 + 1.5
+    assert account.seconds(Cause.LOST) == 1.0
 
 
 _times = st.floats(0, 1000, allow_nan=False)

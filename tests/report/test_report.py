@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.report.runs import START, RunWriter, one_kill
+from xpk.jobs.report.pace import slow_hosts
 from xpk.jobs.report.page import ReportFacts, RestartFact, render_report
 from xpk.jobs.report.record import RunRecord, read_folder
 
@@ -159,3 +160,20 @@ def test_a_long_run_stays_a_small_page(tmp_path: Path) -> None:
     assert len(page) < 500_000
     for path in re.findall(r'<path class="curve [a-z-]+" d="M([^"]*)"', page):
         assert len(path.split()) <= 2000
+
+
+def test_slow_hosts_are_named_with_what_they_cost(tmp_path: Path) -> None:
+    run = RunWriter(tmp_path)
+    run.bring_up(0)
+    run.steps(1, 40)
+    slow = {"host": "slice 1 host 1", "reason": "data", "seconds": 0.25, "own": 0.26, "median": 0.01}
+    for step, named in ((10, [slow]), (20, []), (30, [slow | {"seconds": 0.15}]), (40, "nonsense")):
+        run.event("pace", (0, 0), step=step, step_seconds=0.5, medians={}, slow=named)
+    run.done(40)
+    record = read_folder(run.write())
+    (found,) = slow_hosts(record)
+    assert (found.host, found.reason, found.times, found.comparisons) == ("slice 1 host 1", "data", 2, 4)
+    assert (round(found.seconds, 6), round(found.share, 6)) == (0.2, 0.4)
+    text = Checker(render_report(record, FACTS)).text
+    assert "Slow hosts" in text and "waits for its data" in text and "0.200 s" in text and "2 of 4" in text
+    assert "Median step" in text and "p99 500 ms" in text

@@ -4,12 +4,14 @@ Hosts of a test that run this instead of `python -m trainer` do what a broken ma
 
     hang     reading a batch never ends
     lock     neither does it, in C code that holds Python's lock
+    slow     reading a batch takes a second longer
     flip     (at STEP alone) one bit of one parameter changes on the host's second chip
 """
 
 import ctypes
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -47,6 +49,10 @@ def _lock(step: int) -> None:
     _on_read(step, lambda: libc.sleep(3600))
 
 
+def _slow(step: int) -> None:
+    _on_read(step, lambda: time.sleep(1.0))
+
+
 def flipped(array: Any, chip: int) -> Any:
     """Return an array with one bit of its first value changed in the copy of one chip, of those here."""
     import jax
@@ -80,7 +86,7 @@ def _flip(step: int) -> None:
     setattr(train, real.__name__, compiled)
 
 
-FAULTS |= {"hang": _hang, "lock": _lock, "flip": _flip}
+FAULTS |= {"hang": _hang, "lock": _lock, "slow": _slow, "flip": _flip}
 
 
 def main() -> None:

@@ -42,13 +42,14 @@ class Cluster:
 
     def losses(self) -> dict[int, str]:
         """Return this attempt's losses as hex, by step."""
-        return {r["step"]: r["loss_hex"] for r in self._metrics() if "loss_hex" in r}
+        return {r["step"]: r["loss_hex"] for r in self.metrics() if "loss_hex" in r}
 
     def step_seconds(self) -> dict[int, float]:
         """Return how long this attempt's steps took."""
-        return {r["step"]: r["step_seconds"] for r in self._metrics() if "step_seconds" in r}
+        return {r["step"]: r["step_seconds"] for r in self.metrics() if "step_seconds" in r}
 
-    def _metrics(self) -> list[dict[str, Any]]:
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return the lines of this attempt's metrics."""
         whole = [json.loads(line) for line in self.read("metrics.jsonl").splitlines() if line.endswith("}")]
         return [record for record in whole if record["attempt"] == self.attempt]
 

@@ -61,7 +61,7 @@ def out_of(loss: Any, grad_norm: float = 1.0) -> dict[str, Any]:
         "loss": loss,
         "grad_norm": np.float32(grad_norm),
         "learning_rate": np.float32(1),
-        "flags": np.zeros(2, np.int32),
+        "flags": np.zeros(3, np.int32),
     }
 
 

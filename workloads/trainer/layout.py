@@ -219,7 +219,7 @@ def _ranges(config: Config) -> Iterator[Problem]:
         *("data.eval_fraction", "optim.warmup", "optim.final_fraction", "optim.weight_decay"),
         *("optim.b1", "optim.b2", "optim.momentum", "optim.clip", "run.eval_every", "run.seed"),
         "checkpoint.local_every",
-        *("observe.hang_seconds", "observe.checksum_every"),
+        *("observe.hang_seconds", "observe.pace_every", "observe.checksum_every"),
     }
     below_one = {"model.masked", "data.eval_fraction", "optim.b1", "optim.b2", "optim.momentum"}
     for section, kind in sections().items():

@@ -9,7 +9,7 @@ import json
 import sys
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trainer.config import Model
@@ -118,13 +118,21 @@ def peak(environ: Mapping[str, str], name: str) -> float | None:
 
 def losses(content: bytes) -> dict[int, float]:
     """Return the loss of every step in metrics.jsonl; of a step that was trained twice, the later one."""
-    found: dict[int, float] = {}
+    return {record["step"]: record["loss"] for record in _step_records(content)}
+
+
+def step_seconds(content: bytes) -> list[float]:
+    """Return how long each step in metrics.jsonl took, by step; of a step that was trained twice, the later one."""
+    found = {record["step"]: record["step_seconds"] for record in _step_records(content)}
+    return [found[step] for step in sorted(found)]
+
+
+def _step_records(content: bytes) -> Iterator[dict[str, Any]]:
     for line in content.splitlines():
         with contextlib.suppress(ValueError):  # a line that a kill or a full disk cut short
             record = json.loads(line)
             if "loss" in record:
-                found[record["step"]] = record["loss"]
-    return found
+                yield record
 
 
 def say(text: str) -> None:

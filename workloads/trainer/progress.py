@@ -18,6 +18,7 @@ from trainer import metrics
 from trainer.errors import FatalError, Problem
 from trainer.job import Job
 from trainer.models import family
+from trainer.pace import percentiles
 from trainer.records import record
 
 Ids = Callable[[int], npt.NDArray[np.int64]]  # of the records of a step; below zero is padding
@@ -31,6 +32,7 @@ class Flags:
     stop: bool = False
     disk_low: bool = False
     differ: int = 0  # of a check of the replicas (replicas.py)
+    seconds: float = 0.0  # that the step took, as this host saw it
 
 
 @dataclasses.dataclass(slots=True)
@@ -55,6 +57,7 @@ class Progress:
         self._peaks = [metrics.peak(os.environ, name) for name in ("XPK_PEAK_FLOPS", "XPK_PEAK_INT8_OPS")]
         self._finished_at = 0.0
         self._steps = 0
+        self._window: list[float] = []  # seconds of the steps since the last log line
         self._watcher = ThreadPoolExecutor(1, "step-end")
         self.loss = math.nan
 
@@ -82,8 +85,8 @@ class Progress:
         self._job.watchdog.took(seconds)
         self._record(pending.step, out, seconds)
         self._check_finite(pending.step, out)
-        stop, disk_low = (bool(flag) for flag in np.asarray(out["flags"]))
-        return Flags(stop, disk_low, int(out.get("differ", 0)))
+        stop, disk_low, _ = (bool(flag) for flag in np.asarray(out["flags"]))
+        return Flags(stop, disk_low, int(out.get("differ", 0)), seconds)
 
     def evaluated(self, step: int, loss: float, accuracy: float | None, items: int, seconds: float) -> None:
         """Record an evaluation of so many tokens or images; `accuracy` is the part that was right, if counted."""
@@ -120,7 +123,7 @@ class Progress:
         if self._lines is None:
             return
         speed, (flops, int8) = self._items / seconds, self._peaks
-        record = {
+        record: dict[str, Any] = {
             "time": time.time(),
             "attempt": self._job.host.attempt,
             "step": step,
@@ -129,12 +132,18 @@ class Progress:
             "grad_norm": float(out["grad_norm"]),
             "learning_rate": float(out["learning_rate"]),
             "step_seconds": round(seconds, 4),
+            "data_seconds": int(np.asarray(out["flags"])[2]) / 1000,
             f"{self._noun}s_per_second": round(speed, 1),
             "mfu": metrics.mfu(self._flops, speed, self._chips, flops, self._int8_share, int8),
             "emfu": metrics.mfu(self._flops, speed, self._chips, flops),
         }
+        logged = self._steps == 1 or step % every == 0 or step == self._job.config.run.steps
+        self._window.append(seconds)
+        if logged:
+            record["window"] = {"steps": len(self._window)} | percentiles(self._window)
+            self._window = []
         self._lines.write(record, at_once=self._steps == 1)
-        if self._steps == 1 or step % every == 0 or step == self._job.config.run.steps:
+        if logged:
             shown = ("mfu", "emfu") if self._int8_share else ("mfu",)
             used = "".join(f"   {name} {record[name]:.1%}" for name in shown if record[name] is not None)
             rate = f"{speed:9,.0f} {self._noun}s/s"

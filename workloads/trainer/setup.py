@@ -32,6 +32,8 @@ from trainer.errors import FatalError, StorageError, Unreachable, reason
 from trainer.job import Address, Job
 from trainer.local_tier import LocalTier
 from trainer.mesh import make_mesh
+from trainer.pace import Pace
+from trainer.probe import probe
 from trainer.progress import Progress
 from trainer.reading import Reader
 from trainer.records import Record, record
@@ -56,6 +58,7 @@ class Run:
     local: LocalTier
     progress: Progress
     replicas: Replicas
+    pace: Pace
     read: Reader | None  # None on a host that does not load
 
     @property
@@ -129,6 +132,7 @@ def set_up(job: Job, meeting: "Future[Address]") -> Run:
             lambda step: order.ids(step - 1),
             dots.int8_share(job.config),
         ),
+        pace=Pace(job, probe),
         replicas=Replicas(job.config.observe.checksum_every, mesh, programs.state, job.host, job.events),
         read=Reader(tokens, job.config.model, counts) if loads else None,
     )

@@ -31,7 +31,7 @@ from trainer.reduction import Automatic, Explicit
 from trainer.update_sharding import update_shardings
 
 State = dict[str, Any]
-FLAGS = 2  # lanes of a host's flags: asked to stop, disk too full to save
+FLAGS = 3  # lanes of a host's flags: asked to stop, disk too full to save, ms that its chips waited for data
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,6 +18,7 @@ from trainer import checkpoint, data, metrics, models, step
 from trainer.config import Model, Optim
 from trainer.errors import ExitCode, FatalError, Problem, SaveError
 from trainer.job import Address, Job, leave
+from trainer.pace import percentiles
 from trainer.progress import Flags, Pending
 from trainer.setup import Run, set_up
 from trainer.step import State
@@ -160,18 +161,20 @@ class _Due:
     keeping: bool  # in the local tier
     evaluating: bool
     checking: bool  # copies of the state
+    comparing: bool  # hosts
 
     @property
     def ended_step(self) -> bool:
         """Whether the step has to have ended before the next one is begun."""
-        return self.saving or self.keeping or self.evaluating
+        return self.saving or self.keeping or self.evaluating or self.comparing
 
 
 def _due(run: Run, at: int) -> _Due:
     config, last = run.job.config, run.job.config.run.steps
     saving, keeping = at % config.checkpoint.every == 0 or at == last, run.local.due(at) and at < last
     evaluating = run.held_out > 0 and config.run.eval_every > 0 and at % config.run.eval_every == 0 and at < last
-    return _Due(saving, keeping, evaluating, run.replicas.due(at, saving=saving or keeping))
+    checking = run.replicas.due(at, saving=saving or keeping)
+    return _Due(saving, keeping, evaluating, checking, run.pace.due(at))
 
 
 def _loop(run: Run, train_step: Any, state: State, at: int, trained: int) -> Generator[int, None, ExitCode]:
@@ -186,7 +189,7 @@ def _loop(run: Run, train_step: Any, state: State, at: int, trained: int) -> Gen
         yield at
         at, trained = at + 1, trained + run.step_items
         due, flags = _due(run, at), Flags()
-        state, begun = _begin(run, train_step, state, batches, at, due)
+        state, begun = _begin(run, train_step, state, batches, at, due, pending)
         if pending is not None:
             flags = _finished(run, pending)
             checkpoint.warm_up()
@@ -196,6 +199,8 @@ def _loop(run: Run, train_step: Any, state: State, at: int, trained: int) -> Gen
         now = _finished(run, pending)
         pending = None
         run.job.watchdog.idle()
+        if due.comparing:
+            run.pace.compare(at)
         stopping = flags.stop or now.stop
         if stopping and not due.checking:
             run.replicas.require(at, state)
@@ -219,14 +224,27 @@ def _evaluator(run: Run) -> Callable[[], Any]:
 
 
 def _begin(
-    run: Run, train_step: Any, state: State, batches: Iterator[data.Blocks], at: int, due: _Due
+    run: Run,
+    train_step: Any,
+    state: State,
+    batches: Iterator[data.Blocks],
+    at: int,
+    due: _Due,
+    before: Pending | None,
 ) -> tuple[State, Pending]:
-    """Begin step `at`, and the check of the state after it; return that state, which may not be there yet."""
+    """Begin step `at`, and the check of the state after it; return that state, which may not be there yet.
+
+    `before` is the step before, where that may still be under way: as long as it is, chips wait for nothing.
+    """
     run.job.watchdog.waits(f"its data of step {at}", at, own=True)
     dispatched = time.monotonic()
     blocks = next(batches)
+    came = time.monotonic()
     run.job.watchdog.waits(f"step {at}", at)
-    state, out = train_step(state, blocks, _flags(run, due.saving))
+    free = dispatched if before is None else before.ended.result() if before.ended.done() else came
+    data_seconds = came - max(dispatched, free)
+    run.pace.began(data_seconds, max(0.0, dispatched - free))
+    state, out = train_step(state, blocks, _flags(run, due.saving, data_seconds))
     if due.checking:
         out["differ"] = run.replicas.begin(at, state)
     return state, run.progress.began(at, out, dispatched)
@@ -236,19 +254,26 @@ def _finished(run: Run, pending: Pending) -> Flags:
     """Wait for a step and what was checked after it. Raises FatalError or CorruptError."""
     flags = run.progress.finish(pending)
     run.replicas.judge(pending.step, flags.differ)
+    run.pace.took(flags.seconds)
     return flags
 
 
-def _flags(run: Run, saving: bool) -> jax.Array:
-    """Return what this host tells the others with a step: asked to stop, and no room for a checkpoint."""
+def _flags(run: Run, saving: bool, data_seconds: float) -> jax.Array:
+    """Return what this host tells the others with a step: asked to stop, no room for a checkpoint, waited for data."""
     free, need = run.checkpoints.room(run.programs.state) if saving else (None, 0)
     disk_low = free is not None and free < need
-    return _placed_flags(run.programs.flags.sharding, run.slots.chips, run.job.stop.requested, disk_low)
+    return _placed_flags(
+        run.programs.flags.sharding,
+        run.slots.chips,
+        run.job.stop.requested,
+        disk_low,
+        min(int(1000 * data_seconds), 2**31 - 1),
+    )
 
 
-@functools.lru_cache(maxsize=4)
-def _placed_flags(placed: Any, chips: int, stop: bool, disk_low: bool) -> jax.Array:
-    row = np.array([[stop, disk_low]], np.int32)
+@functools.lru_cache(maxsize=64)
+def _placed_flags(placed: Any, chips: int, stop: bool, disk_low: bool, data_ms: int) -> jax.Array:
+    row = np.array([[stop, disk_low, data_ms]], np.int32)
     return jax.make_array_from_callback((chips, step.FLAGS), placed, lambda _: row)
 
 
@@ -298,13 +323,15 @@ def _finish(run: Run, at: int, trained: int, eval_loss: float | None) -> ExitCod
     if job.is_first:
         metrics.flush(_FLUSH_SECONDS)
         lines = job.out / "metrics.jsonl"
-        losses = metrics.losses(lines.read() if lines.is_file() else b"")
-        result = {"steps": at, "initial_loss": losses.get(1), "final_loss": losses.get(at)}
+        written = lines.read() if lines.is_file() else b""
+        losses = metrics.losses(written)
+        result: dict[str, Any] = {"steps": at, "initial_loss": losses.get(1), "final_loss": losses.get(at)}
         result["eval_loss"] = eval_loss
         result |= {
             f"{run.example.noun}s": trained,
             "parameters": models.parameters(job.config.model),
         }
+        result["step_seconds"] = percentiles(metrics.step_seconds(written))
         (job.out / "result.json").write(json.dumps(result, indent=1).encode())
     job.events.write("done", at, data_bytes=run.read.bytes if run.read else 0)
     run.local.clear()

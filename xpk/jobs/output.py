@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import threading
 import time
 from collections.abc import Callable
@@ -27,6 +28,7 @@ class Progress:
 
     step: int
     loss: float
+    step_seconds: float | None = None  # the median of the newest steps
 
 
 def at_root(target: Target, root: str | None) -> Target:
@@ -107,11 +109,15 @@ def promptly(url: str, look: Callable[[Folder], Found]) -> Found:
 
 
 def _progress(folder: Folder) -> Progress | None:
-    lines = (folder.read_end("metrics.jsonl", _TAIL) or b"").splitlines()
-    for line in reversed(lines):
+    newest: tuple[int, float] | None = None
+    seconds = []
+    for line in (folder.read_end("metrics.jsonl", _TAIL) or b"").splitlines():
         try:
             row = json.loads(line)
-            return Progress(step=int(row["step"]), loss=float(row["loss"]))
+            newest = int(row["step"]), float(row["loss"])
+            seconds.append(float(row["step_seconds"]))
         except (ValueError, KeyError, TypeError):
             continue  # an evaluation, or a line cut off at either end
-    return None
+    if newest is None:
+        return None
+    return Progress(*newest, step_seconds=statistics.median(seconds) if seconds else None)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import shlex
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from xpk.jobs.report.goodput import goodput, lost_steps, recovery_seconds
+from xpk.jobs.report.pace import percentiles, slow_hosts
 from xpk.jobs.report.page import ReportFacts, RestartFact, render_report
 from xpk.jobs.report.record import RunRecord, read_folder
 from xpk.model.accelerators import find_shape
@@ -76,6 +77,8 @@ def _figures(status: WorkloadStatus, record: RunRecord, facts: ReportFacts) -> d
         "slices": status.num_slices,
         "hosts": status.num_slices * status.hosts_per_slice,
         "steps": steps[-1].step if steps else 0,
+        "step_seconds": percentiles(steps),
+        "slow_hosts": [asdict(one) for one in slow_hosts(record)],
         "restarts": status.restarts,
         "lost_steps": lost_steps(record),
         "recovery_seconds": recovery_seconds(record, kill_time=facts.kill_time),

@@ -32,13 +32,14 @@ class Cause(StrEnum):
     LOST = "lost"
     INIT = "init"
     DATA = "data"
+    DATA_WAIT = "data_wait"
     RESTORE = "restore"
     COMPILE = "compile"
     SAVE = "save"
     EVAL = "eval"
     DOWN = "down"
     SUSPENDED = "suspended"
-    OTHER = "other"
+    IDLE = "idle"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,6 +315,7 @@ _PRECEDENCE = (
     (Cause.EVAL, "eval"),
     (Cause.SAVE, "save_begin"),
     (Cause.LOST, "lost"),
+    (Cause.DATA_WAIT, "data_wait"),
     (Cause.STEPS, "steps"),
     (Cause.SAVE, "save"),
 )
@@ -337,6 +339,8 @@ def _spans(record: RunRecord, origin: float) -> dict[int, list[Span]]:
     for line, name in sorted(kept + lost, key=lambda pair: pair[0].time):
         begin = max(line.time - line.seconds, previous.get(line.attempt, float("-inf")))
         add(line.attempt, begin, line.time, name)
+        if name == "steps":
+            add(line.attempt, begin, min(begin + line.data_seconds, line.time), "data_wait")
         previous[line.attempt] = line.time
     return spans
 
@@ -354,10 +358,10 @@ def _paint(spans: Iterable[Span], begin: int, end: int) -> dict[Cause, int]:
     at = begin
     for moment, change, rank in edges:
         top = next((index for index, count in enumerate(active) if count), None)
-        painted[Cause.OTHER if top is None else _PRECEDENCE[top][0]] += moment - at
+        painted[Cause.IDLE if top is None else _PRECEDENCE[top][0]] += moment - at
         active[rank] += change
         at = moment
-    painted[Cause.OTHER] += end - at
+    painted[Cause.IDLE] += end - at
     return painted
 
 

@@ -18,6 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from xpk.jobs.report.charts import NARROW, WIDE, Chart, Plot, draw
 from xpk.jobs.report.curves import Run, failure_rules, failure_time, gaps, loss_by_step, loss_by_time
 from xpk.jobs.report.goodput import Attempt, Cause, Goodput, Recovery, attempts, goodput, lost_steps, recoveries
+from xpk.jobs.report.pace import REASONS, percentiles, slow_hosts
 from xpk.jobs.report.record import RunRecord, StepRecord
 from xpk.jobs.report.timeline import Timeline, draw_timeline, lives
 from xpk.jobs.report.wording import CAUSE_EXPLANATIONS, CAUSE_NAMES, clock, count, duration, loss, percent
@@ -142,8 +143,10 @@ def _view(run: Run, facts: ReportFacts) -> dict[str, Any]:
         "causes": [
             (cause.value, CAUSE_NAMES[cause])
             for cause, spent in run.account.microseconds.items()
-            if spent and cause is not Cause.OTHER
+            if spent and cause is not Cause.IDLE
         ],
+        "slow": slow_hosts(record),
+        "reasons": REASONS,
         "recoveries": [_recovery(recovery, run.attempts) for recovery in run.recoveries],
         "restarts": _restarts(run, facts.restarts),
         "command": " ".join(_shown(part) for part in facts.command),
@@ -176,8 +179,10 @@ def _figures(run: Run, restarts: int) -> list[Figure]:
         tokens = f", {last.tokens:,} tokens" if last.tokens else ""
         figures.append(Figure("Evaluation loss", loss(last.loss), f"at step {last.step:,}{tokens}"))
     if steps:
-        middle = statistics.median(line.seconds for line in steps)
-        figures.append(Figure("Steps", f"{steps[-1].step:,}", f"median {duration(middle)} a step"))
+        figures.append(Figure("Steps", f"{steps[-1].step:,}", f"{len(steps):,} count"))
+        took = percentiles(steps)
+        rest = ", ".join(f"{name} {duration(took[name])}" for name in ("p90", "p99", "max"))
+        figures.append(Figure("Median step", duration(took["p50"]), rest))
         figures += _speed(steps)
     figures.append(Figure("Goodput", percent(run.account.goodput), f"of {duration(run.wall)} wall time"))
     lost = lost_steps(record)

@@ -42,6 +42,7 @@ class StepRecord:
     learning_rate: float | None = None
     tokens_per_second: float | None = None
     mfu: float | None = None
+    data_seconds: float = 0.0  # of `seconds`: chips of the host that had to wait longest waited for their batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,6 +219,7 @@ def _step(line: Mapping[str, Any]) -> StepRecord | None:
         learning_rate=_number(line, "learning_rate"),
         tokens_per_second=_number(line, "tokens_per_second"),
         mfu=_number(line, "mfu"),
+        data_seconds=max(0.0, _number(line, "data_seconds") or 0.0),
     )
 
 

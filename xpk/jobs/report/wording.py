@@ -13,26 +13,28 @@ CAUSE_NAMES: Mapping[Cause, str] = {
     Cause.LOST: "Lost steps",
     Cause.INIT: "Initialisation",
     Cause.DATA: "Data",
+    Cause.DATA_WAIT: "Waiting for data",
     Cause.RESTORE: "Restore",
     Cause.COMPILE: "Compilation",
     Cause.SAVE: "Saving",
     Cause.EVAL: "Evaluation",
     Cause.DOWN: "Down",
     Cause.SUSPENDED: "Suspended",
-    Cause.OTHER: "Other",
+    Cause.IDLE: "Idle",
 }
 CAUSE_EXPLANATIONS: Mapping[Cause, str] = {
     Cause.STEPS: "training that is in the final state",
     Cause.LOST: "steps that a restart undid and that were finished again",
     Cause.INIT: "from process start until all hosts are connected",
     Cause.DATA: "making the corpus ready",
+    Cause.DATA_WAIT: "steps that could not begin: some host had not read its part of the batch yet",
     Cause.RESTORE: "putting the state in place, fresh or from a checkpoint",
     Cause.COMPILE: "compiling the step, or loading it from the cache",
     Cause.SAVE: "training stood still for a checkpoint",
     Cause.EVAL: "evaluation on held-out data",
     Cause.DOWN: "from the last sign of work before a restart to the next start",
     Cause.SUSPENDED: "waiting while suspended, preempted or not yet resumed: nothing was broken",
-    Cause.OTHER: "between the phases above, and the shutdown",
+    Cause.IDLE: "chips were held and none of the above went on: between phases, and the shutdown",
 }
 
 
