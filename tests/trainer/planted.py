@@ -5,10 +5,12 @@ Hosts of a test that run this instead of `python -m trainer` do what a broken ma
     hang     reading a batch never ends
     lock     neither does it, in C code that holds Python's lock
     slow     reading a batch takes a second longer
+    lr       (whatever STEP) its learning rate is 0.5
     flip     (at STEP alone) one bit of one parameter changes on the host's second chip
 """
 
 import ctypes
+import dataclasses
 import sys
 import threading
 import time
@@ -53,6 +55,18 @@ def _slow(step: int) -> None:
     _on_read(step, lambda: time.sleep(1.0))
 
 
+def _lr(step: int) -> None:
+    from trainer import config
+
+    real = config.load
+
+    def load(*arguments: Any) -> Any:
+        made = real(*arguments)
+        return dataclasses.replace(made, optim=dataclasses.replace(made.optim, lr=0.5))
+
+    setattr(config, real.__name__, load)
+
+
 def flipped(array: Any, chip: int) -> Any:
     """Return an array with one bit of its first value changed in the copy of one chip, of those here."""
     import jax
@@ -86,7 +100,7 @@ def _flip(step: int) -> None:
     setattr(train, real.__name__, compiled)
 
 
-FAULTS |= {"hang": _hang, "lock": _lock, "slow": _slow, "flip": _flip}
+FAULTS |= {"hang": _hang, "lock": _lock, "slow": _slow, "lr": _lr, "flip": _flip}
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 # mypy: disallow-untyped-calls=False
 
 import dataclasses
+import os
 import time
 from concurrent.futures import Future
 from typing import Any
@@ -11,6 +12,7 @@ import jax
 from jax.sharding import Mesh
 
 from trainer import (
+    agreement,
     checkpoint,
     corpus,
     data,
@@ -91,6 +93,7 @@ def _order(config: Config, counts: tuple[int, ...], batch: int) -> Order:
 def set_up(job: Job, meeting: "Future[Address]") -> Run:
     """Join the other hosts and prepare everything; compiles nothing. Raises FatalError."""
     address = meeting.result()
+    agreement.agree(job.peers, job.host, agreement.traits(job.config, os.environ))
     if job.host.processes > 1:
         distributed.join(job.host, *address)
     devices = jax.devices()
