@@ -224,14 +224,15 @@ def test_a_run_that_still_runs_is_accounted_up_to_now(tmp_path: Path) -> None:
     assert account.seconds(Cause.IDLE) == pytest.approx(6.0)
 
 
-def test_a_background_save_costs_only_what_no_step_overlaps() -> None:
+@pytest.mark.parametrize("tier", ["save", "local_save"])
+def test_a_background_save_costs_only_what_no_step_overlaps(tier: str) -> None:
     host = HostId(0, 0)
     record = RunRecord(
         steps=(StepRecord(time=101, attempt=0, step=1, loss=1, seconds=1),),
         events={
             host: (
                 Event(time=100, name="start", host=host, attempt=0),
-                Event(time=103, name="save", host=host, attempt=0, step=1, seconds=2.5),
+                Event(time=103, name=tier, host=host, attempt=0, step=1, seconds=2.5),
             )
         },
     )

@@ -90,6 +90,13 @@ def test_alone_it_needs_no_environment(tmp_path: Path) -> None:
     assert "the checkpoint is already at step 3; run.steps=2 asks for no more" in less.stdout
     result = json.loads((tmp_path / "result.json").read_text())
     assert (result["steps"], result["tokens"]) == (3, 3 * 8 * 16)
+    other = run_alone(*arguments(["model.mlp=32", "model.heads=4", "optim.name=lamb", "data.max_bytes=50000", out]))
+    assert other.returncode == 42, other.stderr
+    assert other.stderr == (
+        f"error: checkpoint {tmp_path / 'checkpoints' / '3'} is of another model"
+        " (model.heads 2 -> 4, model.mlp 64 -> 32) and of another optimizer (optim.name adamw -> lamb)."
+        " Use another run.output_dir, or the model and optimizer it was made with\n"
+    )
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_before_it_is_saved(tmp_path: Path) -> None:

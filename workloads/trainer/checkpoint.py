@@ -76,8 +76,8 @@ class Checkpoints:
 
         A failure costs this one checkpoint: the older ones stay, and an event and a line tell of it.
         """
-        self.wait()
         began = time.monotonic()
+        self.wait()
         self._events.write("save_begin", step)
         writes: list[Any] = []
         failure = ""
@@ -87,7 +87,8 @@ class Checkpoints:
             writes = asyncio.run(begun) or []
         except Exception as error:
             failure = reason(error)
-        arguments = (step, writes, failure, began, self.notes | notes)
+        timed = began, time.monotonic() - began
+        arguments = (step, writes, failure, timed, self.notes | notes)
         self._committing = threading.Thread(target=self._commit, args=arguments, name="commit", daemon=True)
         self._committing.start()
 
@@ -144,7 +145,10 @@ class Checkpoints:
             self._shelf.set_aside(step)
         return not damage
 
-    def _commit(self, step: int, writes: list[Any], failure: str, began: float, notes: dict[str, Any]) -> None:
+    def _commit(
+        self, step: int, writes: list[Any], failure: str, timed: tuple[float, float], notes: dict[str, Any]
+    ) -> None:
+        """Wait for the writes and the verdict; `timed`: when the save began, and how long it held up the steps."""
         for write in writes:
             try:
                 write.result()
@@ -159,7 +163,8 @@ class Checkpoints:
             self.fail(step, self._failure)
         else:
             self.last = step
-            self._events.write("save", step, time.monotonic() - began)
+            began, blocked = timed
+            self._events.write("save", step, time.monotonic() - began, blocked=round(blocked, 4))
 
     def _seal(self, step: int, failures: list[str], notes: dict[str, Any]) -> str:
         """Commit or remove a written checkpoint, process 0 only; return why it failed, or nothing."""

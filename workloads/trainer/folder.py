@@ -1,6 +1,7 @@
 """A place on a file system: writes are renamed into place, lines are appended with one system call."""
 
 import contextlib
+import functools
 import os
 import shutil
 import tempfile
@@ -8,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from trainer import integrity
+from trainer import integrity, ocdbt
 from trainer.places import Entry
 
 
@@ -123,14 +124,14 @@ class FolderLines:
 
 
 class FolderShelf:
-    """Checkpoints that are renamed into place: `.saving-...` was cut off, a number is complete."""
+    """Checkpoints that are renamed into place: `.saving-...` was cut off, a number is complete, others are to go."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def claim(self, attempt: int) -> str:
         """Remove what cut-off saves left. Nobody is kept out: a rename never replaces what is there."""
-        self._remove(self._folder.glob(".saving-*"))
+        self._remove([*self._folder.glob(".saving-*"), *self._folder.glob(".removing-*")])
         return str(attempt)
 
     def steps(self) -> list[int]:
@@ -156,7 +157,8 @@ class FolderShelf:
 
     def damage(self, step: int) -> str:
         """Compare sizes with the manifest, then read everything and compare checksums."""
-        return integrity.damage(self._folder / str(step))
+        folder = self._folder / str(step)
+        return integrity.damage(folder, functools.partial(ocdbt.inside, f"file://{folder}/"))
 
     def notes(self, step: int) -> dict[str, Any]:
         """Return the notes of a whole checkpoint."""
@@ -168,12 +170,16 @@ class FolderShelf:
 
     def set_aside(self, step: int) -> None:
         """Rename it, so that its number is free."""
-        os.replace(self._folder / str(step), self._folder / f".damaged-{step}")
+        aside = self._folder / f".damaged-{step}"
+        self._remove([aside])
+        os.replace(self._folder / str(step), aside)
 
     def keep(self, newest: int) -> None:
-        """Remove older checkpoints and damaged ones."""
-        self._remove(self._folder / str(old) for old in self.steps()[:-newest])
-        self._remove(self._folder.glob(".damaged-*"))
+        """Remove older checkpoints and damaged ones; each is renamed first, so that none is ever there in part."""
+        for old in integrity.outdated(self.steps(), newest, lambda step: integrity.has_sizes(self._folder / str(step))):
+            with contextlib.suppress(OSError):
+                os.replace(self._folder / str(old), self._folder / f".removing-{old}")
+        self._remove([*self._folder.glob(".removing-*"), *self._folder.glob(".damaged-*")])
 
     def _draft(self, step: int, claim: str) -> Path:
         return self._folder / f".saving-{step}-{claim}"

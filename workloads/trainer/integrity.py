@@ -1,7 +1,8 @@
 """Tell a whole checkpoint from a damaged one: a manifest of sizes and checksums, written last.
 
-A checksum is a number (CRC-32, of a file that this host read) or "md5:..." or "crc32c:..." (as a bucket
-keeps them). So a checkpoint that was copied from a bucket to a folder, or back, is still a checkpoint.
+A checksum is "blocks:SIZE:..." (the CRC-32 of every so many bytes, of a file that this host read; older manifests
+have one number for the file) or "md5:..." or "crc32c:..." (as a bucket keeps them). So a checkpoint that was copied
+from a bucket to a folder, or back, is still a checkpoint.
 """
 
 import base64
@@ -10,15 +11,17 @@ import json
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 MANIFEST = "manifest.json"
 INSIDE = "inside"  # the note that says in which folder of the checkpoint its arrays are
 _CHUNK = 1 << 22
+_BLOCK, _MOST_BLOCKS = 1 << 16, 64  # bytes that one checksum is of at least, and checksums of a file at most
 _OWN = "crc32"  # key of a manifest's checksum of itself
 
 Sum = int | str
 Sums = dict[str, tuple[int, Sum]]  # file -> (bytes, checksum)
+Inside = Callable[[str, int, int], str]  # file, first byte, end -> what of the checkpoint is there, in words
 
 
 def manifest(files: Sums, notes: dict[str, Any]) -> bytes:
@@ -52,24 +55,52 @@ def _own_sum(content: dict[str, Any]) -> int:
 def sums(folder: Path) -> Sums:
     """Read every file of a folder that is about to be sealed."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
-    return {str(path.relative_to(folder)): (path.stat().st_size, _crc32(path)) for path in paths}
+    return {str(path.relative_to(folder)): (path.stat().st_size, _blocks(path)) for path in paths}
 
 
-def damage(folder: Path) -> str:
+def damage(folder: Path, inside: Inside = lambda name, begin, end: "") -> str:
     """Return what is wrong with a sealed folder, or nothing. Sizes are compared before anything is read."""
     try:
-        expected = read_manifest((folder / MANIFEST).read_bytes())
+        expected = _expected(folder)
+        if isinstance(expected, str):
+            return expected
+        found = lambda name, kind: _computed(folder / name, kind)  # noqa: E731
+        return wrong_size(expected, _sizes(folder, expected)) or wrong_sum(expected, found, inside)
+    except OSError as error:
+        return f"{error.filename or folder} cannot be read: {error.strerror}"
+
+
+def has_sizes(folder: Path) -> bool:
+    """Return whether all files of a sealed folder are there and as long as they should be; reads none of them."""
+    try:
+        expected = _expected(folder)
+        return not isinstance(expected, str) and not wrong_size(expected, _sizes(folder, expected))
+    except OSError:
+        return False
+
+
+def _sizes(folder: Path, expected: Sums) -> dict[str, int]:
+    return {name: (folder / name).stat().st_size for name in expected if (folder / name).exists()}
+
+
+def _expected(folder: Path) -> Sums | str:
+    """Return what a folder's manifest lists, or what is wrong with it."""
+    try:
+        return read_manifest((folder / MANIFEST).read_bytes()) or f"{MANIFEST} is damaged"
     except FileNotFoundError:
         return f"{MANIFEST} is missing"
     except OSError:
-        expected = None
-    if expected is None:
         return f"{MANIFEST} is damaged"
-    try:
-        sizes = {name: (folder / name).stat().st_size for name in expected}
-        return wrong_size(expected, sizes) or wrong_sum(expected, lambda name, kind: _computed(folder / name, kind))
-    except OSError as error:
-        return f"{error.filename or folder} cannot be read: {error.strerror}"
+
+
+def outdated(steps: list[int], newest: int, is_whole: Callable[[int], bool]) -> list[int]:
+    """Return which of the steps, oldest first, may be removed: those before the `newest` newest whole ones."""
+    whole = 0
+    for step in reversed(steps):
+        whole += is_whole(step)
+        if whole == newest:
+            return [old for old in steps if old < step]
+    return []
 
 
 def wrong_size(expected: Sums, found: dict[str, int]) -> str:
@@ -82,12 +113,28 @@ def wrong_size(expected: Sums, found: dict[str, int]) -> str:
     return ""
 
 
-def wrong_sum(expected: Sums, found: Callable[[str, Sum], Sum | None]) -> str:
+def wrong_sum(
+    expected: Sums, found: Callable[[str, Sum], Sum | None], inside: Inside = lambda name, begin, end: ""
+) -> str:
     """Return which file has changed, or nothing; `found(name, kind)` gives a checksum like `kind` or None."""
-    for name, (_, checksum) in expected.items():
-        if found(name, checksum) not in (checksum, None):
-            return f"{name} has changed since it was written"
+    for name, (size, checksum) in expected.items():
+        now = found(name, checksum)
+        if now not in (checksum, None):
+            begin, end = _changed(checksum, now, size)
+            what = inside(name, begin, end)
+            return f"{name} has changed since it was written" + (f" ({what})" if what else "")
     return ""
+
+
+def _changed(was: Sum, now: Sum | None, size: int) -> tuple[int, int]:
+    """Return the first byte and the end of what has changed, as far as checksums tell."""
+    if not isinstance(was, str) or not isinstance(now, str) or not was.startswith("blocks:"):
+        return 0, size
+    (_, block, before), (_, _, after) = was.split(":"), now.split(":")
+    changed = [
+        n for n, (one, other) in enumerate(zip(before.split(","), after.split(","), strict=False)) if one != other
+    ]
+    return (changed[0] * int(block), min(size, (changed[-1] + 1) * int(block))) if changed else (0, size)
 
 
 def _sum(checksum: Any) -> Sum:
@@ -98,6 +145,8 @@ def _computed(path: Path, kind: Sum) -> Sum | None:
     """Return the checksum of a file, of the kind that is known; None if there is no way to compute it."""
     if isinstance(kind, int):
         return _crc32(path)
+    if kind.startswith("blocks:"):
+        return _blocks(path)
     if not kind.startswith("md5:"):
         return None
     with path.open("rb") as file:
@@ -105,8 +154,21 @@ def _computed(path: Path, kind: Sum) -> Sum | None:
 
 
 def _crc32(path: Path) -> int:
-    crc = 0
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            crc = zlib.crc32(chunk, crc)
+        return _crc32_of(file, path.stat().st_size)
+
+
+def _blocks(path: Path) -> str:
+    """Return the checksums of a file's blocks; how long these are follows from its size."""
+    size = -(-path.stat().st_size // (_BLOCK * _MOST_BLOCKS)) * _BLOCK or _BLOCK
+    with path.open("rb") as file:
+        crcs = [f"{_crc32_of(file, size):08x}" for _ in range(0, path.stat().st_size, size)]
+    return f"blocks:{size}:{','.join(crcs)}"
+
+
+def _crc32_of(file: BinaryIO, size: int) -> int:
+    """Return the CRC-32 of the next `size` bytes."""
+    crc = 0
+    while size > 0 and (chunk := file.read(min(size, _CHUNK))):
+        crc, size = zlib.crc32(chunk, crc), size - len(chunk)
     return crc

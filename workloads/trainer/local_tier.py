@@ -152,8 +152,8 @@ class LocalTier:
 
         A failure costs this one checkpoint: the one before stays on all hosts, and an event and a line tell of it.
         """
-        self.wait()
         began = time.monotonic()
+        self.wait()
         held = pieces.copied(state)
         blocked = time.monotonic() - began
         about = self._notes | notes | {"run": self._run, "session": self._session}
@@ -249,13 +249,15 @@ class LocalTier:
             if damage := integrity.damage(path):
                 self._lost(path, step, damage)
                 continue
-            session = notes["session"]
+            session = str(notes.get("session"))
             self._found[step, session] = path
             if pieces.covers(notes, abstract):
                 known = {key: value for key, value in notes.items() if key in self._notes or key == "tokens"}
                 offers.append(Offer(step, session, not path.name.startswith("."), known))
             else:
                 self._events.write("local_skipped", step, reason="of another mesh or model")
+                if self._peers.process_id == 0:
+                    say(f"warning: local checkpoint {path} is of another mesh or model and is not used")
         return offers
 
     def _lost(self, path: Path, step: int | None, damage: str) -> None:

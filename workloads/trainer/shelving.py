@@ -13,7 +13,7 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
-from trainer import integrity
+from trainer import integrity, ocdbt
 
 if TYPE_CHECKING:
     from trainer.bucket import Bucket
@@ -78,8 +78,12 @@ class BucketShelf:
             checksum = found[name][1]
             return checksum if str(like).partition(":")[0] == checksum.partition(":")[0] else None
 
+        def inside(name: str, begin: int, end: int) -> str:
+            claim, _, file = name.partition("/")
+            return ocdbt.inside(f"{self._place / str(step) / claim}/", file, begin, end)
+
         sizes = {name: size for name, (size, _) in found.items()}
-        return integrity.wrong_size(expected, sizes) or integrity.wrong_sum(expected, kept)
+        return integrity.wrong_size(expected, sizes) or integrity.wrong_sum(expected, kept, inside)
 
     def notes(self, step: int) -> dict[str, Any]:
         """Return the notes of a whole checkpoint."""
@@ -97,7 +101,7 @@ class BucketShelf:
     def keep(self, newest: int) -> None:
         """Remove older checkpoints and damaged ones."""
         with contextlib.suppress(OSError):
-            for step in self.steps()[:-newest]:
+            for step in integrity.outdated(self.steps(), newest, lambda step: not self.damage(step)):
                 self._remove(step)
             self._place.remove_each(name for name in self._aside if not name.endswith(f"/{integrity.MANIFEST}"))
             self._aside.clear()

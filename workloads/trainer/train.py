@@ -132,13 +132,17 @@ def mismatch(checkpoint: str, mine: dict[str, Any], notes: dict[str, Any]) -> Pr
     """Return why a checkpoint with these notes is none of this run's model, optimizer and tokenizer, if it is none."""
     # What an older checkpoint does not tell, it had by default.
     defaults = {"model": dataclasses.asdict(Model()), "optimizer": Optim().state_notes()}
+    others = []
     for kind, section in (("model", "model"), ("optimizer", "optim")):
         saved = defaults[kind] | notes.get(kind, {})
         changed = {k: v for k, v in mine[kind].items() if saved.get(k) != v and k not in _MAY_CHANGE}
         if changed:
             was = ", ".join(f"{section}.{key} {saved.get(key)} -> {value}" for key, value in changed.items())
-            hint = f"Use another run.output_dir, or the {kind} it was made with"
-            return Problem(f"checkpoint {checkpoint} is of another {kind} ({was})", hint)
+            others.append((kind, f"another {kind} ({was})"))
+    if others:
+        what, kinds = " and of ".join(other for _, other in others), " and ".join(kind for kind, _ in others)
+        hint = f"Use another run.output_dir, or the {kinds} it was made with"
+        return Problem(f"checkpoint {checkpoint} is of {what}", hint)
     was, now = notes.get("tokenizer", BYTES), mine.get("tokenizer", BYTES)
     if was != now:
         hint = "Use data that was prepared with its tokenizer, or another run.output_dir"

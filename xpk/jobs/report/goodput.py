@@ -318,6 +318,7 @@ _PRECEDENCE = (
     (Cause.DATA_WAIT, "data_wait"),
     (Cause.STEPS, "steps"),
     (Cause.SAVE, "save"),
+    (Cause.SAVE, "local_save"),
 )
 _RANKS = {name: rank for rank, (_, name) in enumerate(_PRECEDENCE)}
 Span = tuple[int, int, int]  # begin and end in microseconds since the first start, rank

@@ -1,0 +1,45 @@
+"""Which arrays of a checkpoint lie where in its files, read from the index of TensorStore's OCDBT database."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+_SHOWN = 3
+_VALUE = re.compile(r"value:(?P<folder>[^:]*):(?P<file>[^:]*):(?P<first>\d+):(?P<length>\d+)")
+
+
+def inside(url: str, file: str, begin: int, end: int) -> str:
+    """Return in words which arrays have values in bytes begin to end (exclusive) of a file of the database at `url`.
+
+    Nothing if none has, or if the index itself cannot be read.
+    """
+    try:
+        found = sorted(
+            {
+                array
+                for array, other, first, length in _values(url)
+                if other == file and first < end and begin < first + length
+            }
+        )
+    except Exception:  # whatever TensorStore has to say of an index that is damaged
+        return ""
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return f"{'array' if len(found) == 1 else 'arrays'} {', '.join(found[:_SHOWN])}{more}" if found else ""
+
+
+def _values(url: str) -> Iterator[tuple[str, str, int, int]]:
+    """Yield array, file, first byte and length of every value that is not in the index itself."""
+    import tensorstore
+
+    store = tensorstore.KvStore.open(url).result()
+    newest = tensorstore.ocdbt.dump(store).result()["versions"][-1]["root"]["location"]
+    waiting = [(newest, b"")]
+    while waiting:
+        location, prefix = waiting.pop()
+        for entry in tensorstore.ocdbt.dump(store, location).result()["entries"]:
+            key: Any = prefix + entry.get("key", b"")
+            if "location" in entry:
+                waiting.append((entry["location"], prefix + entry.get("subtree_common_prefix", b"")))
+            elif value := _VALUE.match(entry.get("indirect_value", "")):
+                array = key.decode(errors="replace").rpartition("/")[0]
+                yield array, value["folder"] + value["file"], int(value["first"]), int(value["length"])
