@@ -7,10 +7,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import http.client
+import itertools
 import json
 import shutil
 import signal
 import sysconfig
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,14 +20,20 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
 from e2e.bucket import BucketServer, bucket_server, missing
 from tests.trainer.small import Cluster, arguments, run_alone, start
+from trainer import data, preparing, reading
 from trainer.appending import BucketLines
 from trainer.bucket import Bucket
+from trainer.config import Model
+from trainer.errors import FatalError
+from trainer.places import open_place
+from trainer.sampler import Order
 
 pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing()), pytest.mark.timeout(900)]
 
@@ -318,3 +326,23 @@ def test_a_bucket_that_does_not_exist_is_told_in_one_line(server: BucketServer, 
     assert ran.returncode == 42, ran.stdout + ran.stderr
     told = ran.stderr if command == "train" else ran.stdout
     assert told.count("\n") == 1 and "gs://nowhere/run" in told and "no such object or bucket" in told, told
+
+
+def test_a_host_copies_the_files_of_its_shards_and_names_one_that_was_changed(
+    server: BucketServer, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = preparing.prepare("gs://drills/text", open_place("gs://drills/many"), file_tokens=20_000)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # the disk of another host
+    counts = reading.counts(made, Model(seq_len=16))
+    read, order = reading.Reader(made, Model(seq_len=16), counts), Order(0, 8, sum(counts), shards=2)
+    for ids_B in itertools.islice(data.train_ids(order, 0), 50):
+        read(ids_B[:4])  # the rows of the first shard, which ends in the second of four files
+    copied = [path.stat().st_size for path in tmp_path.glob("xpk-trainer-*/*")]
+    assert sorted(copied) == sorted(file.tokens for file in made.files[:2])
+    assert len(counts) == 4 and counts[0] < sum(counts) // 2 < counts[0] + counts[1]
+    victim = made.files[-1]
+    content = bytearray(made.place(victim.name).read())
+    content[7] ^= 1
+    made.place(victim.name).write(bytes(content))
+    with pytest.raises(FatalError, match=f"gs://drills/many/{victim.name} is damaged"):
+        read(np.array([sum(counts) - 1]))

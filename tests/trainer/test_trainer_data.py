@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import socket
+import threading
 from pathlib import Path
 
 import jax
@@ -149,6 +150,22 @@ def test_batches_are_the_same_whoever_reads(readers: tuple[int, ...]) -> None:
     blocks = data.to_blocks(mesh, slots, ids, read, Record(5, 4, "int32", 4, "token"))
     np.testing.assert_array_equal(gathered(slots, blocks, 8)[:, 0], [5, 3, 9, 0, 1, 2, 7, 0])
     assert float(np.asarray(blocks.weight).sum()) == 7
+
+
+def test_batches_are_made_ahead_and_no_more_than_asked_for() -> None:
+    made, wanted = threading.Semaphore(0), 3
+
+    def make(ids: npt.NDArray[np.int64]) -> data.Blocks:
+        made.release()
+        return data.Blocks(ids, ids)
+
+    batches = data.prefetch(make, data.train_ids(Order(0, 1, 10), 0), wanted)
+    first = next(batches)
+    for _ in range(1 + wanted):  # the one that was taken, and those that are ready though nobody asked
+        assert made.acquire(timeout=60)
+    np.testing.assert_array_equal(first.records, Order(0, 1, 10).ids(0))
+    np.testing.assert_array_equal(next(batches).records, Order(0, 1, 10).ids(1))
+    batches.close()  # type: ignore[attr-defined]
 
 
 def test_prefetch_raises_what_went_wrong_while_reading() -> None:

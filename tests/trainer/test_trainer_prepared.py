@@ -162,7 +162,8 @@ def problems(made: Corpus, *settings: str) -> str:
 def test_data_of_another_tokenizer_is_refused(texts: Path, tokenizer: str, tmp_path: Path) -> None:
     made = preparing.prepare(str(texts), open_place(tmp_path), tokenizer=tokenizer)
     assert "has a vocabulary of 300, the model only 256" in problems(made)
-    assert problems(made, "model.vocab=320") == ""
+    assert problems(made, "model.vocab=320") == problems(made, "model.vocab=300") == ""
+    assert "Use --set model.vocab=301 or more" in problems(made, "model.vocab=300", "model.family=bert")
     assert problems(made, "model.vocab=320", f"data.tokenizer={tokenizer}") == ""
     other = trained(tmp_path, 310)
     said = problems(made, "model.vocab=320", f"data.tokenizer={other}")

@@ -76,7 +76,7 @@ def test_a_token_changes_nothing_before_it() -> None:
 
 
 def test_padding_does_not_change_an_evaluation() -> None:
-    trainer = on(1, 4, 1)
+    trainer = on(2, 2, 2)
     params = trainer.init(np.uint32(0))["params"]
     total = weight = 0.0
     steps = list(data.eval_ids(8, 10, 37))

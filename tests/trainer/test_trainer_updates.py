@@ -96,6 +96,14 @@ def test_a_checkpoint_of_another_optimizer_is_named_in_one_line(saved: str, now:
         assert "\n" not in str(problem)
 
 
+def test_a_checkpoint_of_another_tokenizer_is_refused() -> None:
+    mine = {"model": {}, "optimizer": config.load("tiny").optim.state_notes(), "tokenizer": "sentencepiece:12"}
+    assert train.mismatch("/out/checkpoints/3", mine, mine) is None
+    for notes, was in ((mine | {"tokenizer": "sentencepiece:34"}, "sentencepiece:34"), ({"model": {}}, "bytes")):
+        problem = str(train.mismatch("/out/checkpoints/3", mine, notes))
+        assert f"checkpoint /out/checkpoints/3 was trained on tokens of {was}, the data has those of" in problem
+
+
 def test_a_checkpoint_that_names_no_optimizer_is_one_of_adamw() -> None:
     mine = {"model": {}, "optimizer": config.load("tiny").optim.state_notes()}
     assert train.mismatch("/out/checkpoints/3", mine, {"model": {}}) is None

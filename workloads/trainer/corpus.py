@@ -236,9 +236,14 @@ def _unfit(config: Config, corpus: Corpus, batch: int) -> list[Problem]:
         problems.append(Problem(message, "Prepare it again, or use --set model.packed=false"))
     if corpus.tokens < needed:
         problems.append(_small(config.data.path, corpus.tokens, needed))
-    if corpus.vocab > config.model.vocab:
-        message = f"{config.data.path!r} has a vocabulary of {corpus.vocab}, the model only {config.model.vocab}"
-        problems.append(Problem(message, f"Use --set model.vocab={corpus.vocab} or more"))
+    # BERT's last token stands for a masked one; bytes have one to spare, for UTF-8 has no 255.
+    vocab = corpus.vocab + (config.model.family == "bert" and corpus.tokenizer != BYTES)
+    if vocab > config.model.vocab:
+        masked = " and a masked token" if vocab > corpus.vocab else ""
+        message = (
+            f"{config.data.path!r} has a vocabulary of {corpus.vocab}{masked}, the model only {config.model.vocab}"
+        )
+        problems.append(Problem(message, f"Use --set model.vocab={vocab} or more"))
     return problems
 
 
