@@ -102,6 +102,14 @@ def test_a_record_is_as_many_documents_as_fit() -> None:
     assert packing.segments(np.cumsum([5, 11, 3, 9, 40, 6]), 60, 74).tolist() == [1] * 8 + [2] * 6
 
 
+def test_positions_begin_anew_in_each_document() -> None:
+    """Rotary embeddings would not show it: they know distances only."""
+    packed = documents(jnp.array([[1, 1, 1, 2, 3, 3, 0, 0], [1] * 8]))
+    assert packed is not None
+    assert packed.position_BT.tolist() == [[0, 1, 2, 0, 0, 1, 0, 1], [*range(8)]]
+    assert next_token_weights(packed.number_BT).tolist() == [[1, 1, 0, 0, 1, 0, 0], [1] * 7]
+
+
 def token_losses(trainer: Trainer, params: Any, records_BS: Array) -> tuple[Array, Array]:
     """Return the loss of every next token [B, T], and its weight."""
     tokens, numbers = unpacked(True, jnp.asarray(records_BS))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from tests.trainer.small import run_alone
+from tests.trainer.small import arguments, run_alone, start
 from trainer import config, corpus, preparing, reading
 from trainer.config import Model
 from trainer.corpus import BLOCK, Corpus
@@ -192,3 +192,26 @@ def test_the_command_says_what_it_made(tokenizer: str, tmp_path: Path) -> None:
         f"{made.tokens:,} tokens of 1 documents",
         f"tokenizer {made.tokenizer}, vocabulary 300",
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_two_hosts_with_shards_of_their_own_train_as_one_does(tokenizer: str, tmp_path: Path) -> None:
+    sources = str(ROOT / "workloads" / "trainer")
+    made = preparing.prepare(sources, open_place(tmp_path / "data"), tokenizer=tokenizer, file_tokens=20_000)
+    settings = [
+        *(f"data.path={made.path}", "model.vocab=320", "model.packed=true", "data.shards=2", "data.shuffle=files"),
+        *("run.steps=4", "run.eval_every=0", "run.log_every=1", "checkpoint.every=4", "data.eval_fraction=0"),
+    ]
+    several = start(tmp_path / "several", settings)
+    assert several.exit_codes(600) == [0, 0], several.logs()
+    out = f"run.output_dir={tmp_path / 'one'}"
+    ran = run_alone(*arguments([*settings, out]), JAX_NUM_CPU_DEVICES="4", MEGASCALE_NUM_SLICES="")
+    assert ran.returncode == 0, ran.stderr
+    lines = (tmp_path / "one" / "metrics.jsonl").read_text().splitlines()
+    alone = {record["step"]: record["loss"] for record in map(json.loads, lines)}
+    losses = {step: float.fromhex(loss) for step, loss in several.losses().items()}
+    assert losses == pytest.approx(alone, abs=1e-5)
+    assert "documents fill" in ran.stdout
+    read = [several.events(n)[-1]["data_bytes"] for n in (0, 1)]
+    assert min(read) > 0 and sum(read) < 2 * made.tokens  # blocks of one file each, of several
