@@ -2,6 +2,7 @@
 
 import json
 import resource
+import shutil
 import signal
 import socket
 import statistics
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.small import arguments, free_ports, run_alone, start
+from tests.trainer.small import Cluster, arguments, free_ports, run_alone, start
 from trainer.sampler import Order
 
 pytestmark = pytest.mark.timeout(240)
@@ -164,3 +165,24 @@ def test_a_restart_finds_its_programs_compiled(tmp_path: Path) -> None:
         ]
         # The learning rate's schedule is part of the step and knows the number of steps; evaluation is the same.
         assert {event["cached"] for event in found if event["program"] == "evaluate"} == {cached}
+
+
+@pytest.mark.slow
+def test_a_restart_loads_its_programs_whole_and_does_without_them(tmp_path: Path) -> None:
+    settings = ["run.steps=3", "data.max_bytes=50000", f"run.output_dir={tmp_path}", "run.eval_every=0"]
+    programs = tmp_path / "compile-cache" / "programs"
+    losses = []
+    for attempt, loaded in enumerate((False, True, False)):
+        if attempt == 2:
+            for file in programs.iterdir():
+                file.write_bytes(file.read_bytes()[:-1])
+        shutil.rmtree(tmp_path / "checkpoints", ignore_errors=True)
+        ran = run_alone(*arguments(settings), JAX_NUM_CPU_DEVICES="1", XPK_RESTART_ATTEMPT=str(attempt))
+        assert ran.returncode == 0, ran.stderr
+        job = Cluster(tmp_path, [], attempt, lambda name: (tmp_path / name).read_text())
+        losses.append(job.losses())
+        found = {e["program"]: e.get("loaded", False) for e in job.events(0) if e["event"] == "compile"}
+        assert (found["train"], found["evaluate"]) == (loaded, loaded)
+        told = "the kept program 'train' cannot be loaded (it is damaged); it is compiled"
+        assert (told in ran.stdout) == (attempt == 2)
+    assert losses[0] == losses[1] == losses[2] and len(losses[0]) == 3

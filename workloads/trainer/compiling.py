@@ -4,27 +4,33 @@ On TPU process 0 compiles first and writes JAX's persistent cache on the shared 
 later attempts read it. Emulated chips (many CPU devices) must not: a CPU binary read from the cache has
 lost the order of its collectives (jaxlib 0.10.2), so that chips sooner or later wait for each other in
 different ones, forever. There every host compiles for itself, with the optimizations that take longer
-than they save left out.
+than they save left out, and no program is kept.
 """
 
 # mypy: disallow-untyped-calls=False
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import jax
 
+from trainer.executables import Executables
 from trainer.peers import Peers
 
 # Measured on the tiny configuration with 16 emulated chips: half the time to compile, steps as fast.
 _QUICK_ON_CPU = {"xla_backend_optimization_level": 1, "xla_cpu_use_fusion_emitters": False}
+_KEPT = ("train", "evaluate")  # what every attempt needs and takes long
 
 
 class Compiler:
     """Compiles the programs of one job."""
 
-    def __init__(self, folder: str, peers: Peers) -> None:
+    def __init__(self, folder: str, peers: Peers, kept: Callable[[], Executables] | None = None) -> None:
+        """Compile with JAX's cache in `folder`; `kept` gives the programs that earlier attempts have kept whole."""
         self._peers = peers
+        self.loaded: set[str] = set()  # names of programs that were neither compiled nor in JAX's cache
+        self._kept: Executables | None = None
         self._emulated = jax.devices()[0].platform == "cpu" and jax.device_count() > 1
         self._hits = 0
         if self._emulated:
@@ -36,23 +42,29 @@ class Compiler:
         # XLA's own (GPU) caches put the right to write into the key: only process 0 would find a program.
         jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
         jax.monitoring.register_event_listener(self._count)
+        self._kept = kept() if kept else None
 
     def __call__(self, name: str, program: Any, *arguments: Any) -> tuple[Any, bool]:
-        """Return (`program` compiled for arguments like these, whether it came from the cache).
+        """Return (`program` compiled for arguments like these, whether an attempt before had compiled it).
 
         Every host must call this with the same names in the same order.
         """
-        lowered = program.lower(*arguments)
         if self._emulated:
-            return lowered.compile(_QUICK_ON_CPU), False
+            return program.lower(*arguments).compile(_QUICK_ON_CPU), False
+        kept = self._kept if name in _KEPT else None
+        loaded = kept.load(name, arguments) if kept else None
+        lowered = None if loaded else program.lower(*arguments)
         if self._peers.process_id != 0:
             self._peers.await_(f"compiled/{name}")
         hits = self._hits
-        compiled = lowered.compile()
+        compiled = lowered.compile() if lowered else loaded
         if self._peers.process_id == 0:
             self._peers.announce(f"compiled/{name}", None)
             self._peers.await_(f"compiled/{name}")
-        return compiled, self._hits > hits
+            if kept and not loaded:
+                kept.keep(name, arguments, compiled)
+        self.loaded |= {name} if loaded else set()
+        return compiled, bool(loaded) or self._hits > hits
 
     def _count(self, event: str, **_: Any) -> None:
         self._hits += event == "/jax/compilation_cache/cache_hits"

@@ -31,6 +31,7 @@ from trainer.compiling import Compiler
 from trainer.config import Config
 from trainer.corpus import Corpus
 from trainer.errors import FatalError, StorageError, Unreachable, reason
+from trainer.executables import Executables
 from trainer.job import Address, Job
 from trainer.local_tier import LocalTier
 from trainer.mesh import make_mesh
@@ -93,7 +94,8 @@ def _order(config: Config, counts: tuple[int, ...], batch: int) -> Order:
 def set_up(job: Job, meeting: "Future[Address]") -> Run:
     """Join the other hosts and prepare everything; compiles nothing. Raises FatalError."""
     address = meeting.result()
-    agreement.agree(job.peers, job.host, agreement.traits(job.config, os.environ))
+    traits = agreement.traits(job.config, os.environ)
+    agreement.agree(job.peers, job.host, traits)
     if job.host.processes > 1:
         distributed.join(job.host, *address)
     devices = jax.devices()
@@ -125,7 +127,7 @@ def set_up(job: Job, meeting: "Future[Address]") -> Run:
         slots=slots,
         batch=sizes.global_batch,
         programs=programs,
-        compiler=Compiler(str(job.out / "compile-cache"), job.peers),
+        compiler=_compiler(job, traits),
         checkpoints=Checkpoints(place, job.config.checkpoint.keep, notes, job.peers, job.events),
         local=LocalTier(job, notes),
         progress=Progress(
@@ -160,6 +162,13 @@ def _introduce(config: Config, mesh: Mesh, records: int, batch: int) -> None:
     count, example = models.parameters(config.model), record(config.model)
     items = f"{records * example.items:,} {example.noun}s"
     metrics.say(f"{config.name}: {count:,} parameters   {axes}   batch {batch}   {items}")
+
+
+def _compiler(job: Job, traits: agreement.Traits) -> Compiler:
+    """Return the compiler of this job, with the programs that attempts before have kept, if they are wanted."""
+    cache = job.out / "compile-cache"
+    wanted = job.config.run.keep_programs
+    return Compiler(str(cache), job.peers, (lambda: Executables(cache / "programs", traits)) if wanted else None)
 
 
 def _corpus(job: Job, batch: int) -> tuple[Corpus, tuple[int, ...]]:

@@ -153,7 +153,8 @@ def mismatch(checkpoint: str, mine: dict[str, Any], notes: dict[str, Any]) -> Pr
 def _compiled(run: Run, name: str, program: Any, *arguments: Any) -> Any:
     began = time.monotonic()
     compiled, cached = run.compiler(name, program, *arguments)
-    run.job.events.write("compile", None, time.monotonic() - began, cached=cached, program=name)
+    loaded = {"loaded": True} if name in run.compiler.loaded else {}
+    run.job.events.write("compile", None, time.monotonic() - began, cached=cached, program=name, **loaded)
     return compiled
 
 
