@@ -62,8 +62,9 @@ class Cluster:
         """Wait until a step is finished; fails if the job ends before."""
         deadline = time.monotonic() + seconds
         while max(self.losses(), default=0) < step:
-            assert time.monotonic() < deadline, f"no step {step} in {seconds} s:\n{self.logs()}"
-            assert all(p.poll() is None for p in self.processes), self.logs()
+            if time.monotonic() > deadline or any(p.poll() is not None for p in self.processes):
+                self.kill()
+                raise AssertionError(f"no step {step} in {seconds} s, or a host has ended:\n{self.logs()}")
             time.sleep(0.02)
 
     def exit_codes(self, seconds: float = 120) -> list[int]:

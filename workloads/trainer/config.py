@@ -148,6 +148,15 @@ class Observe:
     hang_factor: float = 20.0  # recent steps' median that it may wait for in any case
     pace_every: int = 100  # steps after which hosts are compared, to name the slow ones; 0 = never
     checksum_every: int = 0  # steps, and before each checkpoint: do all copies of the state hold the same? 0 = never
+    profile_start: int = 0  # first step of a profile (JAX's profiler), counted over the whole run; 0 = none
+    profile_steps: int = 3  # steps that it has
+    profile_hosts: str = "0"  # process ids, comma separated, or all
+    tensorboard: bool = False  # write event files for TensorBoard, beside metrics.jsonl
+
+    def profiles(self, process_id: int) -> bool:
+        """Whether a process is asked for a profile."""
+        named = {name.strip() for name in self.profile_hosts.split(",")}
+        return self.profile_start > 0 and bool(named & {"all", str(process_id)})
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -219,7 +219,7 @@ def _ranges(config: Config) -> Iterator[Problem]:
         *("data.eval_fraction", "optim.warmup", "optim.final_fraction", "optim.weight_decay"),
         *("optim.b1", "optim.b2", "optim.momentum", "optim.clip", "run.eval_every", "run.seed"),
         "checkpoint.local_every",
-        *("observe.hang_seconds", "observe.pace_every", "observe.checksum_every"),
+        *("observe.hang_seconds", "observe.pace_every", "observe.checksum_every", "observe.profile_start"),
     }
     below_one = {"model.masked", "data.eval_fraction", "optim.b1", "optim.b2", "optim.momentum"}
     for section, kind in sections().items():
@@ -241,6 +241,10 @@ def _ranges(config: Config) -> Iterator[Problem]:
     if (config.checkpoint.local_every and not path) or "://" in path:
         message = f"checkpoint.local_path = {path!r} is no folder of a host"
         yield Problem(message, "Use one that outlives the process, such as /dev/shm or a disk of the node")
+    hosts = [name.strip() for name in config.observe.profile_hosts.split(",")]
+    if any(name != "all" and not name.isdecimal() for name in hosts):
+        message = f"observe.profile_hosts = {config.observe.profile_hosts!r} names no hosts"
+        yield Problem(message, "Use process ids, such as 0,4, or all")
     unknown = [axis for axis in config.optim.axes if axis not in ("fsdp", "dp")]
     if unknown:
         yield Problem(

@@ -10,7 +10,7 @@ import sys
 import time
 import weakref
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from trainer.config import Model
 from trainer.errors import reason
@@ -39,7 +39,19 @@ class JsonLines:
         self._lines.flush(seconds)
 
 
-_OPEN: "weakref.WeakSet[JsonLines]" = weakref.WeakSet()
+class Flushed(Protocol):
+    """What has to be in its place when the process ends."""
+
+    def flush(self, seconds: float) -> None:
+        """Wait until it is there. Raises OSError if it is not after `seconds`."""
+
+
+_OPEN: "weakref.WeakSet[Flushed]" = weakref.WeakSet()
+
+
+def keep(lines: Flushed) -> None:
+    """Let `flush` see to these lines, too."""
+    _OPEN.add(lines)
 
 
 def flush(seconds: float) -> None:

@@ -20,6 +20,7 @@ from trainer.job import Job
 from trainer.models import family
 from trainer.pace import percentiles
 from trainer.records import record
+from trainer.tensorboard import EventFile
 
 Ids = Callable[[int], npt.NDArray[np.int64]]  # of the records of a step; below zero is padding
 _NAMED = 8  # records in a line for people; the event has all
@@ -54,6 +55,8 @@ class Progress:
         self._items, self._noun = batch * example.items, example.noun
         self._flops = family(job.config.model).flops_per_item(job.config.model)
         self._lines = metrics.JsonLines(job.out / "metrics.jsonl") if job.is_first else None
+        wanted = job.is_first and job.config.observe.tensorboard
+        self._board = EventFile(job.out, job.host.attempt) if wanted else None
         self._peaks = [metrics.peak(os.environ, name) for name in ("XPK_PEAK_FLOPS", "XPK_PEAK_INT8_OPS")]
         self._finished_at = 0.0
         self._steps = 0
@@ -94,7 +97,10 @@ class Progress:
         if self._lines is not None:
             head = {"time": time.time(), "attempt": self._job.host.attempt, "step": step}
             known = {} if accuracy is None else {"eval_accuracy": round(accuracy, 6)}
-            self._lines.write(head | {"eval_loss": loss, f"eval_{self._noun}s": items} | known)
+            line = head | {"eval_loss": loss, f"eval_{self._noun}s": items} | known
+            self._lines.write(line)
+            if self._board is not None:
+                self._board.write(line)
             right = "" if accuracy is None else f"   right {accuracy:.1%}"
             metrics.say(f"eval {step:6d}   loss {loss:.4f}{right}   {self._noun}s {items:,}")
 
@@ -143,6 +149,8 @@ class Progress:
             record["window"] = {"steps": len(self._window)} | percentiles(self._window)
             self._window = []
         self._lines.write(record, at_once=self._steps == 1)
+        if self._board is not None:
+            self._board.write(record)
         if logged:
             shown = ("mfu", "emfu") if self._int8_share else ("mfu",)
             used = "".join(f"   {name} {record[name]:.1%}" for name in shown if record[name] is not None)

@@ -37,6 +37,7 @@ from trainer.local_tier import LocalTier
 from trainer.mesh import make_mesh
 from trainer.pace import Pace
 from trainer.probe import probe
+from trainer.profiling import Profiler
 from trainer.progress import Progress
 from trainer.reading import Reader
 from trainer.records import Record, record
@@ -62,6 +63,7 @@ class Run:
     progress: Progress
     replicas: Replicas
     pace: Pace
+    profiler: Profiler
     read: Reader | None  # None on a host that does not load
 
     @property
@@ -138,6 +140,7 @@ def set_up(job: Job, meeting: "Future[Address]") -> Run:
             dots.int8_share(job.config),
         ),
         pace=Pace(job, probe),
+        profiler=Profiler(job),
         replicas=Replicas(job.config.observe.checksum_every, mesh, programs.state, job.host, job.events),
         read=Reader(tokens, job.config.model, counts) if loads else None,
     )

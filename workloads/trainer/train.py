@@ -241,6 +241,7 @@ def _begin(
 
     `before` is the step before, where that may still be under way: as long as it is, chips wait for nothing.
     """
+    run.profiler.before(at, before)
     run.job.watchdog.waits(f"its data of step {at}", at, own=True)
     dispatched = time.monotonic()
     blocks = next(batches)
@@ -249,7 +250,8 @@ def _begin(
     free = dispatched if before is None else before.ended.result() if before.ended.done() else came
     data_seconds = came - max(dispatched, free)
     run.pace.began(data_seconds, max(0.0, dispatched - free))
-    state, out = train_step(state, blocks, _flags(run, due.saving, data_seconds))
+    with run.profiler.step(at):
+        state, out = train_step(state, blocks, _flags(run, due.saving, data_seconds))
     if due.checking:
         out["differ"] = run.replicas.begin(at, state)
     return state, run.progress.began(at, out, dispatched)
@@ -299,6 +301,7 @@ def _save(run: Run, at: int, state: State, trained: int, disk_low: bool, *, fina
 
 def _preempted(run: Run, at: int) -> ExitCode:
     job = run.job
+    run.profiler.close()
     job.events.write("preempt", at)
     metrics.say(f"{job.host.name(job.host.process_id)}: stopped after step {at}, which is saved")
     leave(job.peers)
@@ -325,6 +328,7 @@ def _evaluate(run: Run, evaluate: Any, state: State, at: int) -> float | None:
 
 def _finish(run: Run, at: int, trained: int, eval_loss: float | None) -> ExitCode:
     job = run.job
+    run.profiler.close()
     if job.is_first:
         metrics.flush(_FLUSH_SECONDS)
         lines = job.out / "metrics.jsonl"

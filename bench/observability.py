@@ -1,0 +1,129 @@
+"""What each part of the trainer's watch over itself costs a step, as a ratio to the same step without it.
+
+    python -m bench.observability                  # about five minutes on two cores
+    python -m bench.observability --blocks 4       # quicker, noisier
+
+All cases train the same model on the same emulated chips of one process, a block of steps of each in turn, so that
+other load on the machine falls on all of them. The ratio is that of a case's block to the blocks without any part
+right before and after it; the median over blocks is told, with its quartiles.
+"""
+
+# mypy: disallow-untyped-calls=False
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+CHIPS, BLOCK = 4, 20  # emulated chips; steps in a block
+NOTHING = ("observe.hang_seconds=0", "observe.pace_every=0")
+# Each as it would be set, but for the checks of copies and the comparison of hosts, which are far rarer in a real run.
+CASES: dict[str, tuple[str, ...]] = {
+    "the watchdog": ("observe.hang_seconds=300", "observe.pace_every=0"),
+    "comparison of hosts every 20 steps": ("observe.hang_seconds=0", "observe.pace_every=20"),
+    "checksums of all copies every 20 steps": (*NOTHING, "observe.checksum_every=20"),
+    "checksums of all copies every step": (*NOTHING, "observe.checksum_every=1"),
+    "event files for TensorBoard": (*NOTHING, "observe.tensorboard=true"),
+    "a profile of every step": (*NOTHING, "observe.profile_start=2", "observe.profile_steps=100000000"),
+    "nothing, once more": NOTHING,
+}
+MODEL = ("model.seq_len=64", "data.global_batch=8", "mesh.dp=2", "data.max_bytes=200000")
+LENGTH = ("run.steps=1000000", "run.eval_every=0", "checkpoint.every=1000000", "optim.schedule=constant")
+
+
+def main() -> None:
+    """Measure, keep the result and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--blocks", type=int, default=12, help="blocks of each case (12)")
+    file = f"observability-{datetime.now(UTC):%F}.json"
+    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / file)
+    options = parser.parse_args()
+    _environment()
+    with tempfile.TemporaryDirectory() as folder:
+        found = measure(Path(folder), options.blocks)
+        options.out.write_text(json.dumps(found, indent=1) + "\n")
+        for line in table(found):
+            print(line, flush=True)
+        os._exit(0)  # runs that nobody has ended; nothing of them is to be kept
+
+
+def _environment() -> None:
+    """Ask for emulated chips, before anything imports JAX."""
+    os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(CHIPS)}
+    os.environ["XLA_FLAGS"] = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
+    sys.path.insert(0, str(ROOT / "workloads"))
+
+
+def measure(folder: Path, blocks: int) -> dict[str, Any]:
+    """Return the seconds of a step in every block, in turn: nothing, a case, nothing, the next case, ..."""
+    base, others = _begun(folder / "base", NOTHING), {n: _begun(folder / n, CASES[n]) for n in CASES}
+    runs = {"nothing": base, **others}
+    for name, run in runs.items():
+        print(f"warming up: {name}", file=sys.stderr)
+        _block(run)
+    seconds: dict[str, list[float]] = {name: [] for name in CASES}
+    around: dict[str, list[float]] = {name: [] for name in CASES}
+    for turn in range(blocks):
+        before = _block(base)
+        for name in CASES:
+            seconds[name].append(_block(runs[name]))
+            after = _block(base)
+            around[name].append((before + after) / 2)
+            before = after
+        print(f"block {turn + 1} of {blocks}: {1000 * before:.1f} ms a step", file=sys.stderr)
+    return {
+        "chips": CHIPS,
+        "steps_in_a_block": BLOCK,
+        "cores": os.cpu_count(),
+        "load": os.getloadavg(),
+        "settings": {name: [*MODEL, *settings] for name, settings in CASES.items()},
+        "step_seconds": seconds,
+        "step_seconds_without": around,
+    }
+
+
+def _begun(out: Path, settings: tuple[str, ...]) -> Iterator[int]:
+    """Begin a run that is driven step by step."""
+    from trainer import config
+    from trainer import job as jobs
+    from trainer.distributed import Host
+    from trainer.train import steps
+
+    made = config.load("tiny", [*MODEL, *LENGTH, *settings, "data.path=stdlib", f"run.output_dir={out}"])
+    job = jobs.open_job(made, Host(), lambda code, seconds: None)
+    return steps(job, jobs.meet(job))
+
+
+def _block(run: Iterator[int]) -> float:
+    """Train a block of steps; return the seconds of one. Nothing of it runs on when this returns."""
+    import jax
+
+    began = time.perf_counter()
+    for _ in range(BLOCK):
+        next(run)
+    jax.block_until_ready(jax.live_arrays())
+    return (time.perf_counter() - began) / BLOCK
+
+
+def table(found: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines of a Markdown table."""
+    yield "| part | step with it / without | quartiles |"
+    yield "|---|---:|---|"
+    for name, seconds in found["step_seconds"].items():
+        ratios = [own / base for own, base in zip(seconds, found["step_seconds_without"][name], strict=True)]
+        low, middle, high = statistics.quantiles(ratios, n=4)
+        yield f"| {name} | {middle:.3f} | {low:.3f} to {high:.3f} |"
+
+
+if __name__ == "__main__":
+    main()
