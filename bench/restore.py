@@ -69,9 +69,12 @@ def measure_lost_slice(server: Reading, folder: Path, model: Sequence[str] = MOD
     local = folder / "ram"
     settings = [*model, *RUN, "checkpoint.every=1000000", "checkpoint.local_every=2", f"checkpoint.local_path={local}"]
     first = _start(folder, [*settings, "run.steps=1000000"], 2, 0, "lost")
-    first.wait_for_step(5)
-    first.processes[1].send_signal(signal.SIGKILL)
-    first.exit_codes()
+    try:
+        first.wait_for_step(5, 600)
+        first.processes[1].send_signal(signal.SIGKILL)
+        first.exit_codes()
+    finally:
+        first.kill()
     (gone,) = local.glob("*/s1-h0")
     shutil.rmtree(gone)
     seen = len(server.answers)
