@@ -335,6 +335,7 @@ def test_a_host_copies_the_files_of_its_shards_and_names_one_that_was_changed(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # the disk of another host
     counts = reading.counts(made, Model(seq_len=16))
     read, order = reading.Reader(made, Model(seq_len=16), counts), Order(0, 8, sum(counts), shards=2)
+    read.fetch([order.range_of(0)])
     for ids_B in itertools.islice(data.train_ids(order, 0), 50):
         read(ids_B[:4])  # the rows of the first shard, which ends in the second of four files
     copied = [path.stat().st_size for path in tmp_path.glob("xpk-trainer-*/*")]

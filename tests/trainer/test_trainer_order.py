@@ -106,6 +106,9 @@ def test_no_host_reads_anothers_shards(hosts: int, loaders: int, twisted: bool) 
         for host, mine in made.read(order.ids(step)).items():
             shards.setdefault(host, set()).update(number // 25 for number in mine)
     assert len(shards) == loaders
+    for host, some in shards.items():
+        places = [place for place in made.slots.readers if made.owners[place] == host]
+        assert data.shards_of(made.slots, places, order) == some
     assert sorted(shard for some in shards.values() for shard in some) == [0, 1, 2, 3]
 
 

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -58,6 +58,12 @@ def make_slots(mesh: Mesh, loader_hosts: int, hosts: int, global_batch: int, *, 
     if shards > 1:
         readers.sort(key=lambda place: owners[place])
     return Slots(chips=len(owners), readers=tuple(readers), rows=-(-global_batch // len(readers)))
+
+
+def shards_of(slots: Slots, places: Iterable[int], order: Order) -> set[int]:
+    """Return the shards that the chips at some places of the mesh bring rows of."""
+    rows = [range(first, min(first + slots.rows, order.batch)) for first in map(slots.first_row.__getitem__, places)]
+    return {row // (order.batch // order.shards) for some in rows for row in some}
 
 
 def ids_of_chip(slots: Slots, place: int, ids_B: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

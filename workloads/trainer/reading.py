@@ -10,6 +10,8 @@ import os
 import struct
 import threading
 import zlib
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +22,7 @@ from trainer.corpus import AGAIN, BLOCK, TOKEN_BYTES, Corpus, Index, TokenFile
 from trainer.errors import FatalError, Problem
 from trainer.records import Record, record
 
+_ABREAST = 4  # files that are copied at a time
 Records = npt.NDArray[np.generic]
 
 
@@ -64,6 +67,20 @@ class Reader:
     def bytes(self) -> int:
         """Bytes read from the data set's files and their indexes."""
         return sum(file.bytes for file in self._open.values())
+
+    def fetch(self, ranges: Iterable[range]) -> None:
+        """Open all files with one of these records; those in a bucket are copied here, some at a time.
+
+        What is not fetched is when it is asked for. Raises as `__call__`, and StorageError if it does not fit.
+        """
+        wanted = {
+            nth
+            for some in ranges
+            for nth in range(len(self._ends_F))
+            if max(some.start, self._first_F[nth]) < min(some.stop, self._ends_F[nth])
+        }
+        with ThreadPoolExecutor(_ABREAST, "fetch") as pool:
+            list(pool.map(self._file, sorted(wanted)))
 
     def __call__(self, ids_N: npt.NDArray[np.int64]) -> Records:
         """Return the records [N, S]. Raises FatalError naming the file that is damaged."""

@@ -28,6 +28,11 @@ class Order:
     window: int = 0  # of "files": so many neighbours are permuted; 0: all of a file
     files: tuple[int, ...] = ()  # of "files": how many records each has
 
+    def range_of(self, shard: int) -> range:
+        """Return the records of a shard."""
+        size = self.records // self.shards
+        return range(shard * size, (shard + 1) * size)
+
     def ids(self, step: int) -> npt.NDArray[np.int64]:
         """Return the records [batch] of `step` (from 0)."""
         each, size = np.uint64(self.batch // self.shards), np.uint64(self.records // self.shards)

@@ -115,7 +115,8 @@ def set_up(job: Job, meeting: "Future[Address]") -> Run:
     order = _order(job.config, counts, sizes.global_batch)
     mesh = make_mesh(sizes, devices, job.host.hosts_per_slice)
     slots = data.make_slots(mesh, sizes.loader_hosts, chips.hosts, sizes.global_batch, shards=order.shards)
-    loads = any(mesh.devices.flat[place].process_index == jax.process_index() for place in slots.readers)
+    mine = [place for place in slots.readers if mesh.devices.flat[place].process_index == jax.process_index()]
+    read = _reader(job, tokens, counts, order, data.shards_of(slots, mine, order))
     notes = _notes(job.config, tokens, sizes.global_batch)
     place = job.out / "checkpoints"
     if job.is_first:
@@ -142,7 +143,7 @@ def set_up(job: Job, meeting: "Future[Address]") -> Run:
         pace=Pace(job, probe),
         profiler=Profiler(job),
         replicas=Replicas(job.config.observe.checksum_every, mesh, programs.state, job.host, job.events),
-        read=Reader(tokens, job.config.model, counts) if loads else None,
+        read=read,
     )
 
 
@@ -194,6 +195,18 @@ def _corpus(job: Job, batch: int) -> tuple[Corpus, tuple[int, ...]]:
     told, counts = job.peers.await_("corpus")
     job.events.write("data", None, time.monotonic() - began, records=sum(counts))
     return corpus.from_notes(told["path"], told), tuple(counts)
+
+
+def _reader(job: Job, tokens: Corpus, counts: tuple[int, ...], order: Order, shards: set[int]) -> Reader | None:
+    """Open the files of a host's shards, if it has any, and of what is held out; wait until all hosts have.
+
+    Here, for a file in a bucket is copied then, and a step that waited for that would look as if it hung.
+    """
+    read = Reader(tokens, job.config.model, counts) if shards else None
+    if read is not None:
+        read.fetch([*map(order.range_of, shards), range(order.records, sum(counts))])
+    job.peers.barrier("data")
+    return read
 
 
 def _prepared(job: Job) -> Corpus:
