@@ -75,6 +75,20 @@ def test_a_token_changes_nothing_before_it() -> None:
     assert (difference[9:] > 0).all()
 
 
+def test_a_token_is_guessed_from_those_before_it_and_never_from_itself() -> None:
+    trainer = on(1, 1, 1)
+    params, tokens = trainer.init(np.uint32(0))["params"], np.array(TEXT[:8, :17])
+    asked = trainer.config.model, Execution(trainer.mesh)
+    logits = np.asarray(jax.jit(functools.partial(model.logits, *asked))(params, tokens[:, :-1]), np.float64)
+    total, weight = jax.jit(functools.partial(model.loss_sums, *asked))(params, tokens, np.ones(8, np.float32))
+    guess = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    following, itself = (
+        -np.take_along_axis(guess, target[..., None], -1).mean() for target in (tokens[:, 1:], tokens[:, :-1])
+    )
+    assert float(total / weight) == pytest.approx(following, rel=1e-5)
+    assert abs(following - itself) > 0.01, "the test would not notice"
+
+
 def test_padding_does_not_change_an_evaluation() -> None:
     trainer = on(2, 2, 2)
     params = trainer.init(np.uint32(0))["params"]
