@@ -77,6 +77,7 @@ def test_sigterm_before_the_first_step_ends_all_at_once(tmp_path: Path) -> None:
     assert not list((tmp_path / "checkpoints").glob("[0-9]*"))
 
 
+@pytest.mark.slow
 def test_alone_it_needs_no_environment(tmp_path: Path) -> None:
     out = f"run.output_dir={tmp_path}"
     ran = run_alone(*arguments(["run.steps=3", "data.max_bytes=50000", out]), XPK_PEAK_FLOPS="1e12")
@@ -100,6 +101,7 @@ def test_alone_it_needs_no_environment(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_ends_the_run_before_it_is_saved(tmp_path: Path) -> None:
     settings = ["optim.lr=1e38", "optim.warmup=1", "optim.clip=0", "checkpoint.every=1", "run.steps=50"]
     ran = run_alone(*arguments([*settings, "data.max_bytes=50000", f"run.output_dir={tmp_path}"]))

@@ -18,6 +18,7 @@ def test_the_checksum_is_the_standards() -> None:
     assert crc32c(bytes(32)) == 0x8A9136AA  # RFC 3720, appendix B.4
 
 
+@pytest.mark.slow
 def test_an_event_file_has_the_numbers_of_the_metrics_and_a_profile_has_the_steps(tmp_path: Path) -> None:
     length = ["run.steps=5", "run.log_every=2", "data.max_bytes=50000", f"run.output_dir={tmp_path}"]
     watched = ["observe.tensorboard=true", "observe.profile_start=3", "observe.profile_steps=2"]
