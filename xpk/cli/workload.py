@@ -283,13 +283,13 @@ def port_forward(
     api.connect(pod, there).close()  # what is wrong is known before anybody is told an address
     if provider.target(place).on_this_machine:
         address = f"{pod['status']['podIP']}:{there}"
-        click.echo(address)
         _tell_of_ray(console, pod, address)
+        click.echo(address)
         return
     with forwarding.listen(here) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        click.echo(address)
         _tell_of_ray(console, pod, address)
+        click.echo(address)  # after the token is in its file: a program that reads this line goes on at once
         console.tell(f"forwarding to port {there} of host s{given['slice_id']}/h{given['host']}; Ctrl-C ends it")
         forwarding.serve(listener, lambda: api.connect(pod, there), console.tell)
 
