@@ -89,14 +89,12 @@ def test_sigterm_saves_and_is_not_counted(lab: Lab, undisturbed: dict[int, str],
     assert len({event["step"] for event in run.events("preempt")}) == 1
 
 
-@pytest.mark.parametrize("slice_id", [0, 1])
-def test_a_trainer_under_ray_is_replaced_without_a_restart(
-    lab: Lab, undisturbed: dict[int, str], slice_id: int
-) -> None:
-    run = start(lab, f"replaced-{slice_id}", options=("--launcher", "ray"))
+def test_the_heads_trainer_under_ray_is_replaced_without_a_restart(lab: Lab, undisturbed: dict[int, str]) -> None:
+    # Another host's is killed in the drill on kind.
+    run = start(lab, "replaced", options=("--launcher", "ray"))
     until_step(run, INTERVAL + 3)
     before = {host["pid"] for host in run.describe()["hosts"]}
-    run.end_trainer(slice_id, 0)
+    run.end_trainer(0, 0)
     run.await_(lambda: bool(run.steps[-1]["attempt"] == 1), SECONDS)
     assert {host["pid"] for host in run.describe()["hosts"]} == before
     assert finish(run) == undisturbed
