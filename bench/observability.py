@@ -18,14 +18,15 @@ import os
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from bench.blocks import BLOCK, block
+
 ROOT = Path(__file__).resolve().parents[1]
-CHIPS, BLOCK = 4, 20  # emulated chips; steps in a block
+CHIPS = 4  # emulated
 NOTHING = ("observe.hang_seconds=0", "observe.pace_every=0")
 # Each as it would be set, but for the checks of copies and the comparison of hosts, which are far rarer in a real run.
 CASES: dict[str, tuple[str, ...]] = {
@@ -70,14 +71,14 @@ def measure(folder: Path, blocks: int) -> dict[str, Any]:
     runs = {"nothing": base, **others}
     for name, run in runs.items():
         print(f"warming up: {name}", file=sys.stderr)
-        _block(run)
+        block(run)
     seconds: dict[str, list[float]] = {name: [] for name in CASES}
     around: dict[str, list[float]] = {name: [] for name in CASES}
     for turn in range(blocks):
-        before = _block(base)
+        before = block(base)
         for name in CASES:
-            seconds[name].append(_block(runs[name]))
-            after = _block(base)
+            seconds[name].append(block(runs[name]))
+            after = block(base)
             around[name].append((before + after) / 2)
             before = after
         print(f"block {turn + 1} of {blocks}: {1000 * before:.1f} ms a step", file=sys.stderr)
@@ -102,17 +103,6 @@ def _begun(out: Path, settings: tuple[str, ...]) -> Iterator[int]:
     made = config.load("tiny", [*MODEL, *LENGTH, *settings, "data.path=stdlib", f"run.output_dir={out}"])
     job = jobs.open_job(made, Host(), lambda code, seconds: None)
     return steps(job, jobs.meet(job))
-
-
-def _block(run: Iterator[int]) -> float:
-    """Train a block of steps; return the seconds of one. Nothing of it runs on when this returns."""
-    import jax
-
-    began = time.perf_counter()
-    for _ in range(BLOCK):
-        next(run)
-    jax.block_until_ready(jax.live_arrays())
-    return (time.perf_counter() - began) / BLOCK
 
 
 def table(found: dict[str, Any]) -> Iterator[str]:

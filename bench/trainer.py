@@ -23,14 +23,14 @@ import os
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from bench.blocks import BLOCK, block
+
 ROOT = Path(__file__).resolve().parents[1]
-BLOCK = 20  # steps
 SIZES = {
     "cpu": ("model.seq_len=128", "data.global_batch=8", "model.compute_dtype=float32"),
     "gpu": (
@@ -84,11 +84,11 @@ def measure(folder: Path, platform: str, blocks: int) -> dict[str, Any]:
     quick = platform == "cpu" and jax.device_count() > 1
     runs |= {name: plain_loop(made, options) for name, options in PEERS.items() if quick or not options}
     for run in runs.values():
-        _block(run)
+        block(run)
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for turn in range(blocks):
         for name, run in runs.items():
-            seconds[name].append(_block(run))
+            seconds[name].append(block(run))
         told = "   ".join(f"{name} {1000 * taken[-1]:.1f} ms" for name, taken in seconds.items())
         print(f"block {turn + 1} of {blocks}: {told}", file=sys.stderr)
     device = jax.devices()[0]
@@ -210,17 +210,6 @@ def _loss(model: Any, params: Any, batch_BS: Any) -> Any:
     logits = jnp.einsum("bte,ve->btv", y_BTE, params["embed"].astype(dtype), preferred_element_type=jnp.float32)
     picked = jnp.take_along_axis(logits, targets_BT[..., None], -1)[..., 0]
     return (jax.nn.logsumexp(logits, -1) - picked).mean()
-
-
-def _block(run: Iterator[Any]) -> float:
-    """Train a block of steps; return the seconds of one. Nothing of it runs on when this returns."""
-    import jax
-
-    began = time.perf_counter()
-    for _ in range(BLOCK):
-        next(run)
-    jax.block_until_ready(jax.live_arrays())
-    return (time.perf_counter() - began) / BLOCK
 
 
 def table(found: dict[str, Any]) -> Iterator[str]:
