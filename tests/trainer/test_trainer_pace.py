@@ -65,9 +65,10 @@ def test_a_host_that_waits_for_its_data_is_named(tmp_path: Path) -> None:
     job = start(tmp_path, settings, faults={1: "slow:1"})
     assert job.exit_codes() == [0, 0], job.logs()
     last = [event for event in job.events(0) if event["event"] == "pace"][-1]
-    slowest = last["slow"][0]
-    assert (slowest["host"], slowest["reason"]) == ("slice 1 host 0", "data")
-    assert slowest["seconds"] > 0.1 and last["medians"]["data"] < 0.1
+    # Where hosts share a machine's cores, their chips may be found slow besides.
+    waits = [one for one in last["slow"] if one["reason"] == "data"]
+    assert [one["host"] for one in waits] == ["slice 1 host 0"], last
+    assert waits[0]["seconds"] > 0.1 and last["medians"]["data"] < 0.1
     assert "slice 1 host 0 waits for its data, which costs" in job.logs()
     lines = [line for line in job.metrics() if line["step"] >= 5 and "loss" in line]
     assert all(line["data_seconds"] > 0.1 for line in lines), "what any host waits for is the step's"
