@@ -3,8 +3,7 @@
     eval "$(e2e/environment/up)"
     PYTHONPATH=workloads python -m bench.restore
 
-Runs the trainer against fake-gcs-server, behind a proxy that adds up the sizes of its answers. Writes
-bench/results/restore-<date>.json.
+Runs the trainer against fake-gcs-server, which logs the size of every answer. Writes bench/results/restore-<date>.json.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from e2e.bucket import bucket_server
-from e2e.reading import Reading, reading
+from e2e.bucket import BucketServer, bucket_server
 from tests.trainer.small import Cluster, start
 from trainer import models
 from trainer.bucket import Bucket, open_bucket
@@ -37,34 +35,34 @@ _BUCKET = "restore"
 
 
 @contextmanager
-def store() -> Iterator[Reading]:
+def store() -> Iterator[BucketServer]:
     """Run a server that this process and those that it starts take for Google's."""
-    with bucket_server() as server, reading(server.url) as proxy:
+    with bucket_server() as server:
         server.create_bucket(_BUCKET)
         before = os.environ.get("STORAGE_EMULATOR_HOST")
-        os.environ["STORAGE_EMULATOR_HOST"] = proxy.url
+        os.environ["STORAGE_EMULATOR_HOST"] = server.url
         try:
-            yield proxy
+            yield server
         finally:
             os.environ.pop("STORAGE_EMULATOR_HOST")
             if before is not None:
                 os.environ["STORAGE_EMULATOR_HOST"] = before
 
 
-def measure(server: Reading, folder: Path, slices: Sequence[int], model: Sequence[str] = MODEL) -> dict[str, Any]:
+def measure(server: BucketServer, folder: Path, slices: Sequence[int], model: Sequence[str] = MODEL) -> dict[str, Any]:
     """Save one checkpoint and restore it on so many slices in turn; return what each restore read."""
     settings = [*model, *RUN, "run.steps=1"]
     _run(folder, settings, 1, 0)
     parameters = models.parameters(load("tiny", [*model, "model.vocab=256"]).model)
     found = []
     for attempt, count in enumerate(slices, 1):
-        seen = len(server.answers)
+        seen = len(server.reads())
         job = _run(folder, settings, count, attempt)
-        found.append({"slices": count, **_read(job, server.answers[seen:])})
+        found.append({"slices": count, **_read(job, server.reads()[seen:])})
     return {"parameters": parameters, "state_bytes": 12 * parameters, "restores": found}
 
 
-def measure_lost_slice(server: Reading, folder: Path, model: Sequence[str] = MODEL) -> dict[str, Any]:
+def measure_lost_slice(server: BucketServer, folder: Path, model: Sequence[str] = MODEL) -> dict[str, Any]:
     """Take slice 1's local tier away between two attempts of two slices; return what the second read."""
     local = folder / "ram"
     settings = [*model, *RUN, "checkpoint.every=1000000", "checkpoint.local_every=2", f"checkpoint.local_path={local}"]
@@ -77,10 +75,10 @@ def measure_lost_slice(server: Reading, folder: Path, model: Sequence[str] = MOD
         first.kill()
     (gone,) = local.glob("*/s1-h0")
     shutil.rmtree(gone)
-    seen = len(server.answers)
+    seen = len(server.reads())
     second = _start(folder, [*settings, f"run.steps={max(first.losses()) + 1}"], 2, 1, "lost")
     assert second.exit_codes(600) == [0, 0], second.logs()
-    return {"slices": 2, **_read(second, server.answers[seen:])}
+    return {"slices": 2, **_read(second, server.reads()[seen:])}
 
 
 def _run(folder: Path, settings: Sequence[str], slices: int, attempt: int) -> Cluster:

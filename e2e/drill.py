@@ -17,13 +17,16 @@ TRAINER = [
 ]  # fmt: skip
 
 
-def start(place: Place, name: str, *, max_restarts: int, options: Sequence[str] = ()) -> Workload:
-    """Start the run under a name, with nothing left of an earlier one."""
+def start(
+    place: Place, name: str, *, max_restarts: int, options: Sequence[str] = (), settings: Sequence[str] = ()
+) -> Workload:
+    """Start the run under a name, with nothing left of an earlier one; `settings` must not change what it computes."""
     run = Workload(place.lab, name)
     options = ("--fresh", *options)
     if place.kubectl("get", "jobset", name, "--ignore-not-found"):
         place.xpk("workload", "delete", name, "--cluster", place.cluster, "--yes", "--with-output")
-    place.lab.create_workload(name, num_slices=SLICES, max_restarts=max_restarts, trainer=TRAINER, options=options)
+    trainer = [*TRAINER, *(word for setting in settings for word in ("--set", setting))]
+    place.lab.create_workload(name, num_slices=SLICES, max_restarts=max_restarts, trainer=trainer, options=options)
     return run
 
 

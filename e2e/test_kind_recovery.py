@@ -23,6 +23,8 @@ from xpk.jobs.report.record import read_folder
 # Not the times that are wanted (bench/recovery_kind has those): a loaded machine takes several times as long.
 DEAD_NODE_SECONDS = 420.0
 GRACE_SECONDS = 120
+NODE_MEMORY = "/dev/shm"
+LOCAL_INTERVAL = 2
 # As a program does that waits in a collective: it hears nothing.
 DEAF = (
     '[ "$XPK_RESTART_ATTEMPT" = 1 ] && exit 0; [ "$MEGASCALE_SLICE_ID$TPU_WORKER_ID" = 11 ] && sleep 10 && exit 3; '
@@ -91,9 +93,11 @@ class Drill:
 
 
 @contextmanager
-def drilled(place: Place, calm: Workload, name: str, max_restarts: int) -> Iterator[Drill]:
+def drilled(
+    place: Place, calm: Workload, name: str, max_restarts: int, options: tuple[str, ...] = (), *settings: str
+) -> Iterator[Drill]:
     """A run that trains; whatever its tests did to nodes is undone."""
-    run = start(place, name, max_restarts=max_restarts)
+    run = start(place, name, max_restarts=max_restarts, options=options, settings=settings)
     try:
         run.await_(lambda: bool(run.steps), SECONDS)
         yield Drill(place, run, calm.losses)
@@ -111,9 +115,10 @@ def drill(place: Place, calm: Workload) -> Iterator[Drill]:
 
 @pytest.fixture(scope="module")
 def moving(place: Place, calm: Workload) -> Iterator[Drill]:
-    """The run whose nodes end."""
+    """The run whose nodes end; its hosts keep checkpoints in the memory of their nodes besides."""
     place.end("hosts-end")  # if one of its tests has failed, it still holds the slices
-    with drilled(place, calm, "nodes-end", max_restarts=1) as made:
+    settings = (f"checkpoint.local_every={LOCAL_INTERVAL}", f"checkpoint.local_path={NODE_MEMORY}")
+    with drilled(place, calm, "nodes-end", 1, ("--node-folder", NODE_MEMORY), *settings) as made:
         yield made
 
 
@@ -159,7 +164,10 @@ def test_a_node_is_drained(moving: Drill) -> None:
 
 def test_a_node_dies_and_its_slice_moves_to_the_spare(moving: Drill) -> None:
     node = node_of(moving.run, 1)
-    moving.disturb(lambda: moving.freeze(node), counted=True, seconds=DEAD_NODE_SECONDS)
+    # The slice that stayed has the state in its nodes' memory, and gives it to the one that moved.
+    moving.disturb(lambda: moving.freeze(node), counted=True, lost=2 * LOCAL_INTERVAL, seconds=DEAD_NODE_SECONDS)
+    restored = {event["source"] for event in moving.run.events("restore") if event["attempt"] == moving.restarts}
+    assert restored == {"local"}
     assert node not in (node_of(moving.run, 0), node_of(moving.run, 1))
     docker("unpause", node)  # its hosts wake up, find that the others have gone on without them, and end
     ends_like_the_undisturbed_run(moving)

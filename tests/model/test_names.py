@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xpk.model.names import cluster_name_problems, env_problems, host_name, workload_name_problems
+from xpk.model.names import (
+    cluster_name_problems,
+    env_problems,
+    host_name,
+    node_folder_problems,
+    workload_name_problems,
+)
 
 NAMES = st.from_regex(r"[a-z][-a-z0-9]{0,60}[a-z0-9]", fullmatch=True)
 
@@ -35,6 +41,29 @@ def test_names_that_are_no_dns_labels(name: str) -> None:
 def test_cluster_names_have_gkes_length() -> None:
     assert cluster_name_problems("a" * 40) == []
     assert "at most 40" in cluster_name_problems("a" * 41)[0]
+
+
+@pytest.mark.parametrize("folder", ["/dev/shm", "/mnt/disks/ssd0", "/tmp", "/var/ram disk"])
+def test_folders_of_nodes(folder: str) -> None:
+    assert node_folder_problems(folder, "/shared/output") == []
+
+
+@pytest.mark.parametrize(
+    ("folder", "says"),
+    [
+        ("ram", "no absolute path"),
+        ("/mnt/../etc", "no absolute path"),
+        ("/mnt/a:b", "no absolute path"),
+        ("/", "hide files of the hosts' image"),
+        ("/usr/lib", "hide files of the hosts' image"),
+        ("/dev", "hide files of the hosts' image"),
+        ("/shared", "hide /shared/output"),
+        ("/shared/output/a", "hide /shared/output"),
+    ],
+)
+def test_folders_of_nodes_that_hosts_cannot_be_given(folder: str, says: str) -> None:
+    (problem,) = node_folder_problems(folder, "/shared/output")
+    assert says in problem
 
 
 @pytest.mark.parametrize(

@@ -162,6 +162,16 @@ def expand(text: str) -> str:
     return re.sub(r"\$\$", "$", text)
 
 
+def test_a_folder_of_the_node_is_at_the_same_path_in_pods_and_takes_the_place_of_rays_memory() -> None:
+    (jobset,) = render_workload(workload(target=ON_KIND, ray=True, node_folder="/dev/shm"))
+    pod = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    assert {"name": "node", "hostPath": {"path": "/dev/shm", "type": "Directory"}} in pod["volumes"]
+    mounts = {mount["mountPath"]: mount["name"] for mount in pod["containers"][0]["volumeMounts"]}
+    assert mounts == {"/dev/shm": "node", "/shared/output": "shared"}
+    (here,) = render_workload(workload(target=EMULATED, node_folder="/dev/shm"))
+    assert "volumes" not in here["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+
+
 @pytest.mark.parametrize(
     ("spec", "watched"),
     [

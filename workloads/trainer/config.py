@@ -149,7 +149,7 @@ class Observe:
     pace_every: int = 100  # steps after which hosts are compared, to name the slow ones; 0 = never
     checksum_every: int = 0  # steps, and before each checkpoint: do all copies of the state hold the same? 0 = never
     profile_start: int = 0  # first step of a profile (JAX's profiler), counted over the whole run; 0 = none
-    profile_steps: int = 3  # steps that it has
+    profile_steps: int = 3  # steps that it has, at most 200: it is kept in memory
     profile_hosts: str = "0"  # process ids, comma separated, or all
     tensorboard: bool = False  # write event files for TensorBoard, beside metrics.jsonl
 

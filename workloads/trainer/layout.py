@@ -23,7 +23,10 @@ _CHOICES = {
     "quant.scale": ("channel", "tensor"),
 }
 MOST_INT8_SUMMED = (2**31 - 1) // 127**2  # products of two int8 numbers that an int32 holds for certain
-_LARGEST = {"run.seed": 2**32 - 1, "data.seed": 2**32 - 1, "data.max_bytes": 2**63 - 1}  # others: an int32
+_LARGEST = {  # others: an int32
+    **{"run.seed": 2**32 - 1, "data.seed": 2**32 - 1, "data.max_bytes": 2**63 - 1},
+    "observe.profile_steps": 200,  # JAX keeps a profile in memory until it ends, some MB a step
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

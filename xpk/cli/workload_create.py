@@ -85,6 +85,11 @@ from xpk.storage import open_folder
     metavar="OUTPUT_ROOT",
     help="Workloads write to OUTPUT_ROOT/NAME, such as gs://BUCKET/PATH; the cluster's own place if left out.",
 )
+@click.option(
+    "--node-folder",
+    metavar="PATH",
+    help="Give hosts this folder of their node, at the same path, for what is to outlive them: /dev/shm, or a disk.",
+)
 @click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="A variable for every host; may be repeated.")
 @click.option("--env-file", "env_files", multiple=True, type=click.Path(path_type=Path), help="NAME=VALUE lines.")
 @click.option("--priority", default="medium", show_default=True, help=f"One of {', '.join(names.PRIORITIES)}.")
@@ -232,6 +237,7 @@ def _working_dir() -> str:
 def _check(console: Console, spec: WorkloadSpec, trainer_args: tuple[str, ...], given: dict[str, Any]) -> None:
     """Find all that can be wrong before anything is created."""
     creating.check_spec(spec)
+    request.check_local_path(trainer_args, spec)
     if spec.ray and spec.target.on_this_machine:
         creating.check_ray_installed()
     if given["command"] is None:
@@ -282,6 +288,7 @@ def _spec(
         code=code,
         user=getpass.getuser(),
         within=given["within"],
+        node_folder=given["node_folder"],
         # The trainer's hosts, and Ray's, watch each other.
         peer_watch=given["peer_watch"] and given["command"] is not None and ray is None,
     )

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from xpk.model import names
 from xpk.model.accelerators import SliceShape
 from xpk.model.errors import UsageError
-from xpk.model.specs import FATAL_EXIT_CODES, Target
+from xpk.model.specs import FATAL_EXIT_CODES, Target, WorkloadSpec
 from xpk.storage import in_bucket
 
 TRAINER_IMAGE = "xpk-trainer"
+_LOCAL_PATH = re.compile(r"(--set=)?checkpoint\.local_path=")
 _BUCKET_ENV = ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS")
 
 
@@ -97,6 +99,19 @@ def host_command(command: str | None, trainer_args: tuple[str, ...]) -> tuple[st
     if not command.strip():
         raise UsageError("--command is empty", hint="leave it out to run the bundled trainer")
     return ("bash", "-c", command)
+
+
+def check_local_path(trainer_args: Sequence[str], spec: WorkloadSpec) -> None:
+    """Raise UsageError if local checkpoints would go with the pods that they are there to outlive."""
+    told = [word.partition("=")[2] for word in trainer_args if _LOCAL_PATH.match(word)]
+    if not told or not told[-1] or spec.target.on_this_machine:
+        return
+    path, kept = PurePosixPath(told[-1]), (spec.node_folder, spec.target.shared_folder)
+    if not any(folder and path.is_relative_to(folder) for folder in kept):
+        raise UsageError(
+            f"checkpoint.local_path={path} is a folder of pods, and ends with them",
+            hint=f"--node-folder {path}: it has to be there on the nodes, as /dev/shm is, which everybody may write to",
+        )
 
 
 def bucket_env(target: Target, environ: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import PurePosixPath
 
 SLICE_JOB = "slice-job"  # Google's xpk calls the replicated job so: both tools read each other's workloads
 QUEUE = "multislice-queue"
@@ -26,6 +27,7 @@ _CLUSTER_LENGTH = 40  # GKE's limit for cluster names
 _POD_SUFFIX = len("-") + 5  # what the Job controller appends to a pod's name
 _PATTERN = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SYSTEM = frozenset(("bin", "boot", "dev", "etc", "lib", "lib64", "opt", "proc", "run", "sbin", "sys", "usr", "xpk"))
 _OURS = re.compile(r"XPK_.*|MEGASCALE_.*|TPU_WORKER_(ID|HOSTNAMES)")
 
 
@@ -71,6 +73,19 @@ def env_problems(name: str, value: str) -> list[str]:
     if _OURS.fullmatch(name):
         return [f"{name} is set by xpk for every host; choose another name"]
     return [f"the value of {name} {problem}" for problem in text_problems(value)]
+
+
+def node_folder_problems(folder: str, shared: str | None) -> list[str]:
+    """Return why a folder of the nodes cannot be given to hosts at its own path, where `shared` is mounted too."""
+    path, what = PurePosixPath(folder), f"--node-folder '{folder}'"
+    if not path.is_absolute() or ".." in path.parts or ":" in folder or text_problems(folder):
+        return [f"{what} is no absolute path, such as /dev/shm or /mnt/disks/ssd0"]
+    if len(path.parts) == 1 or (path.parts[1] in _SYSTEM and folder != "/dev/shm"):
+        return [f"{what} would hide files of the hosts' image: use /dev/shm, or a folder below /mnt"]
+    other = PurePosixPath(shared or "/xpk")
+    if path.is_relative_to(other) or other.is_relative_to(path):
+        return [f"{what} would hide {other}, where hosts write to"]
+    return []
 
 
 def text_problems(value: str) -> list[str]:

@@ -114,7 +114,8 @@ class WorkloadSpec:
     `within`: the type of the slices that these slices are parts of, where slices are shared. Times are in seconds.
     `fatal_exit_codes` fail the workload at once, any other restarts it, up to
     `max_restarts` times. With `peer_watch`, a host that is gone ends the command on all others at once.
-    With `ray` the command makes the hosts a Ray cluster.
+    With `ray` the command makes the hosts a Ray cluster. `node_folder`: a folder of each node that hosts there see at
+    the same path, which outlives them.
     """
 
     name: str
@@ -138,6 +139,7 @@ class WorkloadSpec:
     within: SliceShape | None = None
     peer_watch: bool = False
     ray: bool = False
+    node_folder: str | None = None
 
     def problems(self) -> list[str]:
         """Return everything that is wrong with it, one line each."""
@@ -152,6 +154,8 @@ class WorkloadSpec:
         if not self.command:
             found.append("the command is empty")
         found += [f"the command {problem}" for part in self.command for problem in names.text_problems(part)]
+        if self.node_folder is not None:
+            found += names.node_folder_problems(self.node_folder, self.target.shared_folder)
         for code in self.fatal_exit_codes:
             if not 1 <= code <= 255 or code == 143:
                 found.append(f"{code} cannot be a fatal exit code: 1 to 255, except 143 (ended by SIGTERM, saved)")

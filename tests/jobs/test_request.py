@@ -1,0 +1,34 @@
+"""From what a user typed to a spec: what would be in vain."""
+
+from __future__ import annotations
+
+import pytest
+
+from xpk.jobs.request import check_local_path
+from xpk.model.accelerators import find_shape
+from xpk.model.errors import UsageError
+from xpk.model.specs import Target, WorkloadSpec
+
+LOCAL_PATH = ("--set", "checkpoint.local_every=5", "--set", "checkpoint.local_path=/dev/shm/run")
+
+
+def on(target: Target, node_folder: str | None = None) -> WorkloadSpec:
+    shape = find_shape("v5litepod-8")
+    return WorkloadSpec(
+        name="w", shape=shape, num_slices=1, command=("true",), target=target, image="i", node_folder=node_folder
+    )
+
+
+def test_local_checkpoints_that_would_end_with_their_pods_are_refused() -> None:
+    kind = Target(emulated=True, sets_slice_environment=True, output_root="/shared", shared_folder="/shared")
+    with pytest.raises(UsageError) as refused:
+        check_local_path(LOCAL_PATH, on(kind))
+    assert "ends with them" in str(refused.value) and "--node-folder /dev/shm/run" in str(refused.value.hint)
+    with pytest.raises(UsageError):
+        check_local_path(("--set=checkpoint.local_path=/dev/shmem",), on(kind, "/dev/shm"))
+    check_local_path(LOCAL_PATH, on(kind, "/dev/shm"))
+    check_local_path(("--set", "checkpoint.local_path=/shared/own"), on(kind))
+    check_local_path(("--config", "tiny"), on(kind))
+    check_local_path(
+        LOCAL_PATH, on(Target(emulated=True, sets_slice_environment=True, output_root="/o", on_this_machine=True))
+    )
