@@ -42,7 +42,7 @@ met = time.monotonic()
 peers.barrier("imported")
 imported = time.monotonic()
 if host.processes > 1:
-    distributed.join(host, address, int(port))
+    distributed.join(host, address, int(port), peers)
 joined = time.monotonic()
 count = len(jax.devices())
 seen = time.monotonic()

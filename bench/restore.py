@@ -3,7 +3,8 @@
     eval "$(e2e/environment/up)"
     PYTHONPATH=workloads python -m bench.restore
 
-Runs the trainer against fake-gcs-server, which logs the size of every answer. Writes bench/results/restore-<date>.json.
+Runs the trainer against fake-gcs-server, behind a proxy that adds up the sizes of its answers. Writes
+bench/results/restore-<date>.json.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -21,7 +23,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from e2e.bucket import BucketServer, bucket_server
+from e2e.bucket import bucket_server
+from e2e.reading import Answer, Reading, reading
 from tests.trainer.small import Cluster, start
 from trainer import models
 from trainer.bucket import Bucket, open_bucket
@@ -35,34 +38,34 @@ _BUCKET = "restore"
 
 
 @contextmanager
-def store() -> Iterator[BucketServer]:
+def store() -> Iterator[Reading]:
     """Run a server that this process and those that it starts take for Google's."""
-    with bucket_server() as server:
+    with bucket_server() as server, reading(server.url) as proxy:
         server.create_bucket(_BUCKET)
         before = os.environ.get("STORAGE_EMULATOR_HOST")
-        os.environ["STORAGE_EMULATOR_HOST"] = server.url
+        os.environ["STORAGE_EMULATOR_HOST"] = proxy.url
         try:
-            yield server
+            yield proxy
         finally:
             os.environ.pop("STORAGE_EMULATOR_HOST")
             if before is not None:
                 os.environ["STORAGE_EMULATOR_HOST"] = before
 
 
-def measure(server: BucketServer, folder: Path, slices: Sequence[int], model: Sequence[str] = MODEL) -> dict[str, Any]:
+def measure(server: Reading, folder: Path, slices: Sequence[int], model: Sequence[str] = MODEL) -> dict[str, Any]:
     """Save one checkpoint and restore it on so many slices in turn; return what each restore read."""
     settings = [*model, *RUN, "run.steps=1"]
     _run(folder, settings, 1, 0)
     parameters = models.parameters(load("tiny", [*model, "model.vocab=256"]).model)
     found = []
     for attempt, count in enumerate(slices, 1):
-        seen = len(server.reads())
+        seen = len(server.answers)
         job = _run(folder, settings, count, attempt)
-        found.append({"slices": count, **_read(job, server.reads()[seen:])})
+        found.append({"slices": count, **_read(job, server.answers[seen:])})
     return {"parameters": parameters, "state_bytes": 12 * parameters, "restores": found}
 
 
-def measure_lost_slice(server: BucketServer, folder: Path, model: Sequence[str] = MODEL) -> dict[str, Any]:
+def measure_lost_slice(server: Reading, folder: Path, model: Sequence[str] = MODEL) -> dict[str, Any]:
     """Take slice 1's local tier away between two attempts of two slices; return what the second read."""
     local = folder / "ram"
     settings = [*model, *RUN, "checkpoint.every=1000000", "checkpoint.local_every=2", f"checkpoint.local_path={local}"]
@@ -75,10 +78,10 @@ def measure_lost_slice(server: BucketServer, folder: Path, model: Sequence[str] 
         first.kill()
     (gone,) = local.glob("*/s1-h0")
     shutil.rmtree(gone)
-    seen = len(server.reads())
+    seen = len(server.answers)
     second = _start(folder, [*settings, f"run.steps={max(first.losses()) + 1}"], 2, 1, "lost")
     assert second.exit_codes(600) == [0, 0], second.logs()
-    return {"slices": 2, **_read(second, server.reads()[seen:])}
+    return {"slices": 2, **_read(second, server.answers[seen:])}
 
 
 def _run(folder: Path, settings: Sequence[str], slices: int, attempt: int) -> Cluster:
@@ -91,17 +94,18 @@ def _start(folder: Path, settings: Sequence[str], slices: int, attempt: int, nam
     place: Bucket = open_bucket(f"gs://{_BUCKET}/{name}")
 
     def read(file: str) -> str:
+        time.sleep(0.2)  # whoever waits for a step asks without a pause, which costs the machine as much as the steps
         return (place / file).read().decode() if (place / file).is_file() else ""
 
     return start(folder / name, settings, slices=slices, attempt=attempt, bucket=f"gs://{_BUCKET}/{name}", read=read)
 
 
-def _read(job: Cluster, answers: Sequence[tuple[str, int]]) -> dict[str, Any]:
+def _read(job: Cluster, answers: Sequence[Answer]) -> dict[str, Any]:
     """Return what a job's hosts have read of checkpoints, by what it was, and how the restore went."""
     events = [event for n in range(len(job.processes)) for event in job.events(n) if event["event"] == "restore"]
     sizes = {"arrays": 0, "manifests": 0, "listings": 0}
     count = 0
-    for path, size in answers:
+    for path, size in ((answer.path, answer.size) for answer in answers):
         # A save reads what it has just written, of another step.
         if f"/checkpoints/{events[0]['step']}/" not in path and not path.endswith(("/o", ".json")):
             continue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import signal
 import socket
@@ -16,11 +15,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 PROGRAM = "fake-gcs-server"
 _SECONDS = 30.0
-_READ = re.compile(r'"GET (\S+) HTTP/1\.1\\?" 20[06] (\d+)')  # the server quotes what it logs
 
 
 def missing() -> str:
@@ -46,11 +43,6 @@ class BucketServer:
     def requests(self) -> list[str]:
         """Return the lines that the server has written about requests."""
         return [line for line in self.log.read_text().splitlines() if " HTTP/1.1" in line]
-
-    def reads(self) -> list[tuple[str, int]]:
-        """Return what was read of the server: path and bytes of content of every GET that it answered with content."""
-        found = (_READ.search(line) for line in self.requests())
-        return [(unquote(urlsplit(read[1]).path), int(read[2])) for read in found if read]
 
     def pause(self) -> None:
         """Stop answering; connections stay open, as behind a network that loses everything."""

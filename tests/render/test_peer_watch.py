@@ -17,7 +17,7 @@ import pytest
 from xpk.render import peer_watch
 
 SECONDS = 30.0
-SOURCE = Path(peer_watch.__file__).read_text().replace("= 2.0, 60.0", "= 0.5, 60.0")  # the calm before SIGKILL
+SOURCE = Path(peer_watch.__file__).read_text().replace("= 1.0, 60.0", "= 0.5, 60.0")  # the calm before SIGKILL
 WAITS = "trap '' TERM; echo up; sleep 1000 & wait; wait"  # as in a collective
 OBEYS = "trap 'echo saved; exit 143' TERM; echo up; sleep 1000 & wait"
 
@@ -128,10 +128,11 @@ def test_a_command_that_fails_is_a_lost_host_with_its_own_exit_code(start: Start
     hosts[1].says("host s1/h0 is gone")
 
 
-def test_hosts_that_end_well_or_are_asked_to_end_are_not_lost(start: Start) -> None:
-    well, asked = "until [ -e /proc/self ] && sleep 2; do :; done; echo done", OBEYS
+def test_hosts_that_end_well_or_are_asked_to_end_are_not_lost(start: Start, tmp_path: Path) -> None:
+    well, asked = f"until [ -e '{tmp_path}/end' ]; do sleep 0.1; done; echo done", OBEYS
     hosts = [start(0, WAITS), start(1, well), start(2, asked), start(3, WAITS)]
     connected(hosts)
+    (tmp_path / "end").touch()
     hosts[1].ends(0)
     hosts[2].says("up")
     hosts[2].process.terminate()

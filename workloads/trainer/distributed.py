@@ -5,13 +5,19 @@ Reading the environment needs no JAX; `join` does.
 
 # mypy: disallow-untyped-calls=False
 
+import contextlib
 import dataclasses
 import socket
+import threading
 import time
 from collections.abc import Callable, Mapping
 
 from trainer.errors import FatalError, PeerAbsent, Problem
+from trainer.peers import Peers
 
+_JOIN_SECONDS = 300  # for jax.distributed to connect all hosts
+_POLL_SECONDS = 0.01
+_LISTENS = "coordinator"
 _ENV_DOC = "Start hosts with `xpk workload create`, or unset these variables to run alone"
 
 
@@ -103,21 +109,39 @@ def bracketed(address: str, port: int) -> str:
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
-def join(host: Host, address: str, port: int) -> None:
-    """Bring up jax.distributed with explicit arguments.
+def _tell_when_it_listens(address: str, port: int, peers: Peers) -> None:
+    """Process 0, on a thread of its own: let the others come once its service is there to answer them."""
+    deadline = time.monotonic() + _JOIN_SECONDS
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            socket.create_connection((address, port), timeout=_JOIN_SECONDS).close()
+            break
+        time.sleep(_POLL_SECONDS)
+    peers.announce(_LISTENS, None)
+    peers.await_(_LISTENS)
+
+
+def join(host: Host, address: str, port: int, peers: Peers) -> None:
+    """Bring up jax.distributed with explicit arguments, among hosts that are connected by `peers`.
+
+    Nobody calls before process 0 listens: a gRPC client that finds no one there waits for a second.
 
     Cluster auto-detection can hang away from Google Cloud. Process 0 binds to the one address and not to
     all: several jobs on one machine use the same port on different loopback addresses.
     """
     import jax
 
+    if host.process_id == 0:
+        threading.Thread(target=_tell_when_it_listens, args=(address, port, peers), name="listens", daemon=True).start()
+    else:
+        peers.await_(_LISTENS)
     # Our own SIGTERM handling needs no RPC; JAX's notifier would take the signal away from it.
     jax.config.update("jax_enable_preemption_service", False)
     jax.distributed.initialize(
         coordinator_address=bracketed(address, port),
         num_processes=host.processes,
         process_id=host.process_id,
-        initialization_timeout=300,
+        initialization_timeout=_JOIN_SECONDS,
         # The second net: peers.py notices the dead at once and the hung sooner, and ends hosts with a
         # better exit code than JAX's abort.
         heartbeat_timeout_seconds=60,

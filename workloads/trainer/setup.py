@@ -99,7 +99,7 @@ def set_up(job: Job, meeting: "Future[Address]") -> Run:
     traits = agreement.traits(job.config, os.environ)
     agreement.agree(job.peers, job.host, traits)
     if job.host.processes > 1:
-        distributed.join(job.host, *address)
+        distributed.join(job.host, *address, job.peers)
     devices = jax.devices()
     job.events.write(
         "init", None, time.monotonic() - job.events.began, processes=job.host.processes, devices=len(devices)

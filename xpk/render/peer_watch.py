@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping
 _PORT_OFFSET = 2  # from the coordinator's; the port between is the bundled trainer's
 _SOURCE_VARIABLE = "XPK_PEER_WATCH"
 _PEER_LOST, _ASKED_TO_END = 75, 143
-_CALM_SECONDS, _END_SECONDS, _DIAL_SECONDS, _POLL_SECONDS, _IDLE_SECONDS = 2.0, 60.0, 0.5, 0.2, 60.0
+_CALM_SECONDS, _END_SECONDS, _DIAL_SECONDS, _POLL_SECONDS, _IDLE_SECONDS = 1.0, 60.0, 0.5, 0.2, 60.0
 _LONGEST = 1024  # bytes; hosts say far less
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
 _FORWARDED = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
