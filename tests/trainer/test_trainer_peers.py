@@ -1,5 +1,6 @@
 """The line between hosts: agreements, deaths, and orderly ends that are no deaths."""
 
+import contextlib
 import os
 import queue
 import signal
@@ -7,12 +8,15 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
 from tests.trainer.small import WORKLOADS, free_ports
+from trainer.distributed import own_address
 from trainer.errors import AddressError, PeerAbsent
+from trainer.link import dial
 from trainer.peers import Peers
 
 SECONDS = 20.0
@@ -169,3 +173,33 @@ def test_a_killed_host_is_noticed_by_all(killed: int, knows: tuple[int, ...]) ->
         for process in hosts:
             process.kill()
             process.communicate()
+
+
+@contextlib.contextmanager
+def silent(address: str) -> Iterator[int]:
+    """Give a port of an address from which nothing comes back, as of a host that is gone: its queue is full."""
+    with socket.socket() as server, contextlib.ExitStack() as queue:
+        server.bind((address, 0))
+        server.listen(0)
+        for _ in range(4):
+            waiting = queue.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(server.getsockname())
+        yield server.getsockname()[1]
+
+
+def test_a_name_that_still_stands_for_a_host_that_is_gone_is_looked_up_again() -> None:
+    with silent("127.0.0.3") as port, socket.create_server(("127.0.0.1", port)):
+        began = time.monotonic()
+        found = dial("127.0.0.3", port, began + SECONDS, lambda: "127.0.0.1")
+        assert found.getpeername()[0] == "127.0.0.1" and time.monotonic() - began < 5
+        found.close()
+
+
+def test_the_first_host_waits_for_its_name_to_stand_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.distributed._LOOK_SECONDS", 0.01)
+    port = free_ports()
+    told = iter([("192.0.2.1", port)] * 3 + [("127.0.0.1", port)])  # nobody's address, for documents only
+    assert own_address(lambda: next(told)) == ("127.0.0.1", port)
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(AddressError, match="already in use"):
+        own_address(lambda: ("127.0.0.1", port))

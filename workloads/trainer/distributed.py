@@ -7,16 +7,19 @@ Reading the environment needs no JAX; `join` does.
 
 import contextlib
 import dataclasses
+import errno
 import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
 
-from trainer.errors import FatalError, PeerAbsent, Problem
+from trainer.errors import AddressError, FatalError, PeerAbsent, Problem
+from trainer.link import listen
 from trainer.peers import Peers
 
 _JOIN_SECONDS = 300  # for jax.distributed to connect all hosts
 _POLL_SECONDS = 0.01
+_STALE_SECONDS, _LOOK_SECONDS = 60.0, 0.5
 _LISTENS = "coordinator"
 _ENV_DOC = "Start hosts with `xpk workload create`, or unset these variables to run alone"
 
@@ -102,6 +105,26 @@ def resolve(coordinator: str, timeout: float, say: Callable[[str], None]) -> tup
                 say(f"waiting for the name {name!r} of slice 0 host 0 to resolve (up to {timeout:.0f} s)")
                 said = True
             time.sleep(0.2)
+
+
+def own_address(find: Callable[[], tuple[str, int]]) -> tuple[str, int]:
+    """Return process 0's own address and port, as its name gives them; raises AddressError if they cannot be had.
+
+    Caches of names (half a minute is usual) may still have the address of the attempt before: then look again.
+    """
+    deadline = time.monotonic() + _STALE_SECONDS
+    while True:
+        found = find()
+        try:
+            listen(*found).close()
+        except AddressError as error:
+            cause = error.__cause__
+            stale = isinstance(cause, OSError) and cause.errno == errno.EADDRNOTAVAIL
+            if not stale or time.monotonic() > deadline:
+                raise
+            time.sleep(_LOOK_SECONDS)
+        else:
+            return found
 
 
 def bracketed(address: str, port: int) -> str:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 import sys
 import threading
@@ -12,7 +13,7 @@ from concurrent.futures import Future
 from typing import NoReturn
 
 from trainer.config import Config
-from trainer.distributed import Host, resolve
+from trainer.distributed import Host, own_address, resolve
 from trainer.errors import (
     AddressError,
     ChipsError,
@@ -26,7 +27,6 @@ from trainer.errors import (
     Unreachable,
     reason,
 )
-from trainer.link import listen
 from trainer.metrics import Events, JsonLines, flush, say
 from trainer.peers import Peers
 from trainer.places import Place, open_place
@@ -138,10 +138,10 @@ def meet(job: Job) -> "Future[Address]":
         try:
             address = ("", 0)
             if job.host.processes > 1:
-                address = resolve(job.host.coordinator, _MEETING_SECONDS, say)
-                if job.is_first:
-                    listen(*address).close()  # JAX would share the port with another job's coordinator
-                job.peers.connect(address[0], address[1] + 1, _MEETING_SECONDS)
+                find = functools.partial(resolve, job.host.coordinator, _MEETING_SECONDS, say)
+                # Nobody else may listen there: JAX would share the port with another job's coordinator.
+                found, port = own_address(find) if job.is_first else find()
+                address = job.peers.connect(found, port + 1, _MEETING_SECONDS, lambda: find()[0]), port
             meeting.set_result(address)
         except BaseException as error:
             meeting.set_exception(error)

@@ -5,11 +5,13 @@ import json
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from trainer.errors import AddressError, PeerAbsent, reason
 
 _LONGEST = 1 << 20  # bytes in a message; hosts send far less, a stranger may send anything
+_PATIENCE_SECONDS = 1.0, 10.0  # for a connection, at first and at most
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
 
 
@@ -62,17 +64,22 @@ def listen(address: str, port: int) -> socket.socket:
         raise AddressError(f"cannot listen at {address}:{port}: {reason(error)}") from error
 
 
-def dial(address: str, port: int, deadline: float) -> socket.socket:
+def dial(address: str, port: int, deadline: float, again: Callable[[], str] | None = None) -> socket.socket:
     """Connect, trying again until `deadline` (monotonic): the hub may start later than this host.
 
-    Raises PeerAbsent after that.
+    `again` gives the address to try next: a name may stand for the host of an attempt before, from which nothing comes
+    back. So the first waits are short. Raises PeerAbsent after the deadline.
     """
+    patience = _PATIENCE_SECONDS[0]
     while True:
+        left = max(0.1, deadline - time.monotonic())
         try:
-            sock = socket.create_connection((address, port), timeout=max(0.1, deadline - time.monotonic()))
+            sock = socket.create_connection((address, port), timeout=min(patience, left))
             sock.settimeout(None)
             return sock
         except OSError as error:
             if time.monotonic() > deadline:
                 raise PeerAbsent(f"process 0 cannot be reached at {address}:{port}: {error}") from error
             time.sleep(0.1)
+        patience = min(2 * patience, _PATIENCE_SECONDS[1])
+        address = again() if again else address

@@ -56,19 +56,21 @@ class Peers:
         self._closing = False
         self._listener: socket.socket | None = None
 
-    def connect(self, address: str, port: int, timeout: float) -> None:
-        """Listen (process 0) or connect, then wait until every host is here.
+    def connect(self, address: str, port: int, timeout: float, again: Callable[[], str] | None = None) -> str:
+        """Listen (process 0) or connect, then wait until every host is here; return process 0's address.
 
-        Raises PeerAbsent naming the processes that did not come, AddressError if it cannot listen.
+        `again` looks the address up once more, if nobody answers. Raises PeerAbsent naming the processes that did not
+        come, AddressError if it cannot listen.
         """
         if self.processes == 1:
-            return
+            return address
         deadline = time.monotonic() + timeout
         if self.process_id == 0:
             self._listener = listen(address, port)
             threading.Thread(target=self._serve, name="peers-hub", daemon=True).start()
         else:
-            link = Link(dial(address, port, deadline))
+            link = Link(dial(address, port, deadline, again))
+            address = str(link.sock.getpeername()[0])
             link.send({"hello": self.process_id, "attempt": self.attempt, "job": self._job})
             self._links[0] = link
             threading.Thread(target=self._listen, args=(link,), name="peers", daemon=True).start()
@@ -77,6 +79,7 @@ class Peers:
             if not self._changed.wait_for(lambda: self._ready, max(0.0, deadline - time.monotonic())):
                 missing = sorted(set(range(1, self.processes)) - set(self._links)) if self.process_id == 0 else []
                 raise PeerAbsent(f"processes {missing or [0]} did not come within {timeout:.0f} s", missing)
+        return address
 
     @property
     def present(self) -> int:

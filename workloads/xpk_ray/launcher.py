@@ -5,6 +5,7 @@ within milliseconds, a SIGTERM to one reaches the head, and all end with one exi
 """
 
 import contextlib
+import functools
 import hashlib
 import importlib.metadata
 import os
@@ -18,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from trainer.distributed import Host, bracketed, read_host, resolve
+from trainer.distributed import Host, bracketed, own_address, read_host, resolve
 from trainer.errors import AddressError, ExitCode, FatalError, PeerAbsent, Problem
 from trainer.metrics import say
 from trainer.peers import Peers
@@ -112,13 +113,16 @@ class Launcher:
 
     def _meet(self) -> None:
         """Wait for all hosts, and see that they have one and the same Ray. Raises PeerAbsent, FatalError."""
-        found, port = resolve(self.host.coordinator, self.join_seconds, say) if self.host.coordinator else ("", 0)
+        find = functools.partial(resolve, self.host.coordinator, self.join_seconds, say)
+        found, port = ("", 0)
+        if self.host.coordinator:
+            found, port = own_address(find) if self.is_head else find()
         self.address = self._own_address(found)
         done = threading.Event()
         if self.is_head:
             threading.Thread(target=self._tell_who_is_here, args=(done,), name="progress", daemon=True).start()
         try:
-            self.peers.connect(found, port + 1, self.join_seconds)
+            self.peers.connect(found, port + 1, self.join_seconds, lambda: find()[0])
         except PeerAbsent as error:
             if not error.missing:
                 raise PeerAbsent(

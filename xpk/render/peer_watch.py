@@ -91,15 +91,17 @@ class Peers:
 
     def _join(self) -> None:
         """Another host: connect, for as long as that takes, and listen until the end."""
+        patience = 1.0  # short at first: the name may still stand for a host that is gone, and nothing comes back
         while True:
             with contextlib.suppress(OSError):
-                link = _prepared(socket.create_connection((self._address, self._port), timeout=10))
+                link = _prepared(socket.create_connection((self._address, self._port), timeout=patience))
                 link.settimeout(None)
                 link.sendall(b"hello %s %d\n" % (self._job.encode(), self._me))
                 self._links[link] = 0
                 if self._listened(link):
                     return
                 self._links.clear()
+            patience = min(2 * patience, 10.0)
             time.sleep(_DIAL_SECONDS)
 
     def _listened(self, link: socket.socket) -> bool:
