@@ -43,7 +43,7 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	@echo "==> unit and local tests"
-	@$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 e2e: $(STAMP)
 	@echo "==> the environment of the drills on kind (built once, then cached)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.offline.guard import nothing_leaves as nothing_leaves
@@ -9,3 +10,13 @@ from tests.offline.guard import nothing_leaves as nothing_leaves
 # The machines that run this are shared and slow by turns: a deadline would test them, not us.
 settings.register_profile("ours", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ours")
+
+# What takes long begins first, so that the processes of `make test` end together.
+_LONG = ("tests/xpk_ray", "tests/trainer", "tests/packaging", "tests/local", "tests/cli")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the files of long tests first; their order is otherwise kept."""
+    items.sort(
+        key=lambda item: next((n for n, folder in enumerate(_LONG) if item.nodeid.startswith(folder)), len(_LONG))
+    )

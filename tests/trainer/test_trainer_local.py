@@ -267,6 +267,16 @@ def test_stores_on_nodes_that_changed_places_are_found() -> None:
     assert local_tier.share(names, lost) == [["s0-h0"], []]
 
 
+def test_hosts_that_share_a_node_each_take_the_store_of_their_own_place() -> None:
+    names = ["s0-h0", "s0-h1", "s1-h0", "s1-h1"]
+    of_slice_0 = {"s0-h0": "x/1", "s0-h1": "x/2"}
+    # Slice 1 is where slice 0 was, and slice 0 on a node that has nothing.
+    assert local_tier.share(names, [{}, {}, of_slice_0, of_slice_0]) == [[], [], ["s0-h0"], ["s0-h1"]]
+    # Another slice was there before, which is no more.
+    of_slice_2 = {"s2-h0": "x/1", "s2-h1": "x/2"}
+    assert local_tier.share(names, [of_slice_2, of_slice_2, {}, {}]) == [["s2-h0"], ["s2-h1"], [], []]
+
+
 def test_replicas_give_each_other_what_they_lost(trainer: Trainer, state: Any) -> None:
     """Half of each replica is poisoned; only the other halves may be looked at."""
     mesh, abstract = trainer.mesh, trainer.programs.state

@@ -300,17 +300,18 @@ def together(
 def share(names: Sequence[str], seen: Sequence[Mapping[str, str]]) -> list[list[str]]:
     """Return for each process, of these names, the stores that it may use, given what each of them sees.
 
-    A store belongs to its namesake if that one sees it; else to the first that does. Hosts may share a disk.
+    Hosts may share a disk. A store belongs to its namesake if that one sees it; else to a host of the same place in
+    another slice, for which it holds the same; else to the first that sees it.
     """
     shares: list[list[str]] = [[] for _ in names]
-    given = set()
-    for process, found in enumerate(seen):
-        for name, identity in found.items():
-            namesake = names.index(name) if name in names else process
-            owner = namesake if seen[namesake].get(name) == identity else process
-            if (name, identity) not in given:
-                given.add((name, identity))
-                shares[owner].append(name)
+    for name, identity in dict.fromkeys(store for found in seen for store in found.items()):
+        place = name.partition("-")[2]
+        _, _, owner = min(
+            (own != name, own.partition("-")[2] != place, process)
+            for process, own in enumerate(names)
+            if seen[process].get(name) == identity
+        )
+        shares[owner].append(name)
     return shares
 
 
