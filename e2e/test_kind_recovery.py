@@ -165,7 +165,7 @@ def test_a_node_is_drained(moving: Drill) -> None:
 def test_a_node_dies_and_its_slice_moves_to_the_spare(moving: Drill) -> None:
     node = node_of(moving.run, 1)
     # The slice that stayed has the state in its nodes' memory, and gives it to the one that moved.
-    moving.disturb(lambda: moving.freeze(node), counted=True, lost=2 * LOCAL_INTERVAL, seconds=DEAD_NODE_SECONDS)
+    moving.disturb(lambda: moving.freeze(node), counted=True, lost=3 * LOCAL_INTERVAL, seconds=DEAD_NODE_SECONDS)
     restored = {event["source"] for event in moving.run.events("restore") if event["attempt"] == moving.restarts}
     assert restored == {"local"}
     assert node not in (node_of(moving.run, 0), node_of(moving.run, 1))
