@@ -3,7 +3,7 @@
     eval "$(e2e/environment/up)"
     PYTHONPATH=workloads python -m bench.restore
 
-Runs the trainer against fake-gcs-server, behind a proxy that adds up the sizes of its answers. Writes
+Runs the trainer against fake-gcs-server, of which the kernel counts what it writes. Writes
 bench/results/restore-<date>.json.
 """
 
@@ -23,8 +23,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from e2e.bucket import bucket_server
-from e2e.reading import Answer, Reading, reading
+from e2e.bucket import BucketServer, bucket_server
 from tests.trainer.small import Cluster, start
 from trainer import models
 from trainer.bucket import Bucket, open_bucket
@@ -38,34 +37,34 @@ _BUCKET = "restore"
 
 
 @contextmanager
-def store() -> Iterator[Reading]:
+def store() -> Iterator[BucketServer]:
     """Run a server that this process and those that it starts take for Google's."""
-    with bucket_server() as server, reading(server.url) as proxy:
+    with bucket_server() as server:
         server.create_bucket(_BUCKET)
         before = os.environ.get("STORAGE_EMULATOR_HOST")
-        os.environ["STORAGE_EMULATOR_HOST"] = proxy.url
+        os.environ["STORAGE_EMULATOR_HOST"] = server.url
         try:
-            yield proxy
+            yield server
         finally:
             os.environ.pop("STORAGE_EMULATOR_HOST")
             if before is not None:
                 os.environ["STORAGE_EMULATOR_HOST"] = before
 
 
-def measure(server: Reading, folder: Path, slices: Sequence[int], model: Sequence[str] = MODEL) -> dict[str, Any]:
+def measure(server: BucketServer, folder: Path, slices: Sequence[int], model: Sequence[str] = MODEL) -> dict[str, Any]:
     """Save one checkpoint and restore it on so many slices in turn; return what each restore read."""
     settings = [*model, *RUN, "run.steps=1"]
     _run(folder, settings, 1, 0)
     parameters = models.parameters(load("tiny", [*model, "model.vocab=256"]).model)
     found = []
     for attempt, count in enumerate(slices, 1):
-        seen = len(server.answers)
+        before = server.sent()
         job = _run(folder, settings, count, attempt)
-        found.append({"slices": count, **_read(job, server.answers[seen:])})
+        found.append({"slices": count, **_read(job, server.sent() - before)})
     return {"parameters": parameters, "state_bytes": 12 * parameters, "restores": found}
 
 
-def measure_lost_slice(server: Reading, folder: Path, model: Sequence[str] = MODEL) -> dict[str, Any]:
+def measure_lost_slice(server: BucketServer, folder: Path, model: Sequence[str] = MODEL) -> dict[str, Any]:
     """Take slice 1's local tier away between two attempts of two slices; return what the second read."""
     local = folder / "ram"
     settings = [*model, *RUN, "checkpoint.every=1000000", "checkpoint.local_every=2", f"checkpoint.local_path={local}"]
@@ -78,10 +77,10 @@ def measure_lost_slice(server: Reading, folder: Path, model: Sequence[str] = MOD
         first.kill()
     (gone,) = local.glob("*/s1-h0")
     shutil.rmtree(gone)
-    seen = len(server.answers)
+    before = server.sent()
     second = _start(folder, [*settings, f"run.steps={max(first.losses()) + 1}"], 2, 1, "lost")
     assert second.exit_codes(600) == [0, 0], second.logs()
-    return {"slices": 2, **_read(second, server.answers[seen:])}
+    return {"slices": 2, **_read(second, server.sent() - before)}
 
 
 def _run(folder: Path, settings: Sequence[str], slices: int, attempt: int) -> Cluster:
@@ -100,21 +99,11 @@ def _start(folder: Path, settings: Sequence[str], slices: int, attempt: int, nam
     return start(folder / name, settings, slices=slices, attempt=attempt, bucket=f"gs://{_BUCKET}/{name}", read=read)
 
 
-def _read(job: Cluster, answers: Sequence[Answer]) -> dict[str, Any]:
-    """Return what a job's hosts have read of checkpoints, by what it was, and how the restore went."""
+def _read(job: Cluster, sent: int) -> dict[str, Any]:
+    """Return what a job's hosts were sent by the store, and how the restore went."""
     events = [event for n in range(len(job.processes)) for event in job.events(n) if event["event"] == "restore"]
-    sizes = {"arrays": 0, "manifests": 0, "listings": 0}
-    count = 0
-    for path, size in ((answer.path, answer.size) for answer in answers):
-        # A save reads what it has just written, of another step.
-        if f"/checkpoints/{events[0]['step']}/" not in path and not path.endswith(("/o", ".json")):
-            continue
-        count += 1
-        kind = "listings" if path.endswith("/o") else "manifests" if path.endswith(".json") else "arrays"
-        sizes[kind] += size
     return {
-        "bytes": sizes,
-        "requests": count,
+        "bytes": sent,
         "source": events[0]["source"],
         "hosts_that_read": sum(event["read"] for event in events),
         "seconds": max(event["seconds"] for event in events),
@@ -123,17 +112,12 @@ def _read(job: Cluster, answers: Sequence[Answer]) -> dict[str, Any]:
 
 def table(report: dict[str, Any]) -> Iterator[str]:
     """Yield a row for every restore."""
-    yield "| slices | from | arrays read from the store, MB | times the state | hosts that read | requests |"
-    yield "|---:|---|---:|---:|---:|---:|"
+    yield "| slices | from | read from the store, MB | times the state | hosts that read |"
+    yield "|---:|---|---:|---:|---:|"
     for one in (*report["restores"], report["lost_slice"]):
-        arrays = one["bytes"]["arrays"]
-        cells = (
-            f"{arrays / 1e6:.2f}",
-            f"{arrays / report['state_bytes']:.2f}",
-            one["hosts_that_read"],
-            one["requests"],
-        )
-        yield f"| {one['slices']} | {one['source']} | " + " | ".join(map(str, cells)) + " |"
+        read = one["bytes"]
+        cells = (one["slices"], one["source"], f"{read / 1e6:.2f}", f"{read / report['state_bytes']:.2f}")
+        yield f"| {' | '.join(map(str, cells))} | {one['hosts_that_read']} |"
 
 
 def main() -> None:

@@ -44,6 +44,11 @@ class BucketServer:
         """Return the lines that the server has written about requests."""
         return [line for line in self.log.read_text().splitlines() if " HTTP/1.1" in line]
 
+    def sent(self) -> int:
+        """Return how many bytes the server has written so far: answers and, a thousandth of them, its log."""
+        told = dict(line.split(": ") for line in Path(f"/proc/{self.process.pid}/io").read_text().splitlines())
+        return int(told["wchar"])
+
     def pause(self) -> None:
         """Stop answering; connections stay open, as behind a network that loses everything."""
         self.process.send_signal(signal.SIGSTOP)
