@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from e2e.harness import Workload
 from e2e.place import SLICES, Place
 
-STEPS, INTERVAL = 160, 8
+STEPS, INTERVAL = 160, 10
 SECONDS = 600.0  # for anything that takes steps: a busy machine takes ten times as long as a quiet one
 TRAINER = [
     "--config", "tiny", "--set", f"run.steps={STEPS}", "--set", f"checkpoint.every={INTERVAL}",
