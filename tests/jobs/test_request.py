@@ -27,6 +27,7 @@ def test_local_checkpoints_that_would_end_with_their_pods_are_refused() -> None:
     with pytest.raises(UsageError):
         check_local_path(("--set=checkpoint.local_path=/dev/shmem",), on(kind, "/dev/shm"))
     check_local_path(LOCAL_PATH, on(kind, "/dev/shm"))
+    check_local_path(("--set=checkpoint.local_path=/dev/shm/run",), on(kind, "/dev/shm"))
     check_local_path(("--set", "checkpoint.local_path=/shared/own"), on(kind))
     check_local_path(("--config", "tiny"), on(kind))
     check_local_path(

@@ -103,7 +103,7 @@ def host_command(command: str | None, trainer_args: tuple[str, ...]) -> tuple[st
 
 def check_local_path(trainer_args: Sequence[str], spec: WorkloadSpec) -> None:
     """Raise UsageError if local checkpoints would go with the pods that they are there to outlive."""
-    told = [word.partition("=")[2] for word in trainer_args if _LOCAL_PATH.match(word)]
+    told = [word[found.end() :] for word in trainer_args if (found := _LOCAL_PATH.match(word))]
     if not told or not told[-1] or spec.target.on_this_machine:
         return
     path, kept = PurePosixPath(told[-1]), (spec.node_folder, spec.target.shared_folder)

@@ -27,6 +27,7 @@ _CLUSTER_LENGTH = 40  # GKE's limit for cluster names
 _POD_SUFFIX = len("-") + 5  # what the Job controller appends to a pod's name
 _PATTERN = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+NODE_MEMORY = "/dev/shm"
 _SYSTEM = frozenset(("bin", "boot", "dev", "etc", "lib", "lib64", "opt", "proc", "run", "sbin", "sys", "usr", "xpk"))
 _OURS = re.compile(r"XPK_.*|MEGASCALE_.*|TPU_WORKER_(ID|HOSTNAMES)")
 
@@ -80,7 +81,7 @@ def node_folder_problems(folder: str, shared: str | None) -> list[str]:
     path, what = PurePosixPath(folder), f"--node-folder '{folder}'"
     if not path.is_absolute() or ".." in path.parts or ":" in folder or text_problems(folder):
         return [f"{what} is no absolute path, such as /dev/shm or /mnt/disks/ssd0"]
-    if len(path.parts) == 1 or (path.parts[1] in _SYSTEM and folder != "/dev/shm"):
+    if len(path.parts) == 1 or (path.parts[1] in _SYSTEM and folder != NODE_MEMORY):
         return [f"{what} would hide files of the hosts' image: use /dev/shm, or a folder below /mnt"]
     other = PurePosixPath(shared or "/xpk")
     if path.is_relative_to(other) or other.is_relative_to(path):

@@ -34,7 +34,6 @@ _START = f'command -v python3 > /dev/null && exec python3 -c "${names.PEER_WATCH
 _WATCHED = ["bash", "-c", _START]
 _NOBODY = 65532  # as images without users of their own call it
 _EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"  # one Job on one node pool: a slice is never split
-_MEMORY = "/dev/shm"
 _ARCHIVE_FOLDER, _ARCHIVE = "/xpk/archive", "code.tar.gz"
 
 _SURROGATES = re.compile(r"\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})")
@@ -263,7 +262,7 @@ class _WorkloadView:
             output_dir=_literal(spec.output_dir),
             shared_folder=spec.target.shared_folder,
             node_folder=None if spec.target.on_this_machine else spec.node_folder,
-            object_store=spec.ray and not spec.target.on_this_machine and spec.node_folder != _MEMORY,
+            object_store=spec.ray and not spec.target.on_this_machine and spec.node_folder != names.NODE_MEMORY,
             coordinator_address=f"{coordinator}:{COORDINATOR_PORT}",
             sets_slice_environment=spec.target.sets_slice_environment,
             megascale_address=f"{coordinator}:{MEGASCALE_PORT}",
