@@ -15,6 +15,7 @@ from e2e.drill import SECONDS, STEPS, start
 from e2e.harness import Workload
 from e2e.place import Place, open_place, why_not
 from tests.offline.guard import nothing_leaves as nothing_leaves
+from tests.prompt import pytest_configure as pytest_configure
 
 ARTIFACTS = Path(os.environ.get("XPK_E2E_ARTIFACTS") or "e2e-artifacts").absolute()
 SHARED = pytest.StashKey[Place]()  # the cluster, once it is there
@@ -82,25 +83,6 @@ class _Scheduler(LoadScopeScheduling):  # type: ignore[misc]  # xdist is not typ
 
 def _on_kind(nodeid: str) -> bool:
     return nodeid.startswith("e2e/test_kind")
-
-
-class _Prompt:
-    """Tells of a failure when it happens: a run that is cut off would never tell."""
-
-    def __init__(self, config: pytest.Config) -> None:
-        self._config = config
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed and (terminal := self._config.pluginmanager.get_plugin("terminalreporter")):
-            terminal.ensure_newline()
-            terminal.write_line(f"FAILED {report.nodeid} ({report.when}, {report.duration:.0f} s)")
-            terminal.write_line("\n".join(report.longreprtext.splitlines()[-15:]))
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Say at once what fails, in the process that prints."""
-    if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(_Prompt(config), "prompt-failures")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,8 +1,10 @@
 """Hosts that hang: in a wait of this process, and as real processes in which nothing goes on any more."""
 
+import faulthandler
 import queue
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -31,16 +33,42 @@ class Watched:
         self.dog = Watchdog(host, limits, events, out, self.said.put, lambda code, seconds: self.ended.put(code))
 
 
+Watch = Callable[[int, float], Watched]
+
+
+@pytest.fixture
+def timers(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The times that Python's own C thread was given; it must not end the process of the tests, which may stall."""
+    given: list[float] = []
+    monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda seconds, exit: given.append(seconds))
+    monkeypatch.setattr(faulthandler, "cancel_dump_traceback_later", given.clear)
+    return given
+
+
+@pytest.fixture
+def watch(tmp_path: Path, timers: list[float]) -> Iterator[Watch]:
+    """Watch a process with a time limit in seconds; nobody is watched after the test."""
+    watched: list[Watched] = []
+
+    def begin(process: int, hang_seconds: float) -> Watched:
+        watched.append(Watched(tmp_path, process, hang_seconds))
+        return watched[-1]
+
+    yield begin
+    for each in watched:
+        each.dog.stop()
+
+
 def a_wait_with_a_name(over: threading.Event) -> None:
     over.wait()
 
 
 def test_a_host_that_hangs_tells_what_its_threads_do_and_is_blamed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, watch: Watch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     over = threading.Event()
     threading.Thread(target=a_wait_with_a_name, args=(over,), name="reader", daemon=True).start()
-    slow, other = Watched(tmp_path, 1, 0.3), Watched(tmp_path, 0, 300.0)
+    slow, other = watch(1, 0.3), watch(0, 300.0)
     other.dog.waits("step 7", 7)
     slow.dog.waits("its data of step 7", 7, own=True)
     words = slow.said.get(timeout=SECONDS)
@@ -57,22 +85,36 @@ def test_a_host_that_hangs_tells_what_its_threads_do_and_is_blamed(
     assert printed.out.count("hangs, and ends") == 1
 
 
-def test_a_wait_may_take_longer_where_steps_do(tmp_path: Path) -> None:
-    dog = Watched(tmp_path, 0, 0.0).dog
-    assert Watched(tmp_path, 0, 300.0).dog.limit == 300.0
+def test_a_wait_may_take_longer_where_steps_do(watch: Watch) -> None:
+    dog = watch(0, 0.0).dog
+    assert watch(0, 300.0).dog.limit == 300.0
     for seconds in (100.0, 20.0, 20.0):
         dog.took(seconds)
     assert dog.limit == 20 * 20.0
 
 
-def test_nothing_hangs_that_is_not_waited_for(tmp_path: Path) -> None:
-    watched = Watched(tmp_path, 0, 0.2)
+def test_nothing_hangs_that_is_not_waited_for(watch: Watch) -> None:
+    watched = watch(0, 0.2)
     for _ in range(10):  # no wait is longer than the limit
         watched.dog.waits("a step", 1)
         time.sleep(0.05)
     watched.dog.idle()
     with pytest.raises(queue.Empty):
         watched.ended.get(timeout=1.0)
+
+
+def test_nothing_ends_a_process_that_is_not_watched_any_more(watch: Watch, timers: list[float]) -> None:
+    watched = watch(0, 0.2)
+    watched.dog.waits("a step", 1)
+    deadline = time.monotonic() + SECONDS
+    while not timers:
+        assert time.monotonic() < deadline
+    assert timers[0] == 0.4
+    watched.dog.stop()
+    assert timers == []
+    with pytest.raises(queue.Empty):
+        watched.ended.get(timeout=0.5)
+    assert timers == []
 
 
 @pytest.mark.slow

@@ -94,7 +94,7 @@ def open_job(config: Config, host: Host, ending: Callable[[ExitCode, float], Non
         threading.Thread(target=part, args=(code,), name="part").start()  # this one may have to hear the others leave
 
     def part(code: ExitCode) -> None:
-        leave(peers)
+        leave(job)
         finish(code, FLUSH_SECONDS)
 
     def again(code: ExitCode) -> None:
@@ -106,9 +106,10 @@ def open_job(config: Config, host: Host, ending: Callable[[ExitCode, float], Non
     peers = Peers(host.process_id, host.processes, host.attempt, names, on_lost=on_lost, on_told=on_told)
     watchdog = Watchdog(host, config.observe, events, out, peers.tell, finish)
     stop = Stop(at_once, again)
+    job = Job(config, host, out, events, peers, stop, watchdog)
     if ending is None:
         stop.install()
-    return Job(config, host, out, events, peers, stop, watchdog)
+    return job
 
 
 def _open_events(out: Place, host: Host, began: float) -> Events:
@@ -174,13 +175,13 @@ def explain(job: Job, error: BaseException) -> ExitCode:
         suspect = job.host.process_id in error.suspects
         if suspect:
             job.events.write("fail", reason=str(error))
-        leave(job.peers)
+        leave(job)
         return ExitCode.CORRUPT if suspect else ExitCode.PEER_LOST
     if (line := _one_line(error)) is not None:
         print(f"error: {line}", file=sys.stderr, flush=True)
         job.events.write("fail", reason=str(error))
         if isinstance(error, SaveError):
-            leave(job.peers)
+            leave(job)
         return ExitCode.CRASH
     # A peer's death also breaks the collectives here; its verdict comes on the peers thread, which ends us.
     time.sleep(_VERDICT_SECONDS if job.host.processes > 1 else 0)
@@ -203,13 +204,14 @@ def _one_line(error: BaseException) -> str | None:
     return None
 
 
-def leave(peers: Peers) -> None:
-    """Have all records in their place, then part from the others.
+def leave(job: Job) -> None:
+    """Stop watching, have all records in their place, then part from the others.
 
     In this order: when process 0, the last to leave, has ended, JAX aborts whoever still runs.
     """
+    job.watchdog.stop()
     flush(FLUSH_SECONDS)
-    peers.leave()
+    job.peers.leave()
 
 
 def end(code: ExitCode, seconds: float = FLUSH_SECONDS) -> NoReturn:

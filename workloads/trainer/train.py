@@ -304,7 +304,7 @@ def _preempted(run: Run, at: int) -> ExitCode:
     run.profiler.close()
     job.events.write("preempt", at)
     metrics.say(f"{job.host.name(job.host.process_id)}: stopped after step {at}, which is saved")
-    leave(job.peers)
+    leave(job)
     return job.stop.code if job.stop.requested else ExitCode.PREEMPTED
 
 
@@ -345,7 +345,7 @@ def _finish(run: Run, at: int, trained: int, eval_loss: float | None) -> ExitCod
     job.events.write("done", at, data_bytes=run.read.bytes if run.read else 0)
     run.local.clear()
     job.peers.barrier("done")
-    leave(job.peers)
+    leave(job)
     if job.is_first:
         metrics.say(f"done: {at} steps, results in {job.out}")
     return ExitCode.DONE

@@ -62,8 +62,10 @@ class Watchdog:
         self._blamed: set[int] = set()  # processes that wait for something of their own
         self._lock = threading.Lock()
         self.hung = False  # whether this host is about to end for a hang, its own or another's
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         if limits.hang_seconds > 0:
-            threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+            self._thread.start()
 
     def waits(self, what: str, step: int, *, own: bool = False) -> None:
         """Say that the training thread waits for `what` from now on."""
@@ -72,6 +74,12 @@ class Watchdog:
     def idle(self) -> None:
         """Say that the training thread waits for nothing that has a time limit."""
         self._wait = None
+
+    def stop(self) -> None:
+        """Watch no more: the process may go on, and must not be ended for what it does then."""
+        self._over.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
 
     def took(self, seconds: float) -> None:
         """Take note of how long a step took."""
@@ -94,7 +102,7 @@ class Watchdog:
         """Watchdog thread: count the time, and keep Python's own C thread from acting."""
         tick = min(1.0, self._limits.hang_seconds / 10)
         woke, armed = time.monotonic(), 0.0
-        while not self.hung:
+        while not (self.hung or self._over.is_set()):
             now = time.monotonic()
             self._waited += min(now - woke, 2 * tick)
             woke, wait, limit = now, self._wait, self.limit
@@ -104,7 +112,8 @@ class Watchdog:
                 with contextlib.suppress(ValueError, OSError, AttributeError):  # stderr may be no file
                     faulthandler.dump_traceback_later(2 * limit, exit=True)
                 armed = now
-            time.sleep(tick)
+            self._over.wait(tick)
+        faulthandler.cancel_dump_traceback_later()
 
     def _end(self, wait: Wait) -> None:
         """Tell everybody what this host waits for and does, and end it; once, on whichever thread comes first."""
