@@ -47,14 +47,19 @@ go_toolchain() { # Go itself, where there is none or an older one: the module pr
   ln -sf "$CACHE/$at/bin/go" "$BIN/go"
 }
 
-go_programs() { # build the programs of each of these modules, unless its go.sum is the one they were built from
+source_of() { # what the programs of a module are built from: what go.sum pins, and our own lines
+  cat "$HERE/tools/$1/go.sum"
+  find "$HERE/tools/$1" -name '*.go' -print0 | sort -z | xargs -0r cat
+}
+
+go_programs() { # build the programs of each of these modules, unless they were built from the same source
   local module
   for module in "$@"; do
-    cmp --silent "$HERE/tools/$module/go.sum" "$CACHE/$module.built" && programs_are_there "$module" && continue
+    cmp --silent <(source_of "$module") "$CACHE/$module.built" && programs_are_there "$module" && continue
     go_toolchain
     say "go build: $module"
     go_build "$module"
-    cp "$HERE/tools/$module/go.sum" "$CACHE/$module.built"
+    source_of "$module" > "$CACHE/$module.built"
   done
 }
 

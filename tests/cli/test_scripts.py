@@ -122,11 +122,27 @@ def test_create_makes_at_most_six_calls_and_starts_no_process(counted: Counted, 
     assert len(list((counted.folder / "shared").glob("one.*"))) == 1
 
 
-def test_the_bundled_trainer_is_asked_twice_and_nothing_else_is_started(counted: Counted, project: Path) -> None:
-    counted.xpk(*CREATE, "lm", "--", "--config", "tiny", "--set", "data.path=stdlib")
-    started = counted.noted["started"]
-    assert len(started) == 2 and all("trainer" in each for each in started)
-    assert "check" in started[0] and "estimate" in started[1]
+def test_the_bundled_trainer_is_asked_without_a_process_of_its_own(counted: Counted, project: Path) -> None:
+    said = counted.xpk(*CREATE, "lm", "--", "--config", "tiny", "--set", "data.path=stdlib").stderr
+    assert "warning" not in said
+    assert counted.noted["started"] == [] and len(counted.noted["calls"]) <= 6
+    refused = counted.xpk(
+        *CREATE, "huge", "--", "--config", "128b", "--set", "mesh.tp=8", "--set", "data.path=stdlib", code=5
+    ).stderr
+    assert "of each chip's memory" in refused and "--no-estimate" in refused
+    refused = counted.xpk(*CREATE, "odd", "--", "--config", "tiny", "--set", "optim.lrr=1", code=2).stderr
+    assert "optim.lrr" in refused
+    assert counted.noted["started"] == []
+
+
+def test_a_trainer_of_the_users_own_is_asked_in_processes_of_its_own(counted: Counted, project: Path) -> None:
+    (project / "trainer").mkdir()
+    (project / "trainer" / "__init__.py").touch()
+    (project / "trainer" / "__main__.py").write_text("import sys\nsys.exit('error: mine ' + sys.argv[1])\n")
+    refused = counted.xpk(*CREATE, "mine", "--", "--config", "tiny", code=1).stderr
+    assert "mine check" in refused
+    (started,) = counted.noted["started"]
+    assert "trainer" in started and "check" in started
 
 
 def test_a_dry_run_shows_the_configmap_and_writes_nothing(counted: Counted, project: Path) -> None:

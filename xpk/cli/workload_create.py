@@ -26,7 +26,7 @@ from xpk.cli.options import (
 from xpk.cli.output import Console
 from xpk.cli.upstream import WorkloadCommand
 from xpk.jobs import create as creating
-from xpk.jobs import manage, observe, output, request, script, shipping, sizing
+from xpk.jobs import manage, observe, output, request, script, shipping, sizing, trainer
 from xpk.jobs.script import Archive
 from xpk.model import names
 from xpk.model.accelerators import SliceShape
@@ -239,12 +239,12 @@ def _check(console: Console, spec: WorkloadSpec, trainer_args: tuple[str, ...], 
     creating.check_spec(spec)
     request.check_local_path(trainer_args, spec)
     if spec.ray and spec.target.on_this_machine:
-        creating.check_ray_installed()
+        trainer.check_ray_installed()
     if given["command"] is None:
         if spec.target.on_this_machine:
-            creating.check_trainer_installed()
+            trainer.check_trainer_installed()
         see_data, folder = spec.target.emulated, given["script_dir"]
-        creating.check_trainer(LocalRunner(), spec, trainer_args, see_data=see_data, folder=folder)
+        trainer.check_trainer(LocalRunner(), spec, trainer_args, see_data=see_data, folder=folder)
         if given["estimated"] and spec.shape.kind == "tpu":
             warning = sizing.check_memory(LocalRunner(), spec.shape, spec.num_slices, trainer_args, folder)
             if warning:

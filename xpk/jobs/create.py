@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from xpk.api.base import Obj, ObjectApi
@@ -17,12 +13,10 @@ from xpk.jobs import shipping
 from xpk.jobs.observe import maker_of
 from xpk.model import names, sub_slices
 from xpk.model.accelerators import SliceShape, find_shape
-from xpk.model.errors import CapacityError, ConflictError, MissingToolError, NotFoundError, UsageError, XpkError
+from xpk.model.errors import CapacityError, ConflictError, NotFoundError, UsageError, XpkError
 from xpk.model.quotas import ceiling
 from xpk.model.specs import WorkloadSpec
-from xpk.proc import Result, Runner
 from xpk.render import render_workload
-from xpk.render.resources import workloads_dir
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,85 +146,6 @@ def _what_fits(api: ObjectApi, spec: WorkloadSpec, quota: float, cluster: str) -
             parts.append(f"{'or ' if parts else 'use '}--queue {queue.name}")
             break
     return " ".join(parts) or f"`xpk cluster describe {cluster}` shows what it has"
-
-
-def check_trainer(
-    runner: Runner, spec: WorkloadSpec, trainer_args: Sequence[str], *, see_data: bool, folder: Path | None = None
-) -> None:
-    """Ask the bundled trainer whether it would run like this; raise UsageError with all it finds.
-
-    `see_data`: whether paths mean the same here as on the hosts, so that the corpus can be looked at. `folder`: a
-    copy of the one that hosts start in.
-    """
-    shape = spec.shape
-    arguments = ["--num-slices", str(spec.num_slices)]
-    arguments += ["--hosts-per-slice", str(shape.hosts), "--chips-per-host", str(shape.chips_per_host)]
-    arguments += [*([] if see_data else ["--no-data"]), *trainer_args]
-    result = ask_trainer(runner, "check", arguments, folder)
-    if result.exit_code == 0:
-        return
-    problems = _problems(result.stdout)
-    if not problems and result.exit_code in (2, 42):
-        message = f"the trainer does not understand its arguments: {result.last_line.removeprefix('error: ')}"
-        raise UsageError(message, hint="docs/trainer-settings.md has every setting")
-    if not problems:
-        raise XpkError(
-            f"the trainer could not check its configuration: {result.last_line}",
-            hint="`python -m trainer check` in the workloads folder shows more",
-        )
-    lines = [
-        f"{problem['message']} ({problem['hint']})" if problem.get("hint") else problem["message"]
-        for problem in problems
-    ]
-    raise UsageError(
-        f"workload '{spec.name}' cannot train like this",
-        problems=lines,
-        hint="docs/trainer-settings.md has every setting",
-    )
-
-
-def ask_trainer(runner: Runner, command: str, arguments: Sequence[str], folder: Path | None = None) -> Result:
-    """Run a quick command of the bundled trainer on this machine."""
-    argv = [sys.executable, "-m", "trainer", command, *arguments]
-    return runner.run(argv, env={**os.environ, "PYTHONPATH": str(workloads_dir())}, folder=folder)
-
-
-def check_trainer_installed() -> None:
-    """Raise MissingToolError unless hosts of this machine can run the bundled trainer."""
-    from importlib.util import find_spec
-
-    missing = [package for package in ("jax", "optax", "orbax.checkpoint") if not _installed(package, find_spec)]
-    if missing:
-        raise MissingToolError(
-            f"the bundled trainer needs {', '.join(missing)} on this machine",
-            hint="pip install 'xpk-multislice[trainer]', or give your own --command",
-        )
-
-
-def check_ray_installed() -> None:
-    """Raise MissingToolError unless hosts of this machine can run Ray."""
-    from importlib.util import find_spec
-
-    if not _installed("ray", find_spec):
-        raise MissingToolError(
-            "--launcher ray needs Ray on this machine, whose processes the hosts are",
-            hint="pip install 'xpk-multislice[ray]'",
-        )
-
-
-def _installed(package: str, find_spec: Any) -> bool:
-    try:
-        return find_spec(package) is not None
-    except ModuleNotFoundError:  # the parent of a dotted name is missing
-        return False
-
-
-def _problems(stdout: str) -> list[dict[str, str]]:
-    try:
-        found: list[dict[str, str]] = json.loads(stdout)["problems"]
-    except (ValueError, KeyError, TypeError):
-        return []
-    return found
 
 
 def _read(api: ObjectApi, local_queue: Obj) -> Queue:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from xpk.jobs.create import ask_trainer
+from xpk.jobs.trainer import ask_trainer
 from xpk.model.accelerators import SliceShape
 from xpk.model.errors import CapacityError, UsageError
 from xpk.proc import Runner

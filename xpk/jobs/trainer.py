@@ -1,0 +1,125 @@
+"""The bundled trainer, asked on this machine before there is a host: would it run like this, and what would it take?"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from xpk.model.errors import MissingToolError, UsageError, XpkError
+from xpk.model.specs import WorkloadSpec
+from xpk.proc import Result, Runner
+from xpk.render.resources import workloads_dir
+
+
+def check_trainer(
+    runner: Runner, spec: WorkloadSpec, trainer_args: Sequence[str], *, see_data: bool, folder: Path | None = None
+) -> None:
+    """Ask the bundled trainer whether it would run like this; raise UsageError with all it finds.
+
+    `see_data`: whether paths mean the same here as on the hosts, so that the corpus can be looked at. `folder`: a
+    copy of the one that hosts start in.
+    """
+    shape = spec.shape
+    arguments = ["--num-slices", str(spec.num_slices)]
+    arguments += ["--hosts-per-slice", str(shape.hosts), "--chips-per-host", str(shape.chips_per_host)]
+    arguments += [*([] if see_data else ["--no-data"]), *trainer_args]
+    result = ask_trainer(runner, "check", arguments, folder)
+    if result.exit_code == 0:
+        return
+    problems = _problems(result.stdout)
+    if not problems and result.exit_code in (2, 42):
+        message = f"the trainer does not understand its arguments: {result.last_line.removeprefix('error: ')}"
+        raise UsageError(message, hint="docs/trainer-settings.md has every setting")
+    if not problems:
+        raise XpkError(
+            f"the trainer could not check its configuration: {result.last_line}",
+            hint="`python -m trainer check` in the workloads folder shows more",
+        )
+    lines = [
+        f"{problem['message']} ({problem['hint']})" if problem.get("hint") else problem["message"]
+        for problem in problems
+    ]
+    raise UsageError(
+        f"workload '{spec.name}' cannot train like this",
+        problems=lines,
+        hint="docs/trainer-settings.md has every setting",
+    )
+
+
+def ask_trainer(runner: Runner, command: str, arguments: Sequence[str], folder: Path | None = None) -> Result:
+    """Have the bundled trainer run one of its quick commands, as if started in `folder`.
+
+    They import nothing heavy, so they run in this process, through their command line: tool and trainer import
+    nothing of each other. A folder with a trainer of its own has that one asked, as hosts would run it; it is
+    somebody's code, and gets a process of its own.
+    """
+    argv = (sys.executable, "-m", "trainer", command, *arguments)
+    if folder and any((folder / name).exists() for name in ("trainer/__init__.py", "trainer.py")):
+        return runner.run(argv, env={**os.environ, "PYTHONPATH": str(workloads_dir())}, folder=folder)
+    code, out, err = 0, io.StringIO(), io.StringIO()
+    with (
+        _importable(workloads_dir()),
+        contextlib.chdir(folder) if folder else contextlib.nullcontext(),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            importlib.import_module("trainer.main").main(argv[3:])
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        except Exception as error:  # as a process of its own would end: the tool goes on
+            code = 1
+            print(f"{type(error).__name__}: {error}", file=err)
+    return Result(argv, code, out.getvalue(), err.getvalue())
+
+
+@contextlib.contextmanager
+def _importable(folder: Path) -> Iterator[None]:
+    """Let the packages of a folder be imported, before any others of their names."""
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+
+
+def check_trainer_installed() -> None:
+    """Raise MissingToolError unless hosts of this machine can run the bundled trainer."""
+    missing = [package for package in ("jax", "optax", "orbax.checkpoint") if not _is_installed(package)]
+    if missing:
+        raise MissingToolError(
+            f"the bundled trainer needs {', '.join(missing)} on this machine",
+            hint="pip install 'xpk-multislice[trainer]', or give your own --command",
+        )
+
+
+def check_ray_installed() -> None:
+    """Raise MissingToolError unless hosts of this machine can run Ray."""
+    if not _is_installed("ray"):
+        raise MissingToolError(
+            "--launcher ray needs Ray on this machine, whose processes the hosts are",
+            hint="pip install 'xpk-multislice[ray]'",
+        )
+
+
+def _is_installed(package: str) -> bool:
+    from importlib.util import find_spec
+
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:  # the parent of a dotted name is missing
+        return False
+
+
+def _problems(stdout: str) -> list[dict[str, str]]:
+    try:
+        found: list[dict[str, str]] = json.loads(stdout)["problems"]
+    except (ValueError, KeyError, TypeError):
+        return []
+    return found
