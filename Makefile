@@ -18,7 +18,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 # A process that dies ends the run: xdist may wait for ever for the one that comes in its place.
-PARALLEL := --numprocesses 2 --max-worker-restart 0
+PARALLEL := --max-worker-restart 0 --numprocesses
 
 # Tests that skip what needs an object store unless fake-gcs-server is there, as it is in the environment of e2e.
 WITH_BUCKET := tests/storage tests/jobs/test_output.py tests/render/test_unpack.py
@@ -46,15 +46,15 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	@echo "==> unit and local tests"
-	@$(BIN)/python -m pytest -m "not slow" $(PARALLEL) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m "not slow" $(PARALLEL) 3 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 e2e: $(STAMP)
 	@echo "==> the environment of the drills on kind (built once, then cached)"
 	@set -e; exports=$$(e2e/environment/up); eval "$$exports"; \
 	  echo "==> drills with real processes, real pods, a real object store"; \
-	  $(BIN)/python -m pytest e2e $(WITH_BUCKET) $(PARALLEL) --timeout 1200 --maxfail 5 $(PYTEST_ARGS); \
+	  $(BIN)/python -m pytest e2e $(WITH_BUCKET) $(PARALLEL) 2 --timeout 1200 --maxfail 5 $(PYTEST_ARGS); \
 	  echo "==> the slow ones among the local tests"; \
-	  $(BIN)/python -m pytest -m slow $(PARALLEL) --dist worksteal $(PYTEST_ARGS)
+	  $(BIN)/python -m pytest -m slow $(PARALLEL) 2 --dist worksteal $(PYTEST_ARGS)
 
 e2e-local: $(STAMP)
 	@echo "==> drills with real processes"
