@@ -5,6 +5,7 @@ Hosts of a test that run this instead of `python -m trainer` do what a broken ma
     hang     reading a batch never ends
     lock     neither does it, in C code that holds Python's lock
     slow     reading a batch takes a second longer
+    stuck    writing the checkpoint of STEP, and of later ones, never ends
     lr       (whatever STEP) its learning rate is 0.5
     flip     (at STEP alone) one bit of one parameter changes on the host's second chip
 """
@@ -55,6 +56,24 @@ def _slow(step: int) -> None:
     _on_read(step, lambda: time.sleep(1.0))
 
 
+class _Stuck:
+    def result_that_never_comes(self) -> None:
+        read_that_never_ends()
+
+    result = result_that_never_comes
+
+
+def _stuck(step: int) -> None:
+    from trainer.checkpoint import Checkpoints
+
+    real = Checkpoints._commit
+
+    def commit(self: Checkpoints, at: int, writes: list[Any], *arguments: Any) -> None:
+        real(self, at, [_Stuck()] if at >= step else writes, *arguments)
+
+    setattr(Checkpoints, real.__name__, commit)
+
+
 def _lr(step: int) -> None:
     from trainer import config
 
@@ -100,7 +119,7 @@ def _flip(step: int) -> None:
     setattr(train, real.__name__, compiled)
 
 
-FAULTS |= {"hang": _hang, "lock": _lock, "slow": _slow, "lr": _lr, "flip": _flip}
+FAULTS |= {"hang": _hang, "lock": _lock, "slow": _slow, "lr": _lr, "flip": _flip, "stuck": _stuck}
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from trainer.distributed import Host
 from trainer.errors import ExitCode
 from trainer.metrics import Events, JsonLines
 from trainer.places import open_place
-from trainer.watchdog import Watchdog
+from trainer.watchdog import Wait, Watchdog
 
 SECONDS = 60
 
@@ -70,7 +70,7 @@ def test_a_host_that_hangs_tells_what_its_threads_do_and_is_blamed(
     threading.Thread(target=a_wait_with_a_name, args=(over,), name="reader", daemon=True).start()
     slow, other = watch(1, 0.3), watch(0, 300.0)
     other.dog.waits("step 7", 7)
-    slow.dog.waits("its data of step 7", 7, own=True)
+    slow.dog.waits("its data of step 7", 7, own=lambda: True)
     words = slow.said.get(timeout=SECONDS)
     other.dog.told(words.removeprefix("hung "), 1)
     assert slow.ended.get(timeout=SECONDS) == ExitCode.HUNG
@@ -86,11 +86,12 @@ def test_a_host_that_hangs_tells_what_its_threads_do_and_is_blamed(
 
 
 def test_a_wait_may_take_longer_where_steps_do(watch: Watch) -> None:
-    dog = watch(0, 0.0).dog
-    assert watch(0, 300.0).dog.limit == 300.0
-    for seconds in (100.0, 20.0, 20.0):
+    step, save = Wait("step 7", 7, lambda: False, 0.0), Wait("a save", 7, lambda: False, 1800.0)
+    dog = watch(0, 300.0).dog
+    assert (dog.limit(step), dog.limit(save)) == (300.0, 1800.0)
+    for seconds in (1000.0, 20.0, 20.0):
         dog.took(seconds)
-    assert dog.limit == 20 * 20.0
+    assert (dog.limit(step), dog.limit(save)) == (20 * 20.0, 1800.0)
 
 
 def test_nothing_hangs_that_is_not_waited_for(watch: Watch) -> None:
@@ -128,6 +129,21 @@ def test_a_job_whose_host_cannot_read_on_ends_and_blames_that_host(tmp_path: Pat
     assert "in read_that_never_ends" in (tmp_path / "stacks" / "s1-h0-0.txt").read_text()
     (hang,) = [event for event in job.events(1) if event["event"] == "hang"]
     assert (hang["step"], hang["waited_for"], hang["own"]) == (4, "its data of step 4", True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_job_whose_host_cannot_write_a_checkpoint_ends_and_blames_that_host(tmp_path: Path) -> None:
+    settings = ["run.steps=1000", "run.eval_every=0", "data.max_bytes=50000", "checkpoint.every=3"]
+    limits = ["observe.hang_seconds=15", "checkpoint.hang_seconds=20"]
+    job = start(tmp_path, [*settings, *limits], faults={1: "stuck:6"})
+    assert job.exit_codes() == [75, 76], job.logs()
+    assert "slice 0 host 0: ends so that the job can restart; slice 1 host 0 hangs" in job.logs()
+    assert "in result_that_never_comes" in (tmp_path / "stacks" / "s1-h0-0.txt").read_text()
+    (hang,) = [event for event in job.events(1) if event["event"] == "hang"]
+    assert (hang["step"], hang["waited_for"]) == (9, "the checkpoint of step 9, or the one before it")
+    assert hang["own"] and hang["seconds"] >= 20
+    assert [event["step"] for event in job.events(0) if event["event"] == "save"] == [3]
 
 
 @pytest.mark.slow

@@ -43,6 +43,7 @@ class Checkpoints:
         self._committing: threading.Thread | None = None
         self._failure = ""
         self.last: int | None = None  # step of the newest committed checkpoint this host knows of
+        self.busy = False  # whether this host itself reads or writes one, and does not just wait for others
 
     def choose(self, newer_than: int = -1) -> tuple[int, dict[str, Any]] | None:
         """Agree with all hosts on the newest whole checkpoint after step `newer_than`; return (step, notes), or None.
@@ -51,12 +52,14 @@ class Checkpoints:
         the first save.
         """
         if self._peers.process_id == 0:
+            self.busy = True
             claim = self._shelf.claim(self._events.attempt)
             steps = self._shelf.steps()
             self.last = max(steps, default=None)
             newer = reversed([step for step in steps if step > newer_than])
             whole = next(filter(self._is_whole, newer), None)
             chosen = None if whole is None else [whole, self._shelf.notes(whole)]
+            self.busy = False
             self._peers.announce("restore", [claim, chosen])
         self._claim, chosen = self._peers.await_("restore")
         if chosen is None:
@@ -78,6 +81,7 @@ class Checkpoints:
         """
         began = time.monotonic()
         self.wait()
+        self.busy = True
         self._events.write("save_begin", step)
         writes: list[Any] = []
         failure = ""
@@ -116,7 +120,9 @@ class Checkpoints:
                 outcome.append(_read(self._shelf.content(step, notes), mesh, abstract, readers) if reads else None)
             except BaseException as error:
                 outcome.append(error)
+            self.busy = False
 
+        self.busy = reads
         thread = threading.Thread(target=read, name="restore", daemon=True)
         thread.start()
 
@@ -154,10 +160,13 @@ class Checkpoints:
                 write.result()
             except Exception as error:
                 failure = failure or reason(error)
+        self.busy = False
         self._peers.report(f"written/{step}", failure)
         if self._peers.process_id == 0:
             failures = self._peers.collect(f"written/{step}")
+            self.busy = True
             self._peers.announce(f"saved/{step}", self._seal(step, failures, notes))
+            self.busy = False
         self._failure = self._peers.await_(f"saved/{step}")
         if self._failure:
             self.fail(step, self._failure)

@@ -137,6 +137,7 @@ class Checkpoint:
     every: int = 50  # steps; the last step is always saved
     keep: int = 3  # newest committed checkpoints
     local_every: int = 0  # steps; every host keeps the state of its own chips in local_path; 0 = none does
+    hang_seconds: float = 1800.0  # that hosts may wait for a save or a restore before the job ends and restarts
     local_path: str = ""  # a folder of each host's own that outlives its process: a RAM disk, or a disk of its node
 
 

@@ -61,7 +61,9 @@ def _first_state(run: Run) -> tuple[Any, int, int]:
     Returns (wait for it, its step, tokens trained on until then).
     """
     began, job = time.monotonic(), run.job
+    _watch_storage(run, "the choice of a checkpoint", 0)
     chosen = _choose(run)
+    job.watchdog.idle()
     if chosen is None:
         run.local.settle(0)
         seed = np.uint32(job.config.run.seed)
@@ -74,8 +76,10 @@ def _first_state(run: Run) -> tuple[Any, int, int]:
     finish = chosen.begin()
 
     def restored() -> State:
+        _watch_storage(run, f"the restore of step {start}", start)
         state, read = finish()
         jax.block_until_ready(state)
+        job.watchdog.idle()
         job.events.write("restore", start, time.monotonic() - began, source=source, read=read)
         how = ("kept" if source == "local" else "read") if read else "received"
         who = job.host.name(job.host.process_id)
@@ -242,7 +246,7 @@ def _begin(
     `before` is the step before, where that may still be under way: as long as it is, chips wait for nothing.
     """
     run.profiler.before(at, before)
-    run.job.watchdog.waits(f"its data of step {at}", at, own=True)
+    run.job.watchdog.waits(f"its data of step {at}", at, own=lambda: True)
     dispatched = time.monotonic()
     blocks = next(batches)
     came = time.monotonic()
@@ -286,6 +290,7 @@ def _placed_flags(placed: Any, chips: int, stop: bool, disk_low: bool, data_ms: 
 
 def _save(run: Run, at: int, state: State, trained: int, disk_low: bool, *, final: bool) -> None:
     """Save in the background, or for good if it is the last thing this host does. Raises SaveError then."""
+    _watch_storage(run, f"the checkpoint of step {at}, or the one before it", at)
     if disk_low:
         free, need = run.checkpoints.room(state)
         run.checkpoints.wait()
@@ -295,8 +300,15 @@ def _save(run: Run, at: int, state: State, trained: int, disk_low: bool, *, fina
     failure = run.checkpoints.wait() if final else ""
     if final:
         run.local.wait()
+    run.job.watchdog.idle()
     if failure:
         raise SaveError(f"the state of step {at} is not saved in {run.checkpoints.place}: {failure}")
+
+
+def _watch_storage(run: Run, what: str, at: int) -> None:
+    """Say that this host waits for a checkpoint; it is to blame where its own part of it does not end."""
+    least = run.job.config.checkpoint.hang_seconds
+    run.job.watchdog.waits(what, at, own=lambda: run.checkpoints.busy, least=least)
 
 
 def _preempted(run: Run, at: int) -> ExitCode:

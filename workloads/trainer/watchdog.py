@@ -33,13 +33,18 @@ _FILE_SECONDS = 5.0  # for the stacks to be in their file
 _FLUSH_SECONDS = 10.0
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True)
 class Wait:
-    """What the training thread waits for: `own` is something of this host alone, such as its data."""
+    """What the training thread waits for: `own` tells whether it is something of this host alone, such as its data."""
 
     what: str
     step: int
-    own: bool
+    own: Callable[[], bool]
+    least: float  # seconds that it may take in any case
+    waited: float = 0.0  # seconds, without those in which this process itself stood still
+
+
+_NOTHING = Wait("nothing that has a time limit", 0, lambda: False, 0.0)
 
 
 class Watchdog:
@@ -57,7 +62,6 @@ class Watchdog:
         self._host, self._limits, self._events, self._out = host, limits, events, out
         self._tell, self._finish = tell, finish
         self._wait: Wait | None = None
-        self._waited = 0.0  # seconds, without those in which this process itself stood still
         self._recent: deque[float] = deque(maxlen=_RECENT)
         self._blamed: set[int] = set()  # processes that wait for something of their own
         self._lock = threading.Lock()
@@ -67,9 +71,9 @@ class Watchdog:
         if limits.hang_seconds > 0:
             self._thread.start()
 
-    def waits(self, what: str, step: int, *, own: bool = False) -> None:
-        """Say that the training thread waits for `what` from now on."""
-        self._wait, self._waited = Wait(what, step, own), 0.0
+    def waits(self, what: str, step: int, *, own: Callable[[], bool] = lambda: False, least: float = 0.0) -> None:
+        """Say that the training thread waits for `what` from now on, for `least` seconds or more if need be."""
+        self._wait = Wait(what, step, own, least)
 
     def idle(self) -> None:
         """Say that the training thread waits for nothing that has a time limit."""
@@ -85,28 +89,28 @@ class Watchdog:
         """Take note of how long a step took."""
         self._recent.append(seconds)
 
-    @property
-    def limit(self) -> float:
-        """Seconds that a wait may take."""
+    def limit(self, wait: Wait) -> float:
+        """Return the seconds that a wait may take."""
         recent = statistics.median(self._recent) if self._recent else 0.0
-        return max(self._limits.hang_seconds, self._limits.hang_factor * recent)
+        return max(self._limits.hang_seconds, self._limits.hang_factor * recent, wait.least)
 
     def told(self, words: str, peer: int) -> None:
         """Hear from another host that it hangs, in the `words` that it told with `tell`."""
         if json.loads(words)["own"]:
             self._blamed.add(peer)
-        wait = self._wait or Wait("nothing that has a time limit", 0, False)
-        threading.Thread(target=self._end, args=(wait,), name="hang").start()
+        threading.Thread(target=self._end, args=(self._wait or _NOTHING,), name="hang").start()
 
     def _watch(self) -> None:
         """Watchdog thread: count the time, and keep Python's own C thread from acting."""
         tick = min(1.0, self._limits.hang_seconds / 10)
         woke, armed = time.monotonic(), 0.0
         while not (self.hung or self._over.is_set()):
-            now = time.monotonic()
-            self._waited += min(now - woke, 2 * tick)
-            woke, wait, limit = now, self._wait, self.limit
-            if wait is not None and self._waited > limit:
+            now, wait = time.monotonic(), self._wait
+            limit = self.limit(wait or _NOTHING)
+            if wait is not None:
+                wait.waited += min(now - woke, 2 * tick)
+            woke = now
+            if wait is not None and wait.waited > limit:
                 self._end(wait)
             elif now - armed > limit / 4:
                 with contextlib.suppress(ValueError, OSError, AttributeError):  # stderr may be no file
@@ -123,15 +127,16 @@ class Watchdog:
             self.hung = True
         faulthandler.cancel_dump_traceback_later()
         me = self._host.process_id
-        if wait.own:
+        own = wait.own()
+        if own:
             self._blamed.add(me)
-        self._tell("hung " + json.dumps({"own": wait.own}))
+        self._tell("hung " + json.dumps({"own": own}))
         name = self._host.name(me)
         file = f"stacks/s{self._host.slice_id}-h{self._host.worker_id}-{self._host.attempt}.txt"
-        said = f"{name}: has waited {self._waited:.0f} s for {wait.what}"
+        said = f"{name}: has waited {wait.waited:.0f} s for {wait.what}"
         stacks = "\n".join(_stacks())
         print(f"{said}; its threads:\n{stacks}", file=sys.stderr, flush=True)
-        self._events.write("hang", wait.step, self._waited, waited_for=wait.what, own=wait.own, stacks=file)
+        self._events.write("hang", wait.step, wait.waited, waited_for=wait.what, own=own, stacks=file)
         self._keep(file, f"{said}\n{stacks}\n")
         time.sleep(_WORDS_SECONDS + (1.0 if me == 0 else 0.0))  # JAX aborts the others once process 0 has gone
         others = sorted(self._blamed - {me})
