@@ -20,9 +20,6 @@ STAMP := $(VENV)/.installed
 # A process that dies ends the run: xdist may wait for ever for the one that comes in its place.
 PARALLEL := --max-worker-restart 0 --numprocesses
 
-# Tests that skip what needs an object store unless fake-gcs-server is there, as it is in the environment of e2e.
-WITH_BUCKET := tests/storage tests/jobs/test_output.py tests/render/test_unpack.py
-
 .DEFAULT_GOAL := help
 .PHONY: help install demo test e2e e2e-local check format golden clean
 
@@ -51,10 +48,8 @@ test: $(STAMP)
 e2e: $(STAMP)
 	@echo "==> the environment of the drills on kind (built once, then cached)"
 	@set -e; exports=$$(e2e/environment/up); eval "$$exports"; \
-	  echo "==> drills with real processes, real pods, a real object store"; \
-	  $(BIN)/python -m pytest e2e $(WITH_BUCKET) $(PARALLEL) 2 --timeout 1200 --maxfail 5 $(PYTEST_ARGS); \
-	  echo "==> the slow ones among the local tests"; \
-	  $(BIN)/python -m pytest -m slow $(PARALLEL) 2 --dist worksteal $(PYTEST_ARGS)
+	  echo "==> drills with real processes, real pods, a real object store; and what is slow among the local tests"; \
+	  $(BIN)/python -m pytest e2e tests -m "drill or slow" $(PARALLEL) 2 --timeout 1200 --maxfail 5 $(PYTEST_ARGS)
 
 e2e-local: $(STAMP)
 	@echo "==> drills with real processes"
