@@ -7,6 +7,7 @@ Every host has one of each of `slice-S` and `slice-S-host-H`, and its chips as `
 
 import dataclasses
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -77,18 +78,20 @@ def each_host(function: Callable[..., Any], *arguments: Any, on: Sequence[Slice]
     """Run `function(*arguments)` on every host at once; return what they return, slice by slice.
 
     `on`: the slices, if they are reserved already; else they are, and are given back. The environment of a host
-    tells the function which one it is on (docs/environment.md). Raises HostError, which names each host that
-    failed; the others are not waited for, since they may wait for those.
+    tells the function which one it is on (docs/environment.md); it runs in a process that ends with it. Raises
+    HostError, which names each host that failed; the others are not waited for, since they may wait for those.
     """
     import ray
     from ray.util.placement_group import remove_placement_group
 
     reserved = list(slices() if on is None else on)
-    task = ray.remote(max_retries=0)(function)
+    # A process of its own for each call, as Ray has it for GPUs: the next call finds chips that nobody holds.
+    task = ray.remote(max_retries=0, max_calls=1)(_on_host)
     names, running = {}, []
     for one in reserved:
         for host in range(one.hosts):
-            running.append(task.options(**one.options(host)).remote(*arguments))
+            options = one.options(host) | {"name": getattr(function, "__name__", "each_host")}
+            running.append(task.options(**options).remote(function, *arguments))
             names[running[-1]] = host_name(one.index, host)
     try:
         failed: list[str] = []
@@ -106,6 +109,15 @@ def each_host(function: Callable[..., Any], *arguments: Any, on: Sequence[Slice]
         if on is None:
             for one in reserved:
                 remove_placement_group(one.placement_group)
+
+
+def _on_host(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Run a function on this host, and have its hosts part as JAX's processes: else those that end later abort."""
+    result = function(*arguments)
+    jax = sys.modules.get("jax")
+    if jax is not None and jax.distributed.is_initialized():
+        jax.distributed.shutdown()
+    return result
 
 
 def _chips(nodes: Sequence[Mapping[str, Any]]) -> dict[str, float]:
