@@ -2,7 +2,7 @@
 #   make demo      the main job on this machine: 2 slices x 2 hosts train on real text, one host is killed
 #   make test      unit and local tests (under 5 minutes)
 #   make e2e       drills on this machine and on a real kind cluster: hosts, nodes, controllers killed (as root; about
-#                  20 minutes, and 20 more the first time, when the environment is built)
+#                  30 minutes, and as many more the first time, when the environment is built)
 #   make e2e-local those with processes of this machine only (8 minutes; needs neither root nor Docker)
 #   make check     what CI checks first: format, lint, types, layers
 #   make format    let ruff fix what it can

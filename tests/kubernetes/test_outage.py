@@ -47,7 +47,7 @@ class Server:
 
     def __init__(self) -> None:
         self.away, self.requests, self.back_after = False, 0, 0
-        self.ended = False
+        self.ended, self.may_watch = False, True
         self.lines = [f"2026-01-01T00:00:0{second}.000000001Z line {second}" for second in range(3)]
         server = self
 
@@ -89,7 +89,7 @@ class Server:
         elif "/pods" in path:
             items = [POD]
         if "watch=1" in path:
-            return 200, b""
+            return (200, b"") if self.may_watch else (403, b"{}")
         return 200, json.dumps({"items": items, "metadata": {"resourceVersion": "1"}}).encode()
 
 
@@ -116,16 +116,23 @@ def test_followed_logs_outlast_it_and_every_line_comes_once(server: Server, api:
     assert told == ["line 0", "line 1", "line 2"]
 
 
-def test_wait_outlasts_it(server: Server, api: KubernetesApi) -> None:
+@pytest.mark.parametrize("answers", [40, 9], ids=["from-its-end", "from-when-it-knows-no-rules-yet"])
+def test_wait_outlasts_it(server: Server, api: KubernetesApi, answers: int) -> None:
     def begin(status: WorkloadStatus) -> None:
         server.away = not server.ended
 
-    server.back_after = 40
+    server.back_after = answers
     assert wait(api, "demo", "default", timeout=60, tell=begin).phase is Phase.SUCCEEDED
 
 
 def test_who_may_not_look_is_told_at_once(server: Server, api: KubernetesApi) -> None:
     server.away, server.back_after = True, 9
+    with pytest.raises(AuthorizationError):
+        wait(api, "demo", "default", timeout=60)
+
+
+def test_who_may_look_but_not_watch_is_told(server: Server, api: KubernetesApi) -> None:
+    server.may_watch = False
     with pytest.raises(AuthorizationError):
         wait(api, "demo", "default", timeout=60)
 

@@ -27,7 +27,7 @@ def follow_status(
     deadline = None if timeout is None else time.monotonic() + timeout
     last: WorkloadStatus | None = None
     seen: Obj | None = None
-    outage, watching = Outage(), Outage()
+    outage, watching, refused = Outage(), Outage(), False
     while True:
         try:
             status = find(api, name, namespace)
@@ -50,10 +50,14 @@ def follow_status(
         try:
             seen = _until_change(api, name, namespace, left) or seen
             watching.over()
+            refused = False
         except UnavailableError:
             time.sleep(_PAUSE)  # the next look tells whether it lasts
-        except SIGNS as error:  # who may look may still not watch
-            watching.goes_on(error)
+        except SIGNS as error:
+            if refused:  # after a look that was not: who may look may still not watch
+                watching.goes_on(error)
+            refused = True
+            time.sleep(_PAUSE)
 
 
 def wait(
