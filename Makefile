@@ -2,7 +2,7 @@
 #   make demo      the main job on this machine: 2 slices x 2 hosts train on real text, one host is killed
 #   make test      unit and local tests (under 5 minutes)
 #   make e2e       drills on this machine and on a real kind cluster: hosts, nodes, controllers killed (as root; about
-#                  30 minutes, and as many more the first time, when the environment is built)
+#                  40 minutes, and 30 more the first time, when the environment is built)
 #   make e2e-local those with processes of this machine only (8 minutes; needs neither root nor Docker)
 #   make check     what CI checks first: format, lint, types, layers
 #   make format    let ruff fix what it can
@@ -16,6 +16,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+
+# Tests that leave out what needs an object store unless fake-gcs-server is there, as it is in the environment of e2e.
+WITH_BUCKET := tests/storage tests/cli/test_outputs.py tests/jobs/test_output.py tests/render/test_unpack.py
 
 # A process that dies ends the run: xdist may wait for ever for the one that comes in its place.
 PARALLEL := --max-worker-restart 0 --numprocesses
@@ -48,8 +51,10 @@ test: $(STAMP)
 e2e: $(STAMP)
 	@echo "==> the environment of the drills on kind (built once, then cached)"
 	@set -e; exports=$$(e2e/environment/up); eval "$$exports"; \
-	  echo "==> drills with real processes, real pods, a real object store; and what is slow among the local tests"; \
-	  $(BIN)/python -m pytest e2e tests -m "drill or slow" $(PARALLEL) 2 --timeout 1200 --maxfail 5 $(PYTEST_ARGS)
+	  echo "==> drills with real processes, real pods, a real object store"; \
+	  $(BIN)/python -m pytest e2e $(WITH_BUCKET) $(PARALLEL) 2 --timeout 1200 --maxfail 5 $(PYTEST_ARGS); \
+	  echo "==> the slow ones among the local tests"; \
+	  $(BIN)/python -m pytest -m slow $(PARALLEL) 2 --dist worksteal $(PYTEST_ARGS)
 
 e2e-local: $(STAMP)
 	@echo "==> drills with real processes"

@@ -18,8 +18,6 @@ from tests.offline.guard import nothing_leaves as nothing_leaves
 from tests.prompt import pytest_configure as pytest_configure
 
 ARTIFACTS = Path(os.environ.get("XPK_E2E_ARTIFACTS") or "e2e-artifacts").absolute()
-# Local tests that leave out what needs an object store where there is none.
-WITH_BUCKET = ("tests/storage", "tests/cli/test_outputs.py", "tests/jobs/test_output.py", "tests/render/test_unpack.py")
 SHARED = pytest.StashKey[Place]()  # the cluster, once it is there
 
 
@@ -69,10 +67,7 @@ def calm(place: Place) -> Workload:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say which tests are for this environment, and put those on kind first: they take longest."""
-    for item in items:
-        if item.nodeid.startswith(("e2e/", *WITH_BUCKET)):
-            item.add_marker("drill")
+    """Put the tests on kind first: they take longest."""
     items.sort(key=lambda item: _on_kind(item.nodeid), reverse=True)
 
 

@@ -24,7 +24,7 @@ from xpk.jobs.report.record import read_folder
 DEAD_NODE_SECONDS = 420.0
 GRACE_SECONDS = 120
 NODE_MEMORY = "/dev/shm"
-LOCAL_INTERVAL = 4
+LOCAL_INTERVAL = 2
 # As a program does that waits in a collective: it hears nothing.
 DEAF = (
     '[ "$XPK_RESTART_ATTEMPT" = 1 ] && exit 0; [ "$MEGASCALE_SLICE_ID$TPU_WORKER_ID" = 11 ] && sleep 10 && exit 3; '
