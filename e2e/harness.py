@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 _POLL_SECONDS = 0.2
 _LARGEST = 4 << 20  # bytes of a file that is kept when something fails
 _DESCRIBE_SECONDS = 4.0  # each look costs a process; the machine is busy training
+_RARELY_SECONDS = 30.0
 
 
 class DrillError(Exception):
@@ -212,7 +213,9 @@ class Workload:
         self.lab.xpk("workload", "wait", self.name, "--cluster", self.lab.cluster, "--timeout", f"{timeout:.0f}")
         self.read()
 
-    def follow(self, until: Callable[[], bool], timeout: float) -> Iterator[dict[str, Any] | None]:
+    def follow(
+        self, until: Callable[[], bool], timeout: float, describe_every: float = _DESCRIBE_SECONDS
+    ) -> Iterator[dict[str, Any] | None]:
         """Read on until `until()`; yield at each turn, now and then with a fresh description.
 
         Raises DrillError when the workload ends meanwhile, or after `timeout` seconds.
@@ -225,7 +228,7 @@ class Workload:
             if time.monotonic() > deadline:
                 raise DrillError(f"nothing came of '{self.name}' within {timeout:.0f} s")
             description = None
-            if time.monotonic() - self._looked > _DESCRIBE_SECONDS:
+            if time.monotonic() - self._looked > describe_every:
                 description, self._looked = self.describe(), time.monotonic()
                 ended = description["phase"] in ("Failed", "Succeeded")
                 if ended and not self.read() and not until():
@@ -234,8 +237,11 @@ class Workload:
             time.sleep(_POLL_SECONDS)
 
     def await_(self, until: Callable[[], bool], timeout: float) -> None:
-        """Read on until `until()`, saying nothing."""
-        for _ in self.follow(until, timeout):
+        """Read on until `until()`, saying nothing.
+
+        On a busy machine a description takes seconds, in which a moment that is waited for may pass: they are rare.
+        """
+        for _ in self.follow(until, timeout, describe_every=_RARELY_SECONDS):
             pass
 
     def _events(self) -> Iterator[dict[str, Any]]:
