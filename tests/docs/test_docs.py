@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import os
 import re
 from collections.abc import Iterator
@@ -57,9 +58,9 @@ def cli_reference() -> str:
 
 def trainer_reference() -> str:
     """Return docs/trainer-settings.md as it should be."""
-    source = (ROOT / "workloads" / "trainer" / "config.py").read_text(encoding="utf-8")
     parts = [TRAINER_HEAD]
     for name, kind in sections().items():
+        source = inspect.getsource(kind)  # several sections may have a setting of one name
         parts += [f"## {name}", (kind.__doc__ or "").strip(), "", "| setting | default | meaning |", "|---|---|---|"]
         for field in dataclasses.fields(kind):
             comment = re.search(rf"^    {field.name}: [^#\n]*(?:# (.*))?$", source, re.MULTILINE)
