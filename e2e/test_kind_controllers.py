@@ -48,7 +48,9 @@ def watched(place: Place) -> Iterator[Watched]:
         argv = [*XPK, "workload", name, run.name, "--cluster", place.cluster, *options]
         with output(place, name, "out").open("wb") as out, output(place, name, "err").open("wb") as err:
             commands[name] = subprocess.Popen(argv, env=place.lab.environ, stdout=out, stderr=err)
-    yield Watched(place, run, commands, containers_of(place, run))
+    there = Watched(place, run, commands, containers_of(place, run))
+    run.await_(lambda: there.said("wait", "err") + there.said("wait") != "" != there.said("logs"), SECONDS)
+    yield there
     for command in commands.values():
         command.kill()
         command.wait()

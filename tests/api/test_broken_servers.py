@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +12,7 @@ import pytest
 
 from tests.api.server import Script, kubeconfig, serving
 from xpk.api.kubernetes import KubernetesApi
-from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError, XpkError
+from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError, UnavailableError, XpkError
 from xpk.testing import FakeRunner
 
 JOBSETS = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets"
@@ -56,6 +59,28 @@ def test_a_server_that_is_not_there(tmp_path: Path, capfd: pytest.CaptureFixture
 def test_tls_to_a_server_without(tmp_path: Path) -> None:
     with serving(Script({})) as server, pytest.raises(XpkError, match="it does not speak TLS"):
         api(tmp_path, server.replace("http:", "https:")).list("Pod")
+
+
+@pytest.mark.parametrize("method", ["list", "create"])
+def test_one_that_hangs_up_before_it_is_asked_is_asked_again(tmp_path: Path, method: str) -> None:
+    """So does what stands before an API server that is about to come back: a load balancer, Docker's port."""
+    calls = 0
+
+    def hang_up() -> None:
+        nonlocal calls
+        with suppress(OSError):  # the end of the test
+            while True:
+                connection, _ = listener.accept()
+                calls += 1
+                connection.recv(4096)
+                connection.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=hang_up, daemon=True).start()
+        client = api(tmp_path, f"https://127.0.0.1:{listener.getsockname()[1]}")
+        with pytest.raises(UnavailableError, match="it hangs up"):
+            client.list("Pod") if method == "list" else client.create(JOBSET)
+    assert calls == 6
 
 
 def test_a_server_that_goes_away_during_a_create_is_not_asked_twice(tmp_path: Path) -> None:

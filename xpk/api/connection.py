@@ -24,8 +24,9 @@ def unreachable(host: str, error: BaseException, *, sent: bool = False) -> Unava
 
 
 def is_final(error: BaseException) -> bool:
-    """Tell whether trying again cannot help: TLS does not get better with time."""
-    return any(isinstance(each, gone.SSLError | ssl.SSLError) for each in _chain(error))
+    """Tell whether trying again cannot help: TLS does not get better with time, unless it was hung up on."""
+    chain = list(_chain(error))
+    return any(isinstance(each, gone.SSLError | ssl.SSLError) for each in chain) and not _hung_up(chain)
 
 
 def never_sent(error: BaseException) -> bool:
@@ -75,9 +76,9 @@ def _reason(host: str, error: BaseException) -> tuple[str, str]:
         if isinstance(each, gone.ProxyError):
             return "the proxy lets nothing through", "look at HTTPS_PROXY and NO_PROXY"
     if any(isinstance(each, gone.SSLError | ssl.SSLError) for each in chain):
-        text = str(chain[-1])
-        if "UNEXPECTED_EOF" in text:
+        if _hung_up(chain):
             return "it hangs up", _IS_IT_UP
+        text = str(chain[-1])
         plain = "WRONG_VERSION_NUMBER" in text
         return (
             "it does not speak TLS" if plain else f"TLS fails: {text[:200]}",
@@ -88,6 +89,11 @@ def _reason(host: str, error: BaseException) -> tuple[str, str]:
     if any(isinstance(each, gone.TimeoutError) for each in chain):
         return "it takes too long", _IS_IT_UP
     return str(chain[-1])[:200], _IS_IT_UP
+
+
+def _hung_up(chain: list[BaseException]) -> bool:
+    """Tell whether a connection was closed while TLS began: what stands before a server that is away does so."""
+    return any(isinstance(each, ssl.SSLEOFError) for each in chain)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -289,8 +289,9 @@ class KubernetesApi:
             try:
                 return connection.parsed(self._host, self._request(method, path, query, body, content, _TIMEOUT).read())
             except ApiException as error:
-                # A POST that may have been carried out must not be made twice.
-                if not left or error.status not in _BUSY or (method == "POST" and error.status not in (429, 503)):
+                # A POST that may have been carried out must not be made twice. No status: TLS did not even begin.
+                again = (429, 503) if method == "POST" else _BUSY
+                if not left or not (error.status in again or (not error.status and not connection.is_final(error))):
                     raise self._explained(error, method, path, about) from error
             except urllib3.exceptions.HTTPError as error:
                 sent = method == "POST" and not connection.never_sent(error)
