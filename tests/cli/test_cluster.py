@@ -109,6 +109,13 @@ def test_bad_input_is_one_line_with_a_hint_and_creates_nothing(
     assert not state.exists()
 
 
+def test_all_that_is_wrong_is_told_at_once(xpk: Xpk) -> None:
+    outcome = xpk("cluster", "create", "Dev", "--tpu-type", "v5lite-8", "--num-slices", "0")
+    assert outcome.code == 2 and outcome.err.count("error: ") == 3
+    for each in ("unknown accelerator type 'v5lite-8'", "'Dev' is not a DNS label", "0 slices cannot be had"):
+        assert each in outcome.err
+
+
 def test_deleting_what_is_not_there_can_be_fine(xpk: Xpk) -> None:
     assert xpk("cluster", "delete", "nope", "--ignore-not-found").code == 0
 

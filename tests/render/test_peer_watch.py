@@ -17,7 +17,8 @@ import pytest
 from xpk.render import peer_watch
 
 SECONDS = 30.0
-SOURCE = Path(peer_watch.__file__).read_text().replace("= 1.0, 60.0", "= 0.5, 60.0")  # the calm before SIGKILL
+PATIENT = Path(peer_watch.__file__).read_text().replace("= 1.0, 60.0", "= 0.5, 60.0")  # the calm before SIGKILL
+SOURCE = PATIENT.replace("_MEET_SECONDS = 10.0", "_MEET_SECONDS = 0.1")
 WAITS = "trap '' TERM; echo up; sleep 1000 & wait; wait"  # as in a collective
 OBEYS = "trap 'echo saved; exit 143' TERM; echo up; sleep 1000 & wait"
 
@@ -27,10 +28,10 @@ Start = Callable[..., "Host"]
 class Host:
     """One host of two slices of two."""
 
-    def __init__(self, number: int, command: str, folder: Path, port: int, attempt: int = 0) -> None:
+    def __init__(self, number: int, command: str, folder: Path, port: int, attempt: int, source: str) -> None:
         env = {
             "PATH": os.environ["PATH"],
-            "XPK_PEER_WATCH": SOURCE,
+            "XPK_PEER_WATCH": source,
             "XPK_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
             "XPK_JOB_ID": "a-job",
             "XPK_RESTART_ATTEMPT": str(attempt),
@@ -40,7 +41,7 @@ class Host:
             "TPU_WORKER_ID": str(number % 2),
         }
         self.log = folder / f"{number}.log"
-        argv = [sys.executable, "-I", "-c", SOURCE, "bash", "-c", command]
+        argv = [sys.executable, "-I", "-c", source, "bash", "-c", command]
         with self.log.open("w") as file:
             self.process = subprocess.Popen(argv, env=env, stdout=file, stderr=file)
 
@@ -63,8 +64,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
         port = taken.getsockname()[1] - 2
     hosts: list[Host] = []
 
-    def started(number: int, command: str, attempt: int = 0) -> Host:
-        hosts.append(Host(number, command, tmp_path, port, attempt))
+    def started(number: int, command: str, attempt: int = 0, source: str = SOURCE) -> Host:
+        hosts.append(Host(number, command, tmp_path, port, attempt, source))
         return hosts[-1]
 
     yield started
@@ -126,6 +127,15 @@ def test_a_command_that_fails_is_a_lost_host_with_its_own_exit_code(start: Start
     hosts[2].ends(7)
     hosts[0].says("host s1/h0 is gone")
     hosts[1].says("host s1/h0 is gone")
+
+
+@pytest.mark.parametrize("victim", [0, 3])
+def test_a_command_that_fails_before_the_hosts_have_met_is_noticed_too(start: Start, victim: int) -> None:
+    failed = start(victim, "exit 7", source=PATIENT)
+    others = [start(number, WAITS) for number in range(4) if number != victim]
+    failed.ends(7)
+    for host in others:
+        host.says(f"host s{victim // 2}/h{victim % 2} is gone")
 
 
 def test_hosts_that_end_well_or_are_asked_to_end_are_not_lost(start: Start, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from xpk.cli.output import Console, age, table
 from xpk.cli.upstream import ClusterCommand
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import NotFoundError, UsageError, XpkError
-from xpk.model.specs import ClusterSpec
+from xpk.model.specs import ClusterSpec, cluster_problems
 
 _COLUMNS = (
     ("NAME", lambda c: c.name),
@@ -109,12 +109,7 @@ def create(
     """
     if not accelerator_type:
         raise UsageError("which accelerator type?", hint="--tpu-type v5litepod-8; `xpk accelerator list` shows all")
-    shape = find_shape(accelerator_type)
-    spec = ClusterSpec(
-        name=the_name("cluster", name, name_flag),
-        shape=shape,
-        num_slices=count_slices(num_slices, num_nodes, shape.kind),
-    )
+    spec = _asked_for(the_name("cluster", name, name_flag), accelerator_type, num_slices, num_nodes)
     given = given_flags(flags)
     provider = chosen_provider(provider, given)
     check_free(spec.name, provider)
@@ -125,6 +120,15 @@ def create(
         dry_run=dry_run,
         then=f"xpk workload create NAME --cluster {spec.name} --num-slices {spec.num_slices}",
     )
+
+
+def _asked_for(name: str, accelerator_type: str, num_slices: int | None, num_nodes: int | None) -> ClusterSpec:
+    try:
+        shape = find_shape(accelerator_type)
+    except UsageError as error:  # without a shape there is no spec to check, but there may be more to tell
+        more = cluster_problems(name, count_slices(num_slices, num_nodes, kind=""))
+        raise UsageError(error.message, problems=[*error.problems, *more], hint=error.hint) from None
+    return ClusterSpec(name=name, shape=shape, num_slices=count_slices(num_slices, num_nodes, shape.kind))
 
 
 @cluster.command(cls=ClusterCommand)

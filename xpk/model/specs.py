@@ -32,7 +32,7 @@ class ClusterSpec:
 
     def problems(self) -> list[str]:
         """Return everything that is wrong with it, one line each."""
-        found = [*names.cluster_name_problems(self.name), *_slices_problems(self.num_slices)]
+        found = cluster_problems(self.name, self.num_slices)
         if self.sub_slicing and not sub_slices.parts(self.shape):
             families = " and ".join(sub_slices.FAMILIES)
             found.append(f"--sub-slicing: slices of {self.shape.name} cannot be shared; those of {families}-8 on can")
@@ -215,6 +215,11 @@ def image_problems(images: Sequence[str]) -> list[str]:
     return [f"'{image}' is not the name of an image" for image in wrong] + [
         f"'{each}' is named twice" for each in twice
     ]
+
+
+def cluster_problems(name: str, num_slices: int) -> list[str]:
+    """Return what is wrong with a cluster's name and size whatever its type, one line each."""
+    return [*names.cluster_name_problems(name), *_slices_problems(num_slices)]
 
 
 def _slices_problems(num_slices: int) -> list[str]:

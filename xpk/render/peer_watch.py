@@ -6,6 +6,7 @@ So every host keeps a connection to the first one. The kernel closes it when a h
 commands at once, and themselves as soon as they are asked to: the exit code of the host that failed decides alone.
 
 Whoever was asked to end (SIGTERM) or has ended well says so: that is no loss, and the grace period is theirs.
+A command that fails before the hosts have met is held back for a moment, or nobody would know that it had been there.
 Where hosts cannot connect, the command just runs. This runs in the user's image: standard library, Python 3.8.
 """
 
@@ -27,6 +28,7 @@ _PORT_OFFSET = 2  # from the coordinator's; the port between is the bundled trai
 _SOURCE_VARIABLE = "XPK_PEER_WATCH"
 _PEER_LOST, _ASKED_TO_END = 75, 143
 _CALM_SECONDS, _END_SECONDS, _DIAL_SECONDS, _POLL_SECONDS, _IDLE_SECONDS = 1.0, 60.0, 0.5, 0.2, 60.0
+_MEET_SECONDS = 10.0  # for which a host that has failed at once waits to be known to those it fails
 _LONGEST = 1024  # bytes; hosts say far less
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
 _FORWARDED = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
@@ -36,14 +38,21 @@ _WATCHED = {*_FORWARDED, signal.SIGCHLD}
 class Peers:
     """The connections between hosts. `lost` is called on another thread, with the number of the host that is gone."""
 
-    def __init__(self, me: int, address: str, port: int, job: str, lost: Callable[[int], None]) -> None:
+    def __init__(self, me: int, hosts: int, address: str, port: int, job: str, lost: Callable[[int], None]) -> None:
         self._me, self._address, self._port, self._job, self._lost = me, address, port, job, lost
         self._links: dict[socket.socket, int] = {}
         self._left: set[int] = set()
+        self._gone: set[int] = set()
+        self._missing = set(range(hosts)) - {me} if me == 0 else {0}  # whom this host has yet to meet
 
     def start(self) -> None:
         """Listen or connect, on a thread of its own."""
         threading.Thread(target=self._serve if self._me == 0 else self._join, daemon=True).start()
+
+    @property
+    def met(self) -> bool:
+        """Whether this host's end will be noticed, or never can be."""
+        return not self._missing
 
     def leave(self) -> None:
         """Say that this host's end is no loss."""
@@ -55,6 +64,7 @@ class Peers:
             server = _listen(self._port)
         except OSError as error:
             say(f"cannot listen at port {self._port} ({error.strerror}): a lost host will be noticed late")
+            self._missing.clear()
             return
         with selectors.DefaultSelector() as selector:
             selector.register(server, selectors.EVENT_READ)
@@ -80,11 +90,13 @@ class Peers:
                 return False  # a stranger
             self._links[link] = int(number)
             with contextlib.suppress(OSError):
-                link.sendall(b"welcome\n")
+                link.sendall(b"welcome\n" + b"".join(b"lost %d\n" % each for each in self._gone))
+            self._missing.discard(int(number))
         if lines is not None:
             return True
         gone = self._links.pop(link, None)
         if gone is not None and gone not in self._left:
+            self._gone.add(gone)
             self._tell(b"lost %d" % gone)
             self._lost(gone)
         return False
@@ -116,6 +128,8 @@ class Peers:
             for line in lines:
                 word, _, number = line.partition(b" ")
                 welcome = welcome or word == b"welcome"
+                if welcome:
+                    self._missing.clear()
                 if word == b"lost":
                     self._lost(int(number))
                 if word in (b"lost", b"bye"):
@@ -173,9 +187,10 @@ class Command:
 
 def run(command: Command, peers: Peers, lost: list[int], hosts_per_slice: int) -> int:
     """Return this host's exit code, when its command has ended and nobody waits for anything."""
-    asked, lost_at = False, 0.0
+    asked, lost_at, began = False, 0.0, time.monotonic()
     while True:
-        got = signal.sigtimedwait(_WATCHED, _POLL_SECONDS if asked or lost_at else _IDLE_SECONDS)
+        waits = asked or lost_at or command.code is not None
+        got = signal.sigtimedwait(_WATCHED, _POLL_SECONDS if waits else _IDLE_SECONDS)
         if got and got.si_signo in _FORWARDED:
             if got.si_signo in (signal.SIGTERM, signal.SIGINT):
                 asked = True
@@ -195,7 +210,7 @@ def run(command: Command, peers: Peers, lost: list[int], hosts_per_slice: int) -
             peers.leave()
             return 0
         if not lost_at:
-            if not (asked and command.saves):
+            if not (asked and command.saves) and (asked or peers.met or time.monotonic() > began + _MEET_SECONDS):
                 return command.code
         elif asked:
             return _ASKED_TO_END
@@ -206,7 +221,7 @@ def run(command: Command, peers: Peers, lost: list[int], hosts_per_slice: int) -
 def main(argv: list[str], environ: Mapping[str, str] = os.environ) -> int:
     """Run a command as one host of several. Returns its exit code."""
     try:
-        hosts = int(environ["XPK_HOSTS_PER_SLICE"])
+        slices, hosts = int(environ["MEGASCALE_NUM_SLICES"]), int(environ["XPK_HOSTS_PER_SLICE"])
         me = int(environ["MEGASCALE_SLICE_ID"]) * hosts + int(environ["TPU_WORKER_ID"])
         address, _, port = environ["XPK_COORDINATOR_ADDRESS"].rpartition(":")
         job = environ["XPK_JOB_ID"] + "." + environ["XPK_RESTART_ATTEMPT"]
@@ -224,7 +239,7 @@ def main(argv: list[str], environ: Mapping[str, str] = os.environ) -> int:
     except OSError as error:
         say(f"cannot run {argv[0]}: {error.strerror}")
         return 127
-    peers = Peers(me, address, first_port, job, note)
+    peers = Peers(me, slices * hosts, address, first_port, job, note)
     peers.start()
     return run(command, peers, lost, hosts)
 
