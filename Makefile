@@ -20,11 +20,16 @@ STAMP := $(VENV)/.installed
 # Tests that leave out what needs an object store unless fake-gcs-server is there, as it is in the environment of e2e.
 WITH_BUCKET := tests/storage tests/cli/test_outputs.py tests/jobs/test_output.py tests/render/test_unpack.py
 
+ON_KIND := $(sort $(wildcard e2e/test_kind*.py))
+
 # A process that dies ends the run: xdist may wait for ever for the one that comes in its place.
 PARALLEL := --max-worker-restart 0 --numprocesses
 
+# A line for each test, whole when it is written: two runs write at once.
+DRILLS := $(PARALLEL) 1 --verbose --timeout 1200 --maxfail 5
+
 .DEFAULT_GOAL := help
-.PHONY: help install demo test e2e e2e-local check format golden clean
+.PHONY: help install demo test e2e e2e-kind e2e-here e2e-local check format golden clean
 
 help:  ## show this
 	@sed -n 's/^#\( \{0,1\}\)/\1/p' Makefile | sed '/^$$/q'
@@ -48,13 +53,21 @@ test: $(STAMP)
 	@echo "==> unit and local tests"
 	@$(BIN)/python -m pytest -m "not slow" $(PARALLEL) 3 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
+# The drills on kind go one after another and leave a core to the others.
 e2e: $(STAMP)
 	@echo "==> the environment of the drills on kind (built once, then cached)"
 	@set -e; exports=$$(e2e/environment/up); eval "$$exports"; \
-	  echo "==> drills with real processes, real pods, a real object store"; \
-	  $(BIN)/python -m pytest e2e $(WITH_BUCKET) $(PARALLEL) 2 --timeout 1200 --maxfail 5 $(PYTEST_ARGS); \
-	  echo "==> the slow ones among the local tests"; \
-	  $(BIN)/python -m pytest -m slow $(PARALLEL) 2 --dist worksteal $(PYTEST_ARGS)
+	  $(MAKE) --no-print-directory --keep-going --jobs 2 e2e-kind e2e-here
+
+e2e-kind:
+	@echo "==> drills with real pods and controllers"
+	@$(BIN)/python -m pytest $(ON_KIND) $(DRILLS) $(PYTEST_ARGS)
+
+e2e-here:
+	@echo "==> drills with real processes, a real object store, GKE's emulator"
+	@$(BIN)/python -m pytest $(filter-out $(ON_KIND),$(wildcard e2e/test_*.py)) $(WITH_BUCKET) $(DRILLS) $(PYTEST_ARGS)
+	@echo "==> the slow ones among the local tests"
+	@$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 
 e2e-local: $(STAMP)
 	@echo "==> drills with real processes"

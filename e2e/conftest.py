@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from e2e.drill import SECONDS, STEPS, start
 from e2e.harness import Workload
@@ -64,21 +63,6 @@ def calm(place: Place) -> Workload:
     run.wait(SECONDS)
     assert sorted(run.losses) == list(range(1, STEPS + 1)) and run.lost_steps == 0
     return run
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests on kind first: they take longest."""
-    items.sort(key=lambda item: _on_kind(item.nodeid), reverse=True)
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    """Let one process have all kind clusters; the others take the other files."""
-    return _Scheduler(config, log)
-
-
-class _Scheduler(LoadScopeScheduling):  # type: ignore[misc]  # xdist is not typed
-    def _split_scope(self, nodeid: str) -> str:
-        return "kind" if _on_kind(nodeid) else nodeid.partition("::")[0]
 
 
 def _on_kind(nodeid: str) -> bool:
