@@ -1,6 +1,8 @@
 """Checkpoints: whole or not at all, the newest whole one wins, and a full disk costs no older one."""
 
+import errno
 import json
+import os
 import queue
 import re
 import time
@@ -13,8 +15,10 @@ import numpy as np
 import pytest
 
 from tests.trainer.emulated import Trainer, on
+from trainer import integrity
 from trainer.checkpoint import Checkpoints
 from trainer.compiling import Compiler
+from trainer.errors import StorageError
 from trainer.metrics import Events, JsonLines
 from trainer.peers import Peers
 from trainer.places import open_place
@@ -123,6 +127,46 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
             rf"{victim.relative_to(store.folder / '2')} has changed .* \(arrays? (opt|params)\..*\)", reason
         )
     assert store.save(2, state) == ""
+    assert store.steps() == [1, 2]
+
+
+@pytest.fixture
+def unreadable(store: Store, state: Any, monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
+    """Checkpoints of steps 1 and 2; what is read of a step gives the error that it has here."""
+    store.save(1, state)
+    store.save(2, state)
+    errors: dict[int, int] = {}
+    read = integrity._computed
+
+    def failing(path: Path, kind: integrity.Sum) -> integrity.Sum | None:
+        if code := errors.get(int(path.relative_to(store.folder).parts[0])):
+            raise OSError(code, os.strerror(code), str(path))
+        return read(path, kind)
+
+    monkeypatch.setattr(integrity, "_computed", failing)
+    return errors
+
+
+def test_one_that_a_disk_does_not_give_back_is_passed_over_and_kept(
+    store: Store, state: Any, unreadable: dict[int, int]
+) -> None:
+    unreadable[2] = errno.EIO
+    found = store.checkpoints.choose()
+    assert found is not None and found[0] == 1 and store.steps() == [1, 2]
+    (skipped,) = store.events("restore_skipped")
+    assert skipped["step"] == 2 and "Input/output error" in skipped["reason"]
+    assert store.save(2, state) == "" and store.steps() == [1, 2], "the new one takes its place"
+    unreadable.clear()
+    assert store.checkpoints.choose() == (2, {"note": 1})
+
+
+def test_a_run_whose_checkpoints_cannot_be_read_does_not_begin_anew(store: Store, unreadable: dict[int, int]) -> None:
+    unreadable.update({1: errno.EIO, 2: errno.EIO})
+    with pytest.raises(StorageError, match="none of the checkpoints in .* can be read"):
+        store.checkpoints.choose()
+    unreadable.update({1: 0, 2: errno.ESTALE})
+    with pytest.raises(StorageError, match="2 cannot be read: Stale file handle"):
+        store.checkpoints.choose()
     assert store.steps() == [1, 2]
 
 

@@ -9,6 +9,7 @@ told in folder.py and shelving.py.
 # mypy: disallow-untyped-calls=False
 
 import asyncio
+import errno
 import functools
 import logging
 import sys
@@ -21,7 +22,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 
 from trainer.compiling import Compiler
-from trainer.errors import reason
+from trainer.errors import StorageError, Unreachable, reason
 from trainer.metrics import Events, flush, say
 from trainer.peers import Peers
 from trainer.places import Place
@@ -42,6 +43,7 @@ class Checkpoints:
         self._claim = ""  # names this attempt's saves, once all hosts know it
         self._committing: threading.Thread | None = None
         self._failure = ""
+        self._unreadable: set[int] = set()  # steps that may be whole, and are not read from now
         self.last: int | None = None  # step of the newest committed checkpoint this host knows of
         self.busy = False  # whether this host itself reads or writes one, and does not just wait for others
 
@@ -49,7 +51,7 @@ class Checkpoints:
         """Agree with all hosts on the newest whole checkpoint after step `newer_than`; return (step, notes), or None.
 
         Process 0 looks: it removes what a killed save left and passes over damaged checkpoints. Comes before
-        the first save.
+        the first save. Raises StorageError where checkpoints cannot be read: a run that has some does not begin anew.
         """
         if self._peers.process_id == 0:
             self.busy = True
@@ -58,6 +60,8 @@ class Checkpoints:
             self.last = max(steps, default=None)
             newer = reversed([step for step in steps if step > newer_than])
             whole = next(filter(self._is_whole, newer), None)
+            if whole is None and newer_than < 0 and self._unreadable:
+                raise StorageError(f"none of the checkpoints in {self.place} can be read. They are kept there")
             chosen = None if whole is None else [whole, self._shelf.notes(whole)]
             self.busy = False
             self._peers.announce("restore", [claim, chosen])
@@ -144,12 +148,25 @@ class Checkpoints:
             say(f"warning: checkpoint of step {step} not saved in {self.place}: {why}; {kept}")
 
     def _is_whole(self, step: int) -> bool:
-        damage = self._shelf.damage(step)
+        """Look whether a checkpoint is whole; one that is damaged for certain is set aside."""
+        try:
+            damage = self._shelf.damage(step)
+        except (PermissionError, Unreachable):
+            raise
+        except OSError as error:
+            if error.errno != errno.EIO:  # an attempt to come may read it
+                raise StorageError(f"checkpoint {self.place / str(step)} cannot be read: {reason(error)}") from error
+            self._unreadable.add(step)
+            self._pass_over(step, "cannot be read and is passed over", f"{error.filename}: {reason(error)}")
+            return False
         if damage:
-            self._events.write("restore_skipped", step, reason=damage)
-            say(f"warning: checkpoint {self.place / str(step)} is damaged and passed over: {damage}")
+            self._pass_over(step, "is damaged and passed over", damage)
             self._shelf.set_aside(step)
         return not damage
+
+    def _pass_over(self, step: int, what: str, why: str) -> None:
+        self._events.write("restore_skipped", step, reason=why)
+        say(f"warning: checkpoint {self.place / str(step)} {what}: {why}")
 
     def _commit(
         self, step: int, writes: list[Any], failure: str, timed: tuple[float, float], notes: dict[str, Any]
@@ -182,6 +199,9 @@ class Checkpoints:
             try:
                 _handler().finalize(_epath(self._shelf.draft(step, self._claim)))
                 flush(_FLUSH_SECONDS)
+                if step in self._unreadable:  # its place is taken
+                    self._shelf.set_aside(step)
+                    self._unreadable.remove(step)
                 self._shelf.commit(step, self._claim, notes)
             except Exception as error:
                 failure = reason(error)

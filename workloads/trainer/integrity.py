@@ -59,15 +59,18 @@ def sums(folder: Path) -> Sums:
 
 
 def damage(folder: Path, inside: Inside = lambda name, begin, end: "") -> str:
-    """Return what is wrong with a sealed folder, or nothing. Sizes are compared before anything is read."""
+    """Return what is wrong with a sealed folder, or nothing. Sizes are compared before anything is read.
+
+    Raises OSError where it cannot be read: what it holds may be whole.
+    """
     try:
         expected = _expected(folder)
         if isinstance(expected, str):
             return expected
         found = lambda name, kind: _computed(folder / name, kind)  # noqa: E731
         return wrong_size(expected, _sizes(folder, expected)) or wrong_sum(expected, found, inside)
-    except OSError as error:
-        return f"{error.filename or folder} cannot be read: {error.strerror}"
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        return f"{error.filename or folder} is not a file"
 
 
 def has_sizes(folder: Path) -> bool:
@@ -89,8 +92,6 @@ def _expected(folder: Path) -> Sums | str:
         return read_manifest((folder / MANIFEST).read_bytes()) or f"{MANIFEST} is damaged"
     except FileNotFoundError:
         return f"{MANIFEST} is missing"
-    except OSError:
-        return f"{MANIFEST} is damaged"
 
 
 def outdated(steps: list[int], newest: int, is_whole: Callable[[int], bool]) -> list[int]:

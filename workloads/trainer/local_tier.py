@@ -246,7 +246,7 @@ class LocalTier:
             if step is None or notes is None or notes.get("run") != self._run:
                 self._lost(path, step, "" if step is None or notes else f"{integrity.MANIFEST} is damaged")
                 continue
-            if damage := integrity.damage(path):
+            if damage := _damage(path):
                 self._lost(path, step, damage)
                 continue
             session = str(notes.get("session"))
@@ -323,6 +323,14 @@ def _step(path: Path) -> int | None:
     """Return the step of a checkpoint that this host has written whole, if it is one."""
     number = path.name.removeprefix(_WRITTEN)
     return int(number) if number.isdigit() else None
+
+
+def _damage(path: Path) -> str:
+    """Return what is wrong with a folder. One that cannot be read is lost as well: other slices have the same."""
+    try:
+        return integrity.damage(path)
+    except OSError as error:
+        return f"{error.filename or path} cannot be read: {error.strerror}"
 
 
 def _notes(path: Path) -> dict[str, Any] | None:
