@@ -162,7 +162,7 @@ def test_one_that_a_disk_does_not_give_back_is_passed_over_and_kept(
 
 def test_a_run_whose_checkpoints_cannot_be_read_does_not_begin_anew(store: Store, unreadable: dict[int, int]) -> None:
     unreadable.update({1: errno.EIO, 2: errno.EIO})
-    with pytest.raises(StorageError, match="none of the checkpoints in .* can be read"):
+    with pytest.raises(StorageError, match=r"none of the checkpoints in .* can be read"):
         store.checkpoints.choose()
     unreadable.update({1: 0, 2: errno.ESTALE})
     with pytest.raises(StorageError, match="2 cannot be read: Stale file handle"):

@@ -112,6 +112,18 @@ def test_everything_that_cannot_be_divided_is_said_at_once() -> None:
         (("model.family=resnet", "model.blocks=3,x"), "Write one such as 3,4,6,3"),
         (("model.family=resnet", "mesh.stages=2"), "a resnet has no pipeline"),
         (("model.family=resnet", "model.norm_examples=5"), "Nearest that work: 30 or 35"),
+        (
+            ("model.family=resnet", "data.global_batch=96", "optim.accumulate=2", "model.norm_examples=32"),
+            "the global batch = 96 is not divisible by optim.accumulate x model.norm_examples = 2 x 32",
+        ),
+        (
+            ("model.family=resnet", "mesh.reduction=explicit", "model.norm_examples=32"),
+            "the global batch = 32 is not divisible by dp x model.norm_examples = 2 x 32",
+        ),
+        (
+            ("model.family=resnet", "data.global_batch=0", "data.batch_per_chip=11", "model.norm_examples=32"),
+            "the global batch = 176 is not divisible by model.norm_examples = 32",
+        ),
     ],
 )
 def test_what_a_family_cannot_do_is_said(settings: tuple[str, ...], says: str) -> None:

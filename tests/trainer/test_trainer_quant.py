@@ -88,6 +88,12 @@ def test_only_real_int8_products_are_counted(names: str, share: float) -> None:
     assert dots.int8_share(made) == pytest.approx(counted.get("int8", 0) / sum(counted.values()))
 
 
+def test_what_is_computed_again_is_not_counted() -> None:
+    quant = ["quant.dots=forward,dgrad,wgrad"]
+    chunks = [*quant, "model.attention_chunk=32", "model.loss_chunk=32", "model.remat=full"]
+    assert dots.of_training(config.load("tiny", chunks)) == dots.of_training(config.load("tiny", quant))
+
+
 def test_loops_and_branches_are_counted() -> None:
     def program(x: jax.Array) -> jax.Array:
         def body(c: jax.Array, _: None) -> tuple[jax.Array, None]:

@@ -2,6 +2,7 @@
 
 # mypy: disallow-untyped-calls=False
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,18 @@ def test_a_checkpoint_of_another_optimizer_is_named_in_one_line(saved: str, now:
     else:
         assert says in str(problem)
         assert "\n" not in str(problem)
+
+
+def test_examples_may_become_longer_where_positions_are_not_learned() -> None:
+    for family, says in (("decoder", ""), ("bert", "another model (model.seq_len 128 -> 256)")):
+        was, now = (
+            {"model": dataclasses.asdict(made.model), "optimizer": made.optim.state_notes()}
+            for made in (
+                config.load("tiny", [f"model.family={family}", f"model.seq_len={size}"]) for size in (128, 256)
+            )
+        )
+        assert says in str(train.mismatch("/out/checkpoints/3", now, was) or "")
+        assert bool(says) == (train.mismatch("/out/checkpoints/3", now, was) is not None)
 
 
 def test_a_checkpoint_of_another_tokenizer_is_refused() -> None:

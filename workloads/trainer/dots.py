@@ -53,7 +53,7 @@ def flops(jaxpr: Jaxpr) -> Flops:
 
 def of_training(config: Config) -> Flops:
     """Return the products of one example's forward and backward pass, none of them computed again."""
-    plain = dataclasses.replace(config.model, remat="none")
+    plain = dataclasses.replace(config.model, remat="none", attention_chunk=0, loss_chunk=0)
     alone = Mesh(np.array(jax.local_devices()[:1]).reshape(1, 1, 1, 1), ALL)
     how, model = Execution(alone, quant=config.quant), family(config.model)
 

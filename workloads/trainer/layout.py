@@ -132,6 +132,11 @@ def _divisions(config: Config, mesh: Layout) -> Iterator[Problem]:
     times = {"mesh.stages": mesh.stages, "mesh.tp": mesh.tp} if mesh.stages > 1 else {"mesh.tp": mesh.tp}
     model = config.model
     sizes = [("the global batch", mesh.global_batch, shares)]
+    if model.family == "resnet" and model.norm_examples:
+        alone = {"dp": mesh.dp} if config.mesh.reduction == "explicit" else {}
+        parts = alone | {"optim.accumulate": config.optim.accumulate}
+        groups = {name: size for name, size in parts.items() if size > 1} | {"model.norm_examples": model.norm_examples}
+        sizes.append(("the global batch", mesh.global_batch, groups))
     if model.family != "resnet":
         sizes += [
             ("model.embed", model.embed, {"fsdp": mesh.fsdp}),
@@ -259,7 +264,7 @@ def _ranges(config: Config) -> Iterator[Problem]:
 
 def _model_problems(config: Config) -> Iterator[Problem]:
     """Yield what a family cannot do."""
-    model, batch = config.model, config.data.global_batch
+    model = config.model
     if model.family == "decoder" and model.head_dim % 2:
         yield Problem(f"model.head_dim = {model.head_dim} is odd", "The rotary embedding needs pairs")
     if model.family == "bert" and model.loss_chunk:
@@ -275,6 +280,3 @@ def _model_problems(config: Config) -> Iterator[Problem]:
         yield Problem(f"mesh.stages = {config.mesh.stages}: a resnet has no pipeline", "Leave mesh.stages out")
     if config.quant.products:
         yield Problem(f"quant.dots = {config.quant.dots}: a resnet has convolutions only", "Leave quant.dots out")
-    if model.norm_examples and batch % model.norm_examples:
-        message = f"data.global_batch = {batch} is not divisible by model.norm_examples = {model.norm_examples}"
-        yield Problem(message, f"Nearest that work: {_nearest(batch, model.norm_examples)}")

@@ -137,9 +137,10 @@ def mismatch(checkpoint: str, mine: dict[str, Any], notes: dict[str, Any]) -> Pr
     # What an older checkpoint does not tell, it had by default.
     defaults = {"model": dataclasses.asdict(Model()), "optimizer": Optim().state_notes()}
     others = []
+    learned = ("seq_len",) if mine["model"].get("family") == "bert" else ()  # its positions are parameters
     for kind, section in (("model", "model"), ("optimizer", "optim")):
         saved = defaults[kind] | notes.get(kind, {})
-        changed = {k: v for k, v in mine[kind].items() if saved.get(k) != v and k not in _MAY_CHANGE}
+        changed = {k: v for k, v in mine[kind].items() if saved.get(k) != v and (k not in _MAY_CHANGE or k in learned)}
         if changed:
             was = ", ".join(f"{section}.{key} {saved.get(key)} -> {value}" for key, value in changed.items())
             others.append((kind, f"another {kind} ({was})"))
