@@ -10,12 +10,14 @@ import hashlib
 import json
 import zlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO
 
 MANIFEST = "manifest.json"
 INSIDE = "inside"  # the note that says in which folder of the checkpoint its arrays are
 _CHUNK = 1 << 22
+_READERS = 16  # files that are read at a time: shared file systems give each stream only a part of what they can
 _BLOCK, _MOST_BLOCKS = 1 << 16, 64  # bytes that one checksum is of at least, and checksums of a file at most
 _OWN = "crc32"  # key of a manifest's checksum of itself
 
@@ -55,7 +57,11 @@ def _own_sum(content: dict[str, Any]) -> int:
 def sums(folder: Path) -> Sums:
     """Read every file of a folder that is about to be sealed."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
-    return {str(path.relative_to(folder)): (path.stat().st_size, _blocks(path)) for path in paths}
+    with ThreadPoolExecutor(_READERS) as readers:
+        return {
+            str(path.relative_to(folder)): (path.stat().st_size, blocks)
+            for path, blocks in zip(paths, readers.map(_blocks, paths), strict=True)
+        }
 
 
 def damage(folder: Path, inside: Inside = lambda name, begin, end: "") -> str:
@@ -67,8 +73,12 @@ def damage(folder: Path, inside: Inside = lambda name, begin, end: "") -> str:
         expected = _expected(folder)
         if isinstance(expected, str):
             return expected
-        found = lambda name, kind: _computed(folder / name, kind)  # noqa: E731
-        return wrong_size(expected, _sizes(folder, expected)) or wrong_sum(expected, found, inside)
+        if wrong := wrong_size(expected, _sizes(folder, expected)):
+            return wrong
+        kinds = [checksum for _, checksum in expected.values()]
+        with ThreadPoolExecutor(_READERS) as readers:
+            found = dict(zip(expected, readers.map(_computed, map(folder.joinpath, expected), kinds), strict=True))
+        return wrong_sum(expected, lambda name, kind: found[name], inside)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
         return f"{error.filename or folder} is not a file"
 
