@@ -43,6 +43,19 @@ def test_explicit_reduction_trains_the_same() -> None:
     same_gradients(explicit, on(1, 1, 1))
 
 
+@pytest.mark.slow
+def test_explicit_reduction_in_bfloat16_trains_nearly_the_same() -> None:
+    np.testing.assert_allclose(trainer("mesh.reduction=explicit").losses(5), on(1, 1, 1).losses(5), rtol=2e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", ["optim.accumulate=2", "optim.update_axes=fsdp,dp", "quant.dots=forward"])
+def test_explicit_reduction_trains_the_same_beside_other_settings(setting: str) -> None:
+    explicit = Trainer(2, 2, 2, "mesh.reduction=explicit", "mesh.reduction_dtype=float32", setting, num_slices=2)
+    automatic = Trainer(2, 2, 2, setting, num_slices=2)
+    np.testing.assert_allclose(explicit.losses(3), automatic.losses(3), atol=1e-5)
+
+
 def test_explicit_reduction_sends_each_gradient_over_dcn_once_and_scattered() -> None:
     explicit = over_dcn(trainer("mesh.reduction=explicit", "mesh.reduction_dtype=float32"))
     shapes = jax.tree.leaves(model.shapes(trainer().config.model), is_leaf=lambda x: isinstance(x, tuple))
