@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
+import io
 import os
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,16 +59,32 @@ def cli_reference() -> str:
     return "\n".join(parts)
 
 
+def words_of(source: str) -> list[tokenize.TokenInfo]:
+    """Return the words of a program, comments among them."""
+    return list(tokenize.generate_tokens(io.StringIO(source).readline))
+
+
+def comments_of(source: str) -> dict[str, str]:
+    """Return what stands behind each field of a class, which may take several lines."""
+    (kind,) = ast.parse(source).body
+    assert isinstance(kind, ast.ClassDef)
+    said = {word.start[0]: word.string.lstrip("# ") for word in words_of(source) if word.type == tokenize.COMMENT}
+    return {
+        field.target.id: " ".join(said[n] for n in range(field.lineno, (field.end_lineno or 0) + 1) if n in said)
+        for field in kind.body
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+    }
+
+
 def trainer_reference() -> str:
     """Return docs/trainer-settings.md as it should be."""
     parts = [TRAINER_HEAD]
     for name, kind in sections().items():
-        source = inspect.getsource(kind)  # several sections may have a setting of one name
+        meanings = comments_of(inspect.getsource(kind))  # several sections may have a setting of one name
         parts += [f"## {name}", (kind.__doc__ or "").strip(), "", "| setting | default | meaning |", "|---|---|---|"]
         for field in dataclasses.fields(kind):
-            comment = re.search(rf"^    {field.name}: [^#\n]*(?:# (.*))?$", source, re.MULTILINE)
-            meaning = (comment[1] or "") if comment else ""
-            parts.append(f"| `{name}.{field.name}` | `{field.default}` | {meaning.replace('|', '/')} |")
+            meaning = meanings[field.name].replace("|", "/")
+            parts.append(f"| `{name}.{field.name}` | `{field.default}` | {meaning} |")
         parts.append("")
     return "\n".join(parts)
 
@@ -77,6 +96,14 @@ def test_references_are_what_the_program_says(file: str, reference: object) -> N
     if os.environ.get("XPK_UPDATE_GOLDEN"):
         (DOCS / file).write_text(text, encoding="utf-8")
     assert text == (DOCS / file).read_text(encoding="utf-8"), "run `make golden`"
+
+
+def test_every_comment_of_a_setting_is_its_meaning() -> None:
+    source = "".join(inspect.getsource(kind) for kind in sections().values())
+    comments = [word.string.lstrip("# ") for word in words_of(source) if word.type == tokenize.COMMENT]
+    assert len(comments) > 60
+    text = trainer_reference()
+    assert [comment for comment in comments if comment.replace("|", "/") not in text] == []
 
 
 def test_every_command_and_option_has_help() -> None:

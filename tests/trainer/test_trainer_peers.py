@@ -1,6 +1,7 @@
 """The line between hosts: agreements, deaths, and orderly ends that are no deaths."""
 
 import contextlib
+import dataclasses
 import os
 import queue
 import signal
@@ -14,8 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from tests.trainer.small import WORKLOADS, free_ports
+from trainer.corpus import TokenFile
 from trainer.distributed import own_address
-from trainer.errors import AddressError, PeerAbsent
+from trainer.errors import AddressError, FatalError, PeerAbsent
 from trainer.link import dial
 from trainer.peers import Peers
 
@@ -34,7 +36,7 @@ def host(process_id: int, processes: int, heard: Heard, attempt: int = 0, job: S
     )
 
 
-def together(actions: list[Callable[[], object]]) -> list[object]:
+def together(actions: list[Callable[[], object]], seconds: float = SECONDS) -> list[object]:
     """Do all at the same time, as hosts would, and return the results."""
     results: list[object] = [None] * len(actions)
 
@@ -45,7 +47,7 @@ def together(actions: list[Callable[[], object]]) -> list[object]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(SECONDS)
+        thread.join(seconds)
         assert not thread.is_alive(), "still waiting"
     return results
 
@@ -67,6 +69,43 @@ def test_hosts_agree_and_leave_without_anyone_lost() -> None:
     assert together([lambda peers=peers: peers.await_("step") for peers in hosts]) == [{"chosen": 7}] * 3  # type: ignore[misc]
     together([lambda peers=peers: peers.barrier("end") for peers in hosts])  # type: ignore[misc]
     together([peers.leave for peers in reversed(hosts)])
+    assert [h.empty() for h in heard] == [True] * 3
+
+
+def test_hosts_are_told_of_a_data_set_of_very_many_files() -> None:
+    hosts, heard = connected(2)
+    names = [f"{nth:016x}" for nth in range(200_000)]
+    file = dataclasses.asdict(TokenFile("", 2**28, "", 10**6))
+    files = [file | {"name": f"tokens-{name}.bin", "digest": name, "index": name} for name in names]
+    said = [{"path": "gs://bucket/folder/tokens.json", "files": files}, [2**21] * len(files)]
+
+    def hear(peers: Peers) -> bool:
+        return bool(peers.await_("corpus") == said)
+
+    hears = [lambda peers=peers: hear(peers) for peers in hosts]
+    assert together([lambda: hosts[0].announce("corpus", said), *hears], 5 * SECONDS) == [None, True, True]
+    assert [h.empty() for h in heard] == [True] * 2
+
+
+def test_what_is_too_long_to_be_told_is_said_and_loses_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.peers.LONGEST_OF_HUB", 1000)
+    hosts, heard = connected(2)
+    with pytest.raises(FatalError, match="the hosts cannot be told of corpus: 1,036 bytes are more than 1,000"):
+        hosts[0].announce("corpus", "x" * 1000)
+    hosts[0].tell("fatal")
+    assert heard[1].get(timeout=SECONDS) == ("fatal", 0)
+    assert heard[0].empty()
+
+
+def test_a_long_message_to_one_host_keeps_no_beat_from_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.peers.BEAT_SECONDS", 0.05)
+    hosts, heard = connected(3)
+    with hosts[0]._links[1]._sending:  # as while a host is slow to take what it is told
+        before = hosts[2]._links[0].heard
+        deadline = time.monotonic() + SECONDS
+        while hosts[2]._links[0].heard - before < 0.5:
+            assert time.monotonic() < deadline, "no beat"
+            time.sleep(0.01)
     assert [h.empty() for h in heard] == [True] * 3
 
 

@@ -3,6 +3,8 @@
 import hashlib
 import io
 import json
+import os
+import resource
 from collections.abc import Callable
 from pathlib import Path
 
@@ -102,6 +104,59 @@ def test_a_file_that_was_written_by_hand_is_compared_as_a_whole(made: Corpus) ->
     flip(manifest.parent / made.files[0].name)
     read = reader(corpus.open_corpus(open_place(manifest)))
     with pytest.raises(FatalError, match=rf"{made.files[0].name}' is damaged: its SHA-256 does not begin with"):
+        read(np.array([0]))
+
+
+@pytest.fixture
+def many(texts: Path, tmp_path: Path) -> Corpus:
+    """A data set of six files, each with one document."""
+    return preparing.prepare(str(texts), open_place(tmp_path), file_tokens=1)
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_no_more_files_are_open_than_the_process_may_have(many: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    counts, before = reading.counts(many, SMALL), open_files()
+    monkeypatch.setattr("trainer.reading._MOST_OPEN", 2)
+    read = reader(many)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 4, hard))
+    try:
+        read.fetch([range(sum(counts))])
+        for _ in range(2):
+            rows = read(np.array([nth * counts[0] for nth in range(6)]))
+            assert bytes(rows[:, 0].astype(np.uint8)) == b"abcdef"
+            assert open_files() == before + 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_half_of_the_files_that_a_process_may_have_are_open_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    for soft, most in ((64, 32), (2**20, 4096), (resource.RLIM_INFINITY, 4096)):
+        monkeypatch.setattr(resource, "getrlimit", lambda what, soft=soft: (soft, soft))
+        assert reading.most_open() == most
+
+
+def test_a_file_that_was_put_in_the_place_of_a_closed_one_is_checked_again(
+    many: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.reading._MOST_OPEN", 1)
+    file, count = Path(many.path).parent / many.files[0].name, reading.counts(many, SMALL)[0]
+    read = reader(many)
+    whole = read.bytes
+    read(np.array([0, count, 0]))
+    assert read.bytes - whole < 2 * BIG + 3000  # what has been checked is not read as a whole once more
+    read(np.array([count]))
+    content = file.read_bytes()
+    file.unlink()
+    file.write_bytes(b"?" + content[1:])
+    with pytest.raises(FatalError, match=rf"{file}' is damaged: bytes 0 to 40,001 are not those"):
+        read(np.array([0]))
+    read(np.array([count]))
+    file.unlink()
+    with pytest.raises(FatalError, match=rf"{file}' is not there"):
         read(np.array([0]))
 
 

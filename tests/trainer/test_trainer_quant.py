@@ -120,5 +120,9 @@ def test_what_an_int32_may_not_hold_is_refused() -> None:
     large = config.load("tiny", ["quant.dots=forward, wgrad", "model.mlp=200000", "data.global_batch=2000"])
     messages = [problem.message for problem in layout.check(large, chips)]
     assert len(messages) == 2 and "forward" in messages[0] and "wgrad" in messages[1]
+    parts = [f"optim.accumulate={n}" for n in (1, 2)]  # each part has sums of its own
+    whole, halved = (config.load("tiny", ["quant.dots=wgrad", "data.global_batch=2000", part]) for part in parts)
+    assert ["wgrad" in p.message for p in layout.check(whole, chips)] == [True]
+    assert layout.check(halved, chips) == []
     unknown = layout.check(config.load("tiny", ["quant.dots=foward", "quant.scale=row"]), chips)
     assert ["which is no product" in p.message for p in unknown] == [False, True]

@@ -159,7 +159,8 @@ def _divisions(config: Config, mesh: Layout) -> Iterator[Problem]:
 def _sums_in_int8(config: Config, mesh: Layout) -> Iterator[Problem]:
     """Yield the products whose int32 sum could overflow."""
     model = config.model
-    rows = mesh.global_batch // (mesh.dp * mesh.fsdp * mesh.microbatches)
+    # Sums are those of a part of the batch; the gradients of parts are added in float32.
+    rows = mesh.global_batch // (mesh.dp * mesh.fsdp * mesh.microbatches * config.optim.accumulate)
     sizes = {
         "forward": (
             "model.mlp, model.embed or heads x head_dim",
@@ -169,7 +170,7 @@ def _sums_in_int8(config: Config, mesh: Layout) -> Iterator[Problem]:
             "model.mlp, model.embed or 3 x heads x head_dim",
             [model.mlp, model.embed, 3 * model.heads * model.head_dim],
         ),
-        "wgrad": ("the tokens of a chip's batch", [rows * model.seq_len]),
+        "wgrad": ("the tokens of a chip's part of a batch", [rows * model.seq_len]),
     }
     for name in config.quant.products:
         what, summed = sizes[name]

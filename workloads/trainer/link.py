@@ -11,17 +11,18 @@ from typing import Any
 from trainer.errors import AddressError, PeerAbsent, reason
 
 _LONGEST = 1 << 20  # bytes in a message; hosts send far less, a stranger may send anything
+LONGEST_OF_HUB = 1 << 28  # bytes in one of process 0, which tells of all files of a data set: 160 for each
 _PATIENCE_SECONDS = 1.0, 10.0  # for a connection, at first and at most
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
 
 
 class Link:
-    """One connection carrying JSON lines."""
+    """One connection carrying JSON lines, of which it takes none that is longer than `longest` bytes."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock, self.peer, self.left = sock, -1, False
+    def __init__(self, sock: socket.socket, longest: int = _LONGEST) -> None:
+        self.sock, self.peer, self.left, self._longest = sock, -1, False, longest
         self.heard = time.monotonic()
-        self._buffer, self._sending = b"", threading.Lock()
+        self._buffer, self._sending = bytearray(), threading.Lock()
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in _KEEPALIVE.items():  # a machine that vanishes sends no end of stream
@@ -30,8 +31,21 @@ class Link:
 
     def send(self, message: dict[str, Any]) -> None:
         """Send; a connection that is already gone is noticed by its reader, not here."""
+        self.send_line(line(message))
+
+    def send_line(self, content: bytes) -> None:
+        """Send a message that `line` has made."""
         with contextlib.suppress(OSError), self._sending:
-            self.sock.sendall(json.dumps(message).encode() + b"\n")
+            self.sock.sendall(content)
+
+    def beat(self, content: bytes) -> None:
+        """Send a line that shows no more than that this host lives; what is being sent now shows that too."""
+        if self._sending.acquire(blocking=False):
+            try:
+                with contextlib.suppress(OSError):
+                    self.sock.sendall(content)
+            finally:
+                self._sending.release()
 
     def receive(self) -> list[dict[str, Any]] | None:
         """Block for data; return the whole messages in it, or None where the connection is over.
@@ -45,14 +59,24 @@ class Link:
         if not data:
             return None
         self.heard = time.monotonic()
-        *lines, self._buffer = (self._buffer + data).split(b"\n")
-        if max(map(len, (*lines, self._buffer))) > _LONGEST:
+        first, *others = data.split(b"\n")
+        self._buffer += first  # in place: a long message comes in thousands of pieces
+        lines = []
+        for other in others:
+            lines.append(self._buffer)
+            self._buffer = bytearray(other)
+        if max(map(len, (*lines, self._buffer))) > self._longest:
             return None
         try:
-            messages = [json.loads(line) for line in lines]
+            messages = [json.loads(one) for one in lines]
         except (ValueError, RecursionError):
             return None
         return messages if all(isinstance(message, dict) for message in messages) else None
+
+
+def line(message: dict[str, Any]) -> bytes:
+    """Return a message as it is sent."""
+    return json.dumps(message).encode() + b"\n"
 
 
 def listen(address: str, port: int) -> socket.socket:

@@ -21,8 +21,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from trainer.errors import PeerAbsent
-from trainer.link import Link, dial, listen
+from trainer.errors import FatalError, PeerAbsent, Problem
+from trainer.link import LONGEST_OF_HUB, Link, dial, line, listen
 
 BEAT_SECONDS = 2.0
 SILENT_SECONDS = 20.0  # on a busy machine loading JAX alone may keep a host silent for seconds
@@ -69,7 +69,7 @@ class Peers:
             self._listener = listen(address, port)
             threading.Thread(target=self._serve, name="peers-hub", daemon=True).start()
         else:
-            link = Link(dial(address, port, deadline, again))
+            link = Link(dial(address, port, deadline, again), LONGEST_OF_HUB)
             address = str(link.sock.getpeername()[0])
             link.send({"hello": self.process_id, "attempt": self.attempt, "job": self._job})
             self._links[0] = link
@@ -101,8 +101,16 @@ class Peers:
         return [reports[process] for process in range(self.processes)]
 
     def announce(self, key: str, value: Any) -> None:
-        """Process 0 only: give every host, itself too, the value that `await_` returns."""
-        self._broadcast({"announce": key, "value": value})
+        """Process 0 only: give every host, itself too, the value that `await_` returns.
+
+        Raises FatalError if it is too long to be sent.
+        """
+        if self.processes > 1:
+            content = line({"announce": key, "value": value})
+            if len(content) > LONGEST_OF_HUB:
+                message = f"the hosts cannot be told of {key}: {len(content):,} bytes are more than {LONGEST_OF_HUB:,}"
+                raise FatalError(Problem(message, "Prepare the data in fewer files: --file-tokens"))
+            self._send(content)
         self._store(key, value)
 
     def await_(self, key: str) -> Any:
@@ -231,10 +239,12 @@ class Peers:
 
     def _beat(self) -> None:
         """Beat thread: show that this host lives, and notice those that fell silent."""
-        me, woke = {"beat": self.process_id}, time.monotonic()
+        me, woke = line({"beat": self.process_id}), time.monotonic()
         while not self._closing:
             time.sleep(BEAT_SECONDS)
-            self._broadcast(me)
+            for link in list(self._links.values()):
+                if not link.left:
+                    link.beat(me)
             now = time.monotonic()
             if now - woke > 2 * BEAT_SECONDS:  # it was this host that stood still, so it has not listened
                 for link in list(self._links.values()):
@@ -246,9 +256,13 @@ class Peers:
                     self._on_lost(peer)
 
     def _broadcast(self, message: dict[str, Any], but: int = -1) -> None:
+        self._send(line(message), but)
+
+    def _send(self, content: bytes, but: int = -1) -> None:
+        """Send all hosts but one a message that was made once: it may be long, and the hosts many."""
         for peer, link in list(self._links.items()):
             if peer != but and not link.left:
-                link.send(message)
+                link.send_line(content)
 
     def _reported(self, peer: int, key: str, value: Any) -> None:
         with self._changed:

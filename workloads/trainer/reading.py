@@ -1,15 +1,18 @@
 """Records of a prepared data set, read by the hosts that load.
 
-A file is fetched and opened when the first of its records is asked for. It is read with `pread`: from a mapping of a
-file that somebody cuts short, the process would not come back. A block's checksum is compared when a record first
-touches it, so damage is found before it is trained on and nothing is read for it alone.
+A file is fetched and opened when the first of its records is asked for, and closed when many others have been asked
+for since: a data set may have more files than a process. It is read with `pread`: from a mapping of a file that
+somebody cuts short, the process would not come back. A block's checksum is compared when a record first touches it, so
+damage is found before it is trained on and nothing is read for it alone.
 """
 
 import hashlib
 import os
+import resource
 import struct
 import threading
 import zlib
+from collections import OrderedDict
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -23,6 +26,7 @@ from trainer.errors import FatalError, Problem
 from trainer.records import Record, record
 
 _ABREAST = 4  # files that are copied at a time
+_MOST_OPEN = 4096  # files that are open at a time
 Records = npt.NDArray[np.generic]
 
 
@@ -53,6 +57,12 @@ def read_index(data: Corpus, file: TokenFile) -> Index | None:
     return Index(struct.unpack(f"<{blocks}I", sums), struct.unpack(f"<{len(ends) // 8}Q", ends))
 
 
+def most_open() -> int:
+    """Return how many files of a data set may be open: half of those that this process may have, at most."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST_OPEN if allowed == resource.RLIM_INFINITY else max(1, min(_MOST_OPEN, allowed // 2))
+
+
 class Reader:
     """Reads records of a data set by their numbers; several threads may ask."""
 
@@ -60,16 +70,17 @@ class Reader:
         self._data, self._record = data, record(model)
         self._ends_F = np.cumsum(np.array(counts, np.int64))
         self._first_F = self._ends_F - np.array(counts, np.int64)
-        self._open: dict[int, _File] = {}
-        self._lock = threading.Lock()
+        self._files: dict[int, _File] = {}
+        self._open: OrderedDict[int, _File] = OrderedDict()  # the one that was asked for last comes last
+        self._most_open, self._lock = most_open(), threading.Lock()
 
     @property
     def bytes(self) -> int:
         """Bytes read from the data set's files and their indexes."""
-        return sum(file.bytes for file in self._open.values())
+        return sum(file.bytes for file in list(self._files.values()))
 
     def fetch(self, ranges: Iterable[range]) -> None:
-        """Open all files with one of these records; those in a bucket are copied here, some at a time.
+        """Look at all files with one of these records; those in a bucket are copied here, some at a time.
 
         What is not fetched is when it is asked for. Raises as `__call__`, and StorageError if it does not fit.
         """
@@ -88,30 +99,66 @@ class Reader:
         with self._lock:
             for row_S, number in zip(made_NS, ids_N.tolist(), strict=True):
                 nth = int(np.searchsorted(self._ends_F, number, side="right"))
-                self._file(nth).read(number - int(self._first_F[nth]), row_S)
+                self._opened(nth).read(number - int(self._first_F[nth]), row_S)
         return made_NS
 
     def _file(self, nth: int) -> "_File":
-        if nth not in self._open:
-            self._open[nth] = _File(self._data, self._data.files[nth], self._record)
-        return self._open[nth]
+        if nth not in self._files:
+            self._files[nth] = _File(self._data, self._data.files[nth], self._record)
+        return self._files[nth]
+
+    def _opened(self, nth: int) -> "_File":
+        if nth in self._open:
+            self._open.move_to_end(nth)
+            return self._open[nth]
+        file = self._file(nth)
+        while len(self._open) >= self._most_open:
+            self._open.popitem(last=False)[1].close()
+        file.open()
+        self._open[nth] = file
+        return file
 
 
 class _File:
-    """An open file of a data set."""
+    """A file of a data set, which is open while it is read."""
 
     def __init__(self, data: Corpus, file: TokenFile, example: Record) -> None:
-        self._record, self._dtype = example, np.dtype(data.dtype).newbyteorder("<")
+        self._data, self._file, self._record = data, file, example
+        self._dtype = np.dtype(data.dtype).newbyteorder("<")
         self._name, self._size = str(data.place(file.name)), file.tokens * self._dtype.itemsize
-        self._fd = os.open(corpus.local(data, file), os.O_RDONLY | os.O_CLOEXEC)
+        self._path, self._fd, self._which = corpus.local(data, file), -1, (0, 0, 0, 0)
         index = read_index(data, file)
         self.bytes = len(index.pack()) if index else 0
-        if index is None:  # no checksums of blocks: all of it, once
-            self._compare(file)
         self._sums = index.sums if index else ()
         self._checked = np.zeros(len(self._sums), bool)
         self._plan = _plan(index, example) if example.packed else None
         self._ends_D = np.array(index.ends if index and example.packed else (), np.int64)
+        self.open()
+        self.close()
+
+    def open(self) -> None:
+        """Open it. One that took its place while it was closed has yet to be checked.
+
+        Raises FatalError if it is gone, or is damaged and has no index to find that out later.
+        """
+        try:
+            if not self._path.exists():  # a copy may have been cleaned up
+                self._path = corpus.local(self._data, self._file)
+            self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise FatalError(Problem(f"{self._name!r} is not there", AGAIN)) from None
+        stat = os.fstat(self._fd)
+        which = (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        if which != self._which:
+            self._checked[:] = False
+            if not self._file.index:  # no checksums of blocks: all of it, once
+                self._compare()
+            self._which = which
+
+    def close(self) -> None:
+        """Close it; it can be opened again."""
+        os.close(self._fd)
+        self._fd = -1
 
     def read(self, number: int, row_S: Records) -> None:
         """Fill in the file's record `number`; of a packed one the rest stays as it is."""
@@ -148,12 +195,12 @@ class _File:
             raise FatalError(Problem(message, AGAIN))
         return content
 
-    def _compare(self, file: TokenFile) -> None:
+    def _compare(self) -> None:
         with open(self._fd, "rb", closefd=False) as content:
             digest = hashlib.file_digest(content, "sha256").hexdigest()
         self.bytes += self._size
-        if not digest.startswith(file.digest):
-            message = f"{self._name!r} is damaged: its SHA-256 does not begin with {file.digest}"
+        if not digest.startswith(self._file.digest):
+            message = f"{self._name!r} is damaged: its SHA-256 does not begin with {self._file.digest}"
             raise FatalError(Problem(message, AGAIN))
 
 

@@ -9,7 +9,7 @@ from trainer import config as configs
 from trainer import layout
 from trainer.accelerators import Slice, find_slice
 from trainer.config import Config
-from trainer.errors import ExitCode, FatalError, Problem
+from trainer.errors import ExitCode, FatalError, Problem, reason
 
 
 def add_commands(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
@@ -56,11 +56,26 @@ def _asked(options: argparse.Namespace) -> tuple[Config, Slice, int]:
         slice_ = find_slice(options.tpu_type)
     except FatalError as error:
         problems += error.problems
+    problems += _unwritable(getattr(options, "executable", None))
     if not problems:
         problems = layout.check(config, layout.Chips(options.num_slices, slice_.hosts, slice_.chips_per_host))
     if problems:
         raise FatalError(*problems)
     return config, slice_, options.num_slices
+
+
+def _unwritable(executable: Path | None) -> list[Problem]:
+    """Return why the program could not be kept: after minutes of compiling it would be too late to say."""
+    if executable is None:
+        return []
+    try:
+        there = executable.exists()
+        executable.open("ab").close()
+        if not there:
+            executable.unlink()
+    except OSError as error:
+        return [Problem(f"{executable} cannot be written: {reason(error)}", "Use another --executable")]
+    return []
 
 
 def _show(report: dict[str, Any], output: str) -> int:
@@ -77,7 +92,8 @@ def _text(value: Any) -> str:
     if isinstance(value, dict):
         return " x ".join(f"{key} {each}" for key, each in value.items())
     if isinstance(value, list):
-        return "; ".join(", ".join(f"{key} {each}" for key, each in row.items()) for row in value) or "none"
+        rows = (row if isinstance(row, str) else ", ".join(f"{k} {each}" for k, each in row.items()) for row in value)
+        return "; ".join(rows) or "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float) and abs(value) >= 1e6:

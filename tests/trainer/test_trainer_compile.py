@@ -1,0 +1,129 @@
+"""The command `compile` without a TPU compiler: what it tells of a program, and of what a compiler may say instead."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+from tests.trainer.small import SETTINGS
+from trainer import aot, config, layout
+from trainer.accelerators import find_slice
+from trainer.errors import FatalError
+from trainer.main import main
+from trainer.memory import memory
+from trainer.traffic import traffic
+
+ALWAYS = {"peak_gib", "hbm_gib", "state_gib", "fits", "dcn_gib_per_step", "flops_per_step", "compile_seconds"}
+TOO_LARGE = (
+    "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 19.50G of 15.75G hbm. Exceeded it by 3.75G."
+)
+REFUSED = "RESOURCE_EXHAUSTED: Allocation (size=20937965568) (19.50G) exceeds the limit"
+V5E = find_slice("v5e-4")
+TWO_SLICES = ("--tpu-type", "v5e-4", "--num-slices", "2")
+
+
+class Compiler:
+    """Stands for XLA's, which says `says` of every program."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, says: str) -> None:
+        self.says, self.asked = says, 0
+        monkeypatch.setattr(aot, "find_spec", lambda name: name)
+        monkeypatch.setattr(aot, "_NO_TPU", {})
+        monkeypatch.setattr(aot, "_devices", lambda slice_, slices: jax.devices()[: slice_.chips * slices])
+        monkeypatch.setattr(jax.stages.Lowered, "compile", self.compile)
+
+    def compile(self, *_: Any) -> Any:
+        self.asked += 1
+        raise jax.errors.JaxRuntimeError(self.says)
+
+
+def asked(*words: str) -> list[str]:
+    return ["compile", "--config", "tiny", *(word for each in SETTINGS for word in ("--set", each)), *words]
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as end:
+        main(asked(*words))
+    out, err = capsys.readouterr()
+    return int(end.value.code or 0), out, err
+
+
+@pytest.mark.parametrize(
+    ("says", "peak"), [(TOO_LARGE, 19.5), (REFUSED, 19.5), ("RESOURCE_EXHAUSTED: it is too large", 15.75)]
+)
+def test_what_does_not_fit_has_all_fields(
+    says: str, peak: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Compiler(monkeypatch, says)
+    code, out, _ = told(capsys, *TWO_SLICES, "-o", "json")
+    found = json.loads(out)
+    assert code == 0 and found.keys() >= ALWAYS
+    assert (found["fits"], found["peak_gib"]) == (False, peak)
+    made = config.load("tiny", SETTINGS)
+    sizes = layout.layout(made, layout.Chips(2, 1, 4))
+    assert found["state_gib"] == round(memory(made, sizes).state / 2**30, 3)
+    assert found["dcn_gib_per_step"] == round(traffic(made, sizes).dcn / 2**30, 4)
+    assert found["estimated"] == [*(["peak_gib"] if peak == 15.75 else []), "state_gib", "dcn_gib_per_step"]
+    code, out, _ = told(capsys, *TWO_SLICES)
+    assert code == 0 and "state_gib; dcn_gib_per_step\n" in out
+
+
+def test_a_model_without_closed_forms_that_does_not_fit_has_its_state_and_gradients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Compiler(monkeypatch, TOO_LARGE)
+    made = config.load("tiny", ["model.family=resnet", "model.image=32", "model.width=64", "model.classes=10"])
+    found = aot.compile_step(made, V5E, 2)
+    assert found.keys() >= ALWAYS
+    params = 4 * found["parameters"] / 2**30
+    assert found["state_gib"] > params / 4
+    assert params / 4 * 0.99 < found["dcn_gib_per_step"] < params * 1.01
+
+
+def test_other_errors_of_the_compiler_are_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Compiler(monkeypatch, "INTERNAL: Mosaic failed\nwith a long tale")
+    line = "error: XLA cannot compile this step for v5e-4: INTERNAL: Mosaic failed with a long tale. Try other settings"
+    code, out, err = told(capsys, *TWO_SLICES)
+    assert (code, out, err) == (42, "", f"{line} of mesh or model\n")
+
+
+def test_a_program_that_cannot_be_written_is_told_before_it_is_compiled(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    compiler = Compiler(monkeypatch, TOO_LARGE)
+    for file, why in ((tmp_path / "no" / "program", "No such file or directory"), (tmp_path, "Is a directory")):
+        code, _, err = told(capsys, *TWO_SLICES, "--executable", str(file))
+        assert (code, err) == (42, f"error: {file} cannot be written: {why}. Use another --executable\n")
+    assert compiler.asked == 0
+    kept = tmp_path / "kept"
+    kept.write_text("of an earlier one")
+    for file in (kept, tmp_path / "new"):
+        assert told(capsys, *TWO_SLICES, "--executable", str(file))[0] == 0
+    assert kept.read_text() == "of an earlier one" and not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (jax.errors.JaxRuntimeError("INVALID_ARGUMENT: no 2x2"), "libtpu has no topology v5e:2x2: INVALID_ARGUMENT"),
+        (NotImplementedError("no such thing"), "libtpu has no topology v5e:2x2: no such thing"),
+        (OSError("libtpu.so: no GLIBC_2.99"), "libtpu does not work here: OSError: libtpu.so: no GLIBC_2.99"),
+        (jax.errors.JaxRuntimeError("ABORTED: in use"), "libtpu does not work here: JaxRuntimeError: ABORTED: in use"),
+    ],
+)
+def test_what_fails_in_libtpu_is_told_as_what_it_is(
+    error: Exception, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(**_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("jax.experimental.topologies.get_topology_desc", fail)
+    with pytest.raises(FatalError) as found:
+        aot._devices(V5E, 1)
+    (problem,) = found.value.problems
+    assert problem.message.startswith(says)
+    assert ("--tpu-type" in problem.hint) == ("no topology" in says)
