@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.trainer.small import SETTINGS
-from trainer import config
+from trainer import config, metrics
 from trainer.distributed import Host
 from trainer.errors import ExitCode, FatalError
 from trainer.job import Job
@@ -96,3 +96,13 @@ def test_a_step_that_is_not_finite_ends_the_run_and_names_its_records(
     told = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     (event,) = [event for event in told if event["event"] == "not_finite"]
     assert (event["step"], event["records"]) == (3, list(range(30, 40)))
+    (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    written = json.loads(line, parse_constant=pytest.fail)
+    assert (written["loss"], written["loss_hex"]) == (loss if math.isfinite(loss) else None, loss.hex())
+    assert written["grad_norm"] == (grad_norm if math.isfinite(grad_norm) else None)
+    assert metrics.losses(line.encode()) == {3: written["loss"]}
+    evaluated = progress_of(tmp_path / "evaluated")
+    evaluated.evaluated(3, math.nan, None, 8, 0.1)
+    for file in ("metrics.jsonl", "events.jsonl"):
+        for line in (tmp_path / "evaluated" / file).read_text().splitlines():
+            json.loads(line, parse_constant=pytest.fail)

@@ -5,7 +5,6 @@
 import dataclasses
 import functools
 import itertools
-import json
 import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
@@ -377,7 +376,7 @@ def _finish(run: Run, at: int, trained: int, eval_loss: float | None) -> ExitCod
             "parameters": models.parameters(job.config.model),
         }
         result["step_seconds"] = percentiles(metrics.step_seconds(written))
-        (job.out / "result.json").write(json.dumps(result, indent=1).encode())
+        (job.out / "result.json").write(metrics.as_json(result, indent=1).encode())
     job.events.write("done", at, data_bytes=run.read.bytes if run.read else 0)
     _watch_storage(run, "the removal of its local checkpoints", at, run.local)
     run.local.clear()
