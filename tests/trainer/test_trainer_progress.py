@@ -52,7 +52,8 @@ def progress_of(folder: Path, *settings: str) -> Progress:
     chosen = config.load("tiny", [*SETTINGS, "observe.hang_seconds=0", *settings])
     watchdog = Watchdog(Host(), chosen.observe, events, out, peers.tell, lambda code, seconds: None)
     job = Job(chosen, Host(), out, events, peers, Stop(ignore, ignore), watchdog)
-    return Progress(job, 8, 1, lambda step: np.append(10 * step + np.arange(10), -1))
+    names = ("params.a", "params.b", "params.c", "opt.a")
+    return Progress(job, 8, 1, lambda step: np.append(10 * step + np.arange(10), -1), arrays=names)
 
 
 def out_of(loss: Any, grad_norm: float = 1.0) -> dict[str, Any]:
@@ -106,3 +107,20 @@ def test_a_step_that_is_not_finite_ends_the_run_and_names_its_records(
     for file in ("metrics.jsonl", "events.jsonl"):
         for line in (tmp_path / "evaluated" / file).read_text().splitlines():
             json.loads(line, parse_constant=pytest.fail)
+
+
+@pytest.mark.parametrize("due", [True, False])
+def test_a_state_that_is_not_finite_ends_the_run_and_names_its_arrays(due: bool, tmp_path: Path) -> None:
+    progress = progress_of(tmp_path)
+    for broken, named in (((0, 1, 0, 0), "params.b"), ((1, 1, 0, 1), "params.a, params.b and 1 more")):
+        with pytest.raises(FatalError) as raised:
+            if due:
+                out = out_of(Number(2.5, 0.0)) | {"broken": np.array(broken, bool)}
+                progress.finish(progress.began(3, out, time.monotonic()))
+            else:
+                progress.require(3, np.array(broken, bool))
+        assert str(raised.value).startswith(f"after step 3 the state is not finite ({named}); its records are 30, 31,")
+    progress.require(3, np.zeros(4, bool))
+    told = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    arrays = [event["arrays"] for event in told if event["event"] == "not_finite"]
+    assert arrays == [["params.b"], ["params.a", "params.b", "opt.a"]]

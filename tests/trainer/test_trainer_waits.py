@@ -17,6 +17,7 @@ from tests.trainer.small import SETTINGS
 from tests.trainer.test_trainer_local import tier
 from tests.trainer.test_trainer_peers import connected
 from trainer import config, pieces, train
+from trainer.due import Due
 from trainer.local_tier import LocalTier
 from trainer.pace import Pace
 from trainer.profiling import Profiler
@@ -191,8 +192,19 @@ def _compared(pace: Pace) -> None:
 
 def test_a_check_of_the_copies_is_waited_for(tmp_path: Path, hang: Hang) -> None:
     run = run_of(tmp_path, replicas=SimpleNamespace(require=hang))
-    with under_way(hang, lambda: train._require(run, 10, STATE)):
+    due = Due(saving=True, keeping=False, evaluating=False, checking=False, comparing=False)
+    with under_way(hang, lambda: train._require(run, 10, STATE, due)):
         assert run.job.watchdog.told == ("the check of the state after step 10", False, 0.0)
+
+
+def test_a_state_that_a_stop_saves_is_looked_through(tmp_path: Path) -> None:
+    looked: list[Any] = []
+    finite, progress = SimpleNamespace(begin=lambda state: state), SimpleNamespace(require=lambda *a: looked.append(a))
+    run = run_of(tmp_path, finite=finite, progress=progress)
+    nothing = Due(saving=False, keeping=False, evaluating=False, checking=True, comparing=False)
+    for due in (nothing, dataclasses.replace(nothing, saving=True), dataclasses.replace(nothing, keeping=True)):
+        train._require(run, 10, STATE, due)
+    assert looked == [(10, STATE)], "the others were when their step was begun"
 
 
 def test_a_profile_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from trainer import checkpoint, data, metrics, models, step
 from trainer.checkpoint import Checkpoints
 from trainer.config import Model, Optim
+from trainer.due import Due
 from trainer.errors import ExitCode, FatalError, Problem, SaveError
 from trainer.job import Address, Job, leave
 from trainer.local_tier import LocalTier
@@ -53,6 +54,7 @@ def steps(job: Job, meeting: "Future[Address]") -> Generator[int, None, ExitCode
         run, "train", run.programs.train, run.programs.state, run.programs.blocks, run.programs.flags
     )
     run.replicas.compile(functools.partial(_compiled, run))
+    run.finite.compile(functools.partial(_compiled, run))
     return (yield from _loop(run, train_step, state(), start, trained))
 
 
@@ -166,28 +168,12 @@ def _compiled(run: Run, name: str, program: Any, *arguments: Any) -> Any:
     return compiled
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Due:
-    """What comes after a step; all hosts have the same, for it is a function of the step."""
-
-    saving: bool
-    keeping: bool  # in the local tier
-    evaluating: bool
-    checking: bool  # copies of the state
-    comparing: bool  # hosts
-
-    @property
-    def ended_step(self) -> bool:
-        """Whether the step has to have ended before the next one is begun."""
-        return self.saving or self.keeping or self.evaluating or self.comparing
-
-
-def _due(run: Run, at: int) -> _Due:
+def _due(run: Run, at: int) -> Due:
     config, last = run.job.config, run.job.config.run.steps
     saving, keeping = at % config.checkpoint.every == 0 or at == last, run.local.due(at) and at < last
     evaluating = run.held_out > 0 and config.run.eval_every > 0 and at % config.run.eval_every == 0 and at < last
     checking = run.replicas.due(at, saving=saving or keeping)
-    return _Due(saving, keeping, evaluating, checking, run.pace.due(at))
+    return Due(saving, keeping, evaluating, checking, run.pace.due(at))
 
 
 def _loop(run: Run, train_step: Any, state: State, at: int, trained: int) -> Generator[int, None, ExitCode]:
@@ -214,8 +200,8 @@ def _loop(run: Run, train_step: Any, state: State, at: int, trained: int) -> Gen
         if due.comparing:
             run.pace.compare(at)
         stopping = flags.stop or now.stop
-        if stopping and not due.checking:
-            _require(run, at, state)
+        if stopping:
+            _require(run, at, state, due)
         if due.keeping:
             _keep(run, at, state, trained)
         if due.saving or stopping:
@@ -241,7 +227,7 @@ def _begin(
     state: State,
     batches: Iterator[data.Blocks],
     at: int,
-    due: _Due,
+    due: Due,
     before: Pending | None,
 ) -> tuple[State, Pending]:
     """Begin step `at`, and the check of the state after it; return that state, which may not be there yet.
@@ -261,6 +247,8 @@ def _begin(
         state, out = train_step(state, blocks, _flags(run, due.saving, data_seconds))
     if due.checking:
         out["differ"] = run.replicas.begin(at, state)
+    if due.storing:
+        out["broken"] = run.finite.begin(state)
     return state, run.progress.began(at, out, dispatched)
 
 
@@ -291,10 +279,13 @@ def _placed_flags(placed: Any, chips: int, stop: bool, disk_low: bool, data_ms: 
     return jax.make_array_from_callback((chips, step.FLAGS), placed, lambda _: row)
 
 
-def _require(run: Run, at: int, state: State) -> None:
+def _require(run: Run, at: int, state: State, due: Due) -> None:
     """Check the state before it is saved, where nobody knew when it was made that it would be."""
     run.job.watchdog.waits(f"the check of the state after step {at}", at)
-    run.replicas.require(at, state)
+    if not due.checking:
+        run.replicas.require(at, state)
+    if not due.storing:
+        run.progress.require(at, run.finite.begin(state))
 
 
 def _keep(run: Run, at: int, state: State, trained: int) -> None:
