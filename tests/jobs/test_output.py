@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from e2e import bucket
-from xpk.jobs.output import at_root, latest_progress
+from xpk.jobs.output import Progress, at_root, latest_progress
 from xpk.model.errors import UsageError, XpkError
 from xpk.model.specs import Target
 
@@ -32,6 +32,13 @@ def test_the_root_that_was_asked_for_counts(tmp_path: Path, monkeypatch: pytest.
 def test_a_root_that_hosts_cannot_use_is_refused(target: Target, root: str) -> None:
     with pytest.raises(UsageError, match=r"--output-root|neither|names no bucket"):
         at_root(target, root)
+
+
+@pytest.mark.parametrize("word", ["null", "NaN", "-Infinity"])
+def test_a_loss_that_is_not_finite_is_none(word: str, tmp_path: Path) -> None:
+    lines = ['{"step": 1, "loss": 5.5, "step_seconds": 2}', f'{{"step": 2, "loss": {word}, "step_seconds": 2}}']
+    (tmp_path / "metrics.jsonl").write_text("\n".join([*lines, '{"step": 2, "eval_loss": null}']))
+    assert latest_progress(str(tmp_path)) == Progress(2, None, 2.0)
 
 
 @pytest.mark.skipif(bool(bucket.missing()), reason=bucket.missing() or "there")

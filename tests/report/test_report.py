@@ -129,9 +129,10 @@ def test_a_run_that_died_before_its_first_step_has_a_page(tmp_path: Path) -> Non
     assert "Hosts over wall time" in Checker(page_of(run.write())).text
 
 
-def test_a_loss_that_is_not_finite_leaves_a_hole(tmp_path: Path) -> None:
+@pytest.mark.parametrize("word", ["NaN", "null"])
+def test_a_loss_that_is_not_finite_leaves_a_hole(word: str, tmp_path: Path) -> None:
     lines = [
-        f'{{"time": {START + step}, "step": {step}, "loss": {"NaN" if step > 5 else 3}, "step_seconds": 1}}'
+        f'{{"time": {START + step}, "step": {step}, "loss": {word if step > 5 else 3}, "step_seconds": 1}}'
         for step in range(1, 11)
     ]
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines))

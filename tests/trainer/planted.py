@@ -6,6 +6,7 @@ Hosts of a test that run this instead of `python -m trainer` do what a broken ma
     lock     neither does it, in C code that holds Python's lock
     slow     reading a batch takes a second longer
     stuck    writing the checkpoint of STEP, and of later ones, never ends
+    disk     writing the local checkpoint of STEP, and of later ones, never ends
     lr       (whatever STEP) its learning rate is 0.5
     flip     (at STEP alone) one bit of one parameter changes on the host's second chip
 """
@@ -74,6 +75,19 @@ def _stuck(step: int) -> None:
     setattr(Checkpoints, real.__name__, commit)
 
 
+def _disk(step: int) -> None:
+    from trainer.local_tier import LocalTier
+
+    real = LocalTier._write
+
+    def write(self: LocalTier, at: int, *arguments: Any) -> str:
+        if at >= step:
+            read_that_never_ends()
+        return real(self, at, *arguments)
+
+    setattr(LocalTier, real.__name__, write)
+
+
 def _lr(step: int) -> None:
     from trainer import config
 
@@ -119,7 +133,7 @@ def _flip(step: int) -> None:
     setattr(train, real.__name__, compiled)
 
 
-FAULTS |= {"hang": _hang, "lock": _lock, "slow": _slow, "lr": _lr, "flip": _flip, "stuck": _stuck}
+FAULTS |= {"hang": _hang, "lock": _lock, "slow": _slow, "lr": _lr, "flip": _flip, "stuck": _stuck, "disk": _disk}
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """Whole jobs of two slices in real processes: killed, told to stop, short of disk."""
 
 import json
+import math
 import resource
 import shutil
 import signal
@@ -112,8 +113,31 @@ def test_a_loss_that_is_not_finite_ends_the_run_before_it_is_saved(tmp_path: Pat
     step, named = found["step"], ", ".join(map(str, found["records"]))
     assert f"of step {step} is" in ran.stderr and f"its records are {named}." in ran.stderr
     assert found["records"] == Order(0, 8, _train_records(tmp_path)).ids(step - 1).tolist()
-    saved = [int(path.name) for path in (tmp_path / "checkpoints").iterdir() if path.name.isdigit()]
-    assert max(saved, default=0) < step
+    begun = [event["step"] for event in events if event["event"] == "save_begin"]
+    assert begun == list(range(1, step)), "each step before it, and no more"
+    for line in (tmp_path / "metrics.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=pytest.fail)
+
+
+@pytest.mark.slow
+def test_an_update_that_overflows_is_not_saved(tmp_path: Path) -> None:
+    """Its step's loss and gradient are from before it, so they are finite. The learning rate of step 1 is 0."""
+    huge = ["optim.lr=3e38", "optim.weight_decay=10", "optim.warmup=1", "optim.clip=0", "run.steps=2"]
+    ran = run_alone(*arguments([*huge, "checkpoint.every=2", "data.max_bytes=50000", f"run.output_dir={tmp_path}"]))
+    assert ran.returncode == 42, ran.stdout + ran.stderr
+    records = ", ".join(map(str, Order(0, 8, _train_records(tmp_path)).ids(1).tolist()))
+    assert ran.stderr == (
+        "error: after step 2 the state is not finite (params.embed, params.layers.down and 3 more);"
+        f" its records are {records}."
+        " A restart would repeat it bit for bit; try a lower optim.lr, or a look at these records\n"
+    )
+    job = Cluster(tmp_path, [], 0, lambda name: (tmp_path / name).read_text())
+    assert not [event for event in job.events(0) if event["event"] == "save_begin"]
+    assert not list((tmp_path / "checkpoints").glob("*"))
+    losses = [float.fromhex(loss) for loss in job.losses().values()]
+    assert len(losses) == 2 and all(map(math.isfinite, losses))
+    (found,) = [event for event in job.events(0) if event["event"] == "not_finite"]
+    assert (found["step"], len(found["arrays"])) == (2, 5)
 
 
 def _train_records(out: Path) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.trainer.small import SETTINGS
-from trainer import config
+from trainer import config, metrics
 from trainer.distributed import Host
 from trainer.errors import ExitCode, FatalError
 from trainer.job import Job
@@ -52,7 +52,8 @@ def progress_of(folder: Path, *settings: str) -> Progress:
     chosen = config.load("tiny", [*SETTINGS, "observe.hang_seconds=0", *settings])
     watchdog = Watchdog(Host(), chosen.observe, events, out, peers.tell, lambda code, seconds: None)
     job = Job(chosen, Host(), out, events, peers, Stop(ignore, ignore), watchdog)
-    return Progress(job, 8, 1, lambda step: np.append(10 * step + np.arange(10), -1))
+    names = ("params.a", "params.b", "params.c", "opt.a")
+    return Progress(job, 8, 1, lambda step: np.append(10 * step + np.arange(10), -1), arrays=names)
 
 
 def out_of(loss: Any, grad_norm: float = 1.0) -> dict[str, Any]:
@@ -96,3 +97,30 @@ def test_a_step_that_is_not_finite_ends_the_run_and_names_its_records(
     told = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     (event,) = [event for event in told if event["event"] == "not_finite"]
     assert (event["step"], event["records"]) == (3, list(range(30, 40)))
+    (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    written = json.loads(line, parse_constant=pytest.fail)
+    assert (written["loss"], written["loss_hex"]) == (loss if math.isfinite(loss) else None, loss.hex())
+    assert written["grad_norm"] == (grad_norm if math.isfinite(grad_norm) else None)
+    assert metrics.losses(line.encode()) == {3: written["loss"]}
+    evaluated = progress_of(tmp_path / "evaluated")
+    evaluated.evaluated(3, math.nan, None, 8, 0.1)
+    for file in ("metrics.jsonl", "events.jsonl"):
+        for line in (tmp_path / "evaluated" / file).read_text().splitlines():
+            json.loads(line, parse_constant=pytest.fail)
+
+
+@pytest.mark.parametrize("due", [True, False])
+def test_a_state_that_is_not_finite_ends_the_run_and_names_its_arrays(due: bool, tmp_path: Path) -> None:
+    progress = progress_of(tmp_path)
+    for broken, named in (((0, 1, 0, 0), "params.b"), ((1, 1, 0, 1), "params.a, params.b and 1 more")):
+        with pytest.raises(FatalError) as raised:
+            if due:
+                out = out_of(Number(2.5, 0.0)) | {"broken": np.array(broken, bool)}
+                progress.finish(progress.began(3, out, time.monotonic()))
+            else:
+                progress.require(3, np.array(broken, bool))
+        assert str(raised.value).startswith(f"after step 3 the state is not finite ({named}); its records are 30, 31,")
+    progress.require(3, np.zeros(4, bool))
+    told = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    arrays = [event["arrays"] for event in told if event["event"] == "not_finite"]
+    assert arrays == [["params.b"], ["params.a", "params.b", "opt.a"]]

@@ -142,8 +142,24 @@ def test_a_job_whose_host_cannot_write_a_checkpoint_ends_and_blames_that_host(tm
     assert "in result_that_never_comes" in (tmp_path / "stacks" / "s1-h0-0.txt").read_text()
     (hang,) = [event for event in job.events(1) if event["event"] == "hang"]
     assert (hang["step"], hang["waited_for"]) == (9, "the checkpoint of step 9, or the one before it")
-    assert hang["own"] and hang["seconds"] >= 20
+    told = [event for n in (0, 1) for event in job.events(n) if event["event"] == "hang"]
+    assert hang["own"] and max(event["seconds"] for event in told) >= 20, "the first whose time is up tells the other"
     assert [event["step"] for event in job.events(0) if event["event"] == "save"] == [3]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_job_whose_host_cannot_write_to_its_own_disk_ends_and_blames_that_host(tmp_path: Path) -> None:
+    settings = ["run.steps=1000", "run.eval_every=0", "data.max_bytes=50000", "checkpoint.every=100000"]
+    local = ["checkpoint.local_every=3", f"checkpoint.local_path={tmp_path / 'ram'}"]
+    limits = ["observe.hang_seconds=15", "checkpoint.hang_seconds=16"]
+    job = start(tmp_path / "out", [*settings, *local, *limits], faults={1: "disk:6"})
+    assert job.exit_codes() == [75, 76], job.logs()
+    assert "slice 0 host 0: ends so that the job can restart; slice 1 host 0 hangs" in job.logs()
+    (hang,) = [event for event in job.events(1) if event["event"] == "hang"]
+    assert (hang["step"], hang["own"]) == (9, True)
+    assert hang["waited_for"] == "the local checkpoint of step 9, or the one before it"
+    assert [event["step"] for event in job.events(0) if event["event"] == "local_save"] == [3]
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ the network. What an earlier run has left at the same address is told by the run
 
 # mypy: disallow-untyped-calls=False
 
+import contextlib
 import dataclasses
 import hashlib
 import os
@@ -20,7 +21,7 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,7 @@ class LocalTier:
         self._mine = [self._own]  # stores that are this host's to use: its own, and those of hosts that moved away
         self._found: dict[tuple[int, str], Path] = {}
         self._committing: threading.Thread | None = None
+        self.busy = False  # whether this host itself reads or writes here, and does not just wait for others
         if self.every:
             self._open()
 
@@ -101,7 +103,8 @@ class LocalTier:
         if not self.every:
             return None
         self._share_stores()
-        offers = self._offers(abstract)
+        with self._alone():
+            offers = self._offers(abstract)
         self._peers.report("local/offers", [dataclasses.asdict(offer) for offer in offers])
         if self._peers.process_id == 0:
             told = [[Offer(**offer) for offer in each] for each in self._peers.collect("local/offers")]
@@ -117,9 +120,10 @@ class LocalTier:
 
     def settle(self, step: int) -> None:
         """Remove checkpoints after `step`, from which this attempt goes on: they are another attempt's future."""
-        for (found, _), path in self._found.items():
-            if found > step:
-                shutil.rmtree(path, ignore_errors=True)
+        with self._alone():
+            for (found, _), path in self._found.items():
+                if found > step:
+                    shutil.rmtree(path, ignore_errors=True)
 
     def restore(self, kept: Kept, mesh: Mesh, abstract: State, compiler: Compiler) -> Callable[[], tuple[State, bool]]:
         """Begin to read a local checkpoint; the returned function gives (state, whether this host had its part)."""
@@ -129,7 +133,8 @@ class LocalTier:
         def work() -> None:
             try:
                 nothing = [{} for _ in jax.tree.leaves(abstract)]  # type: list[pieces.Placed]
-                outcome.append(nothing if path is None else pieces.read(path, abstract))
+                with self._alone():
+                    outcome.append(nothing if path is None else pieces.read(path, abstract))
             except BaseException as error:
                 outcome.append(error)
 
@@ -154,7 +159,8 @@ class LocalTier:
         """
         began = time.monotonic()
         self.wait()
-        held = pieces.copied(state)
+        with self._alone():
+            held = pieces.copied(state)
         blocked = time.monotonic() - began
         about = self._notes | notes | {"run": self._run, "session": self._session}
         arguments = (step, held, about, began, blocked)
@@ -170,20 +176,33 @@ class LocalTier:
     def clear(self) -> None:
         """Remove everything of this host: the run is complete."""
         self.wait()
-        if self.every:
+        if not self.every:
+            return
+        with self._alone():
             for store in self._mine:
                 shutil.rmtree(store, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Mark what this host does without the others: if that does not end, it is the one that hangs."""
+        self.busy = True
+        try:
+            yield
+        finally:
+            self.busy = False
 
     def _commit(
         self, step: int, held: Mapping[str, Pieces], notes: dict[str, Any], began: float, blocked: float
     ) -> None:
-        failure = self._write(step, held, notes)
+        with self._alone():
+            failure = self._write(step, held, notes)
         self._peers.report(f"local/{step}", failure)
         if self._peers.process_id == 0:
             self._peers.announce(f"kept/{step}", next(filter(None, self._peers.collect(f"local/{step}")), ""))
         failure = self._peers.await_(f"kept/{step}")
         try:
-            self._promote(step) if not failure else shutil.rmtree(self._written(step), ignore_errors=True)
+            with self._alone():
+                self._promote(step) if not failure else shutil.rmtree(self._written(step), ignore_errors=True)
         except OSError as error:  # it stays as what is written, and the others know that all have it
             failure = reason(error)
         if failure:
@@ -225,12 +244,14 @@ class LocalTier:
 
         A host that starts on another's node finds that one's store there.
         """
-        seen = {path.name: _identity(path) for path in self._stores.iterdir() if path.is_dir()}
+        with self._alone():
+            seen = {path.name: _identity(path) for path in self._stores.iterdir() if path.is_dir()}
+            run = _run_id(self._out) if self._peers.process_id == 0 else ""
         self._peers.report("local/stores", seen)
         if self._peers.process_id == 0:
             names = [f"s{n // self._host.hosts_per_slice}-h{n % self._host.hosts_per_slice}" for n in self._processes()]
             shares = share(names, self._peers.collect("local/stores"))
-            self._peers.announce("local/shares", [_run_id(self._out), uuid.uuid4().hex, shares])
+            self._peers.announce("local/shares", [run, uuid.uuid4().hex, shares])
         self._run, self._session, shares = self._peers.await_("local/shares")
         others = [self._stores / name for name in shares[self._peers.process_id]]
         self._mine = [self._own, *(path for path in others if path != self._own)]

@@ -6,6 +6,7 @@ The forms are those of docs/environment.md. A line is never torn, and a full dis
 import contextlib
 import dataclasses
 import json
+import math
 import sys
 import time
 import weakref
@@ -28,7 +29,7 @@ class JsonLines:
     def write(self, record: dict[str, Any], *, at_once: bool = False) -> None:
         """Append one record; `at_once`: it has to outlive this process, however that ends."""
         try:
-            self._lines.write(json.dumps(record).encode() + b"\n", at_once=at_once)
+            self._lines.write(as_json(record).encode() + b"\n", at_once=at_once)
         except OSError as error:
             if not self._complained:
                 print(f"warning: {self._place} cannot be written: {reason(error)}", file=sys.stderr, flush=True)
@@ -37,6 +38,22 @@ class JsonLines:
     def flush(self, seconds: float) -> None:
         """Wait until all records are in their place. Raises OSError if they are not after `seconds`."""
         self._lines.flush(seconds)
+
+
+def as_json(value: Any, indent: int | None = None) -> str:
+    """Return `value` as JSON, which knows no NaN and no infinity: they become null."""
+    try:
+        return json.dumps(value, indent=indent, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), indent=indent)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class Flushed(Protocol):
@@ -128,8 +145,11 @@ def peak(environ: Mapping[str, str], name: str) -> float | None:
     return value if 0 < value < float("inf") else None
 
 
-def losses(content: bytes) -> dict[int, float]:
-    """Return the loss of every step in metrics.jsonl; of a step that was trained twice, the later one."""
+def losses(content: bytes) -> dict[int, float | None]:
+    """Return the loss of every step in metrics.jsonl; of a step that was trained twice, the later one.
+
+    One that is not finite is None.
+    """
     return {record["step"]: record["loss"] for record in _step_records(content)}
 
 

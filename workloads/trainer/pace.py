@@ -87,8 +87,11 @@ class Pace:
     def compare(self, step: int) -> None:
         """Measure the chips and tell process 0; every host calls it, while no step is under way."""
         if self._probe is None:
+            self._job.watchdog.idle()  # it is compiled, which has no limit
             self._probe = self._make_probe()
+            self._watch(step)
             self._probe()
+        self._watch(step)
         steps, key = max(1, self._steps), f"pace/{step}"
         mine = {"data": self._data / steps, "host": self._host / steps, "chip": self._probe()}
         self._job.peers.report(key, {reason: round(seconds, 6) for reason, seconds in mine.items()})
@@ -96,6 +99,9 @@ class Pace:
             took = statistics.median(self._took) if self._took else 0.0
             threading.Thread(target=self._judge, args=(step, key, took), name="pace", daemon=True).start()
         self._data, self._host, self._steps, self._took = 0.0, 0.0, 0, []
+
+    def _watch(self, step: int) -> None:
+        self._job.watchdog.waits(f"its chips' products of matrices after step {step}", step, own=lambda: True)
 
     def _judge(self, step: int, key: str, step_seconds: float) -> None:
         """Process 0, on a thread of its own: wait for all hosts' words and name the slow ones."""

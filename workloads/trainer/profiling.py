@@ -32,8 +32,10 @@ class Profiler:
             return
         if self._folder is None or step >= self._end:
             if running is not None:
+                self._job.watchdog.waits(f"step {running.step}", running.step)
                 running.ended.result()  # so that the profile has whole steps
             if self._folder is None:
+                self._watch("the start of its profile", step)
                 self._folder = tempfile.TemporaryDirectory(prefix="xpk-profile-")
                 jax.profiler.start_trace(self._folder.name)
             else:
@@ -49,6 +51,7 @@ class Profiler:
         """End the profile that is under way, if one is, and put it in its place."""
         if self._folder is None:
             return
+        self._watch("the end of its profile", self._end)
         jax.profiler.stop_trace()
         host = self._job.host
         place = self._job.out / FOLDER / "plugins" / "profile" / f"step-{self._first}-attempt-{host.attempt}"
@@ -62,3 +65,8 @@ class Profiler:
             say(f"warning: the profile cannot be written to {place}: {reason(error)}")
         self._folder.cleanup()
         self._folder = None
+
+    def _watch(self, what: str, step: int) -> None:
+        """Say that this host waits for its profiler, or for the storage that a profile is put in."""
+        least = self._job.config.checkpoint.hang_seconds
+        self._job.watchdog.waits(what, step, own=lambda: True, least=least)

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -24,6 +24,7 @@ from trainer.tensorboard import EventFile
 
 Ids = Callable[[int], npt.NDArray[np.int64]]  # of the records of a step; below zero is padding
 _NAMED = 8  # records in a line for people; the event has all
+_ARRAYS = 2  # arrays in it
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,8 +50,12 @@ class Pending:
 class Progress:
     """Fetches the numbers of steps in order and records them."""
 
-    def __init__(self, job: Job, batch: int, chips: int, ids: Ids, int8_share: float = 0.0) -> None:
+    def __init__(
+        self, job: Job, batch: int, chips: int, ids: Ids, int8_share: float = 0.0, arrays: Sequence[str] = ()
+    ) -> None:
+        """`arrays` are the names of those of which a step's "broken" tells whether they are not finite (finite.py)."""
         self._job, self._chips, self._ids, self._int8_share = job, chips, ids, int8_share
+        self._arrays = arrays
         example = record(job.config.model)
         self._items, self._noun = batch * example.items, example.noun
         self._flops = family(job.config.model).flops_per_item(job.config.model)
@@ -75,7 +80,8 @@ class Progress:
     def finish(self, pending: Pending) -> Flags:
         """Wait for a step, record it and return its flags.
 
-        Raises FatalError if its loss or gradient is not finite: the parameters are no longer worth saving.
+        Raises FatalError if its loss or gradient is not finite, or the state after it, where that was looked at: it is
+        not worth saving.
         """
         self._job.watchdog.waits(f"step {pending.step}", pending.step)
         out = jax.device_get(pending.out)
@@ -87,9 +93,14 @@ class Progress:
         self._job.stop.arm()
         self._job.watchdog.took(seconds)
         self._record(pending.step, out, seconds)
-        self._check_finite(pending.step, out)
+        found = {"loss": self.loss, "norm of the gradient": float(out["grad_norm"])}
+        self._check_finite(pending.step, found, out.get("broken", ()))
         stop, disk_low, _ = (bool(flag) for flag in np.asarray(out["flags"]))
         return Flags(stop, disk_low, int(out.get("differ", 0)), seconds)
+
+    def require(self, step: int, broken: Any) -> None:
+        """Wait for a look through the state after `step`. Raises FatalError if it is not finite."""
+        self._check_finite(step, {}, jax.device_get(broken))
 
     def evaluated(self, step: int, loss: float, accuracy: float | None, items: int, seconds: float) -> None:
         """Record an evaluation of so many tokens or images; `accuracy` is the part that was right, if counted."""
@@ -104,15 +115,22 @@ class Progress:
             right = "" if accuracy is None else f"   right {accuracy:.1%}"
             metrics.say(f"eval {step:6d}   loss {loss:.4f}{right}   {self._noun}s {items:,}")
 
-    def _check_finite(self, step: int, out: dict[str, Any]) -> None:
-        """Raise FatalError if a step's loss or gradient is not finite, after an event with its records."""
-        found = {"loss": self.loss, "norm of the gradient": float(out["grad_norm"])}
+    def _check_finite(self, step: int, found: dict[str, float], broken: Sequence[bool]) -> None:
+        """Raise FatalError if a step's numbers or the state after it are not finite, after an event with its records.
+
+        Where the numbers are not, neither is the state: then the line tells of them alone.
+        """
         wrong = [f"the {name} of step {step} is {value}" for name, value in found.items() if not math.isfinite(value)]
+        arrays = [name for name, bad in zip(self._arrays, broken, strict=False) if bad]
+        if arrays and not wrong:
+            others = f" and {len(arrays) - _ARRAYS} more" if len(arrays) > _ARRAYS else ""
+            wrong = [f"after step {step} the state is not finite ({', '.join(arrays[:_ARRAYS])}{others})"]
         if not wrong:
             return
         records = [int(record) for record in self._ids(step) if record >= 0]
         if self._job.is_first:
-            self._job.events.write("not_finite", step, values={k: str(v) for k, v in found.items()}, records=records)
+            values = {name: str(value) for name, value in found.items()}
+            self._job.events.write("not_finite", step, values=values, arrays=arrays, records=records)
         named = ", ".join(map(str, records[:_NAMED]))
         more = f" and {len(records) - _NAMED} more, which the event not_finite names" if len(records) > _NAMED else ""
         raise FatalError(

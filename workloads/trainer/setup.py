@@ -32,6 +32,7 @@ from trainer.config import Config
 from trainer.corpus import Corpus
 from trainer.errors import FatalError, StorageError, Unreachable, reason
 from trainer.executables import Executables
+from trainer.finite import Finite
 from trainer.job import Address, Job
 from trainer.local_tier import LocalTier
 from trainer.mesh import make_mesh
@@ -62,6 +63,7 @@ class Run:
     local: LocalTier
     progress: Progress
     replicas: Replicas
+    finite: Finite
     pace: Pace
     profiler: Profiler
     read: Reader | None  # None on a host that does not load
@@ -122,6 +124,7 @@ def set_up(job: Job, meeting: "Future[Address]") -> Run:
     if job.is_first:
         _introduce(job.config, mesh, sum(counts), sizes.global_batch)
     programs = step.build(job.config, mesh, slots, sizes)
+    finite = Finite(mesh, programs.state)
     return Run(
         job=job,
         records=sum(counts),
@@ -139,7 +142,9 @@ def set_up(job: Job, meeting: "Future[Address]") -> Run:
             chips.total,
             lambda step: order.ids(step - 1),
             dots.int8_share(job.config),
+            finite.names,
         ),
+        finite=finite,
         pace=Pace(job, probe),
         profiler=Profiler(job),
         replicas=Replicas(job.config.observe.checksum_every, mesh, programs.state, job.host, job.events),

@@ -5,7 +5,6 @@
 import dataclasses
 import functools
 import itertools
-import json
 import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
@@ -15,9 +14,12 @@ import jax
 import numpy as np
 
 from trainer import checkpoint, data, metrics, models, step
+from trainer.checkpoint import Checkpoints
 from trainer.config import Model, Optim
+from trainer.due import Due
 from trainer.errors import ExitCode, FatalError, Problem, SaveError
 from trainer.job import Address, Job, leave
+from trainer.local_tier import LocalTier
 from trainer.pace import percentiles
 from trainer.progress import Flags, Pending
 from trainer.setup import Run, set_up
@@ -52,6 +54,7 @@ def steps(job: Job, meeting: "Future[Address]") -> Generator[int, None, ExitCode
         run, "train", run.programs.train, run.programs.state, run.programs.blocks, run.programs.flags
     )
     run.replicas.compile(functools.partial(_compiled, run))
+    run.finite.compile(functools.partial(_compiled, run))
     return (yield from _loop(run, train_step, state(), start, trained))
 
 
@@ -61,22 +64,22 @@ def _first_state(run: Run) -> tuple[Any, int, int]:
     Returns (wait for it, its step, tokens trained on until then).
     """
     began, job = time.monotonic(), run.job
-    _watch_storage(run, "the choice of a checkpoint", 0)
     chosen = _choose(run)
+    if chosen is not None:
+        _check_notes(run, chosen.where, chosen.notes)
+    _watch_storage(run, "the removal of another attempt's local checkpoints", 0, run.local)
+    run.local.settle(chosen.step if chosen else 0)
     job.watchdog.idle()
     if chosen is None:
-        run.local.settle(0)
         seed = np.uint32(job.config.run.seed)
         state = run.compiler("init", run.programs.init, seed)[0](seed)
         job.events.write("restore", 0, time.monotonic() - began, source="init", read=False)
         return lambda: state, 0, 0
     start, notes, source = chosen.step, chosen.notes, chosen.source
-    _check_notes(run, chosen.where, notes)
-    run.local.settle(start)
     finish = chosen.begin()
 
     def restored() -> State:
-        _watch_storage(run, f"the restore of step {start}", start)
+        _watch_storage(run, f"the restore of step {start}", start, run.local if source == "local" else run.checkpoints)
         state, read = finish()
         jax.block_until_ready(state)
         job.watchdog.idle()
@@ -105,7 +108,9 @@ class _Chosen:
 def _choose(run: Run) -> _Chosen | None:
     """Agree on the newest checkpoint that is whole over all hosts; of the same step, the local one."""
     into = run.mesh, run.programs.state, run.compiler
+    _watch_storage(run, "the choice of a local checkpoint", 0, run.local)
     kept = run.local.choose(run.mesh, run.programs.state)
+    _watch_storage(run, "the choice of a checkpoint", 0, run.checkpoints)
     found = run.checkpoints.choose(newer_than=kept.step if kept else -1)
     if found:
         step, notes = found
@@ -156,6 +161,7 @@ def mismatch(checkpoint: str, mine: dict[str, Any], notes: dict[str, Any]) -> Pr
 
 
 def _compiled(run: Run, name: str, program: Any, *arguments: Any) -> Any:
+    run.job.watchdog.idle()  # compiling has no limit
     began = time.monotonic()
     compiled, cached = run.compiler(name, program, *arguments)
     loaded = {"loaded": True} if name in run.compiler.loaded else {}
@@ -163,28 +169,12 @@ def _compiled(run: Run, name: str, program: Any, *arguments: Any) -> Any:
     return compiled
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Due:
-    """What comes after a step; all hosts have the same, for it is a function of the step."""
-
-    saving: bool
-    keeping: bool  # in the local tier
-    evaluating: bool
-    checking: bool  # copies of the state
-    comparing: bool  # hosts
-
-    @property
-    def ended_step(self) -> bool:
-        """Whether the step has to have ended before the next one is begun."""
-        return self.saving or self.keeping or self.evaluating or self.comparing
-
-
-def _due(run: Run, at: int) -> _Due:
+def _due(run: Run, at: int) -> Due:
     config, last = run.job.config, run.job.config.run.steps
     saving, keeping = at % config.checkpoint.every == 0 or at == last, run.local.due(at) and at < last
     evaluating = run.held_out > 0 and config.run.eval_every > 0 and at % config.run.eval_every == 0 and at < last
     checking = run.replicas.due(at, saving=saving or keeping)
-    return _Due(saving, keeping, evaluating, checking, run.pace.due(at))
+    return Due(saving, keeping, evaluating, checking, run.pace.due(at))
 
 
 def _loop(run: Run, train_step: Any, state: State, at: int, trained: int) -> Generator[int, None, ExitCode]:
@@ -208,14 +198,13 @@ def _loop(run: Run, train_step: Any, state: State, at: int, trained: int) -> Gen
             continue
         now = _finished(run, pending)
         pending = None
-        run.job.watchdog.idle()
         if due.comparing:
             run.pace.compare(at)
         stopping = flags.stop or now.stop
-        if stopping and not due.checking:
-            run.replicas.require(at, state)
+        if stopping:
+            _require(run, at, state, due)
         if due.keeping:
-            run.local.save(at, state, tokens=trained)
+            _keep(run, at, state, trained)
         if due.saving or stopping:
             _save(run, at, state, trained, now.disk_low, final=stopping or at == last)
         if stopping and at < last:
@@ -239,7 +228,7 @@ def _begin(
     state: State,
     batches: Iterator[data.Blocks],
     at: int,
-    due: _Due,
+    due: Due,
     before: Pending | None,
 ) -> tuple[State, Pending]:
     """Begin step `at`, and the check of the state after it; return that state, which may not be there yet.
@@ -259,6 +248,8 @@ def _begin(
         state, out = train_step(state, blocks, _flags(run, due.saving, data_seconds))
     if due.checking:
         out["differ"] = run.replicas.begin(at, state)
+    if due.storing:
+        out["broken"] = run.finite.begin(state)
     return state, run.progress.began(at, out, dispatched)
 
 
@@ -289,9 +280,25 @@ def _placed_flags(placed: Any, chips: int, stop: bool, disk_low: bool, data_ms: 
     return jax.make_array_from_callback((chips, step.FLAGS), placed, lambda _: row)
 
 
+def _require(run: Run, at: int, state: State, due: Due) -> None:
+    """Check the state before it is saved, where nobody knew when it was made that it would be."""
+    run.job.watchdog.waits(f"the check of the state after step {at}", at)
+    if not due.checking:
+        run.replicas.require(at, state)
+    if not due.storing:
+        run.progress.require(at, run.finite.begin(state))
+
+
+def _keep(run: Run, at: int, state: State, trained: int) -> None:
+    """Keep the state in the local tier, in the background."""
+    _watch_storage(run, f"the local checkpoint of step {at}, or the one before it", at, run.local)
+    run.local.save(at, state, tokens=trained)
+    run.job.watchdog.idle()
+
+
 def _save(run: Run, at: int, state: State, trained: int, disk_low: bool, *, final: bool) -> None:
     """Save in the background, or for good if it is the last thing this host does. Raises SaveError then."""
-    _watch_storage(run, f"the checkpoint of step {at}, or the one before it", at)
+    _watch_storage(run, f"the checkpoint of step {at}, or the one before it", at, run.checkpoints)
     if disk_low:
         free, need = run.checkpoints.room(state)
         run.checkpoints.wait()
@@ -300,16 +307,17 @@ def _save(run: Run, at: int, state: State, trained: int, disk_low: bool, *, fina
         run.checkpoints.save(at, state, tokens=trained)
     failure = run.checkpoints.wait() if final else ""
     if final:
+        _watch_storage(run, "the last local checkpoint", at, run.local)
         run.local.wait()
     run.job.watchdog.idle()
     if failure:
         raise SaveError(f"the state of step {at} is not saved in {run.checkpoints.place}: {failure}")
 
 
-def _watch_storage(run: Run, what: str, at: int) -> None:
+def _watch_storage(run: Run, what: str, at: int, storage: Checkpoints | LocalTier) -> None:
     """Say that this host waits for a checkpoint; it is to blame where its own part of it does not end."""
     least = run.job.config.checkpoint.hang_seconds
-    run.job.watchdog.waits(what, at, own=lambda: run.checkpoints.busy, least=least)
+    run.job.watchdog.waits(what, at, own=lambda: storage.busy, least=least)
 
 
 def _preempted(run: Run, at: int) -> ExitCode:
@@ -327,7 +335,11 @@ def _evaluate(run: Run, evaluate: Any, state: State, at: int) -> float | None:
     total = weight = right = 0.0
     counted = False
     ids = data.eval_ids(run.batch, run.records - run.held_out, run.held_out)
-    for blocks in data.prefetch(run.blocks, ids, run.job.config.data.prefetch):
+    batches = data.prefetch(run.blocks, ids, run.job.config.data.prefetch)
+    while True:
+        run.job.watchdog.waits(f"its data of the evaluation after step {at}", at, own=lambda: True)
+        if (blocks := next(batches, None)) is None:
+            break
         run.job.watchdog.waits(f"the evaluation after step {at}", at)
         sums = jax.device_get(evaluate(state["params"], blocks, state.get("averages")))
         total, weight = total + float(sums.loss), weight + float(sums.weight)
@@ -341,8 +353,10 @@ def _evaluate(run: Run, evaluate: Any, state: State, at: int) -> float | None:
 
 def _finish(run: Run, at: int, trained: int, eval_loss: float | None) -> ExitCode:
     job = run.job
+    least = job.config.checkpoint.hang_seconds
     run.profiler.close()
     if job.is_first:
+        job.watchdog.waits("the result to be written", at, own=lambda: True, least=least)
         metrics.flush(_FLUSH_SECONDS)
         lines = job.out / "metrics.jsonl"
         written = lines.read() if lines.is_file() else b""
@@ -354,9 +368,11 @@ def _finish(run: Run, at: int, trained: int, eval_loss: float | None) -> ExitCod
             "parameters": models.parameters(job.config.model),
         }
         result["step_seconds"] = percentiles(metrics.step_seconds(written))
-        (job.out / "result.json").write(json.dumps(result, indent=1).encode())
+        (job.out / "result.json").write(metrics.as_json(result, indent=1).encode())
     job.events.write("done", at, data_bytes=run.read.bytes if run.read else 0)
+    _watch_storage(run, "the removal of its local checkpoints", at, run.local)
     run.local.clear()
+    job.watchdog.waits("all hosts to be done", at, least=least)
     job.peers.barrier("done")
     leave(job)
     if job.is_first:

@@ -104,7 +104,8 @@ def status(found: WorkloadStatus, progress: Progress | None, cluster: str) -> st
     lines += [f"  trouble    {trouble}" for trouble in found.troubles[:_ROWS_SHOWN]]
     if progress:
         took = "" if progress.step_seconds is None else f", {progress.step_seconds:.3g} s a step"
-        lines.append(f"  progress   step {progress.step}, loss {progress.loss:.4f}{took}")
+        loss = "not finite" if progress.loss is None else f"{progress.loss:.4f}"
+        lines.append(f"  progress   step {progress.step}, loss {loss}{took}")
     lines += _restart_lines(found)
     lines.append(f"  created    {age(found.created)} ago" + (f" by {found.user}" if found.user else ""))
     if found.finished:

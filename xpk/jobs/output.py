@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
 import threading
@@ -27,7 +28,7 @@ class Progress:
     """The newest finished step that the trainer wrote down."""
 
     step: int
-    loss: float
+    loss: float | None  # None: it is not finite
     step_seconds: float | None = None  # the median of the newest steps
 
 
@@ -109,12 +110,13 @@ def promptly(url: str, look: Callable[[Folder], Found]) -> Found:
 
 
 def _progress(folder: Folder) -> Progress | None:
-    newest: tuple[int, float] | None = None
+    newest: tuple[int, float | None] | None = None
     seconds = []
     for line in (folder.read_end("metrics.jsonl", _TAIL) or b"").splitlines():
         try:
             row = json.loads(line)
-            newest = int(row["step"]), float(row["loss"])
+            step, loss = int(row["step"]), math.nan if row["loss"] is None else float(row["loss"])
+            newest = step, loss if math.isfinite(loss) else None
             seconds.append(float(row["step_seconds"]))
         except (ValueError, KeyError, TypeError):
             continue  # an evaluation, or a line cut off at either end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import shlex
 import time
 from dataclasses import asdict, dataclass
@@ -82,13 +83,18 @@ def _figures(status: WorkloadStatus, record: RunRecord, facts: ReportFacts) -> d
         "restarts": status.restarts,
         "lost_steps": lost_steps(record),
         "recovery_seconds": recovery_seconds(record, kill_time=facts.kill_time),
-        "initial_loss": steps[0].loss if steps else None,
-        "final_loss": steps[-1].loss if steps else None,
-        "eval_loss": evals[-1].loss if evals else None,
+        "initial_loss": _finite(steps[0].loss) if steps else None,
+        "final_loss": _finite(steps[-1].loss) if steps else None,
+        "eval_loss": _finite(evals[-1].loss) if evals else None,
         "goodput": round(spent.goodput, 4),
         "wall_seconds": spent.wall / 1e6,
         "seconds_by_cause": {str(cause): spent.seconds(cause) for cause in spent.microseconds},
     }
+
+
+def _finite(loss: float) -> float | None:
+    """Return what JSON has for a loss."""
+    return loss if math.isfinite(loss) else None
 
 
 def _settings(command: tuple[str, ...]) -> dict[str, str]:

@@ -1,0 +1,50 @@
+"""A state that is not finite is found before it is saved, wherever in it and on whichever chip that is."""
+
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from tests.trainer.emulated import Trainer, on
+from trainer.finite import Finite
+
+
+@functools.cache
+def look(dp: int, fsdp: int, tp: int) -> tuple[Trainer, Finite, Any]:
+    trainer = on(dp, fsdp, tp)
+    finite = Finite(trainer.mesh, trainer.programs.state)
+    finite.compile(lambda name, program, state: program.lower(state).compile())
+    return trainer, finite, trainer.init(np.uint32(0))
+
+
+def spoilt(state: Any, wanted: str, value: float, at: int) -> Any:
+    """Return the state with one value of one array changed."""
+
+    def change(path: Any, leaf: Any) -> Any:
+        if jax.tree_util.keystr(path, simple=True, separator=".") != wanted:
+            return leaf
+        content = np.array(leaf)
+        content.reshape(-1)[at] = value
+        return jax.device_put(content, leaf.sharding)
+
+    return jax.tree_util.tree_map_with_path(change, state)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("at", [0, -1])
+def test_one_value_that_is_not_finite_names_its_array(value: float, at: int) -> None:
+    _, finite, state = look(2, 2, 2)
+    assert not np.asarray(finite.begin(state)).any()
+    names = [name for name in finite.names if name in ("params.embed", "params.final_norm") or ".mu.embed" in name]
+    assert len(names) == 3
+    for name in names:
+        found = np.asarray(finite.begin(spoilt(state, name, value, at)))
+        assert [n for n, bad in zip(finite.names, found, strict=True) if bad] == [name]
+
+
+def test_every_array_of_floats_is_looked_at() -> None:
+    trainer, finite, state = look(2, 2, 2)
+    floats = [leaf for leaf in jax.tree.leaves(trainer.programs.state) if leaf.dtype.kind == "f"]
+    assert len(finite.names) == len(floats) < len(jax.tree.leaves(state))

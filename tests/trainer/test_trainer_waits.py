@@ -1,0 +1,223 @@
+"""What a host waits for at each place where one may hang, and which of the hosts its watchdog blames then."""
+
+import contextlib
+import dataclasses
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from tests.trainer.small import SETTINGS
+from tests.trainer.test_trainer_local import tier
+from tests.trainer.test_trainer_peers import connected
+from trainer import config, pieces, train
+from trainer.due import Due
+from trainer.local_tier import LocalTier
+from trainer.pace import Pace
+from trainer.profiling import Profiler
+from trainer.progress import Pending
+
+SECONDS = 60
+STATE = {"params": jax.numpy.zeros(4)}
+
+
+@dataclasses.dataclass
+class Noted:
+    """In place of a watchdog: what the host waits for now."""
+
+    now: tuple[str, Callable[[], bool], float] | None = None
+    all: list[str] = dataclasses.field(default_factory=list)
+
+    def waits(self, what: str, step: int, *, own: Callable[[], bool] = lambda: False, least: float = 0.0) -> None:
+        self.now = what, own, least
+        self.all.append(what)
+
+    def idle(self) -> None:
+        self.now = None
+
+    @property
+    def told(self) -> tuple[str, bool, float]:
+        """What the host waits for, whether it is to blame, and the seconds that it may take in any case."""
+        assert self.now is not None, "nothing is waited for"
+        what, own, least = self.now
+        return what, own(), least
+
+
+class Hang:
+    """Something that never ends, until the test has."""
+
+    def __init__(self) -> None:
+        self.begun, self.over = threading.Event(), threading.Event()
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        self.begun.set()
+        assert self.over.wait(SECONDS)
+
+
+@pytest.fixture
+def hang() -> Any:
+    made = Hang()
+    yield made
+    made.over.set()
+
+
+@contextlib.contextmanager
+def under_way(hang: Hang, action: Callable[[], Any]) -> Any:
+    """Do something up to where it hangs; let it end after that."""
+    thread = threading.Thread(target=action, daemon=True)
+    thread.start()
+    assert hang.begun.wait(SECONDS)
+    yield
+    hang.over.set()
+    thread.join(SECONDS)
+    assert not thread.is_alive()
+
+
+def run_of(folder: Path, *settings: str, **parts: Any) -> Any:
+    """Return a run of one host, with these parts only."""
+    chosen = config.load("tiny", [*SETTINGS, "checkpoint.hang_seconds=900", *settings])
+    host = SimpleNamespace(process_id=0, name=lambda process: "host", slice_id=0, worker_id=0, attempt=0)
+    quiet = SimpleNamespace(write=lambda *words, **more: None)
+    job = SimpleNamespace(config=chosen, watchdog=Noted(), host=host, is_first=False, out=folder, events=quiet)
+    return SimpleNamespace(job=job, read=None, **parts)
+
+
+def two_tiers(folder: Path) -> list[LocalTier]:
+    made = [tier(folder, peers) for peers in connected(2)[0]]
+    for each in made:
+        each._session = "one"
+    return made
+
+
+def test_of_two_hosts_the_one_whose_disk_hangs_is_to_blame(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hang: Hang
+) -> None:
+    real = pieces.write
+    monkeypatch.setattr(
+        pieces, "write", lambda folder, *rest: hang() if "s1-h0" in str(folder) else real(folder, *rest)
+    )
+    well, ill = two_tiers(tmp_path)
+    runs = [run_of(tmp_path, local=each) for each in (well, ill)]
+    for run in runs:
+        train._keep(run, 2, STATE, 2)
+        assert run.job.watchdog.now is None
+    assert hang.begun.wait(SECONDS)
+    threads = [threading.Thread(target=train._keep, args=(run, 4, STATE, 4), daemon=True) for run in runs]
+    for thread in threads:
+        thread.start()
+    written = well.place / ".written-2"
+    while not written.exists() or well.busy or not all(run.job.watchdog.now for run in runs):
+        assert all(thread.is_alive() for thread in threads)
+        time.sleep(0.01)
+    what = "the local checkpoint of step 4, or the one before it"
+    assert [run.job.watchdog.told for run in runs] == [(what, False, 900.0), (what, True, 900.0)]
+    hang.over.set()
+    for thread in threads:
+        thread.join(SECONDS)
+    assert not any(each.is_alive() for each in threads)
+
+
+def test_the_last_local_checkpoint_is_waited_for_with_a_limit(tmp_path: Path, hang: Hang) -> None:
+    checkpoints = SimpleNamespace(save=lambda *_, **__: None, wait=lambda: "", busy=True)
+    run = run_of(tmp_path, checkpoints=checkpoints, local=SimpleNamespace(wait=hang, busy=False))
+    with under_way(hang, lambda: train._save(run, 8, STATE, 8, False, final=True)):
+        # Not to blame for what its own part of the other tier does meanwhile.
+        assert run.job.watchdog.told == ("the last local checkpoint", False, 900.0)
+    assert run.job.watchdog.now is None
+
+
+@pytest.mark.parametrize("cleared", [False, True])
+def test_the_end_of_a_run_has_a_limit(cleared: bool, tmp_path: Path, hang: Hang) -> None:
+    local = SimpleNamespace(clear=(lambda: None) if cleared else hang, busy=not cleared)
+    run = run_of(tmp_path, local=local, profiler=SimpleNamespace(close=lambda: None))
+    run.job.peers = SimpleNamespace(barrier=hang, leave=lambda: None)
+    run.job.watchdog.stop = lambda: None
+    with under_way(hang, lambda: train._finish(run, 8, 8, None)):
+        what = "all hosts to be done" if cleared else "the removal of its local checkpoints"
+        assert run.job.watchdog.told == (what, not cleared, 900.0)
+
+
+@pytest.mark.parametrize("reads", [0, 1])
+def test_a_batch_of_an_evaluation_is_this_hosts_own_until_it_is_read(reads: int, tmp_path: Path, hang: Hang) -> None:
+    began = []
+
+    def blocks(ids: Any) -> Any:
+        began.append(ids)
+        if len(began) > reads:
+            hang()
+        return ids
+
+    run = run_of(tmp_path, blocks=blocks, batch=8, records=32, held_out=16)
+    run.progress = SimpleNamespace(evaluated=lambda *words: None)
+    sums = SimpleNamespace(loss=np.float32(1), weight=np.float32(1), right=None)
+    watchdog, done = run.job.watchdog, threading.Event()
+
+    def evaluate(*arguments: Any) -> Any:
+        assert watchdog.told == ("the evaluation after step 5", False, 0.0)
+        done.set()
+        return sums
+
+    with under_way(hang, lambda: train._evaluate(run, evaluate, {"params": {}}, 5)):
+        assert not reads or done.wait(SECONDS)
+        while watchdog.told[0] == "the evaluation after step 5":  # it goes on to the second batch
+            pass
+        assert watchdog.told == ("its data of the evaluation after step 5", True, 0.0)
+    assert watchdog.now is None
+    assert watchdog.all.count("the evaluation after step 5") == 2
+
+
+def test_chips_that_do_not_answer_are_this_hosts_own(tmp_path: Path, hang: Hang) -> None:
+    run = run_of(tmp_path)
+
+    def make() -> Any:
+        assert run.job.watchdog.now is None  # it is compiled
+        return hang
+
+    pace = Pace(run.job, make)
+    run.job.peers = SimpleNamespace(report=lambda key, value: None)
+    with under_way(hang, lambda: _compared(pace)):
+        assert run.job.watchdog.told == ("its chips' products of matrices after step 10", True, 0.0)
+
+
+def _compared(pace: Pace) -> None:
+    with contextlib.suppress(TypeError):  # what never ends gives no seconds
+        pace.compare(10)
+
+
+def test_a_check_of_the_copies_is_waited_for(tmp_path: Path, hang: Hang) -> None:
+    run = run_of(tmp_path, replicas=SimpleNamespace(require=hang))
+    due = Due(saving=True, keeping=False, evaluating=False, checking=False, comparing=False)
+    with under_way(hang, lambda: train._require(run, 10, STATE, due)):
+        assert run.job.watchdog.told == ("the check of the state after step 10", False, 0.0)
+
+
+def test_a_state_that_a_stop_saves_is_looked_through(tmp_path: Path) -> None:
+    looked: list[Any] = []
+    finite, progress = SimpleNamespace(begin=lambda state: state), SimpleNamespace(require=lambda *a: looked.append(a))
+    run = run_of(tmp_path, finite=finite, progress=progress)
+    nothing = Due(saving=False, keeping=False, evaluating=False, checking=True, comparing=False)
+    for due in (nothing, dataclasses.replace(nothing, saving=True), dataclasses.replace(nothing, keeping=True)):
+        train._require(run, 10, STATE, due)
+    assert looked == [(10, STATE)], "the others were when their step was begun"
+
+
+def test_a_profile_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_of(tmp_path, "observe.profile_start=3", "observe.profile_steps=2")
+    watchdog, seen = run.job.watchdog, []
+    running = Pending(2, None, 0.0, SimpleNamespace(result=lambda: seen.append(watchdog.told)))  # type: ignore[arg-type]
+    for name in ("start_trace", "stop_trace"):
+        monkeypatch.setattr(jax.profiler, name, lambda *_: seen.append(watchdog.told))
+    profiler = Profiler(run.job)
+    profiler.before(3, running)
+    profiler.close()
+    assert seen == [
+        ("step 2", False, 0.0),
+        ("the start of its profile", True, 900.0),
+        ("the end of its profile", True, 900.0),
+    ]

@@ -1,0 +1,50 @@
+"""Is all of a state finite? A step's loss and gradient are from before its update, which may overflow by itself."""
+
+# mypy: disallow-untyped-calls=False
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from trainer.mesh import ALL
+from trainer.pieces import names
+from trainer.step import State
+
+
+class Finite:
+    """Looks through a state on the chips before it is saved."""
+
+    def __init__(self, mesh: Mesh, state: State) -> None:
+        self._mesh, self._abstract = mesh, state
+        self._program: Any = None
+        self.names = [name for name, leaf in zip(names(state), jax.tree.leaves(state), strict=True) if _is_float(leaf)]
+
+    def compile(self, compiled: Callable[[str, Any, State], Any]) -> None:
+        """Make the program ready with `compiled(name, program, arguments)`."""
+        self._program = compiled("finite", finite_program(self._mesh, self._abstract), self._abstract)
+
+    def begin(self, state: State) -> Array:
+        """Begin to look; the result, bool [arrays], says which of those in `names` are not. All hosts call it."""
+        return self._program(state)  # type: ignore[no-any-return]
+
+
+def finite_program(mesh: Mesh, abstract: State) -> Any:
+    """Return the jitted function from a state to bool [arrays]: which of its arrays of floats are not finite."""
+    specs = jax.tree.map(lambda leaf: leaf.sharding.spec, abstract)
+
+    def look(state: State) -> Array:
+        floats = filter(_is_float, jax.tree.leaves(state))
+        here = jnp.stack([~jnp.all(jnp.isfinite(leaf)) for leaf in floats])
+        found: Array = jax.lax.pmax(here.astype(jnp.int32), ALL) > 0  # once over the network for all arrays
+        return found
+
+    return jax.jit(jax.shard_map(look, mesh=mesh, in_specs=(specs,), out_specs=P(), check_vma=False))
+
+
+def _is_float(leaf: Any) -> bool:
+    return bool(jnp.issubdtype(leaf.dtype, jnp.inexact))
