@@ -11,6 +11,7 @@ import pytest
 
 from tests.jobs.objects import RUNNING, Obj, jobset, pod
 from xpk.api.base import LogLine
+from xpk.jobs import logs
 from xpk.jobs.logs import Wanted, follow_logs, read_logs
 from xpk.model.errors import AuthorizationError, NotFoundError, UsageError
 from xpk.testing import FakeApi
@@ -50,10 +51,38 @@ class OneFails(FakeApi):
 @pytest.mark.parametrize(
     "error", [AuthorizationError("may not get pods/log"), UsageError("is not valid"), ValueError("no time")]
 )
-def test_a_log_that_cannot_be_read_ends_the_command(error: Exception) -> None:
+def test_a_log_that_cannot_be_read_ends_the_command(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_TRY_PAUSE", 0.01)
     api = OneFails([sized(2, 1), labelled(0), labelled(1)], error)
     with pytest.raises(type(error), match=str(error)):
         list(follow_logs(api, "w", "default", Wanted()))
+
+
+class Restarted(FakeApi):
+    """A server that does not know its own rules when the second host starts, but did when the first one was read."""
+
+    def __init__(self, objects: list[Obj]) -> None:
+        super().__init__(objects)
+        self.refusals, self.first = 2, threading.Event()
+
+    def logs(self, pod: Obj, **_: Any) -> Iterator[LogLine]:
+        """Refuse the second host's log, twice, once the first host's was read."""
+        second = pod["metadata"]["uid"] == "pod-1"
+        if second:
+            self.first.wait(30)
+            self.refusals -= 1
+            if self.refusals >= 0:
+                raise AuthorizationError("may not get pods/log")
+        yield LogLine(datetime(2026, 1, 1, tzinfo=UTC), pod["metadata"]["uid"])
+        self.first.set()
+        if second:
+            self.patch("JobSet", "w", {"status": {"conditions": [{"type": "Completed", "status": "True"}]}})
+
+
+def test_a_server_that_does_not_know_its_rules_yet_is_outlasted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_TRY_PAUSE", 0.01)
+    api = Restarted([sized(2, 1), labelled(0), labelled(1)])
+    assert {line.text for line in follow_logs(api, "w", "default", Wanted())} == {"pod-0", "pod-1"}
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import heapq
 import queue
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,10 +15,11 @@ from xpk.api.base import LogLine, Obj, ObjectApi
 from xpk.jobs.observe import find
 from xpk.jobs.outage import SIGNS, Outage
 from xpk.jobs.reading import host_key, is_true
-from xpk.model.errors import NotFoundError, UsageError
+from xpk.model.errors import AuthorizationError, NotFoundError, UsageError
 from xpk.model.status import WorkloadStatus
 
 _PAUSE = 0.2  # seconds between looks for new hosts
+_TRIES, _TRY_PAUSE = 60, 1.0  # seconds, for a new host's log that may not be read though others could
 _AHEAD = 10_000  # lines that are read before somebody takes them
 _ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
 _MOST_HOSTS = 128  # each is a stream of its own, and a thread where they are followed
@@ -69,6 +71,7 @@ def follow_logs(api: ObjectApi, name: str, namespace: str, wanted: Wanted) -> It
     _check_few(find(api, name, namespace), wanted)
     lines: _Lines = queue.Queue(maxsize=_AHEAD)
     readers: dict[str, threading.Thread] = {}
+    readable = threading.Event()
     passed_over: set[str] | None = None
     outage = Outage()
     while True:
@@ -86,7 +89,7 @@ def follow_logs(api: ObjectApi, name: str, namespace: str, wanted: Wanted) -> It
             uid = pod["metadata"]["uid"]
             started = pod.get("status", {}).get("phase", "Pending") != "Pending"
             if started and uid not in readers and uid not in passed_over:
-                readers[uid] = threading.Thread(target=_pump, args=(api, pod, wanted, lines), daemon=True)
+                readers[uid] = threading.Thread(target=_pump, args=(api, pod, wanted, lines, readable), daemon=True)
                 readers[uid].start()
         while True:
             yield from filter(keep, _drain(lines))
@@ -168,14 +171,25 @@ def _lines(api: ObjectApi, pod: Obj, wanted: Wanted, *, follow: bool = False) ->
         yield HostLine(line.time, slice_id, host, line.text)
 
 
-def _pump(api: ObjectApi, pod: Obj, wanted: Wanted, lines: _Lines) -> None:
-    try:
-        for line in _lines(api, pod, wanted, follow=True):
-            lines.put(line)
-    except NotFoundError:
-        pass  # the pod went away while we were reading; its workload's end or restart tells why
-    except Exception as error:  # on this thread nobody would hear of it
-        lines.put(error)
+def _pump(api: ObjectApi, pod: Obj, wanted: Wanted, lines: _Lines, readable: threading.Event) -> None:
+    """Put a host's lines into the queue, or why they cannot be read: nobody would hear of it on this thread."""
+    for left in reversed(range(_TRIES)):
+        begun = False
+        try:
+            for line in _lines(api, pod, wanted, follow=True):
+                begun = True
+                readable.set()
+                lines.put(line)
+            return
+        except NotFoundError:
+            return  # the pod went away while we were reading; its workload's end or restart tells why
+        except Exception as error:
+            # A server that has just started does not know yet who may read; that we may is known from other hosts.
+            refused = isinstance(error, AuthorizationError) and readable.is_set() and not begun
+            if not (refused and left):
+                lines.put(error)
+                return
+        time.sleep(_TRY_PAUSE)
 
 
 def _drain(lines: _Lines) -> Iterator[HostLine]:
