@@ -33,6 +33,15 @@ pytestmark = pytest.mark.skipif(
 )
 
 CREATE = ("workload", "create", "new", "--command", "true")
+SHIP = (
+    "workload",
+    "create",
+    "shipped",
+    "--command",
+    "true",
+    "--script-dir",
+    str(Path(__file__).parent / "environment"),
+)
 LIST, STATUS = ("workload", "list"), ("workload", "status", "run")
 LOGS = ("workload", "logs", "run")
 EXEC = ("workload", "exec", "run", "--", "true")
@@ -57,6 +66,7 @@ NEEDED = [
     ("list", "workloads.kueue.x-k8s.io", False, LIST),
     ("patch", "workloads.kueue.x-k8s.io", False, SUSPEND),
     ("get", "localqueues.kueue.x-k8s.io", False, CREATE),
+    ("create", "configmaps", False, SHIP),
     ("list", "pods", False, LIST),
     ("get", "pods", False, EXEC),
     ("watch", "pods", False, DELETE),
@@ -95,7 +105,7 @@ def user_of(verb: str, resource: str) -> str:
     return f"no-{verb}-{resource.partition('.')[0].replace('/', '-')}"
 
 
-USERS = ["nobody", "worker", "sharer", "builder", *(user_of(*row[:2]) for row in NEEDED)]
+USERS = ["nobody", "worker", "shipper", "sharer", "builder", *(user_of(*row[:2]) for row in NEEDED)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +201,7 @@ def without(role: Obj, verb: str, resource: str, name: str) -> Obj:
 def _give_roles(server: Bare) -> None:
     documented = roles()
     server.apply(*documented.values())
-    server.apply(*_bindings("worker", INSIDE, WIDE))
+    server.apply(*_bindings("worker", INSIDE, WIDE), *_bindings("shipper", INSIDE[:1], WIDE))
     objects: list[Obj] = []
     for verb, resource, _, _ in NEEDED:
         user = user_of(verb, resource)
@@ -289,6 +299,29 @@ def test_with_the_documented_roles_every_workload_command_works(run: Bare) -> No
         done = run.xpk("worker", *command)
         assert done.returncode != 6 and "Traceback" not in done.stderr, f"{command}: {done.stderr}"
     assert run.xpk("worker", *AT_ONCE).returncode == 0
+
+
+def test_code_ships_with_the_role_for_workloads_alone(run: Bare, tmp_path: Path) -> None:
+    """The role for images has the same verbs: whoever has both would not notice."""
+    (tmp_path / "main.py").write_text("print()")
+    for name in ("one", "two"):  # the second becomes one more owner of what the first has shipped
+        done = run.xpk("shipper", "workload", "create", name, "--command", "true", "--script-dir", str(tmp_path))
+        assert done.returncode == 0, done.stderr
+    (shipped,) = [each for each in run.api().list("ConfigMap") if each["metadata"]["name"].startswith("xpk-code-")]
+    assert [owner["name"] for owner in shipped["metadata"]["ownerReferences"]] == ["one", "two"]
+    run.kubectl("delete", "jobset", "one", "two")
+    run.kubectl("delete", "configmap", shipped["metadata"]["name"])
+
+
+def test_who_may_not_change_a_configmap_creates_no_workload(run: Bare, tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text("print(1)")
+    ship = ("workload", "create", "--command", "true", "--script-dir", str(tmp_path))
+    done = run.xpk("worker", *ship, "one")
+    assert done.returncode == 0, done.stderr
+    refused = run.xpk(user_of("patch", "configmaps"), *ship, "two")
+    assert refused.returncode == 6 and "may not patch configmaps in namespace 'default'" in refused.stderr
+    assert "jobset.jobset.x-k8s.io/two" not in run.kubectl("get", "jobsets", "-o", "name").split()
+    run.kubectl("delete", "jobset", "one")
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ class Script:
     def __init__(self, answers: dict[str, list[Answer | None]]) -> None:
         self.answers = answers
         self.asked: list[str] = []
+        self.queries: list[str] = []
 
     def next(self, method: str, path: str) -> Answer | None:
         self.asked.append(f"{method} {path}")
@@ -37,7 +38,9 @@ def serving(script: Script) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def answer(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            found = script.next(self.command, self.path.partition("?")[0])
+            path, _, query = self.path.partition("?")
+            script.queries.append(query)
+            found = script.next(self.command, path)
             if found is None:
                 self.connection.close()
                 return

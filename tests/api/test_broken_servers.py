@@ -12,6 +12,7 @@ import pytest
 
 from tests.api.server import Script, kubeconfig, serving
 from xpk.api.kubernetes import KubernetesApi
+from xpk.jobs.outage import SIGNS
 from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError, UnavailableError, XpkError
 from xpk.testing import FakeRunner
 
@@ -94,6 +95,17 @@ def test_a_server_that_comes_back_is_asked_again(tmp_path: Path) -> None:
     busy = {"kind": "Status", "message": "storage is (re)initializing"}
     with serving(Script({"*": [None, (429, busy), (503, busy), (200, EMPTY)]})) as server:
         assert api(tmp_path, server).list("Pod") == []
+
+
+@pytest.mark.parametrize("status", [408, 504])
+def test_an_overloaded_server_is_one_that_is_away(tmp_path: Path, status: int) -> None:
+    """What outlasts such a server outlasts this one too; exit code 124 is that of the user's own --timeout."""
+    late = (status, {"kind": "Status", "reason": "Timeout", "message": "the server was unable to answer in time"})
+    with serving(Script({"*": [late, late, (200, EMPTY)]})) as server:
+        assert api(tmp_path, server).list("Pod") == []
+    with serving(Script({"*": [late]})) as server, pytest.raises(UnavailableError, match="took too long") as error:
+        api(tmp_path, server).list("Pod")
+    assert isinstance(error.value, SIGNS) and error.value.exit_code == 1
 
 
 def test_a_controller_of_another_version_is_told_from_none(tmp_path: Path) -> None:

@@ -88,6 +88,8 @@ JOBSET = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata"
         (500, "etcdserver: mvcc: database space exceeded", XpkError, "store is full"),
         (500, "rpc error", UnavailableError, "the cluster failed over JobSet 'w'"),
         (503, "", UnavailableError, "HTTP 503"),
+        (504, "", UnavailableError, "took too long over JobSet 'w': HTTP 504; whether it was carried out is not known"),
+        (408, "", UnavailableError, "took too long"),
     ],
 )
 def test_refusals(status: int, said: str, kind: type[XpkError], tells: str) -> None:

@@ -24,8 +24,9 @@ from xpk.api.base import Applied, Change, Connection, LogLine, Obj, Objs
 from xpk.api.kinds import EVERY_KIND as KINDS
 from xpk.api.kinds import Kind
 from xpk.api.kubeconfig import new_client
+from xpk.api.paths import container_of, dry, kind_of, path_of, selecting
 from xpk.api.portforward import open_port
-from xpk.api.refusal import GoneError, explain, other_version
+from xpk.api.refusal import GoneError, NotStartedError, explain, other_version
 from xpk.model.errors import (
     AuthorizationError,
     ConflictError,
@@ -37,13 +38,14 @@ from xpk.model.errors import (
 from xpk.proc import LocalRunner, Runner
 
 MANAGER = "xpk"  # the field manager of server-side apply
-_BUSY = (429, 500, 502, 503, 504)
+_BUSY = (408, 429, 500, 502, 503, 504)
 _TRIES, _FIRST_PAUSE, _LONGEST_PAUSE = 6, 0.2, 5.0  # seconds
 _AWAY = (UnavailableError, AuthorizationError)  # it first has to learn its own rules when it comes back
 _AWAY_SECONDS = 300.0  # for which a followed log outlasts a server that is away
 _TIMEOUT = (5.0, 60.0)  # seconds to connect, to wait for bytes
 _WATCH_SECONDS = 290  # servers end watches themselves after five minutes or more
 _PAGE = 500  # objects in one answer to a list
+_LISTS = 5  # times that a list is begun which the server forgets while it is read
 
 
 class KubernetesApi:
@@ -66,17 +68,17 @@ class KubernetesApi:
 
     def create(self, obj: Obj, *, dry_run: bool = False) -> Obj:
         """See `ObjectApi.create`."""
-        kind, namespace = _known(obj["kind"]), obj["metadata"].get("namespace", "default")
+        kind, namespace = kind_of(obj["kind"]), obj["metadata"].get("namespace", "default")
         # Strict: an older server would drop the fields that it does not know, and say nothing.
-        query = _dry(dry_run, fieldManager=MANAGER, fieldValidation="Strict")
-        return self._call("POST", _path(kind, namespace), query, obj, about=obj)
+        query = dry(dry_run, fieldManager=MANAGER, fieldValidation="Strict")
+        return self._call("POST", path_of(kind, namespace), query, obj, about=obj)
 
     def apply(self, obj: Obj, *, dry_run: bool = False) -> Applied:
         """See `ObjectApi.apply`. A field that another manager has set otherwise is a ConflictError."""
         meta = obj["metadata"]
-        path = _path(_known(obj["kind"]), meta.get("namespace", "default"), meta["name"])
+        path = path_of(kind_of(obj["kind"]), meta.get("namespace", "default"), meta["name"])
         before = self._find(path)
-        query = _dry(dry_run, fieldManager=MANAGER, force="false")
+        query = dry(dry_run, fieldManager=MANAGER, force="false")
         after = self._call("PATCH", path, query, obj, content="application/apply-patch+yaml", about=obj)
         if before is None:
             return "created"
@@ -84,7 +86,7 @@ class KubernetesApi:
 
     def get(self, kind: str, name: str, namespace: str = "default") -> Obj:
         """See `ObjectApi.get`."""
-        return self._call("GET", _path(_known(kind), namespace, name))
+        return self._call("GET", path_of(kind_of(kind), namespace, name))
 
     def list(
         self,
@@ -95,11 +97,11 @@ class KubernetesApi:
         fields: Mapping[str, str] | None = None,
     ) -> Objs:
         """See `ObjectApi.list`."""
-        return self._list(_known(kind), namespace, _selecting(selector) | _selecting(fields, "fieldSelector"))[0]
+        return self._list(kind_of(kind), namespace, selecting(selector) | selecting(fields, "fieldSelector"))[0]
 
     def patch(self, kind: str, name: str, patch: Obj, namespace: str = "default") -> Obj:
         """See `ObjectApi.patch`."""
-        path = _path(_known(kind), namespace, name)
+        path = path_of(kind_of(kind), namespace, name)
         return self._call("PATCH", path, {"fieldManager": MANAGER}, patch, content="application/merge-patch+json")
 
     def delete(self, kind: str, name: str, namespace: str = "default", *, grace_seconds: int | None = None) -> None:
@@ -107,7 +109,7 @@ class KubernetesApi:
         options: Obj = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         if grace_seconds is not None and kind == "Pod":
             options["gracePeriodSeconds"] = grace_seconds
-        self._call("DELETE", _path(_known(kind), namespace, name), body=options)
+        self._call("DELETE", path_of(kind_of(kind), namespace, name), body=options)
         if grace_seconds is not None and kind == "JobSet":
             # The pods' own grace period is in the manifest; a shorter one has to be asked of each pod.
             for pod in self.list("Pod", namespace, {"jobset.sigs.k8s.io/jobset-name": name}):
@@ -128,20 +130,20 @@ class KubernetesApi:
         version = ""
         while deadline is None or time.monotonic() < deadline:
             if not version:  # the first time, and when the server no longer knows where we were
-                there, version = self._list(_known(kind), namespace, _selecting(selector))
+                there, version = self._list(kind_of(kind), namespace, selecting(selector))
                 yield from _difference(known, there)
-            version = yield from self._watch_once(_known(kind), namespace, selector, version, known, deadline)
+            version = yield from self._watch_once(kind_of(kind), namespace, selector, version, known, deadline)
 
     def logs(
         self, pod: Obj, *, follow: bool = False, since: datetime | None = None, tail: int | None = None
     ) -> Iterator[LogLine]:
         """See `ObjectApi.logs`."""
         meta = pod["metadata"]
-        path = f"{_path(KINDS['Pod'], meta['namespace'], meta['name'])}/log"
+        path = f"{path_of(KINDS['Pod'], meta['namespace'], meta['name'])}/log"
         last: datetime | None = None
         final, connected = not follow, False
         while True:
-            query = {"timestamps": "true", "follow": str(follow).lower(), "container": "host"}
+            query = {"timestamps": "true", "follow": str(follow).lower(), "container": container_of(pod)}
             if begin := last or since:
                 query["sinceTime"] = begin.isoformat()
             if tail is not None and last is None:
@@ -159,6 +161,9 @@ class KubernetesApi:
                 if not follow or (isinstance(error, AuthorizationError) and not connected):
                     raise
                 self._pause(_LONGEST_PAUSE)
+            except NotStartedError:
+                if not follow:
+                    raise
             except NotFoundError:
                 if last is None:
                     raise
@@ -176,7 +181,7 @@ class KubernetesApi:
         if pod.get("status", {}).get("phase") != "Running":
             raise ConflictError(f"pod '{meta['name']}' does not run", hint="`xpk workload status` says why")
         terminal = ["--stdin", "--tty"] if interactive else ["--stdin"]
-        where = [f"--namespace={meta['namespace']}", "--container=host", *terminal, meta["name"]]
+        where = [f"--namespace={meta['namespace']}", f"--container={container_of(pod)}", *terminal, meta["name"]]
         code = self._runner.attach(["kubectl", *self._place, "exec", *where, "--", *argv])
         if code == 1:  # also how kubectl itself fails
             self._check_may("create", "pods", "exec", meta["namespace"])
@@ -210,7 +215,7 @@ class KubernetesApi:
         deadline = time.monotonic() + _AWAY_SECONDS
         while True:
             try:
-                found = self._find(_path(KINDS["Pod"], namespace, name))
+                found = self._find(path_of(KINDS["Pod"], namespace, name))
                 break
             except _AWAY:
                 if time.monotonic() > deadline:
@@ -225,10 +230,17 @@ class KubernetesApi:
             return None
 
     def _list(self, kind: Kind, namespace: str | None, selecting: Mapping[str, str]) -> tuple[Objs, str]:
-        query = {"limit": str(_PAGE), **selecting}
+        for _ in range(_LISTS):
+            try:
+                return self._pages(kind, namespace, {"limit": str(_PAGE), **selecting})
+            except GoneError:  # the place where the next page begins, after some minutes
+                self._pause(_FIRST_PAUSE)
+        raise UnavailableError(f"the cluster forgot the list of {kind.plural} while it was read", hint="try again")
+
+    def _pages(self, kind: Kind, namespace: str | None, query: dict[str, str]) -> tuple[Objs, str]:
         found: Objs = []
         while True:
-            page = self._call("GET", _path(kind, namespace), query)
+            page = self._call("GET", path_of(kind, namespace), query)
             # Items of a list come without these two.
             found += [{"apiVersion": kind.api_version, "kind": kind.name, **item} for item in page["items"] or []]
             if not page["metadata"].get("continue"):
@@ -248,10 +260,10 @@ class KubernetesApi:
         left = _WATCH_SECONDS if deadline is None else min(_WATCH_SECONDS, max(0.01, deadline - time.monotonic()))
         query = {
             "watch": "1", "allowWatchBookmarks": "true", "resourceVersion": version,
-            "timeoutSeconds": str(math.ceil(left)), **_selecting(selector),
+            "timeoutSeconds": str(math.ceil(left)), **selecting(selector),
         }  # fmt: skip
         try:
-            for line in self._stream(_path(kind, namespace), query, left):
+            for line in self._stream(path_of(kind, namespace), query, left):
                 event = json.loads(line)
                 obj = event["object"]
                 if event["type"] == "ERROR":  # 410 Gone: the server has forgotten that version
@@ -360,26 +372,6 @@ def _content(obj: Obj) -> Obj:
     """Return an object without what every write changes: a dry run gives no new version to compare."""
     volatile = ("managedFields", "resourceVersion", "generation")
     return {**obj, "metadata": {key: value for key, value in obj["metadata"].items() if key not in volatile}}
-
-
-def _known(kind: str) -> Kind:
-    if kind not in KINDS:
-        raise MissingToolError(f"xpk does not handle objects of kind {kind}", hint="use kubectl for them")
-    return KINDS[kind]
-
-
-def _path(kind: Kind, namespace: str | None, name: str | None = None) -> str:
-    root = "/api" if kind.api_version == "v1" else "/apis"
-    place = f"/namespaces/{namespace}" if kind.namespaced and namespace is not None else ""
-    return f"{root}/{kind.api_version}{place}/{kind.plural}" + (f"/{name}" if name else "")
-
-
-def _dry(dry_run: bool, **query: str) -> dict[str, str]:
-    return query | ({"dryRun": "All"} if dry_run else {})
-
-
-def _selecting(selector: Mapping[str, str] | None, by: str = "labelSelector") -> dict[str, str]:
-    return {by: ",".join(f"{key}={value}" for key, value in selector.items())} if selector else {}
 
 
 def _difference(known: dict[str, Obj], there: Objs) -> Iterator[tuple[Change, Obj]]:

@@ -14,7 +14,6 @@ from xpk.model.errors import (
     ConflictError,
     MissingToolError,
     NotFoundError,
-    TimedOutError,
     UnavailableError,
     UsageError,
     XpkError,
@@ -33,12 +32,17 @@ _WEBHOOK_DENIES = re.compile(r'admission webhook "(?P<hook>[^"]*)" denied the re
 _WEBHOOK_FAILS = re.compile(r'failed calling webhook "(?P<hook>[^"]*)": ?(?P<why>.*)', re.DOTALL)
 _SERVICE = re.compile(r'https://[^./"]+\.(?P<namespace>[^./"]+)\.svc')
 _UNKNOWN_FIELD = re.compile(r'unknown field "([^"]*)"')
+_NOT_STARTED = re.compile(r'container "[^"]*" in pod "[^"]*" is (?:waiting to start|not available|terminated)')
 _STORE = ("database space exceeded", "etcdserver: no space")
 _PERMISSIONS = "docs/permissions.md has the roles to ask for"
 
 
 class GoneError(XpkError):
-    """The server no longer knows the version that a watch wants to go on from."""
+    """The server no longer knows the version that a watch or the next page of a list wants to go on from."""
+
+
+class NotStartedError(ConflictError):
+    """A container has no log, since it has not started."""
 
 
 def explain(status: int, body: object, method: str, path: str, about: Obj | None = None) -> XpkError:
@@ -66,7 +70,8 @@ def explain(status: int, body: object, method: str, path: str, about: Obj | None
     if status in (400, 422):
         return _refused(said, what, about)
     if status in (408, 504):
-        return TimedOutError(f"the cluster took too long over {what}: {said}", hint="try again")
+        doubt = "; whether it was carried out is not known" if method == "POST" else ""
+        return UnavailableError(f"the cluster took too long over {what}: {said}{doubt}", hint="try again")
     return _failed(said, what)
 
 
@@ -122,6 +127,8 @@ def _absent(said: str, path: str, what: str) -> XpkError:
 def _refused(said: str, what: str, about: Obj | None) -> XpkError:
     if denied := _WEBHOOK_DENIES.search(said):
         return _denied(denied, what)
+    if _NOT_STARTED.search(said):
+        return NotStartedError(f"{what} has no log yet: {said}", hint="`xpk workload status` says why")
     fields = _UNKNOWN_FIELD.findall(said)
     controller = _CONTROLLERS.get(str((about or {}).get("apiVersion", "")).partition("/")[0])
     if fields and controller:
@@ -129,7 +136,8 @@ def _refused(said: str, what: str, about: Obj | None) -> XpkError:
             f"{controller} on this cluster is too old: it does not know {', '.join(fields[:3])}",
             hint="`xpk cluster adapt CLUSTER` upgrades it",
         )
-    return UsageError(f"the cluster refuses {what}: {said}", hint="`--dry-run` shows what is sent")
+    hint = "`--dry-run` shows what is sent" if about else "check what was asked for"
+    return UsageError(f"the cluster refuses {what}: {said}", hint=hint)
 
 
 def _denied(match: re.Match[str], what: str) -> XpkError:

@@ -121,7 +121,9 @@ def describe(
 @click.option("-f", "--follow", is_flag=True, help="Go on over restarts until the workload ends.")
 @click.option("--slice", "slice_id", type=int, help="Only hosts of this slice.")
 @click.option("--host", type=int, help="Only hosts with this index in their slice.")
-@click.option("-p", "--previous", is_flag=True, help="The attempt before the newest.")
+@click.option(
+    "-p", "--previous", is_flag=True, help="The attempt before the newest: local only, Kubernetes keeps none."
+)
 @click.option("--since", metavar="TIME", help="Only lines newer than 90s, 5m, 2h, or since an RFC 3339 time.")
 @click.option("--tail", type=click.IntRange(min=0), help="Only the last lines of each host.")
 @click.option("--grep", metavar="REGEX", help="Only lines that match.")
@@ -131,7 +133,10 @@ def describe(
 def logs(
     console: Console, /, name: str | None, name_flag: str | None, cluster: str | None, namespace: str, **given: Any
 ) -> None:
-    """Print what the hosts wrote, merged by time, as `s<slice>/h<host> │ line`."""
+    """Print what the hosts wrote, merged by time, as `s<slice>/h<host> │ line`.
+
+    Of up to 128 hosts: for more choose with --slice or --host.
+    """
     place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
     if given["follow"] and given["previous"]:
         raise UsageError("--follow and --previous exclude each other", hint="an attempt that is over writes no more")

@@ -6,6 +6,7 @@ import heapq
 import queue
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,11 +15,14 @@ from xpk.api.base import LogLine, Obj, ObjectApi
 from xpk.jobs.observe import find
 from xpk.jobs.outage import SIGNS, Outage
 from xpk.jobs.reading import host_key, is_true
-from xpk.model.errors import NotFoundError, UnavailableError, UsageError
+from xpk.model.errors import AuthorizationError, NotFoundError, UsageError
+from xpk.model.status import WorkloadStatus
 
 _PAUSE = 0.2  # seconds between looks for new hosts
+_TRIES, _TRY_PAUSE = 60, 1.0  # seconds, for a new host's log that may not be read though others could
 _AHEAD = 10_000  # lines that are read before somebody takes them
 _ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
+_MOST_HOSTS = 128  # each is a stream of its own, and a thread where they are followed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +46,16 @@ class HostLine:
     text: str
 
 
+_Lines = queue.Queue[HostLine | Exception]  # an error is that of a reader, which has ended with it
+
+
 def read_logs(
     api: ObjectApi, name: str, namespace: str, wanted: Wanted, *, previous: bool = False
 ) -> Iterator[HostLine]:
     """Yield what the hosts of the newest attempt wrote, or of the one before it.
 
-    Raises NotFoundError if there is no such workload, host or attempt, UsageError for a bad pattern.
+    Raises NotFoundError if there is no such workload, host or attempt, UsageError for a bad pattern or for more
+    hosts than can be read at once.
     """
     keep = _filter(wanted)
     pods = _pods(api, name, namespace, wanted, previous=previous)
@@ -55,11 +63,15 @@ def read_logs(
 
 
 def follow_logs(api: ObjectApi, name: str, namespace: str, wanted: Wanted) -> Iterator[HostLine]:
-    """Yield what the hosts write, over restarts, until the workload ends. Raises as `read_logs` does."""
+    """Yield what the hosts write, over restarts, until the workload ends.
+
+    Raises as `read_logs` does, and what a host's log cannot be read for.
+    """
     keep = _filter(wanted)
-    find(api, name, namespace)
-    lines: queue.Queue[HostLine] = queue.Queue(maxsize=_AHEAD)
+    _check_few(find(api, name, namespace), wanted)
+    lines: _Lines = queue.Queue(maxsize=_AHEAD)
     readers: dict[str, threading.Thread] = {}
+    readable = threading.Event()
     passed_over: set[str] | None = None
     outage = Outage()
     while True:
@@ -77,11 +89,12 @@ def follow_logs(api: ObjectApi, name: str, namespace: str, wanted: Wanted) -> It
             uid = pod["metadata"]["uid"]
             started = pod.get("status", {}).get("phase", "Pending") != "Pending"
             if started and uid not in readers and uid not in passed_over:
-                readers[uid] = threading.Thread(target=_pump, args=(api, pod, wanted, lines), daemon=True)
+                readers[uid] = threading.Thread(target=_pump, args=(api, pod, wanted, lines, readable), daemon=True)
                 readers[uid].start()
         while True:
             yield from filter(keep, _drain(lines))
-            if not final or (lines.empty() and not any(reader.is_alive() for reader in readers.values())):
+            # In this order: what a reader leaves as its last is seen.
+            if not final or (not any(reader.is_alive() for reader in readers.values()) and lines.empty()):
                 break
         if final:
             return
@@ -89,12 +102,14 @@ def follow_logs(api: ObjectApi, name: str, namespace: str, wanted: Wanted) -> It
 
 def _pods(api: ObjectApi, name: str, namespace: str, wanted: Wanted, *, previous: bool) -> list[Obj]:
     status = find(api, name, namespace)
+    _check_few(status, wanted)
     pods = api.former_pods(namespace, _selector(name)) + api.list("Pod", namespace, _selector(name))
     newest, before = _by_age(pods)
     if previous and not before:
         raise NotFoundError(
             f"no log of an attempt before the newest one of '{name}' is kept",
-            hint=f"`xpk workload logs {name}` shows the newest",
+            hint=f"`xpk workload logs {name}` shows the newest; JobSet on Kubernetes deletes an attempt's pods, "
+            "and their logs with them, before the next one begins",
         )
     chosen = before if previous else newest
     found = _matching(chosen, wanted)
@@ -106,6 +121,20 @@ def _pods(api: ObjectApi, name: str, namespace: str, wanted: Wanted, *, previous
             f"no host of '{name}' has started: {status.reason}", hint=f"`xpk workload status {name}` says why"
         )
     return found
+
+
+def _check_few(status: WorkloadStatus, wanted: Wanted) -> None:
+    """Raise UsageError where more hosts are asked for than can be read at once."""
+    slices = status.num_slices if wanted.slice is None else 1
+    hosts = status.hosts_per_slice if wanted.host is None else 1
+    count = min(status.num_hosts, slices * hosts)
+    if count > _MOST_HOSTS:
+        narrower = [f"--slice {wanted.slice if wanted.slice is not None else 'N'}"]
+        narrower += ["--host M"] if hosts > _MOST_HOSTS else []
+        raise UsageError(
+            f"the logs of {count} hosts of '{status.name}' are too many at once: {_MOST_HOSTS} are the most",
+            hint=f"`xpk workload logs {status.name} {' '.join(narrower)}` shows those of fewer",
+        )
 
 
 def _by_age(pods: list[Obj]) -> tuple[list[Obj], list[Obj]]:
@@ -142,26 +171,45 @@ def _lines(api: ObjectApi, pod: Obj, wanted: Wanted, *, follow: bool = False) ->
         yield HostLine(line.time, slice_id, host, line.text)
 
 
-def _pump(api: ObjectApi, pod: Obj, wanted: Wanted, lines: queue.Queue[HostLine]) -> None:
-    try:
-        for line in _lines(api, pod, wanted, follow=True):
-            lines.put(line)
-    except NotFoundError:
-        pass  # the pod went away while we were reading; its workload's end or restart tells why
-    except UnavailableError:
-        pass  # for so long that whoever reads the lines gives up as well
+def _pump(api: ObjectApi, pod: Obj, wanted: Wanted, lines: _Lines, readable: threading.Event) -> None:
+    """Put a host's lines into the queue, or why they cannot be read: nobody would hear of it on this thread."""
+    for left in reversed(range(_TRIES)):
+        begun = False
+        try:
+            for line in _lines(api, pod, wanted, follow=True):
+                begun = True
+                readable.set()
+                lines.put(line)
+            return
+        except NotFoundError:
+            return  # the pod went away while we were reading; its workload's end or restart tells why
+        except Exception as error:
+            # A server that has just started does not know yet who may read; that we may is known from other hosts.
+            refused = isinstance(error, AuthorizationError) and readable.is_set() and not begun
+            if not (refused and left):
+                lines.put(error)
+                return
+        time.sleep(_TRY_PAUSE)
 
 
-def _drain(lines: queue.Queue[HostLine]) -> list[HostLine]:
-    """Return what came in within the pause, in order of time."""
+def _drain(lines: _Lines) -> Iterator[HostLine]:
+    """Yield what came in within the pause, in order of time; then raise the error of a reader, if there is one."""
     batch: list[HostLine] = []
+    failed: Exception | None = None
     try:
-        batch.append(lines.get(timeout=_PAUSE))
-        while len(batch) < _AHEAD:
-            batch.append(lines.get_nowait())
+        found = lines.get(timeout=_PAUSE)
+        while not isinstance(found, Exception):
+            batch.append(found)
+            if len(batch) == _AHEAD:
+                break
+            found = lines.get_nowait()
+        else:
+            failed = found
     except queue.Empty:
         pass
-    return sorted(batch)
+    yield from sorted(batch)
+    if failed is not None:
+        raise failed
 
 
 def _is_over(api: ObjectApi, name: str, namespace: str) -> bool:

@@ -6,14 +6,15 @@ import time
 from collections.abc import Callable, Iterator
 
 from xpk.api.base import Obj, ObjectApi
-from xpk.jobs.observe import find, not_found, read
+from xpk.jobs.observe import find, not_found, read, take
 from xpk.jobs.outage import SIGNS, Outage
-from xpk.jobs.reading import Snapshot
+from xpk.jobs.reading import Snapshot, owned_by
 from xpk.model import names
 from xpk.model.errors import ConflictError, NotFoundError, TimedOutError, UnavailableError, WorkloadFailedError
 from xpk.model.status import Phase, WorkloadStatus
 
 _PAUSE = 0.2  # seconds until a server that is away is asked again
+_QUEUED_SECONDS = 10.0  # for which a new workload is waited for that Kueue does not know yet
 _LOOK_AGAIN = 5.0  # seconds after which a silent watch is checked against the truth
 
 
@@ -130,15 +131,31 @@ def delete(
 
 
 def set_active(api: ObjectApi, name: str, namespace: str, *, active: bool) -> None:
-    """Suspend a workload, or queue it again. Raises NotFoundError, or ConflictError if it has ended."""
-    status = find(api, name, namespace)
+    """Suspend a workload, or queue it again. One that was just created is waited for until Kueue knows it.
+
+    Raises NotFoundError, or ConflictError if it has ended or is in no queue.
+    """
+    snapshot = take(api, namespace, name=name)
+    (jobset,) = snapshot.jobsets
+    status = read(jobset, snapshot)
     if status.phase.is_final:
         raise ConflictError(f"workload '{name}' has ended: {status.phase}", hint=f"`xpk workload status {name}`")
-    for workload in api.list("Workload", namespace):
-        if any(ref["name"] == name for ref in workload["metadata"].get("ownerReferences", [])):
-            api.patch("Workload", workload["metadata"]["name"], {"spec": {"active": active}}, namespace)
-            return
-    raise NotFoundError(f"workload '{name}' is not queued yet", hint="try again in a moment")
+    deadline = time.monotonic() + _QUEUED_SECONDS
+    # By its UID: an earlier workload of this name, or another kind of object, may have one too.
+    while (queued := owned_by(api.list("Workload", namespace), jobset["metadata"]["uid"])) is None:
+        if status.queue is None:
+            raise ConflictError(
+                f"workload '{name}' is in no queue, so xpk cannot suspend or resume it",
+                hint=f"`kubectl patch jobset {name} -n {namespace} --type merge "
+                f"""-p '{{"spec":{{"suspend":{str(not active).lower()}}}}}'` does""",
+            )
+        if time.monotonic() >= deadline:
+            raise NotFoundError(
+                f"workload '{name}' is not queued yet: Kueue has not taken it up within {_QUEUED_SECONDS:g} s",
+                hint="try again; `kubectl get pods --namespace kueue-system` shows its controller",
+            )
+        time.sleep(_PAUSE)
+    api.patch("Workload", queued["metadata"]["name"], {"spec": {"active": active}}, namespace)
 
 
 def _until_change(api: ObjectApi, name: str, namespace: str, seconds: float) -> Obj | None:

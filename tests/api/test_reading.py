@@ -1,0 +1,108 @@
+"""What is read of an API server over several answers: lists in pages, logs of pods that others made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.api.server import Answer, Script, kubeconfig, serving
+from xpk.api.kubernetes import KubernetesApi
+from xpk.api.paths import container_of
+from xpk.model.errors import UnavailableError, UsageError
+from xpk.testing import FakeRunner
+
+PODS = "/api/v1/namespaces/default/pods"
+GONE: Answer = (410, {"kind": "Status", "message": "The provided continue parameter is too old"})
+
+
+def pod(*containers: str, **annotations: str) -> dict[str, Any]:
+    """A running pod with these containers."""
+    meta = {"name": "p", "namespace": "default", "annotations": annotations}
+    return {
+        "metadata": meta,
+        "spec": {"containers": [{"name": name} for name in containers]},
+        "status": {"phase": "Running"},
+    }
+
+
+def page(*names: str, more: str = "") -> Answer:
+    """A part of a list, and how to go on."""
+    items = [{"metadata": {"name": name, "uid": name, "resourceVersion": "1"}} for name in names]
+    return 200, {"metadata": {"resourceVersion": "1", "continue": more}, "items": items}
+
+
+def api(folder: Path, server: str, runner: FakeRunner | None = None) -> KubernetesApi:
+    """A client that does not wait between tries."""
+    return KubernetesApi(kubeconfig=kubeconfig(folder, server), pause=lambda seconds: None, runner=runner)
+
+
+def test_a_list_that_the_server_has_forgotten_is_begun_anew(tmp_path: Path) -> None:
+    """etcd is compacted every five minutes: long lists, read slowly, lose their place."""
+    script = Script({"*": [page("a", more="x"), GONE, page("a", more="y"), page("b")]})
+    with serving(script) as server:
+        assert [obj["metadata"]["name"] for obj in api(tmp_path, server).list("Pod")] == ["a", "b"]
+
+
+def test_so_is_that_of_a_watch(tmp_path: Path) -> None:
+    script = Script({"*": [page("a", more="x"), GONE, page("a"), (200, {"type": "ERROR", "object": {}})]})
+    with serving(script) as server:
+        changes = api(tmp_path, server).watch("Pod", timeout=5)
+        change, obj = next(changes)
+    assert (change, obj["metadata"]["name"]) == ("ADDED", "a")
+
+
+def test_a_list_that_is_forgotten_again_and_again_ends(tmp_path: Path) -> None:
+    script = Script({"*": [answer for _ in range(20) for answer in (page("a", more="x"), GONE)]})
+    with serving(script) as server, pytest.raises(UnavailableError, match="forgot the list of pods") as error:
+        api(tmp_path, server).list("Pod")
+    assert error.value.hint and len(script.asked) < 20
+
+
+@pytest.mark.parametrize(
+    ("made", "container"),
+    [
+        (pod("sidecar", "host"), "host"),
+        (pod("jax-tpu"), "jax-tpu"),
+        (pod("proxy", "main", **{"kubectl.kubernetes.io/default-container": "main"}), "main"),
+        (pod("proxy", "main", **{"kubectl.kubernetes.io/default-container": "gone"}), "proxy"),
+        ({"metadata": {}}, "host"),
+    ],
+)
+def test_the_container_of_a_pod(made: dict[str, Any], container: str) -> None:
+    assert container_of(made) == container
+
+
+def test_logs_and_exec_are_of_the_container_that_there_is(tmp_path: Path) -> None:
+    script = Script({"*": [(200, "2026-01-01T00:00:00.1Z hello\n")]})
+    runner = FakeRunner({"kubectl": 0})
+    with serving(script) as server:
+        client = api(tmp_path, server, runner)
+        assert [line.text for line in client.logs(pod("jax-tpu"))] == ["hello"]
+        assert client.exec(pod("jax-tpu"), ["ls"]) == 0
+    assert "container=jax-tpu" in script.queries[0]
+    assert "--container=jax-tpu" in runner.calls[0]
+
+
+def test_a_container_that_has_not_started_ends_no_followed_log(tmp_path: Path) -> None:
+    """A host of a workload that is evicted before it began must not end the log of all others."""
+    waits = 'container "host" in pod "p" is waiting to start: ContainerCreating'
+    script = Script(
+        {
+            f"GET {PODS}/p/log": [
+                (400, {"kind": "Status", "message": waits}),
+                (200, "2026-01-01T00:00:00.1Z hello\n"),
+            ],
+            f"GET {PODS}/p": [(200, pod("host")), (200, {**pod("host"), "status": {"phase": "Succeeded"}})],
+        }
+    )
+    with serving(script) as server:
+        assert [line.text for line in api(tmp_path, server).logs(pod("host"), follow=True)] == ["hello"]
+
+
+def test_other_refusals_of_a_log_are_told(tmp_path: Path) -> None:
+    script = Script({"*": [(400, {"kind": "Status", "message": "container host is not valid for pod p"})]})
+    with serving(script) as server, pytest.raises(UsageError, match="is not valid for pod p") as error:
+        list(api(tmp_path, server).logs(pod("host"), follow=True))
+    assert "--dry-run" not in error.value.hint, "nothing was sent"

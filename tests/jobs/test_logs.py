@@ -1,0 +1,114 @@
+"""Logs of many hosts: what cannot be read, and how many are too many."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from tests.jobs.objects import RUNNING, Obj, jobset, pod
+from xpk.api.base import LogLine
+from xpk.jobs import logs
+from xpk.jobs.logs import Wanted, follow_logs, read_logs
+from xpk.model.errors import AuthorizationError, NotFoundError, UsageError
+from xpk.testing import FakeApi
+
+
+def labelled(slice_id: int) -> Obj:
+    """A pod that is found by its workload's name."""
+    made = pod(slice_id, RUNNING)
+    made["metadata"]["namespace"] = "default"
+    made["metadata"]["labels"]["jobset.sigs.k8s.io/jobset-name"] = "w"
+    return made | {"kind": "Pod"}
+
+
+def sized(slices: int, hosts: int) -> Obj:
+    """A JobSet of that many slices and hosts of each."""
+    made = jobset()
+    (job,) = made["spec"]["replicatedJobs"]
+    job["replicas"], job["template"]["spec"]["parallelism"] = slices, hosts
+    return made | {"kind": "JobSet"}
+
+
+class OneFails(FakeApi):
+    """The log of the second slice cannot be read; that of the first has one line, and goes on."""
+
+    def __init__(self, objects: list[Obj], error: Exception) -> None:
+        super().__init__(objects)
+        self.error = error
+
+    def logs(self, pod: Obj, **_: Any) -> Iterator[LogLine]:
+        """Fail, or say one thing and stay."""
+        if pod["metadata"]["uid"] == "pod-1":
+            raise self.error
+        yield LogLine(datetime(2026, 1, 1, tzinfo=UTC), "hello")
+        threading.Event().wait(30)
+
+
+@pytest.mark.parametrize(
+    "error", [AuthorizationError("may not get pods/log"), UsageError("is not valid"), ValueError("no time")]
+)
+def test_a_log_that_cannot_be_read_ends_the_command(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_TRY_PAUSE", 0.01)
+    api = OneFails([sized(2, 1), labelled(0), labelled(1)], error)
+    with pytest.raises(type(error), match=str(error)):
+        list(follow_logs(api, "w", "default", Wanted()))
+
+
+class Restarted(FakeApi):
+    """A server that does not know its own rules when the second host starts, but did when the first one was read."""
+
+    def __init__(self, objects: list[Obj]) -> None:
+        super().__init__(objects)
+        self.refusals, self.first = 2, threading.Event()
+
+    def logs(self, pod: Obj, **_: Any) -> Iterator[LogLine]:
+        """Refuse the second host's log, twice, once the first host's was read."""
+        second = pod["metadata"]["uid"] == "pod-1"
+        if second:
+            self.first.wait(30)
+            self.refusals -= 1
+            if self.refusals >= 0:
+                raise AuthorizationError("may not get pods/log")
+        yield LogLine(datetime(2026, 1, 1, tzinfo=UTC), pod["metadata"]["uid"])
+        self.first.set()
+        if second:
+            self.patch("JobSet", "w", {"status": {"conditions": [{"type": "Completed", "status": "True"}]}})
+
+
+def test_a_server_that_does_not_know_its_rules_yet_is_outlasted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_TRY_PAUSE", 0.01)
+    api = Restarted([sized(2, 1), labelled(0), labelled(1)])
+    assert {line.text for line in follow_logs(api, "w", "default", Wanted())} == {"pod-0", "pod-1"}
+
+
+@pytest.mark.parametrize(
+    ("slices", "hosts", "wanted", "count", "hint"),
+    [
+        (199, 64, Wanted(), 12736, "`xpk workload logs w --slice N` shows"),
+        (199, 64, Wanted(host=0), 199, "`xpk workload logs w --slice N` shows"),
+        (2, 3072, Wanted(), 6144, "`xpk workload logs w --slice N --host M` shows"),
+        (2, 3072, Wanted(slice=1), 3072, "`xpk workload logs w --slice 1 --host M` shows"),
+    ],
+)
+def test_too_many_hosts_are_not_read_at_once(slices: int, hosts: int, wanted: Wanted, count: int, hint: str) -> None:
+    api = FakeApi([sized(slices, hosts)])
+    for read in (read_logs, follow_logs):
+        with pytest.raises(UsageError, match=f"the logs of {count} hosts of 'w' are too many") as error:
+            list(read(api, "w", "default", wanted))
+        assert hint in error.value.hint
+
+
+def test_one_slice_of_a_large_workload_can_be_read() -> None:
+    api = FakeApi([sized(199, 64), labelled(3)])
+    assert list(read_logs(api, "w", "default", Wanted(slice=3))) == []
+
+
+def test_a_former_attempt_that_is_not_kept() -> None:
+    api = FakeApi([sized(2, 1), labelled(0)])
+    with pytest.raises(NotFoundError, match="no log of an attempt before") as error:
+        list(read_logs(api, "w", "default", Wanted(), previous=True))
+    assert "deletes an attempt's pods" in error.value.hint

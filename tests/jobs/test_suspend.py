@@ -1,0 +1,65 @@
+"""Which of Kueue's workloads is suspended, and what if there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.jobs.objects import ADMITTED, Obj, jobset, workload
+from xpk.api.base import Objs
+from xpk.jobs import manage
+from xpk.model.errors import ConflictError, NotFoundError
+from xpk.testing import FakeApi
+
+
+def kueue(found: Obj) -> Obj:
+    return found | {"kind": "Workload"}
+
+
+def suspend(api: FakeApi) -> None:
+    manage.set_active(api, "w", "default", active=False)
+
+
+class Slow(FakeApi):
+    """Kueue takes up the workload a moment after it was created."""
+
+    looks = 0
+
+    def list(
+        self, kind: str, namespace: str | None = "default", selector: Mapping[str, str] | None = None, **more: Any
+    ) -> Objs:
+        """Show Kueue's workloads from the third look on."""
+        self.looks += kind == "Workload"
+        return [] if kind == "Workload" and self.looks < 3 else super().list(kind, namespace, selector)
+
+
+def test_a_workload_that_was_just_created_is_waited_for() -> None:
+    api = Slow([jobset() | {"kind": "JobSet"}, kueue(ADMITTED)])
+    suspend(api)
+    assert api.get("Workload", "jobset-w")["spec"]["active"] is False
+
+
+def test_one_that_is_never_taken_up_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manage, "_QUEUED_SECONDS", 0.3)
+    with pytest.raises(NotFoundError, match="not queued yet: Kueue has not taken it up") as error:
+        suspend(FakeApi([jobset() | {"kind": "JobSet"}]))
+    assert "kueue-system" in error.value.hint
+
+
+def test_one_in_no_queue_cannot_be_suspended() -> None:
+    api = FakeApi([jobset(labels={}) | {"kind": "JobSet"}])
+    with pytest.raises(ConflictError, match="'w' is in no queue") as error:
+        suspend(api)
+    assert """kubectl patch jobset w -n default --type merge -p '{"spec":{"suspend":true}}'""" in error.value.hint
+
+
+def test_only_its_own_is_suspended() -> None:
+    """A Job or an earlier JobSet may have had the name."""
+    other = kueue(workload("w", "another-uid"))
+    other["metadata"]["name"] = "job-w"
+    api = FakeApi([jobset() | {"kind": "JobSet"}, other, kueue(ADMITTED)])
+    suspend(api)
+    assert api.get("Workload", "jobset-w")["spec"]["active"] is False
+    assert "active" not in api.get("Workload", "job-w")["spec"]
