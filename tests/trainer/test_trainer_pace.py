@@ -3,9 +3,9 @@
 import contextlib
 import dataclasses
 import signal
+import statistics
 import threading
 from collections.abc import Iterator
-import statistics
 from pathlib import Path
 
 import pytest
