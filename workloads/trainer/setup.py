@@ -95,13 +95,19 @@ def _order(config: Config, counts: tuple[int, ...], batch: int) -> Order:
     return Order(asked.seed, batch, trained, asked.shards, asked.shuffle, asked.shuffle_window, counts)
 
 
-def set_up(job: Job, meeting: "Future[Address]") -> Run:
-    """Join the other hosts and prepare everything; compiles nothing. Raises FatalError."""
+def _join(job: Job, meeting: "Future[Address]") -> agreement.Traits:
+    """Join the other hosts, if they agree on what they are to do, and return that."""
     address = meeting.result()
     traits = agreement.traits(job.config, os.environ)
     agreement.agree(job.peers, job.host, traits)
     if job.host.processes > 1:
         distributed.join(job.host, *address, job.peers)
+    return traits
+
+
+def set_up(job: Job, meeting: "Future[Address]") -> Run:
+    """Join the other hosts and prepare everything; compiles nothing. Raises FatalError."""
+    traits = _join(job, meeting)
     devices = jax.devices()
     job.events.write(
         "init", None, time.monotonic() - job.events.began, processes=job.host.processes, devices=len(devices)

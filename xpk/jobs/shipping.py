@@ -74,18 +74,6 @@ def find_configmap(api: ObjectApi, wanted: Obj) -> Obj | None:
         return None
 
 
-def check_may_share(api: ObjectApi, wanted: Obj, have: Obj | None) -> None:
-    """Raise AuthorizationError if `share_configmap` would. Asked before the workload is created, which owns it."""
-    bare = {key: wanted[key] for key in ("apiVersion", "kind", "metadata")}  # the code itself travels once
-    try:
-        if have is None:
-            api.create(bare, dry_run=True)
-        else:
-            api.apply(bare, dry_run=True)
-    except (ConflictError, UsageError):  # somebody was faster; a webhook may refuse dry runs
-        pass
-
-
 def share_configmap(api: ObjectApi, wanted: Obj, have: Obj | None, owner: Obj) -> None:
     """Create the ConfigMap, or make the workload `owner` one more owner of the one that is there.
 
