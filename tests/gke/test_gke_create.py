@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from tests.gke.site import Site
+from xpk.capacity.gke.provider import GkeProvider
 from xpk.model.errors import AuthorizationError, ConflictError, NotFoundError, UsageError
 
 
@@ -134,6 +135,26 @@ def test_a_cluster_that_others_made_is_taken_over(site: Site) -> None:
     assert site.quotas() == {"v5litepod-16": 16}
     assert site.provider().target("old").output_root == "gs://bucket/runs"
     assert site.provider().plan_adapt("old").steps == []
+
+
+def test_that_dead_nodes_are_dead_for_certain_is_said_once(site: Site) -> None:
+    site.create(1)
+    assert not site.provider().target("c").fenced
+    site.provider().plan_adapt("c", fenced=True).carry_out(lambda title: None)
+    assert site.provider().target("c").fenced
+    site.create(2)
+    site.provider().plan_resize("c", 3, force=False).carry_out(lambda title: None)
+    assert site.provider().plan_adapt("c").steps == [] and site.provider().target("c").fenced
+    site.provider().plan_adapt("c", fenced=False).carry_out(lambda title: None)
+    assert not site.provider().target("c").fenced
+
+
+def test_a_cluster_that_is_known_is_adapted_where_it_is(site: Site) -> None:
+    site.create(1)
+    provider = GkeProvider(site.folder / "state", environ=site.environ, connect=site._connect)
+    assert provider.plan_adapt("c").steps == [], "without its project and zone"
+    with pytest.raises(UsageError, match=r"cluster 'c' is in project p \(asked for other\)"):
+        site.provider(project="other").plan_adapt("c")
 
 
 def test_without_credentials_the_plan_is_for_an_empty_project(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

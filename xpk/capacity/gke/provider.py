@@ -34,17 +34,16 @@ from xpk.capacity.gke.planning import (
     specs_of_pools,
     summary_of,
 )
-from xpk.capacity.gke.reach import Connect, Known, Place
+from xpk.capacity.gke.reach import Connect, Known, Place, check_foreign, check_project
 from xpk.capacity.gke.request import SETTINGS, Request, project_of, read_poll_seconds, read_request, region_of
 from xpk.capacity.kubeconfig import connect
 from xpk.capacity.local import state_dir
 from xpk.capacity.nodes import cluster_info, has_queues, live_workloads, slice_nodes
 from xpk.capacity.plan import Plan
 from xpk.capacity.prepare import target_of
-from xpk.capacity.provider import ClusterInfo, environment, load_provider, provider_names
+from xpk.capacity.provider import ClusterInfo, environment
 from xpk.capacity.queues.reading import check_promised
 from xpk.capacity.together import Activity, Step
-from xpk.model.accelerators import SliceShape, find_shape
 from xpk.model.errors import AuthorizationError, ConflictError, NotFoundError, UsageError, XpkError
 from xpk.model.specs import ClusterSpec, Target
 
@@ -90,9 +89,14 @@ class GkeProvider:
             steps.insert(0, Step(f"remember '{spec.name}' and where it is", remember, key="remember"))
         return self._plan(summary_of(spec, request), steps, request, made, lacking=lacking)
 
-    def plan_adapt(self, name: str) -> Plan:
-        """Plan what a cluster of GKE lacks to take workloads on the slices it has. Raises NotFoundError."""
-        request = read_request(self._environ)
+    def plan_adapt(self, name: str, *, fenced: bool | None = None) -> Plan:
+        """Plan what a cluster of GKE lacks to take workloads on the slices it has. Raises NotFoundError.
+
+        `fenced`: whether a node that stays unreachable is dead for certain; None keeps what was said before.
+        """
+        known = self._known.place(name)
+        check_project(name, known, self._environ.get(SETTINGS["--project"]))
+        request = replace(self._request(known) if known else read_request(self._environ), fenced=fenced)
         place, cluster = self._found(name)
         pools = {pool["name"]: pool for pool in cluster.get("node_pools", [])}
         specs = specs_of_pools(name, pools)
@@ -103,7 +107,7 @@ class GkeProvider:
             )
         have = Observed(cluster=cluster, pools=pools)
         steps = self._steps(name, place, [], request, have, specs)
-        if self._known.place(name) != place:
+        if known != place:
             steps.insert(0, Step(f"remember '{name}' and where it is", partial(self._known.remember, name, place)))
         there = ", ".join(f"{spec.num_slices} x {spec.shape.name}" for spec in specs)
         return Plan(f"cluster '{name}' in {place.location}: {there}", steps, activity=self._activity)
@@ -115,7 +119,7 @@ class GkeProvider:
         pools = {pool["name"]: pool for pool in cluster.get("node_pools", [])}
         running = running_operations(self._google, place.project, place.location, name)
         have = Observed(cluster=cluster, pools=pools, operations=running)
-        shape = self._shape(name, pools)
+        shape = resizing.the_shape(name, pools, self._environ.get(_TYPE))
         shared = any(is_shared(pool) for pool in have.slices(shape).values())
         spec = ClusterSpec(name=name, shape=shape, num_slices=num_slices, sub_slicing=shared)
         if problems := spec.problems():
@@ -223,12 +227,9 @@ class GkeProvider:
     def find(self, name: str, project: str, zone: str | None) -> None:
         """Keep where a cluster is, unless that is known here. Raises NotFoundError; UsageError if it is elsewhere."""
         known = self._known.place(name)
-        if known and known.project != project:
-            raise UsageError(
-                f"cluster '{name}' is in project {known.project} (asked for {project})", hint="leave --project out"
-            )
+        check_project(name, known, project)
         if known is None:
-            _check_foreign(name)
+            check_foreign(name)
             place, _ = self._found(name)
             self._known.remember(name, replace(place, zone=zone or place.zone))
 
@@ -363,20 +364,6 @@ class GkeProvider:
         given = {SETTINGS["--project"]: place.project, SETTINGS["--zone"]: place.zone}
         return read_request({**self._environ, **given})
 
-    def _shape(self, name: str, pools: Mapping[str, Mapping[str, Any]]) -> SliceShape:
-        if wanted := self._environ.get(_TYPE):
-            return find_shape(wanted)
-        shapes = {shape for pool in pools.values() if (shape := shape_of_pool(pool))}
-        if len(shapes) == 1:
-            return shapes.pop()
-        there = ", ".join(sorted(shape.name for shape in shapes)) or "none"
-        raise UsageError(
-            f"which slices? cluster '{name}' has of these types: {there}",
-            hint="--tpu-type TYPE says which"
-            if shapes
-            else f"`xpk cluster create {name} --provider gke ...` adds some",
-        )
-
 
 def find(name: str, flags: Mapping[str, str]) -> None:
     """Look for a cluster where `--project` and `--zone` say, unless it is known here, and keep where it is.
@@ -387,9 +374,3 @@ def find(name: str, flags: Mapping[str, str]) -> None:
     given[SETTINGS["--project"]] = project = project_of(given)
     if project:
         GkeProvider(environ=given).find(name, project, flags.get("--zone"))
-
-
-def _check_foreign(name: str) -> None:
-    for other in provider_names():
-        if other != GkeProvider.name and name in load_provider(other).names():
-            raise UsageError(f"cluster '{name}' is of provider '{other}'", hint="leave --project and --zone out")

@@ -14,7 +14,8 @@ import yaml
 
 from xpk.api.base import ObjectApi
 from xpk.capacity.kubeconfig import write_private
-from xpk.model.errors import XpkError
+from xpk.capacity.provider import load_provider, provider_names
+from xpk.model.errors import UsageError, XpkError
 
 Connect = Callable[[Path | None], ObjectApi]
 
@@ -107,3 +108,18 @@ class Known:
             },
             sort_keys=False,
         )
+
+
+def check_project(name: str, known: Place | None, project: str | None) -> None:
+    """Raise UsageError if a cluster that is known is in another project than asked for."""
+    if known and project and known.project != project:
+        raise UsageError(
+            f"cluster '{name}' is in project {known.project} (asked for {project})", hint="leave --project out"
+        )
+
+
+def check_foreign(name: str) -> None:
+    """Raise UsageError if another provider has a cluster of this name."""
+    for other in provider_names():
+        if other != "gke" and name in load_provider(other).names():
+            raise UsageError(f"cluster '{name}' is of provider '{other}'", hint="leave --project and --zone out")
