@@ -84,9 +84,9 @@ class GkeProvider:
         made = draft(spec, request, have)
         place = Place(project=request.project, location=have.location or request.region, zone=request.zone)
         steps = self._steps(spec.name, place, made.changes, request, have, made.specs)
-        if steps and self._known.place(spec.name) != place:
-            remember = partial(self._known.remember, spec.name, place)
-            steps.insert(0, Step(f"remember '{spec.name}' and where it is", remember, key="remember"))
+        makes = any(change.kind == "create-cluster" for change in made.changes)
+        if steps and (makes or self._known.place(spec.name) != place):
+            steps.insert(0, self._known.step(spec.name, place))
         return self._plan(summary_of(spec, request), steps, request, made, lacking=lacking)
 
     def plan_adapt(self, name: str, *, fenced: bool | None = None) -> Plan:

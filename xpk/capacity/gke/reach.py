@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import yaml
 from xpk.api.base import ObjectApi
 from xpk.capacity.kubeconfig import write_private
 from xpk.capacity.provider import load_provider, provider_names
+from xpk.capacity.together import Step
 from xpk.model.errors import UsageError, XpkError
 
 Connect = Callable[[Path | None], ObjectApi]
@@ -56,6 +58,16 @@ class Known:
             self._root / name / _PLACE,
             json.dumps({"project": place.project, "location": place.location, "zone": place.zone}),
         )
+
+    def step(self, name: str, place: Place) -> Step:
+        """Return what keeps where a cluster is.
+
+        It is taken back when all else is: whoever cannot take back the cluster itself still has to find it.
+        """
+        before = self.place(name)
+        undo = partial(self.remember, name, before) if before and before != place else partial(self.forget, name)
+        act = partial(self.remember, name, place)
+        return Step(f"remember '{name}' and where it is", act, key="remember", undo=undo, undo_last=True)
 
     def forget(self, name: str) -> None:
         """Keep nothing of a cluster."""
