@@ -66,6 +66,11 @@ def find_cluster(google: Google, project: str, name: str) -> Dict | None:
     return found[0] if found else None
 
 
+def is_there(cluster: Mapping[str, Any] | None) -> bool:
+    """Tell whether a cluster is neither being made nor ended: it can be asked."""
+    return cluster is not None and cluster.get("status") not in ("PROVISIONING", "STOPPING")
+
+
 def running_operations(google: Google, project: str, location: str, cluster: str) -> tuple[Dict, ...]:
     """Return the operations that run on a cluster or its node pools."""
     listed = google.call("list_operations", {"parent": f"projects/{project}/locations/{location}"})

@@ -19,6 +19,7 @@ from xpk.capacity.gke.networks import data_network
 from xpk.capacity.gke.observed import (
     Observed,
     find_cluster,
+    is_there,
     observe,
     own_networks,
     running_operations,
@@ -110,7 +111,8 @@ class GkeProvider:
         if known != place:
             steps.insert(0, Step(f"remember '{name}' and where it is", partial(self._known.remember, name, place)))
         there = ", ".join(f"{spec.num_slices} x {spec.shape.name}" for spec in specs)
-        return Plan(f"cluster '{name}' in {place.location}: {there}", steps, activity=self._activity)
+        notes = controllers.notes_for(lambda: self._api(name, cluster), specs, request, there=is_there(cluster))
+        return Plan(f"cluster '{name}' in {place.location}: {there}", steps, activity=self._activity, notes=notes)
 
     def plan_resize(self, name: str, num_slices: int, *, force: bool) -> Plan:
         """See `Provider.plan_resize`. New slices are like those there are."""
@@ -271,7 +273,7 @@ class GkeProvider:
             slices=None
             if shrinks
             else lambda: slices_of_pools(self._pools_now(name, place) if changes else have.pools, with_nodes=True),
-            there=have.cluster is not None and have.cluster.get("status") not in ("PROVISIONING", "STOPPING"),
+            there=is_there(have.cluster),
             after=[change.key for change in changes],
             activity=self._activity,
             poll=self._poll,
