@@ -149,6 +149,28 @@ def test_that_dead_nodes_are_dead_for_certain_is_said_once(site: Site) -> None:
     assert not site.provider().target("c").fenced
 
 
+def test_a_kueue_of_others_without_the_gate_is_said_before_anything_is_changed(site: Site) -> None:
+    site.create(1)
+    theirs = site.api.objects["Deployment", "kueue-system", "kueue-controller-manager"]
+    theirs["metadata"]["managedFields"] = [{"manager": "helm", "operation": "Update"}]
+    meta = {"name": "kueue-manager-config", "namespace": "kueue-system"}
+    config = "integrations: {frameworks: [jobset.x-k8s.io/jobset]}"
+    site.api.create({"kind": "ConfigMap", "metadata": meta, "data": {"controller_manager_config.yaml": config}})
+    with pytest.raises(ConflictError, match="Kueue was not installed by this xpk and lacks feature gate"):
+        site.provider().plan_adapt("c", fenced=True)
+    assert not site.provider().target("c").fenced
+    for plan in (site.provider().plan_adapt("c"), site.provider().plan_resize("c", 2, force=False)):
+        assert "lacks feature gate FailureRecoveryPolicy; set it in" in plan.notes[-1]
+
+
+def test_controllers_may_take_more_when_a_cluster_grows(site: Site) -> None:
+    site.create(1)
+    pod = site.api.objects["Deployment", "kueue-system", "kueue-controller-manager"]["spec"]["template"]["spec"]
+    pod["containers"][0]["resources"] = {"limits": {"memory": "512Mi"}}
+    titles = [step.title for step in site.provider().plan_resize("c", 200, force=False).steps]
+    assert "let Kueue take 1536Mi of memory, for 800 hosts" in titles
+
+
 def test_a_cluster_that_is_known_is_adapted_where_it_is(site: Site) -> None:
     site.create(1)
     provider = GkeProvider(site.folder / "state", environ=site.environ, connect=site._connect)

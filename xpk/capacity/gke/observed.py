@@ -117,6 +117,8 @@ def observe(google: Google, request: Request, name: str, shape: SliceShape) -> O
     reservations = {path: found.pop(path) for path in paths}
     cluster = found.pop("cluster")
     running = running_operations(google, request.project, cluster["location"], name) if cluster else ()
+    if own := (cluster or {}).get("network_config", {}).get("subnetwork"):  # perhaps of a project that shares it
+        found["subnetwork"] = _told(lambda: google.compute(own))
     pools = {pool["name"]: pool for pool in (cluster or {}).get("node_pools", [])}
     known: Any = found
     return Observed(cluster=cluster, pools=pools, operations=running, reservations=reservations, **known)

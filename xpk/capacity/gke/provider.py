@@ -30,6 +30,7 @@ from xpk.capacity.gke.planning import (
     Draft,
     check_request,
     draft,
+    grown,
     is_shared,
     slices_of_pools,
     specs_of_pools,
@@ -117,30 +118,44 @@ class GkeProvider:
     def plan_resize(self, name: str, num_slices: int, *, force: bool) -> Plan:
         """See `Provider.plan_resize`. New slices are like those there are."""
         place, cluster = self._found(name)
-        request = self._request(place)
         pools = {pool["name"]: pool for pool in cluster.get("node_pools", [])}
-        running = running_operations(self._google, place.project, place.location, name)
-        have = Observed(cluster=cluster, pools=pools, operations=running)
         shape = resizing.the_shape(name, pools, self._environ.get(_TYPE))
-        shared = any(is_shared(pool) for pool in have.slices(shape).values())
+        slices = Observed(cluster=cluster, pools=pools).slices(shape)
+        shared = any(is_shared(pool) for pool in slices.values())
         spec = ClusterSpec(name=name, shape=shape, num_slices=num_slices, sub_slicing=shared)
         if problems := spec.problems():
             raise UsageError(f"cluster '{name}' cannot be resized", problems=problems, hint="--num-slices N")
+        summary = f"cluster '{name}': {num_slices} x {shape.name}, {num_slices * shape.chips} chips"
+        there = [key for key, pool in slices.items() if pool.get("status") != "STOPPING"]
+        if len(there) <= num_slices:
+            return self._grow(summary, spec, place, cluster)
+        running = running_operations(self._google, place.project, place.location, name)
+        have, request = Observed(cluster=cluster, pools=pools, operations=running), self._request(place)
         others = [each for each in specs_of_pools(name, pools) if each.shape != shape]
         specs = sorted([*others, spec], key=lambda each: each.shape.name)
-        there = {key: pool for key, pool in have.slices(shape).items() if pool.get("status") != "STOPPING"}
-        if len(there) <= num_slices:
-            changes = resizing.growing(have, name, shape, num_slices, partial(self._pool_of, name, place))
-            steps = self._steps(name, place, changes, request, have, specs)
-        else:
-            steps = self._shrink(spec, place, request, have, list(there), specs, force=force)
-        summary = f"cluster '{name}': {num_slices} x {shape.name}, {num_slices * shape.chips} chips"
+        steps = self._shrink(spec, place, request, have, there, specs, force=force)
         gone = [step.key.partition(":")[2] for step in steps if step.key.startswith("delete-pool:")]
-        shrinks = len(there) > num_slices
         return Plan(
             summary, steps, at_once=request.at_once, activity=self._activity, roll_back=request.roll_back,
             facts={"changes": [step.key for step in steps]},
-            question=f"Delete node pools {', '.join(gone)} and give their capacity back?" if shrinks else "",
+            question=f"Delete node pools {', '.join(gone)} and give their capacity back?",
+        )  # fmt: skip
+
+    def _grow(self, summary: str, spec: ClusterSpec, place: Place, cluster: Mapping[str, Any]) -> Plan:
+        """Return the plan of more slices; what they take is shown and checked as by a create."""
+        name, shape = spec.name, spec.shape
+        request = resizing.request_like(self._request(place), cluster, shape)
+        have = observe(self._google, request, name, shape)
+        changes = resizing.growing(have, name, shape, spec.num_slices, partial(self._pool_of, name, place))
+        made = grown(spec, request, have, changes)
+        steps = self._steps(name, place, changes, request, have, made.specs)
+        notes = controllers.notes_for(
+            lambda: self._api(name, cluster), made.specs, request, there=bool(steps) and is_there(cluster)
+        )
+        return Plan(
+            summary, steps, at_once=request.at_once, activity=self._activity, roll_back=request.roll_back,
+            notes=(*made.notes, *notes), facts=made.facts | {"changes": [step.key for step in steps]},
+            refusal=made.refusal,
         )  # fmt: skip
 
     def plan_delete(self, name: str, *, force: bool) -> Plan:
