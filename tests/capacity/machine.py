@@ -117,3 +117,4 @@ def _react(kind: str, obj: Obj) -> None:
         obj["status"]["allocatable"] = dict(obj["status"]["capacity"])
     if kind == "Deployment":
         obj["status"] = {"updatedReplicas": 1, "availableReplicas": 1}
+        obj["metadata"]["managedFields"] = [{"manager": "xpk", "operation": "Apply"}]

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.capacity.machine import _react
 from xpk.api.base import Obj
 from xpk.capacity import install
 from xpk.capacity.install import JOBSET, KUEUE
-from xpk.model.errors import TimedOutError, XpkError
+from xpk.model.errors import ConflictError, TimedOutError, XpkError
 from xpk.testing import FakeApi
 
 
@@ -121,3 +122,128 @@ def test_a_manifest_that_cannot_be_had(tmp_path: Path) -> None:
     file = tmp_path / "kueue.yaml"
     file.write_text("kind: A\n---\n---\nkind: B\n")
     assert len(install.read_manifest(KUEUE, {"XPK_E2E_KUEUE_MANIFEST": str(file)})) == 2
+
+
+# Kueue's and JobSet's releases as far as it matters here.
+RELEASE = """
+apiVersion: v1
+kind: ConfigMap
+metadata: {{name: {name}-manager-config, namespace: {name}-system}}
+data:
+  controller_manager_config.yaml: |
+    apiVersion: config.{name}.x-k8s.io/v1beta2
+    integrations: {{frameworks: [batch/job]}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: {name}-controller-manager, namespace: {name}-system}}
+spec:
+  replicas: 1
+  template:
+    spec:
+      containers:
+      - {{name: manager, image: "r/{name}:v{version}", args: [--zap-log-level=2], resources: {resources}}}
+"""
+RESOURCES = {
+    KUEUE: "{limits: {cpu: '2', memory: 512Mi}, requests: {cpu: 500m, memory: 512Mi}}",
+    JOBSET: "{limits: {memory: 4Gi}, requests: {cpu: 500m, memory: 128Mi}}",
+}
+
+
+def release(controller: install.Controller, folder: Path) -> dict[str, str]:
+    """Return the environment in which a controller's release comes from a file."""
+    file = folder / f"{controller.name}.yaml"
+    name, resources = controller.name.lower(), RESOURCES[controller]
+    file.write_text(RELEASE.format(name=name, version=controller.version, resources=resources))
+    return {controller.sources[0]: str(file)}
+
+
+def installed(controller: install.Controller, folder: Path, hosts: int) -> FakeApi:
+    """Return a cluster on which a controller was installed for so many hosts."""
+    api = FakeApi(react=_react)
+    install.install(api, controller, pinned=False, hosts=hosts, environ=release(controller, folder))
+    return api
+
+
+def resources(api: FakeApi, controller: install.Controller) -> dict[str, dict[str, str]]:
+    pod = api.get("Deployment", controller.deployment, controller.namespace)["spec"]["template"]["spec"]
+    found: dict[str, dict[str, str]] = pod["containers"][0]["resources"]
+    return found
+
+
+@pytest.mark.parametrize("controller", [KUEUE, JOBSET], ids=["kueue", "jobset"])
+def test_for_few_hosts_a_release_has_what_it_asks_for(tmp_path: Path, controller: install.Controller) -> None:
+    api = installed(controller, tmp_path, hosts=4)
+    assert resources(api, controller) == yaml.safe_load(RESOURCES[controller])
+    assert install.whats_missing(api, controller, hosts=256) is None
+
+
+@pytest.mark.parametrize(
+    ("controller", "hosts", "limits", "asked"),
+    [
+        (KUEUE, 257, {"cpu": "2", "memory": "1024Mi"}, "512Mi"),
+        (JOBSET, 257, {"memory": "4Gi"}, "512Mi"),
+        (KUEUE, 12_736, {"cpu": "13", "memory": "15872Mi"}, "7936Mi"),
+        (JOBSET, 12_736, {"memory": "15872Mi"}, "7936Mi"),
+    ],
+)
+def test_for_many_hosts_a_controller_may_take_more(
+    tmp_path: Path, controller: install.Controller, hosts: int, limits: dict[str, str], asked: str
+) -> None:
+    api = installed(controller, tmp_path, hosts=hosts)
+    assert resources(api, controller) == {"limits": limits, "requests": {"cpu": "500m", "memory": asked}}
+    assert install.whats_missing(api, controller, hosts=hosts) is None, "the second time nothing is left to do"
+    assert install.whats_missing(api, controller, hosts=4) is None, "it keeps what it has when slices go"
+
+
+def test_a_cluster_that_grows_gives_its_controllers_more(tmp_path: Path) -> None:
+    api = installed(KUEUE, tmp_path, hosts=4)
+    title = "let Kueue take 15872Mi of memory and 13 CPUs, for 12,736 hosts"
+    assert install.whats_missing(api, KUEUE, hosts=12_736) == title
+    install.install(api, KUEUE, pinned=False, hosts=12_736, environ=release(KUEUE, tmp_path))
+    assert install.whats_missing(api, KUEUE, hosts=12_736) is None
+    stored = api.objects["Deployment", KUEUE.namespace, KUEUE.deployment]
+    stored["metadata"]["managedFields"] = [{"manager": "helm", "operation": "Apply"}]
+    assert install.whats_missing(api, KUEUE, hosts=40_000) is None, "what others installed is theirs"
+    (note,) = install.notes_of(api, hosts=40_000, fenced=None)
+    assert note == "Kueue was not installed by this xpk: 40,000 hosts may take 48640Mi of memory and 40 CPUs"
+
+
+def test_a_kueue_that_does_not_give_up_dead_nodes_hosts_is_set_up_again(tmp_path: Path) -> None:
+    api = installed(KUEUE, tmp_path, hosts=4)
+    stamp = _stamp(api)
+    forgotten = {"apiVersion": "config.kueue.x-k8s.io/v1beta2", "integrations": {"frameworks": ["batch/job"]}}
+    patch = {"data": {"controller_manager_config.yaml": yaml.safe_dump(forgotten)}}
+    api.patch("ConfigMap", "kueue-manager-config", patch, KUEUE.namespace)
+    api.patch("Deployment", KUEUE.deployment, {"spec": {"template": {"metadata": None}}}, KUEUE.namespace)
+    title = install.whats_missing(api, KUEUE)
+    assert title == "set up Kueue 0.19.2 with framework jobset.x-k8s.io/jobset and feature gate FailureRecoveryPolicy"
+    install.install(api, KUEUE, pinned=False, environ=release(KUEUE, tmp_path))
+    assert install.whats_missing(api, KUEUE) is None and install.notes_of(api, hosts=4, fenced=True) == ()
+    assert _stamp(api) == stamp, "its pods restart with the configuration"
+
+
+def test_a_kueue_of_others_has_to_give_up_dead_nodes_hosts_where_they_are_fenced(tmp_path: Path) -> None:
+    api = installed(KUEUE, tmp_path, hosts=4)
+    stored = api.objects["Deployment", KUEUE.namespace, KUEUE.deployment]
+    stored["metadata"]["managedFields"] = [{"manager": "helm", "operation": "Update"}]
+    assert install.notes_of(api, hosts=4, fenced=True) == ()
+    theirs = {"integrations": {"frameworks": ["jobset.x-k8s.io/jobset"]}}
+    patch = {"data": {"controller_manager_config.yaml": yaml.safe_dump(theirs)}}
+    api.patch("ConfigMap", "kueue-manager-config", patch, KUEUE.namespace)
+    assert install.whats_missing(api, KUEUE) is None
+    (note,) = install.notes_of(api, hosts=4, fenced=None)
+    assert "lacks feature gate FailureRecoveryPolicy; set it in controller_manager_config.yaml" in note
+    with pytest.raises(ConflictError, match="--fenced or not") as caught:
+        install.notes_of(api, hosts=4, fenced=True)
+    assert "kubectl rollout restart -n kueue-system deployment" in caught.value.hint
+    container = stored["spec"]["template"]["spec"]["containers"][0]
+    container["args"] = ["--feature-gates=A=false,FailureRecoveryPolicy=true"]
+    assert install.notes_of(api, hosts=4, fenced=True) == (), "an argument says it as well"
+    container |= {"args": [], "image": "r/kueue:v0.20.0"}
+    assert "FailureRecoveryPolicy" in install.notes_of(api, hosts=4, fenced=True)[0], "a later one may have it on"
+
+
+def _stamp(api: FakeApi) -> str:
+    template = api.get("Deployment", KUEUE.deployment, KUEUE.namespace)["spec"]["template"]
+    return str(template["metadata"]["annotations"]["xpk.dev/configuration"])

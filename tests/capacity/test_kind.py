@@ -61,6 +61,22 @@ def test_what_teams_were_promised_stays_when_a_cluster_is_created_again(machine:
     assert quotas_of(api.get("ClusterQueue", "red")) == {"v5litepod-8": 1}
 
 
+def test_what_is_there_is_brought_up_to_date(machine: Machine) -> None:
+    provider = machine.provider()
+    with pytest.raises(NotFoundError, match="there is no cluster 'dev'"):
+        provider.plan_adapt("dev")
+    carry_out(provider.plan_create(spec()))
+    assert provider.plan_adapt("dev").steps == []
+    old = {"name": "manager", "image": "registry.k8s.io/kueue/kueue:v0.18.0"}
+    patch = {"spec": {"template": {"spec": {"containers": [old]}}}}
+    machine.api("dev").patch("Deployment", "kueue-controller-manager", patch, "kueue-system")
+    assert carry_out(provider.plan_adapt("dev")) == ["upgrade Kueue 0.18.0 to 0.19.2"]
+    machine.clusters.clear()
+    with pytest.raises(ConflictError, match="is incomplete") as caught:
+        provider.plan_adapt("dev")
+    assert "xpk cluster create dev --provider kind" in caught.value.hint
+
+
 def test_nothing_of_the_users_is_touched(machine: Machine) -> None:
     carry_out(machine.provider().plan_create(spec()))
     for call in machine.runner.ran("kind create") + machine.runner.ran("kind delete"):

@@ -178,3 +178,16 @@ def test_an_interrupted_shrink_is_finished_by_the_next(dev: Xpk) -> None:
     assert len(dev("cluster", "describe", "dev", "-o", "json").data["slices"]) == 2
     assert dev("cluster", "resize", "dev", "--num-slices", "1").code == 0
     assert len(dev("cluster", "describe", "dev", "-o", "json").data["slices"]) == 1
+
+
+def test_on_this_machine_there_is_nothing_to_adapt(dev: Xpk) -> None:
+    outcome = dev("cluster", "adapt", "dev")
+    assert outcome.code == 0 and "nothing is to be installed there" in outcome.err
+    outcome = dev("cluster", "adapt", "dev", "--context", "theirs", "--no-fenced")
+    assert outcome.code == 2 and "where --context, --no-fenced mean nothing" in outcome.err
+    outcome = dev("cluster", "adapt", "dev", "--provider", "adapted")
+    assert outcome.code == 4 and "there is a cluster 'dev' already, of provider 'local'" in outcome.err
+    outcome = dev("cluster", "adapt", "nope", "--provider", "local")
+    assert outcome.code == 3 and "there is no cluster 'nope'" in outcome.err
+    outcome = dev("cluster", "adapt", "dev", "--provider", "moon")
+    assert outcome.code == 2 and "unknown provider 'moon'" in outcome.err

@@ -77,6 +77,24 @@ def test_a_cluster_that_this_command_made_is_taken_back_whole(site: Site) -> Non
         site.create(2, roll_back="True")
     with pytest.raises(NotFoundError):
         site.pools()
+    assert site.provider().names() == [], "what is gone is not listed"
+
+
+def test_a_cluster_that_is_known_and_gone_is_forgotten_when_it_is_taken_back(site: Site) -> None:
+    site.create(1)
+    site.provider()._google.call("delete_cluster", {"name": "projects/p/locations/us-central1/clusters/c"})
+    site.gke.add_fault(PoolFault("quota", name="c-np-0"))
+    with pytest.raises(CapacityError, match="quota is too small"):
+        site.create(1, roll_back="True")
+    assert site.provider().names() == []
+
+
+def test_a_cluster_that_could_not_be_taken_back_stays_known(site: Site) -> None:
+    site.gke.add_fault(PoolFault("quota", name="c-np-0"))
+    site.gke.add_fault(CallFault("DeleteCluster", "PERMISSION_DENIED", probability=1.0))
+    with pytest.raises(AuthorizationError):
+        site.create(1, roll_back="True")
+    assert site.provider().names() == ["c"]
 
 
 @pytest.mark.parametrize("code", ["UNAVAILABLE", "RESOURCE_EXHAUSTED", "ABORTED"])  # HTTP's 503, 429, 409

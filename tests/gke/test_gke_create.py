@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from tests.gke.site import Site
+from xpk.capacity.gke.provider import GkeProvider
 from xpk.model.errors import AuthorizationError, ConflictError, NotFoundError, UsageError
 
 
@@ -134,6 +135,48 @@ def test_a_cluster_that_others_made_is_taken_over(site: Site) -> None:
     assert site.quotas() == {"v5litepod-16": 16}
     assert site.provider().target("old").output_root == "gs://bucket/runs"
     assert site.provider().plan_adapt("old").steps == []
+
+
+def test_that_dead_nodes_are_dead_for_certain_is_said_once(site: Site) -> None:
+    site.create(1)
+    assert not site.provider().target("c").fenced
+    site.provider().plan_adapt("c", fenced=True).carry_out(lambda title: None)
+    assert site.provider().target("c").fenced
+    site.create(2)
+    site.provider().plan_resize("c", 3, force=False).carry_out(lambda title: None)
+    assert site.provider().plan_adapt("c").steps == [] and site.provider().target("c").fenced
+    site.provider().plan_adapt("c", fenced=False).carry_out(lambda title: None)
+    assert not site.provider().target("c").fenced
+
+
+def test_a_kueue_of_others_without_the_gate_is_said_before_anything_is_changed(site: Site) -> None:
+    site.create(1)
+    theirs = site.api.objects["Deployment", "kueue-system", "kueue-controller-manager"]
+    theirs["metadata"]["managedFields"] = [{"manager": "helm", "operation": "Update"}]
+    meta = {"name": "kueue-manager-config", "namespace": "kueue-system"}
+    config = "integrations: {frameworks: [jobset.x-k8s.io/jobset]}"
+    site.api.create({"kind": "ConfigMap", "metadata": meta, "data": {"controller_manager_config.yaml": config}})
+    with pytest.raises(ConflictError, match="Kueue was not installed by this xpk and lacks feature gate"):
+        site.provider().plan_adapt("c", fenced=True)
+    assert not site.provider().target("c").fenced
+    for plan in (site.provider().plan_adapt("c"), site.provider().plan_resize("c", 2, force=False)):
+        assert "lacks feature gate FailureRecoveryPolicy; set it in" in plan.notes[-1]
+
+
+def test_controllers_may_take_more_when_a_cluster_grows(site: Site) -> None:
+    site.create(1)
+    pod = site.api.objects["Deployment", "kueue-system", "kueue-controller-manager"]["spec"]["template"]["spec"]
+    pod["containers"][0]["resources"] = {"limits": {"memory": "512Mi"}}
+    titles = [step.title for step in site.provider().plan_resize("c", 200, force=False).steps]
+    assert "let Kueue take 1536Mi of memory, for 800 hosts" in titles
+
+
+def test_a_cluster_that_is_known_is_adapted_where_it_is(site: Site) -> None:
+    site.create(1)
+    provider = GkeProvider(site.folder / "state", environ=site.environ, connect=site._connect)
+    assert provider.plan_adapt("c").steps == [], "without its project and zone"
+    with pytest.raises(UsageError, match=r"cluster 'c' is in project p \(asked for other\)"):
+        site.provider(project="other").plan_adapt("c")
 
 
 def test_without_credentials_the_plan_is_for_an_empty_project(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

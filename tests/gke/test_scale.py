@@ -9,7 +9,7 @@ import pytest
 
 from tests.gke.conftest import MakeSite
 from tests.gke.site import Site
-from xpk.capacity.gke.limits import pod_prefix
+from xpk.capacity.gke.limits import Sizing, pod_prefix, range_limits
 from xpk.cli.workload_create import _cost as cost_of_workload
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import CapacityError
@@ -73,6 +73,42 @@ def test_what_cannot_fit_is_refused_before_anything_is_made(make_site: MakeSite)
         plan.carry_out(lambda title: None)
     assert plan.steps and site.asked("CreateCluster") == 0
     site.create(1)
+
+
+def test_more_slices_are_checked_like_the_first_ones(make_site: MakeSite) -> None:
+    site = make_site(quotas={"PREEMPTIBLE_TPU_LITE_PODSLICE_V5": 63, "CPUS": 5_000})
+    site.create(2, spot="True")
+    plan = site.provider().plan_resize("c", 4, force=False)
+    limits = {limit["name"]: (limit["need"], limit["have"], limit["fits"]) for limit in plan.facts["limits"]}
+    assert limits["quota PREEMPTIBLE_TPU_LITE_PODSLICE_V5"] == (32, 31, False), "of the slices that are added"
+    assert limits["nodes of the cluster"] == (22, 5_000, True)
+    assert limits["pod addresses (a /14)"] == (16 * 32 + 6 * 256, 2**18, True)
+    assert "64 chip-hours an hour, at most 76.80 US dollars" in plan.notes[-1]
+    with pytest.raises(CapacityError, match="quota PREEMPTIBLE_TPU_LITE_PODSLICE_V5: needs 32, there is 31"):
+        plan.carry_out(lambda title: None)
+    assert len(site.pools()) == 3, "nothing is made"
+    dear = site.provider(max_cost="50").plan_resize("c", 3, force=False)
+    assert dear.refusal and "57.60 US dollars an hour" in dear.refusal.message
+    site.provider().plan_resize("c", 3, force=False).carry_out(lambda title: None)
+    assert site.provider().plan_resize("c", 1, force=False).refusal is None
+
+
+def test_more_slices_of_a_reservation_have_to_be_free_there(site: Site) -> None:
+    site.gke.add_reservation("r", project="p", zone="us-central1-a", machine_type="ct5lp-hightpu-4t", count=9)
+    site.create(1, reservation="r")
+    refusal = site.provider().plan_resize("c", 3, force=False).refusal
+    assert refusal and "free machines of projects/p/reservations/r: needs 8, there is 5: TOO LITTLE" in refusal.message
+    site.provider().plan_resize("c", 2, force=False).carry_out(lambda title: None)
+
+
+def test_addresses_are_those_of_the_clusters_own_subnetwork(site: Site) -> None:
+    own = "ip_allocation_policy.create_subnetwork=true ip_allocation_policy.node_ipv4_cidr_block=/28"
+    site.create(1, custom_cluster_arguments=own)
+    for plan in (site.plan(2), site.provider().plan_resize("c", 2, force=False)):
+        assert "node addresses in the subnetwork: needs 14, there is 12: TOO LITTLE" in " ".join(plan.notes)
+        assert plan.refusal and "node addresses" in plan.refusal.message
+    limit = range_limits(Sizing(nodes=9_000, pod_addresses=1), "10.0.0.0/14", None, known=False)[1]
+    assert limit.fits is None, "a subnetwork that this user may not see is no reason to refuse"
 
 
 @pytest.mark.parametrize(

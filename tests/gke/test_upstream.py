@@ -11,6 +11,7 @@ import yaml
 
 from tests.gke.site import Site
 from xpk.capacity.gke.provider import find
+from xpk.capacity.gke.reach import Known
 from xpk.cli.main import main
 from xpk.cli.upstream import CLUSTER
 
@@ -271,6 +272,21 @@ def test_flags_that_work_are_not_refused(xpk: Xpk) -> None:
     assert code == 2 and "--super-slicing is not supported" in err
     code, _, err = xpk("cluster create here --tpu-type v5litepod-8 --provider local --spot")
     assert code == 2 and "--spot means nothing to the local provider" in err
+
+
+def test_adapting_a_cluster_by_its_name_alone(xpk: Xpk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Known, "connect", lambda *_: xpk.site.api)
+    xpk.site.create(1)
+    code, _, err = xpk("cluster adapt c --project p --zone us-central1-a --fenced")
+    assert code == 0 and xpk.site.provider().target("c").fenced, err
+    code, out, err = xpk("cluster adapt c --dry-run")
+    assert code == 0 and "cluster 'c' in us-central1: 1 x v5litepod-16" in out and "nothing to do" in out, err
+    given = "--context theirs --tpu-type v5p-8 --emulated --num-slices 2"
+    for line in (f"cluster adapt c {given}", f"cluster adapt c --project p --zone us-central1-a {given}"):
+        code, _, err = xpk(line)
+        wrong = "--context, --tpu-type, --emulated, --num-slices mean nothing"
+        assert code == 2 and err.startswith(f"error: cluster 'c' is of provider 'gke', where {wrong}\n"), err
+        assert err.count("\n") == 2 and "  next: " in err
 
 
 def test_workloads_find_a_cluster_by_its_project(xpk: Xpk) -> None:

@@ -16,6 +16,7 @@ Obj = dict[str, Any]
 Objs = list[Obj]  # by a name of its own: inside the protocol `list` is a method
 Connection = socket.socket
 Applied = Literal["created", "configured", "unchanged"]
+MANAGER = "xpk"  # the field manager of server-side apply
 Change = Literal["ADDED", "MODIFIED", "DELETED"]
 
 

@@ -20,7 +20,7 @@ import urllib3
 from kubernetes.client.exceptions import ApiException
 
 from xpk.api import connection
-from xpk.api.base import Applied, Change, Connection, LogLine, Obj, Objs
+from xpk.api.base import MANAGER, Applied, Change, Connection, LogLine, Obj, Objs
 from xpk.api.kinds import EVERY_KIND as KINDS
 from xpk.api.kinds import Kind
 from xpk.api.kubeconfig import new_client
@@ -37,7 +37,6 @@ from xpk.model.errors import (
 )
 from xpk.proc import LocalRunner, Runner
 
-MANAGER = "xpk"  # the field manager of server-side apply
 _BUSY = (408, 429, 500, 502, 503, 504)
 _TRIES, _FIRST_PAUSE, _LONGEST_PAUSE = 6, 0.2, 5.0  # seconds
 _AWAY = (UnavailableError, AuthorizationError)  # it first has to learn its own rules when it comes back

@@ -100,9 +100,11 @@ class AdaptedProvider:
         spec, steps = emulate.plan(api, nodes, wanted) if wanted.emulated else (_found(nodes, wanted), [])
         note = record(api, [spec], wanted)
         pinned = any(install.CONTROL_PLANE in node["metadata"].get("labels", {}) for node in nodes)
+        hosts = len(nodes)
+        notes = install.notes_of(api, hosts=hosts, fenced=wanted.fenced)
         for controller in install.CONTROLLERS:
-            if title := install.whats_missing(api, controller):
-                steps.append(Step(title, partial(self._install, api, controller, pinned=pinned)))
+            if title := install.whats_missing(api, controller, hosts=hosts):
+                steps.append(Step(title, partial(self._install, api, controller, pinned=pinned, hosts=hosts)))
         if not has_queues(api, spec):
             title = f"set up queue '{names.QUEUE}' with a quota of {spec.quota} {spec.shape.resource}"
             steps.append(Step(title, partial(apply_queues, api, [spec])))
@@ -112,7 +114,7 @@ class AdaptedProvider:
             steps.append(
                 Step(f"remember '{wanted.name}' and how to reach it", partial(self._keep, wanted.name, kubeconfig))
             )
-        return Plan(_summary(spec, context, emulated=wanted.emulated), steps)
+        return Plan(_summary(spec, context, emulated=wanted.emulated), steps, notes=notes)
 
     def plan_create(self, spec: ClusterSpec) -> Plan:
         """See `Provider.plan_create`. Not this provider's to do."""
@@ -222,8 +224,8 @@ class AdaptedProvider:
     def _keep(self, name: str, kubeconfig: dict[str, Any]) -> None:
         write_private(self._root / name / _KUBECONFIG, yaml.safe_dump(kubeconfig, sort_keys=False))
 
-    def _install(self, api: ObjectApi, controller: install.Controller, *, pinned: bool) -> None:
-        install.install(api, controller, pinned=pinned, environ=self._environ, pause=self._pause)
+    def _install(self, api: ObjectApi, controller: install.Controller, *, pinned: bool, hosts: int) -> None:
+        install.install(api, controller, pinned=pinned, hosts=hosts, environ=self._environ, pause=self._pause)
 
 
 def _found(nodes: Objs, wanted: Adaptation) -> ClusterSpec:

@@ -6,6 +6,7 @@ one, so that queues and workloads stay.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import time
@@ -17,9 +18,11 @@ from typing import Any
 
 import yaml
 
-from xpk.api.base import Obj, ObjectApi
+from xpk.api.base import MANAGER, Obj, ObjectApi
+from xpk.capacity.settings import CONFIG, CONFIG_MAP, GATE, configured, lacks
+from xpk.capacity.sizing import enlarge, more_memory
 from xpk.model import names
-from xpk.model.errors import AuthorizationError, NotFoundError, TimedOutError, UsageError, XpkError
+from xpk.model.errors import AuthorizationError, ConflictError, NotFoundError, TimedOutError, UsageError, XpkError
 
 Pause = Callable[[float], None]
 Version = tuple[int, ...]
@@ -28,13 +31,13 @@ CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 _READY_SECONDS, _POLL_SECONDS = 300.0, 1.0
 _DOWNLOAD_SECONDS = 60.0
 _PATIENT_SECONDS = 10  # a second, as the releases have it, is little on a busy machine
-_FRAMEWORKS = ["jobset.x-k8s.io/jobset"]
-# Fencing of hosts whose node is gone: without it their pods stay, and the JobSet waits for them for ever.
-_GATES = {"FailureRecoveryPolicy": True}
-_CONFIG = "controller_manager_config.yaml"
 _LAST = ("Deployment",)  # with it the installation is complete: an interrupted one is begun again
 _FIRST = ("Namespace", "CustomResourceDefinition")
 _WEB = ("https://", "http://")
+_HOW_TO_SET = (
+    f"set it in {CONFIG} of ConfigMap {CONFIG_MAP}, namespace kueue-system (`integrations.frameworks`, "
+    f"`featureGates: {{{GATE}: true}}`), then `kubectl rollout restart -n kueue-system deployment`"
+)
 _PARSER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C, where there is one: Kueue's manifest has 1.7 MB
 
 
@@ -70,16 +73,56 @@ CONTROLLERS = (JOBSET, KUEUE)  # in this order: Kueue's webhooks look at JobSets
 SETTINGS = {f"--{each.name.lower()}-manifest": each.sources[0] for each in CONTROLLERS}
 
 
-def whats_missing(api: ObjectApi, controller: Controller) -> str | None:
-    """Return what has to be done, in words; None if this version or a newer one is there and runs."""
+def title_of(controller: Controller) -> str:
+    """Return in words what installs a controller."""
+    return f"install {controller.name} {controller.version}"
+
+
+def whats_missing(api: ObjectApi, controller: Controller, *, hosts: int = 0) -> str | None:
+    """Return what has to be done, in words; None if this version or a newer one is there and runs.
+
+    `hosts`: how many it looks after. What xpk installed in this version is also set up anew where it may take too
+    little for them, or lacks a setting; what others installed is theirs (`notes_of`).
+    """
     try:
         deployment = api.get("Deployment", controller.deployment, controller.namespace)
     except NotFoundError:
-        return f"install {controller.name} {controller.version}"
-    have = version_of(deployment)
-    if have and have < _numbers(controller.version):
+        return title_of(controller)
+    have, wanted = version_of(deployment), _numbers(controller.version)
+    if have and have < wanted:
         return f"upgrade {controller.name} {'.'.join(map(str, have))} to {controller.version}"
+    if have == wanted and _is_ours(deployment):
+        if more := more_memory(deployment, hosts):
+            return f"let {controller.name} take {more}, for {hosts:,} hosts"
+        if lacking := _lacks(api, controller, deployment):
+            return f"set up {controller.name} {controller.version} with {' and '.join(lacking)}"
     return None if _runs(deployment) else f"wait until {controller.name} runs"
+
+
+def notes_of(api: ObjectApi, *, hosts: int, fenced: bool | None) -> tuple[str, ...]:
+    """Return what controllers that others installed lack, one line each.
+
+    Raises ConflictError if that is what `fenced` needs: a dead node's hosts would be waited for all the same.
+    """
+    notes = []
+    for controller in CONTROLLERS:
+        try:
+            deployment = api.get("Deployment", controller.deployment, controller.namespace)
+        except NotFoundError:
+            continue
+        have, wanted = version_of(deployment), _numbers(controller.version)
+        if (have and have < wanted) or (have == wanted and _is_ours(deployment)):
+            continue  # it is set up by us
+        if more := more_memory(deployment, hosts):
+            notes.append(f"{controller.name} was not installed by this xpk: {hosts:,} hosts may take {more}")
+        lacking = _lacks(api, controller, deployment)
+        text = f"{controller.name} was not installed by this xpk and lacks {' and '.join(lacking)}"
+        # In a later version, the gate may be on without being named.
+        if fenced and have <= wanted and any(GATE in each for each in lacking):
+            raise ConflictError(f"{text}: a dead node's hosts would stay, --fenced or not", hint=_HOW_TO_SET)
+        if lacking:
+            notes.append(f"{text}; {_HOW_TO_SET}")
+    return tuple(notes)
 
 
 def version_of(deployment: Obj) -> Version:
@@ -93,16 +136,18 @@ def install(
     controller: Controller,
     *,
     pinned: bool,
+    hosts: int = 0,
     load: Callable[[list[str]], None] = lambda images: None,
     environ: Mapping[str, str] = os.environ,
     pause: Pause = time.sleep,
 ) -> None:
     """Apply a controller's manifest and wait until it answers.
 
-    `pinned`: it runs on the control plane, which outlives the slices' nodes. `load` is given its images first.
+    `pinned`: it runs on the control plane, which outlives the slices' nodes. `hosts`: how many it looks after. `load`
+    is given its images first.
     Raises ConflictError if somebody else manages a field, TimedOutError if it does not come up.
     """
-    objects = prepare(read_manifest(controller, environ), pinned=pinned)
+    objects = prepare(read_manifest(controller, environ), pinned=pinned, hosts=hosts)
     load([item["image"] for obj in objects if obj["kind"] == "Deployment" for item in _containers(obj)])
     for obj in objects:
         api.apply(obj)
@@ -144,18 +189,21 @@ def _source(controller: Controller, environ: Mapping[str, str]) -> str:
     return next((environ[name] for name in controller.sources if environ.get(name)), controller.url)
 
 
-def prepare(objects: list[Obj], *, pinned: bool) -> list[Obj]:
+def prepare(objects: list[Obj], *, pinned: bool, hosts: int = 0) -> list[Obj]:
     """Return a release's objects as we apply them: in a safe order, for JobSets alone, pinned if asked for.
 
+    `hosts`: how many the controller looks after; it may take more for many.
     What is pinned shares its machine with the API server, and must not end itself whenever that machine is busy.
     """
     for obj in objects:
         if obj["kind"] == "Deployment":
             _place(obj, pinned=pinned)
-        elif obj["kind"] == "ConfigMap" and _CONFIG in obj.get("data", {}):
-            obj["data"][_CONFIG] = _configured(obj["data"][_CONFIG], pinned=pinned)
+            enlarge(obj, hosts)
+        elif obj["kind"] == "ConfigMap" and CONFIG in obj.get("data", {}):
+            obj["data"][CONFIG] = _configured(obj["data"][CONFIG], pinned=pinned)
         elif obj["kind"].endswith("WebhookConfiguration"):
             obj["webhooks"] = [hook for hook in obj["webhooks"] if _is_wanted(hook)]
+    _stamp(objects)
 
     def rank(obj: Obj) -> int:
         return _FIRST.index(obj["kind"]) if obj["kind"] in _FIRST else 10 if obj["kind"] in _LAST else 5
@@ -199,6 +247,16 @@ def _place(deployment: Obj, *, pinned: bool) -> None:
         pod["tolerations"] = [*pod.get("tolerations", []), {"key": CONTROL_PLANE, "operator": "Exists"}]
 
 
+def _stamp(objects: list[Obj]) -> None:
+    """Let a controller restart when its configuration changes, which it reads only as it begins."""
+    texts = "".join(obj["data"][CONFIG] for obj in objects if obj["kind"] == "ConfigMap" and CONFIG in obj["data"])
+    for obj in objects:
+        if texts and obj["kind"] == "Deployment":
+            meta = obj["spec"]["template"].setdefault("metadata", {})
+            stamp = hashlib.sha256(texts.encode()).hexdigest()[:16]
+            meta["annotations"] = {**meta.get("annotations", {}), names.CONFIG_ANNOTATION: stamp}
+
+
 def _configured(text: str, *, pinned: bool) -> str:
     """Return a controller's configuration; Kueue's with JobSet as its only framework."""
     config: dict[str, Any] = yaml.safe_load(text)
@@ -207,8 +265,7 @@ def _configured(text: str, *, pinned: bool) -> str:
         # server; after some such ends the kubelet keeps it away for up to 5 minutes.
         config["leaderElection"] = {**config.get("leaderElection", {}), "leaderElect": False}
     if config["apiVersion"].startswith("config.kueue"):
-        config["integrations"] = {**config.get("integrations", {}), "frameworks": _FRAMEWORKS}
-        config["featureGates"] = {**config.get("featureGates", {}), **_GATES}
+        config = configured(config)
     return yaml.safe_dump(config, sort_keys=False)
 
 
@@ -217,6 +274,16 @@ def _is_wanted(webhook: Obj) -> bool:
     groups = {group for rule in webhook["rules"] for group in rule["apiGroups"]}
     ours = all(group.endswith(".x-k8s.io") and group.split(".")[0] in ("jobset", "kueue") for group in groups)
     return ours or "objectSelector" in webhook  # JobSet's own, which look at pods of JobSets alone
+
+
+def _lacks(api: ObjectApi, controller: Controller, deployment: Obj) -> tuple[str, ...]:
+    return lacks(api, deployment) if controller is KUEUE else ()
+
+
+def _is_ours(deployment: Obj) -> bool:
+    """Tell whether it was we who applied it."""
+    managers = deployment["metadata"].get("managedFields") or []
+    return any(each.get("manager") == MANAGER and each.get("operation") == "Apply" for each in managers)
 
 
 def _runs(deployment: Obj) -> bool:

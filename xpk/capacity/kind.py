@@ -133,6 +133,19 @@ class KindProvider:
         steps = self._archive_steps(spec.name, options) + self._missing_steps(spec, have_options, api, nodes)
         return Plan(_summary(spec, have_options), steps, activity=self._activity)
 
+    def plan_adapt(self, name: str) -> Plan:
+        """Plan what a cluster lacks that was whole once, such as newer controllers: creating it again does that."""
+        self._known(name)
+        self._engine.check()
+        whole = name in self._engine.clusters() and self._path(name, _KUBECONFIG).exists()
+        spec = spec_of(name, slice_nodes(self.connect(name))) if whole else None
+        if spec is None:
+            raise ConflictError(
+                f"cluster '{name}' is incomplete",
+                hint=f"`xpk cluster create {name} --provider kind --tpu-type TYPE --num-slices N` goes on with it",
+            )
+        return self.plan_create(spec)
+
     def plan_resize(self, name: str, num_slices: int, *, force: bool) -> Plan:
         """See `Provider.plan_resize`. kind can neither add nor remove nodes."""
         have = self.describe(name)

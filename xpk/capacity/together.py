@@ -16,8 +16,9 @@ _TICK_SECONDS = 0.5  # how often those who watch are told what goes on
 class Step:
     """One change: what it does, in words, and the doing.
 
-    `key` names it and `after` the steps that have to be done before. `undo` takes it back. `may_fail`: the steps
-    after it are taken even if it fails. `commands` are lines for a shell that do the same.
+    `key` names it and `after` the steps that have to be done before. `undo` takes it back; `undo_last`: only when all
+    others are taken back. `may_fail`: the steps after it are taken even if it fails. `commands` are lines for a shell
+    that do the same.
     """
 
     title: str
@@ -25,6 +26,7 @@ class Step:
     key: str = ""
     after: tuple[str, ...] = ()
     undo: Callable[[], None] | None = None
+    undo_last: bool = False
     may_fail: bool = False
     commands: tuple[str, ...] = ()
 
@@ -128,11 +130,13 @@ class Crew:
         if not roll_back:
             raise summed_up(self._failed, left)
         begun = self._done | {step.key for step, _ in self._failed}
-        undone = [step for step in self._steps if step.key in begun and step.undo]
-        for step, future in [(step, executor.submit(step.undo)) for step in reversed(undone) if step.undo]:
-            if (error := future.exception()) is not None:
-                raise error
-            self._progress(f"taken back: {step.title}")
+        undone = [step for step in reversed(self._steps) if step.key in begun and step.undo]
+        for last in (False, True):
+            at_once = [step for step in undone if step.undo_last is last]
+            for step, future in [(step, executor.submit(step.undo)) for step in at_once if step.undo]:
+                if (error := future.exception()) is not None:
+                    raise error
+                self._progress(f"taken back: {step.title}")
         raise summed_up(self._failed, left, undone=len(undone))
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from xpk.capacity.provider import ClusterInfo, check_free, load_provider, provider_names, provider_of
+from xpk.cli.cluster_adapt import adapt
 from xpk.cli.cluster_nodes import cache_image, health
 from xpk.cli.cluster_plan import (
-    adapt,
     ask,
     carry_out,
     dry_run_option,

@@ -1,4 +1,4 @@
-"""`xpk cluster adapt`, and what it shares with the other commands that carry out plans."""
+"""What the commands share that carry out plans."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from typing import Any
 import click
 
 from xpk.capacity.plan import Plan
-from xpk.capacity.provider import Provider, check_free, environment, load_provider, provider_of
-from xpk.cli.gke_options import chosen_provider, place_options
-from xpk.cli.options import Command, name_argument, the_name
+from xpk.capacity.provider import Provider, load_provider, provider_of
+from xpk.cli.gke_options import chosen_provider
+from xpk.cli.options import Command
 from xpk.cli.output import FORMATS, Console, interactive
-from xpk.cli.upstream import ClusterCommand
-from xpk.model.accelerators import find_shape
 from xpk.model.errors import UsageError
 
 GCLOUD = "gcloud"  # an output format of commands that plan
@@ -38,80 +36,6 @@ def plan_output_option(command: Command) -> Command:
     """Take `-o` after a command that plans; `gcloud` prints the plan as commands."""
     formats = click.Choice((*FORMATS, GCLOUD))
     return click.option("-o", "--output", type=formats, help="How to print the plan.")(command)
-
-
-@click.command(cls=ClusterCommand)
-@name_argument("cluster")
-@click.option("--context", metavar="CONTEXT", help="The context of your kubeconfig; its current one if left out.")
-@click.option("--tpu-type", "--device-type", "accelerator_type", metavar="TYPE", help="Which of its slices are meant.")
-@click.option("--emulated", is_flag=True, help="Let nodes without accelerators stand in for slices, one node each.")
-@click.option("--num-slices", type=int, help="With --emulated: how many slices.")
-@click.option("--output-root", metavar="PLACE", help="Where workloads write: gs://BUCKET/PREFIX, or a shared folder.")
-@click.option("--trainer-image", metavar="IMAGE", help="The bundled trainer's image, as the nodes can pull it.")
-@click.option(
-    "--fenced/--no-fenced",
-    default=None,
-    help="A node that stays unreachable is dead for certain: its hosts are given up, and the workload moves on.",
-)
-@click.option("--provider", metavar="PROVIDER", help="gke: find it by its project instead of a context.")
-@place_options
-@manifest_options
-@dry_run_option
-@plan_output_option
-@click.pass_obj
-def adapt(
-    console: Console,
-    /,
-    name: str | None,
-    name_flag: str | None,
-    context: str | None,
-    accelerator_type: str | None,
-    emulated: bool,
-    num_slices: int | None,
-    output_root: str | None,
-    trainer_image: str | None,
-    fenced: bool | None,
-    provider: str | None,
-    dry_run: bool,
-    output: str | None,
-    **flags: Any,
-) -> None:
-    """Prepare a Kubernetes cluster that exists: JobSet, Kueue, and a queue over the slices it has.
-
-    Running it again changes only what has changed. Your kubeconfig is read, not written. A cluster of GKE is found
-    by --project, without a context.
-    """
-    given = given_flags(flags)
-    if chosen_provider(provider, given) == "gke":
-        place = {"--output-root": output_root, "--trainer-image": trainer_image, **given}
-        _adapt_gke(console.choosing(output), the_name("cluster", name, name_flag), place, dry_run=dry_run)
-        return
-    from xpk.capacity.adapted import Adaptation, AdaptedProvider  # the other commands do not need it
-
-    wanted = Adaptation(
-        name=the_name("cluster", name, name_flag),
-        context=context,
-        shape=find_shape(accelerator_type) if accelerator_type else None,
-        emulated=emulated,
-        num_slices=num_slices,
-        output_root=output_root,
-        trainer_image=trainer_image,
-        fenced=fenced,
-    )
-    check_free(wanted.name, AdaptedProvider.name)
-    environ = environment(AdaptedProvider.name, AdaptedProvider.settings, given)
-    plan = AdaptedProvider(environ=environ).plan_adapt(wanted)
-    next_command = f"xpk workload create NAME --cluster {wanted.name}"
-    carry_out(console.choosing(output), plan, dry_run=dry_run, then=next_command)
-
-
-def _adapt_gke(console: Console, name: str, flags: dict[str, str | None], *, dry_run: bool) -> None:
-    from xpk.capacity.gke.provider import GkeProvider  # the other commands do not need it
-
-    check_free(name, GkeProvider.name)
-    given = {flag: value for flag, value in flags.items() if value}
-    plan = GkeProvider(environ=environment(GkeProvider.name, GkeProvider.settings, given)).plan_adapt(name)
-    carry_out(console, plan, dry_run=dry_run, then=f"xpk workload create NAME --cluster {name}")
 
 
 def given_flags(flags: dict[str, Any]) -> dict[str, str]:

@@ -16,6 +16,7 @@ OUTPUT_ANNOTATION = "xpk.dev/output-dir"
 TYPE_ANNOTATION = "xpk.dev/accelerator-type"
 USER_ANNOTATION = "xpk.dev/user"
 CODE_ANNOTATION = "xpk.dev/code"
+CONFIG_ANNOTATION = "xpk.dev/configuration"  # of the pods of a controller: what it was told when it began
 LAUNCHER_ANNOTATION = "xpk.dev/launcher"
 PEER_WATCH_VARIABLE = "XPK_PEER_WATCH"  # holds the program that runs the command of a host
 IMAGE_CACHE_LABEL = "xpk.dev/image-cache"  # on what makes nodes pull images

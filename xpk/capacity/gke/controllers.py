@@ -52,16 +52,7 @@ def steps_for(
     of_cluster = tuple(
         key for key in after if key.startswith(("create-cluster:", "update-cluster:")) or key == f"wait:{name}"
     )
-    steps: list[Step] = []
-    for controller in install.CONTROLLERS:
-        missing = install.whats_missing(api, controller) if api else f"install {controller.name} {controller.version}"
-        if missing:
-            before = (*of_cluster, *(step.key for step in steps))
-            act = partial(_install, connect, controller, environ, pause)
-            place = f"--project={request.project} --location={request.region}"
-            reach = f"gcloud container clusters get-credentials {name} {place} --dns-endpoint"
-            commands = (*([] if steps else [reach]), f"kubectl apply --server-side -f {controller.url}")
-            steps.append(Step(missing, act, key=f"install:{controller.name}", after=before, commands=commands))
+    steps = _install_steps(name, request, api, _hosts(planned), connect, after=of_cluster, environ=environ, pause=pause)
     networks = tuple(key for key in after if key.startswith("create-network:"))
     steps += gpudirect.steps_for(
         api, planned, data_networks, connect=connect, after=(*of_cluster, *networks), environ=environ, pause=pause
@@ -77,9 +68,44 @@ def steps_for(
     grows = any(key.startswith(("create-pool:", "wait:")) for key in after)
     if slices and (api is None or grows or lacking(slices(), nodes)):
         keys = (*after, *(step.key for step in steps))
-        hosts = wait_step(connect, name, slices, activity, pause=pause, poll=poll, after=keys)
-        steps.append(replace(hosts, may_fail=request.ignore_pool_errors))
+        ready = wait_step(connect, name, slices, activity, pause=pause, poll=poll, after=keys)
+        steps.append(replace(ready, may_fail=request.ignore_pool_errors))
     return steps
+
+
+def _install_steps(
+    name: str,
+    request: Request,
+    api: ObjectApi | None,
+    hosts: int,
+    connect: Connect,
+    *,
+    after: Sequence[str],
+    environ: Mapping[str, str],
+    pause: install.Pause,
+) -> list[Step]:
+    """Return what installs the controllers, one after the other."""
+    steps: list[Step] = []
+    for controller in install.CONTROLLERS:
+        missing = install.whats_missing(api, controller, hosts=hosts) if api else install.title_of(controller)
+        if missing:
+            before = (*after, *(step.key for step in steps))
+            act = partial(_install, connect, controller, hosts, environ, pause)
+            place = f"--project={request.project} --location={request.region}"
+            reach = f"gcloud container clusters get-credentials {name} {place} --dns-endpoint"
+            commands = (*([] if steps else [reach]), f"kubectl apply --server-side -f {controller.url}")
+            steps.append(Step(missing, act, key=f"install:{controller.name}", after=before, commands=commands))
+    return steps
+
+
+def notes_for(connect: Connect, specs: Sequence[ClusterSpec], request: Request, *, there: bool) -> tuple[str, ...]:
+    """Return what controllers lack that others installed. Raises ConflictError if what `--fenced` needs does."""
+    api, _ = _reached(connect) if there else (None, [])
+    return install.notes_of(api, hosts=_hosts(specs), fenced=request.fenced) if api else ()
+
+
+def _hosts(specs: Sequence[ClusterSpec]) -> int:
+    return sum(spec.num_slices * spec.shape.hosts for spec in specs)
 
 
 def _reached(connect: Connect) -> tuple[ObjectApi | None, Objs]:
@@ -92,9 +118,9 @@ def _reached(connect: Connect) -> tuple[ObjectApi | None, Objs]:
 
 
 def _install(
-    connect: Connect, controller: install.Controller, environ: Mapping[str, str], pause: install.Pause
+    connect: Connect, controller: install.Controller, hosts: int, environ: Mapping[str, str], pause: install.Pause
 ) -> None:
-    install.install(connect(), controller, pinned=False, environ=environ, pause=pause)
+    install.install(connect(), controller, pinned=False, hosts=hosts, environ=environ, pause=pause)
 
 
 def _queue(connect: Connect, specs: Specs, request: Request) -> None:

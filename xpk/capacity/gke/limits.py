@@ -101,10 +101,14 @@ def node_addresses(subnetwork: Dict | None) -> int:
     return ipaddress.ip_network(block, strict=False).num_addresses - RESERVED_ADDRESSES
 
 
-def range_limits(sizing: Sizing, pod_block: str | None, subnetwork: Dict | None) -> list[Limit]:
-    """Return the limits of addresses and nodes. `pod_block`: the range that a cluster has or is given."""
+def range_limits(sizing: Sizing, pod_block: str | None, subnetwork: Dict | None, *, known: bool = True) -> list[Limit]:
+    """Return the limits of addresses and nodes. `pod_block`: the range that a cluster has or is given.
+
+    `known`: without `subnetwork`, it is the one of an auto-mode network.
+    """
     prefix = int(pod_block.rpartition("/")[2]) if pod_block else sizing.pod_range or DEFAULT_POD_RANGE
     nodes = 2 ** (32 - sizing.node_range) - RESERVED_ADDRESSES if sizing.node_range else node_addresses(subnetwork)
+    room = nodes if known else None
     return [
         Limit(
             f"pod addresses (a /{prefix})",
@@ -112,7 +116,7 @@ def range_limits(sizing: Sizing, pod_block: str | None, subnetwork: Dict | None)
             2 ** (32 - prefix),
             "--max-pods-per-node N, or --custom-cluster-arguments='--cluster-ipv4-cidr=/N'",
         ),
-        Limit("node addresses in the subnetwork", sizing.nodes, nodes, "--subnetwork with a larger range"),
+        Limit("node addresses in the subnetwork", sizing.nodes, room, "--subnetwork with a larger range"),
         Limit(
             "nodes of the cluster",
             sizing.nodes,

@@ -66,6 +66,11 @@ def find_cluster(google: Google, project: str, name: str) -> Dict | None:
     return found[0] if found else None
 
 
+def is_there(cluster: Mapping[str, Any] | None) -> bool:
+    """Tell whether a cluster is neither being made nor ended: it can be asked."""
+    return cluster is not None and cluster.get("status") not in ("PROVISIONING", "STOPPING")
+
+
 def running_operations(google: Google, project: str, location: str, cluster: str) -> tuple[Dict, ...]:
     """Return the operations that run on a cluster or its node pools."""
     listed = google.call("list_operations", {"parent": f"projects/{project}/locations/{location}"})
@@ -112,6 +117,8 @@ def observe(google: Google, request: Request, name: str, shape: SliceShape) -> O
     reservations = {path: found.pop(path) for path in paths}
     cluster = found.pop("cluster")
     running = running_operations(google, request.project, cluster["location"], name) if cluster else ()
+    if own := (cluster or {}).get("network_config", {}).get("subnetwork"):  # perhaps of a project that shares it
+        found["subnetwork"] = _told(lambda: google.compute(own))
     pools = {pool["name"]: pool for pool in (cluster or {}).get("node_pools", [])}
     known: Any = found
     return Observed(cluster=cluster, pools=pools, operations=running, reservations=reservations, **known)

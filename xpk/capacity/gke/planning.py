@@ -99,14 +99,38 @@ def draft(spec: ClusterSpec, request: Request, have: Observed) -> Draft:
     # What fails is named in full only once, by the change that makes it again.
     changes += pool_changes(have, spec.name, shape, pools, after=after)
     changes += _identity_changes(have, shape, request, missing, after)
-    found = _limits(spec, request, have, sizing, missing, body)
+    return _weighed(spec, request, have, changes, missing, networks, body)
+
+
+def grown(spec: ClusterSpec, request: Request, have: Observed, changes: list[Change]) -> Draft:
+    """Return a draft of `changes` that add slices like those there are: what they take, as where they are created.
+
+    Raises ConflictError where there can be no such slices.
+    """
+    missing = [change.subject for change in changes if change.kind == "create-pool"]
+    networks = _data_networks(spec, request, have, _sizing(spec, request, have)) if missing else []
+    return _weighed(spec, request, have, changes, missing, networks, {})
+
+
+def _weighed(
+    spec: ClusterSpec,
+    request: Request,
+    have: Observed,
+    changes: list[Change],
+    missing: Sequence[str],
+    networks: Sequence[DataNetwork],
+    body: Dict,
+) -> Draft:
+    """Return a draft with its limits and its cost, and why it is not carried out."""
+    found = _limits(spec, request, have, missing, body)
     if networks:
         found += network_limits(networks, have.networks, _data_hosts(spec, have), have.project)
     cost = cost_of(
-        shape, spec.num_slices, region=request.region, on_demand=request.capacity == "on-demand", file=request.prices
-    )
-    specs = _specs_after(spec, request, have)
+        spec.shape, spec.num_slices, region=request.region, on_demand=request.capacity == "on-demand",
+        file=request.prices,
+    )  # fmt: skip
     refusal = check_cost(cost, request.max_cost) or _too_little(found, new=bool(missing))
+    specs = _specs_after(spec, request, have)
     return Draft(changes=changes, limits=found, cost=cost, specs=specs, refusal=refusal)
 
 
@@ -303,15 +327,13 @@ def _sizing(spec: ClusterSpec, request: Request, have: Observed) -> Sizing:
     )
 
 
-def _limits(
-    spec: ClusterSpec, request: Request, have: Observed, sizing: Sizing, missing: Sequence[str], body: Dict
-) -> list[Limit]:
-    shape, hosts = spec.shape, len(missing) * spec.shape.hosts
+def _limits(spec: ClusterSpec, request: Request, have: Observed, missing: Sequence[str], body: Dict) -> list[Limit]:
+    shape, hosts, sizing = spec.shape, len(missing) * spec.shape.hosts, _sizing(spec, request, have)
     if have.cluster:
         block = have.cluster.get("cluster_ipv4_cidr")
     else:
         block = body["ip_allocation_policy"].get("cluster_ipv4_cidr_block")
-    found = limits.range_limits(sizing, block, have.subnetwork)
+    found = limits.range_limits(sizing, block, have.subnetwork, known=not have.cluster or have.subnetwork is not None)
     pods = sizing.nodes * 4 + spec.num_slices * shape.hosts  # GKE's own on every node, and one of a workload
     longest = max((len(each) for each in missing), default=len(names.node_pool_name(spec.name, spec.num_slices - 1)))
     found += limits.size_limits(longest, shape, pods, spec.num_slices * shape.hosts, request)

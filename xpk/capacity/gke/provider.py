@@ -19,6 +19,7 @@ from xpk.capacity.gke.networks import data_network
 from xpk.capacity.gke.observed import (
     Observed,
     find_cluster,
+    is_there,
     observe,
     own_networks,
     running_operations,
@@ -29,22 +30,22 @@ from xpk.capacity.gke.planning import (
     Draft,
     check_request,
     draft,
+    grown,
     is_shared,
     slices_of_pools,
     specs_of_pools,
     summary_of,
 )
-from xpk.capacity.gke.reach import Connect, Known, Place
+from xpk.capacity.gke.reach import Connect, Known, Place, check_foreign, check_project
 from xpk.capacity.gke.request import SETTINGS, Request, project_of, read_poll_seconds, read_request, region_of
 from xpk.capacity.kubeconfig import connect
 from xpk.capacity.local import state_dir
 from xpk.capacity.nodes import cluster_info, has_queues, live_workloads, slice_nodes
 from xpk.capacity.plan import Plan
 from xpk.capacity.prepare import target_of
-from xpk.capacity.provider import ClusterInfo, environment, load_provider, provider_names
+from xpk.capacity.provider import ClusterInfo, environment
 from xpk.capacity.queues.reading import check_promised
 from xpk.capacity.together import Activity, Step
-from xpk.model.accelerators import SliceShape, find_shape
 from xpk.model.errors import AuthorizationError, ConflictError, NotFoundError, UsageError, XpkError
 from xpk.model.specs import ClusterSpec, Target
 
@@ -85,14 +86,19 @@ class GkeProvider:
         made = draft(spec, request, have)
         place = Place(project=request.project, location=have.location or request.region, zone=request.zone)
         steps = self._steps(spec.name, place, made.changes, request, have, made.specs)
-        if steps and self._known.place(spec.name) != place:
-            remember = partial(self._known.remember, spec.name, place)
-            steps.insert(0, Step(f"remember '{spec.name}' and where it is", remember, key="remember"))
+        makes = any(change.kind == "create-cluster" for change in made.changes)
+        if steps and (makes or self._known.place(spec.name) != place):
+            steps.insert(0, self._known.step(spec.name, place))
         return self._plan(summary_of(spec, request), steps, request, made, lacking=lacking)
 
-    def plan_adapt(self, name: str) -> Plan:
-        """Plan what a cluster of GKE lacks to take workloads on the slices it has. Raises NotFoundError."""
-        request = read_request(self._environ)
+    def plan_adapt(self, name: str, *, fenced: bool | None = None) -> Plan:
+        """Plan what a cluster of GKE lacks to take workloads on the slices it has. Raises NotFoundError.
+
+        `fenced`: whether a node that stays unreachable is dead for certain; None keeps what was said before.
+        """
+        known = self._known.place(name)
+        check_project(name, known, self._environ.get(SETTINGS["--project"]))
+        request = replace(self._request(known) if known else read_request(self._environ), fenced=fenced)
         place, cluster = self._found(name)
         pools = {pool["name"]: pool for pool in cluster.get("node_pools", [])}
         specs = specs_of_pools(name, pools)
@@ -103,38 +109,53 @@ class GkeProvider:
             )
         have = Observed(cluster=cluster, pools=pools)
         steps = self._steps(name, place, [], request, have, specs)
-        if self._known.place(name) != place:
+        if known != place:
             steps.insert(0, Step(f"remember '{name}' and where it is", partial(self._known.remember, name, place)))
         there = ", ".join(f"{spec.num_slices} x {spec.shape.name}" for spec in specs)
-        return Plan(f"cluster '{name}' in {place.location}: {there}", steps, activity=self._activity)
+        notes = controllers.notes_for(lambda: self._api(name, cluster), specs, request, there=is_there(cluster))
+        return Plan(f"cluster '{name}' in {place.location}: {there}", steps, activity=self._activity, notes=notes)
 
     def plan_resize(self, name: str, num_slices: int, *, force: bool) -> Plan:
         """See `Provider.plan_resize`. New slices are like those there are."""
         place, cluster = self._found(name)
-        request = self._request(place)
         pools = {pool["name"]: pool for pool in cluster.get("node_pools", [])}
-        running = running_operations(self._google, place.project, place.location, name)
-        have = Observed(cluster=cluster, pools=pools, operations=running)
-        shape = self._shape(name, pools)
-        shared = any(is_shared(pool) for pool in have.slices(shape).values())
+        shape = resizing.the_shape(name, pools, self._environ.get(_TYPE))
+        slices = Observed(cluster=cluster, pools=pools).slices(shape)
+        shared = any(is_shared(pool) for pool in slices.values())
         spec = ClusterSpec(name=name, shape=shape, num_slices=num_slices, sub_slicing=shared)
         if problems := spec.problems():
             raise UsageError(f"cluster '{name}' cannot be resized", problems=problems, hint="--num-slices N")
+        summary = f"cluster '{name}': {num_slices} x {shape.name}, {num_slices * shape.chips} chips"
+        there = [key for key, pool in slices.items() if pool.get("status") != "STOPPING"]
+        if len(there) <= num_slices:
+            return self._grow(summary, spec, place, cluster)
+        running = running_operations(self._google, place.project, place.location, name)
+        have, request = Observed(cluster=cluster, pools=pools, operations=running), self._request(place)
         others = [each for each in specs_of_pools(name, pools) if each.shape != shape]
         specs = sorted([*others, spec], key=lambda each: each.shape.name)
-        there = {key: pool for key, pool in have.slices(shape).items() if pool.get("status") != "STOPPING"}
-        if len(there) <= num_slices:
-            changes = resizing.growing(have, name, shape, num_slices, partial(self._pool_of, name, place))
-            steps = self._steps(name, place, changes, request, have, specs)
-        else:
-            steps = self._shrink(spec, place, request, have, list(there), specs, force=force)
-        summary = f"cluster '{name}': {num_slices} x {shape.name}, {num_slices * shape.chips} chips"
+        steps = self._shrink(spec, place, request, have, there, specs, force=force)
         gone = [step.key.partition(":")[2] for step in steps if step.key.startswith("delete-pool:")]
-        shrinks = len(there) > num_slices
         return Plan(
             summary, steps, at_once=request.at_once, activity=self._activity, roll_back=request.roll_back,
             facts={"changes": [step.key for step in steps]},
-            question=f"Delete node pools {', '.join(gone)} and give their capacity back?" if shrinks else "",
+            question=f"Delete node pools {', '.join(gone)} and give their capacity back?",
+        )  # fmt: skip
+
+    def _grow(self, summary: str, spec: ClusterSpec, place: Place, cluster: Mapping[str, Any]) -> Plan:
+        """Return the plan of more slices; what they take is shown and checked as by a create."""
+        name, shape = spec.name, spec.shape
+        request = resizing.request_like(self._request(place), cluster, shape)
+        have = observe(self._google, request, name, shape)
+        changes = resizing.growing(have, name, shape, spec.num_slices, partial(self._pool_of, name, place))
+        made = grown(spec, request, have, changes)
+        steps = self._steps(name, place, changes, request, have, made.specs)
+        notes = controllers.notes_for(
+            lambda: self._api(name, cluster), made.specs, request, there=bool(steps) and is_there(cluster)
+        )
+        return Plan(
+            summary, steps, at_once=request.at_once, activity=self._activity, roll_back=request.roll_back,
+            notes=(*made.notes, *notes), facts=made.facts | {"changes": [step.key for step in steps]},
+            refusal=made.refusal,
         )  # fmt: skip
 
     def plan_delete(self, name: str, *, force: bool) -> Plan:
@@ -223,12 +244,9 @@ class GkeProvider:
     def find(self, name: str, project: str, zone: str | None) -> None:
         """Keep where a cluster is, unless that is known here. Raises NotFoundError; UsageError if it is elsewhere."""
         known = self._known.place(name)
-        if known and known.project != project:
-            raise UsageError(
-                f"cluster '{name}' is in project {known.project} (asked for {project})", hint="leave --project out"
-            )
+        check_project(name, known, project)
         if known is None:
-            _check_foreign(name)
+            check_foreign(name)
             place, _ = self._found(name)
             self._known.remember(name, replace(place, zone=zone or place.zone))
 
@@ -270,7 +288,7 @@ class GkeProvider:
             slices=None
             if shrinks
             else lambda: slices_of_pools(self._pools_now(name, place) if changes else have.pools, with_nodes=True),
-            there=have.cluster is not None and have.cluster.get("status") not in ("PROVISIONING", "STOPPING"),
+            there=is_there(have.cluster),
             after=[change.key for change in changes],
             activity=self._activity,
             poll=self._poll,
@@ -363,20 +381,6 @@ class GkeProvider:
         given = {SETTINGS["--project"]: place.project, SETTINGS["--zone"]: place.zone}
         return read_request({**self._environ, **given})
 
-    def _shape(self, name: str, pools: Mapping[str, Mapping[str, Any]]) -> SliceShape:
-        if wanted := self._environ.get(_TYPE):
-            return find_shape(wanted)
-        shapes = {shape for pool in pools.values() if (shape := shape_of_pool(pool))}
-        if len(shapes) == 1:
-            return shapes.pop()
-        there = ", ".join(sorted(shape.name for shape in shapes)) or "none"
-        raise UsageError(
-            f"which slices? cluster '{name}' has of these types: {there}",
-            hint="--tpu-type TYPE says which"
-            if shapes
-            else f"`xpk cluster create {name} --provider gke ...` adds some",
-        )
-
 
 def find(name: str, flags: Mapping[str, str]) -> None:
     """Look for a cluster where `--project` and `--zone` say, unless it is known here, and keep where it is.
@@ -387,9 +391,3 @@ def find(name: str, flags: Mapping[str, str]) -> None:
     given[SETTINGS["--project"]] = project = project_of(given)
     if project:
         GkeProvider(environ=given).find(name, project, flags.get("--zone"))
-
-
-def _check_foreign(name: str) -> None:
-    for other in provider_names():
-        if other != GkeProvider.name and name in load_provider(other).names():
-            raise UsageError(f"cluster '{name}' is of provider '{other}'", hint="leave --project and --zone out")

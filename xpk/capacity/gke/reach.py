@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import yaml
 
 from xpk.api.base import ObjectApi
 from xpk.capacity.kubeconfig import write_private
-from xpk.model.errors import XpkError
+from xpk.capacity.provider import load_provider, provider_names
+from xpk.capacity.together import Step
+from xpk.model.errors import UsageError, XpkError
 
 Connect = Callable[[Path | None], ObjectApi]
 
@@ -55,6 +58,16 @@ class Known:
             self._root / name / _PLACE,
             json.dumps({"project": place.project, "location": place.location, "zone": place.zone}),
         )
+
+    def step(self, name: str, place: Place) -> Step:
+        """Return what keeps where a cluster is.
+
+        It is taken back when all else is: whoever cannot take back the cluster itself still has to find it.
+        """
+        before = self.place(name)
+        undo = partial(self.remember, name, before) if before and before != place else partial(self.forget, name)
+        act = partial(self.remember, name, place)
+        return Step(f"remember '{name}' and where it is", act, key="remember", undo=undo, undo_last=True)
 
     def forget(self, name: str) -> None:
         """Keep nothing of a cluster."""
@@ -107,3 +120,18 @@ class Known:
             },
             sort_keys=False,
         )
+
+
+def check_project(name: str, known: Place | None, project: str | None) -> None:
+    """Raise UsageError if a cluster that is known is in another project than asked for."""
+    if known and project and known.project != project:
+        raise UsageError(
+            f"cluster '{name}' is in project {known.project} (asked for {project})", hint="leave --project out"
+        )
+
+
+def check_foreign(name: str) -> None:
+    """Raise UsageError if another provider has a cluster of this name."""
+    for other in provider_names():
+        if other != "gke" and name in load_provider(other).names():
+            raise UsageError(f"cluster '{name}' is of provider '{other}'", hint="leave --project and --zone out")

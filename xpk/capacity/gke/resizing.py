@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from xpk.api.base import ObjectApi
 from xpk.capacity.gke.desired import MAINTENANCE
 from xpk.capacity.gke.difference import Change, missing_names, pool_changes
-from xpk.capacity.gke.observed import Observed
+from xpk.capacity.gke.observed import Observed, shape_of_pool
+from xpk.capacity.gke.request import Capacity, Request
 from xpk.capacity.install import Pause
 from xpk.capacity.nodes import holders, pool_of, pool_order, slice_nodes
-from xpk.model.accelerators import SliceShape
-from xpk.model.errors import ConflictError, NotFoundError, TimedOutError
+from xpk.model.accelerators import SliceShape, find_shape
+from xpk.model.errors import ConflictError, NotFoundError, TimedOutError, UsageError
 
 Dict = dict[str, Any]
 Read = Callable[[str], Dict]
@@ -26,6 +28,41 @@ _ANSWERS = (
 )  # fmt: skip
 _NETWORK_ANSWERS = ("pod_range", "pod_ipv4_cidr_block", "pod_ipv4_range_utilization", "subnetwork")
 _CONFIG_ANSWERS = ("effective_cgroup_mode", "resource_labels", "boot_disk")
+
+
+def the_shape(name: str, pools: Mapping[str, Mapping[str, Any]], wanted: str | None) -> SliceShape:
+    """Return the type of the slices that are meant. Raises UsageError where there are several, or none."""
+    if wanted:
+        return find_shape(wanted)
+    shapes = {shape for pool in pools.values() if (shape := shape_of_pool(pool))}
+    if len(shapes) == 1:
+        return shapes.pop()
+    there = ", ".join(sorted(shape.name for shape in shapes)) or "none"
+    raise UsageError(
+        f"which slices? cluster '{name}' has of these types: {there}",
+        hint="--tpu-type TYPE says which" if shapes else f"`xpk cluster create {name} --provider gke ...` adds some",
+    )
+
+
+def request_like(request: Request, cluster: Mapping[str, Any], shape: SliceShape) -> Request:
+    """Return a request for slices like those that a cluster has: what they take is counted as if they were created."""
+    pools = cluster.get("node_pools", [])
+    others = sum(int(pool.get("initial_node_count", 0)) for pool in pools if shape_of_pool(pool) is None)
+    request = replace(request, default_nodes=others)
+    model = next((pool for pool in pools if shape_of_pool(pool) == shape and pool.get("status") != "STOPPING"), None)
+    if model is None:
+        return request
+    config = model.get("config", {})
+    reservations = tuple(config.get("reservation_affinity", {}).get("values", ()))
+    capacity: Capacity = "on-demand"
+    if config.get("spot"):
+        capacity = "spot"
+    elif config.get("flex_start") or model.get("queued_provisioning", {}).get("enabled"):
+        capacity = "flex"
+    elif reservations:
+        capacity = "reservation"
+    pods = int(model.get("max_pods_constraint", {}).get("max_pods_per_node", 0)) or None
+    return replace(request, capacity=capacity, reservations=reservations, max_pods_per_node=pods)
 
 
 def growing(have: Observed, name: str, shape: SliceShape, num_slices: int, read: Read) -> list[Change]:

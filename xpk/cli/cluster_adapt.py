@@ -1,0 +1,129 @@
+"""`xpk cluster adapt`: what a cluster that exists lacks to take workloads, whoever made it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from xpk.capacity.plan import Plan
+from xpk.capacity.provider import check_free, environment, load_provider, provider_names, provider_of
+from xpk.cli.cluster_plan import carry_out, dry_run_option, given_flags, manifest_options, plan_output_option
+from xpk.cli.gke_options import chosen_provider, place_options
+from xpk.cli.options import name_argument, the_name
+from xpk.cli.output import Console
+from xpk.cli.upstream import ClusterCommand
+from xpk.model.accelerators import find_shape
+from xpk.model.errors import UsageError
+
+_ADAPTED = "adapted"
+# What is said of clusters whose nodes somebody else made; those that xpk made know it of themselves.
+_OF_NODES = ("--context", "--tpu-type", "--emulated", "--num-slices")
+
+
+@click.command(cls=ClusterCommand)
+@name_argument("cluster")
+@click.option("--context", metavar="CONTEXT", help="The context of your kubeconfig; its current one if left out.")
+@click.option("--tpu-type", "--device-type", "tpu_type", metavar="TYPE", help="Which of its slices are meant.")
+@click.option("--emulated", is_flag=True, help="Let nodes without accelerators stand in for slices, one node each.")
+@click.option("--num-slices", type=int, help="With --emulated: how many slices.")
+@click.option("--output-root", metavar="PLACE", help="Where workloads write: gs://BUCKET/PREFIX, or a shared folder.")
+@click.option("--trainer-image", metavar="IMAGE", help="The bundled trainer's image, as the nodes can pull it.")
+@click.option(
+    "--fenced/--no-fenced",
+    default=None,
+    help="A node that stays unreachable is dead for certain: its hosts are given up, and the workload moves on.",
+)
+@click.option("--provider", metavar="PROVIDER", help="gke: find it by its project instead of a context.")
+@place_options
+@manifest_options
+@dry_run_option
+@plan_output_option
+@click.pass_obj
+def adapt(
+    console: Console,
+    /,
+    name: str | None,
+    name_flag: str | None,
+    provider: str | None,
+    dry_run: bool,
+    output: str | None,
+    **flags: Any,
+) -> None:
+    """Prepare a Kubernetes cluster that exists: JobSet, Kueue, and a queue over the slices it has.
+
+    Running it again changes only what has changed. Your kubeconfig is read, not written. A cluster of GKE is found
+    by --project, without a context; one that xpk made, by its name.
+    """
+    chosen = the_name("cluster", name, name_flag)
+    kind = _whose(chosen, provider, given_flags(flags))
+    if kind not in _PLANS:
+        load_provider(kind)  # says so if there is none of this name
+        raise UsageError(
+            f"clusters of provider '{kind}' are not adapted",
+            hint=f"`xpk cluster create {chosen} --provider {kind} ...` again does what is missing",
+        )
+    check_free(chosen, kind)
+    plan = _PLANS[kind](chosen, flags)
+    carry_out(console.choosing(output), plan, dry_run=dry_run, then=f"xpk workload create NAME --cluster {chosen}")
+
+
+def _whose(name: str, provider: str | None, given: dict[str, str]) -> str:
+    """Return the provider that is to adapt a cluster: the one that was named, or whoever has it."""
+    of_cloud = {flag: value for flag, value in given.items() if flag != "--output-root"}  # adapted clusters' as well
+    if provider or chosen_provider(None, of_cloud) == "gke":
+        return provider or "gke"
+    return next((kind for kind in provider_names() if name in load_provider(kind).names()), _ADAPTED)
+
+
+def _adapted(name: str, flags: dict[str, Any]) -> Plan:
+    from xpk.capacity.adapted import Adaptation, AdaptedProvider  # the other commands do not need it
+
+    tpu_type, own = flags["tpu_type"], ("context", "emulated", "num_slices", "output_root", "trainer_image", "fenced")
+    wanted = Adaptation(
+        name=name, shape=find_shape(tpu_type) if tpu_type else None, **{each: flags[each] for each in own}
+    )
+    others = {each: value for each, value in flags.items() if each not in (*own, "tpu_type")}
+    environ = environment(AdaptedProvider.name, AdaptedProvider.settings, given_flags(others))
+    return AdaptedProvider(environ=environ).plan_adapt(wanted)
+
+
+def _gke(name: str, flags: dict[str, Any]) -> Plan:
+    from xpk.capacity.gke.provider import GkeProvider
+
+    others = {each: value for each, value in flags.items() if each != "fenced"}
+    environ = _environment(name, GkeProvider.name, GkeProvider.settings, others)
+    return GkeProvider(environ=environ).plan_adapt(name, fenced=flags["fenced"])
+
+
+def _kind(name: str, flags: dict[str, Any]) -> Plan:
+    from xpk.capacity.kind import KindProvider
+
+    return KindProvider(environ=_environment(name, KindProvider.name, KindProvider.settings, flags)).plan_adapt(name)
+
+
+def _local(name: str, flags: dict[str, Any]) -> Plan:
+    from xpk.capacity.local import LocalProvider
+
+    provider_of(name, LocalProvider.name)  # says so if there is none of this name
+    _environment(name, LocalProvider.name, LocalProvider.settings, flags)
+    return Plan(f"cluster '{name}' is processes of this machine: nothing is to be installed there")
+
+
+def _environment(name: str, provider: str, settings: Mapping[str, str], flags: dict[str, Any]) -> dict[str, str]:
+    """Return the environment with what flags say of a cluster that xpk made. Raises UsageError with all that do not."""
+    given = given_flags({each: value for each, value in flags.items() if each != "fenced"})
+    if flags.get("fenced") is not None:
+        given["--fenced" if flags["fenced"] else "--no-fenced"] = "True"
+    strange = [flag for flag in given if flag in _OF_NODES or flag not in settings]
+    if strange:
+        raise UsageError(
+            f"cluster '{name}' is of provider '{provider}', where {', '.join(strange)} "
+            f"mean{'s' if len(strange) == 1 else ''} nothing",
+            hint="leave that out; another cluster needs another name",
+        )
+    return environment(provider, settings, given)
+
+
+_PLANS = {_ADAPTED: _adapted, "gke": _gke, "kind": _kind, "local": _local}
