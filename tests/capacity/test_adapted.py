@@ -113,6 +113,24 @@ def test_what_is_not_said_again_stays(tmp_path: Path) -> None:
     assert (target.shared_folder, target.trainer_image) == ("/mnt/nfs", "r/trainer:2")
 
 
+def test_pods_of_other_tools_find_the_priorities_that_they_name(tmp_path: Path) -> None:
+    theirs = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 9}
+    site = Site(tmp_path, [*gke(), theirs])
+
+    def values() -> dict[str, int]:
+        return {each["metadata"]["name"]: each["value"] for each in site.api.list("PriorityClass")}
+
+    site.adapt(output_root="gs://b/x")
+    assert values() == {**names.PRIORITIES, "high": 9}, "what somebody else made is left alone"
+    site.api.delete("PriorityClass", "medium")
+    assert site.provider.describe("mine").state == "Ready", "workloads of ours do without"
+    again = site.adapt(output_root="gs://b/x")
+    assert again == ["set up queue 'multislice-queue' with a quota of 16 google.com/tpu"]
+    assert values()["medium"] == 500
+    site.provider.plan_delete("mine", force=False).carry_out(lambda title: None)
+    assert values() == {"high": 9}
+
+
 def test_nodes_stand_in_for_slices_and_are_given_back(tmp_path: Path) -> None:
     workers = [node(f"worker-{index}") for index in range(3)]
     taint = {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}

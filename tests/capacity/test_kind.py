@@ -61,6 +61,12 @@ def test_what_teams_were_promised_stays_when_a_cluster_is_created_again(machine:
     assert quotas_of(api.get("ClusterQueue", "red")) == {"v5litepod-8": 1}
 
 
+def test_pods_of_other_tools_find_the_priorities_that_they_name(machine: Machine) -> None:
+    carry_out(machine.provider().plan_create(spec()))
+    classes = machine.provider().connect("dev").list("PriorityClass")
+    assert {each["metadata"]["name"]: each["value"] for each in classes} == names.PRIORITIES
+
+
 def test_nothing_of_the_users_is_touched(machine: Machine) -> None:
     carry_out(machine.provider().plan_create(spec()))
     for call in machine.runner.ran("kind create") + machine.runner.ran("kind delete"):

@@ -19,7 +19,6 @@ from xpk.capacity.kubeconfig import connect, only_context, write_private
 from xpk.capacity.local import state_dir
 from xpk.capacity.nodes import (
     cluster_info,
-    has_queues,
     in_slices,
     live_workloads,
     slice_nodes,
@@ -28,11 +27,13 @@ from xpk.capacity.nodes import (
 from xpk.capacity.plan import Plan, Step
 from xpk.capacity.prepare import (
     apply_all,
-    apply_queues,
     config_map,
+    is_set_up,
     output_root_problems,
     record,
     recorded,
+    remove_priorities,
+    set_up,
     specs_of,
     target_of,
     whole_slices,
@@ -103,9 +104,9 @@ class AdaptedProvider:
         for controller in install.CONTROLLERS:
             if title := install.whats_missing(api, controller):
                 steps.append(Step(title, partial(self._install, api, controller, pinned=pinned)))
-        if not has_queues(api, spec):
+        if not is_set_up(api, spec):
             title = f"set up queue '{names.QUEUE}' with a quota of {spec.quota} {spec.shape.resource}"
-            steps.append(Step(title, partial(apply_queues, api, [spec])))
+            steps.append(Step(title, partial(set_up, api, [spec])))
         if recorded(api) != note["data"]:
             steps.append(Step("write down how workloads run on it", partial(apply_all, api, [note])))
         if not known and self._remembered(wanted.name) != kubeconfig:
@@ -152,7 +153,7 @@ class AdaptedProvider:
         spec, steps = spec_of(name, nodes), []
         if spec:
             objects = [*render_queues(spec), *team_objects(api)]
-            steps.append(Step("remove its queues and priorities", partial(_remove, api, objects)))
+            steps.append(Step("remove its queues and priorities", partial(_remove_queues, api, objects)))
         if (recorded(api) or {}).get("emulated") == "true":
             steps.append(Step("take the labels of slices off its nodes", partial(emulate.undo, api, nodes)))
         settings = Step("remove how workloads run on it", partial(_remove, api, [config_map({})]))
@@ -247,6 +248,11 @@ def _remove(api: ObjectApi, objects: Objs) -> None:
             api.delete(obj["kind"], obj["metadata"]["name"], obj["metadata"].get("namespace", "default"))
         except (NotFoundError, MissingToolError):
             continue
+
+
+def _remove_queues(api: ObjectApi, objects: Objs) -> None:
+    _remove(api, objects)
+    remove_priorities(api)
 
 
 def _summary(spec: ClusterSpec, context: str, *, emulated: bool) -> str:
