@@ -15,6 +15,8 @@ from xpk.capacity.plan import Plan
 from xpk.model import names
 from xpk.model.accelerators import NODEPOOL_LABEL, find_shape
 from xpk.model.errors import CapacityError, ConflictError, NotFoundError, UsageError, XpkError
+from xpk.model.specs import ClusterSpec
+from xpk.render import render_queues
 from xpk.testing import FakeApi
 
 V5E_8 = find_shape("v5litepod-8")
@@ -129,6 +131,28 @@ def test_pods_of_other_tools_find_the_priorities_that_they_name(tmp_path: Path) 
     assert values()["medium"] == 500
     site.provider.plan_delete("mine", force=False).carry_out(lambda title: None)
     assert values() == {"high": 9}
+
+
+def test_the_queue_of_another_tool_stays_where_it_has_the_same_quota(tmp_path: Path) -> None:
+    site, objects = Site(tmp_path, gke()), render_queues(ClusterSpec(name="mine", shape=V5E_8, num_slices=2))
+    for obj in objects:
+        if obj["kind"] in ("ResourceFlavor", "ClusterQueue", "LocalQueue"):
+            del obj["metadata"]["labels"]
+            if obj["kind"] == "ResourceFlavor":
+                obj["metadata"]["name"] = "2xv5litepod-8"
+            if obj["kind"] == "ClusterQueue":
+                obj["spec"]["resourceGroups"][0]["flavors"][0]["name"] = "2xv5litepod-8"
+            site.api.create(obj)
+    before = site.api.get("ClusterQueue", "cluster-queue")["spec"]
+    assert "set up queue 'multislice-queue' with a quota of 16 google.com/tpu" in site.adapt(output_root="gs://b/x")
+    assert site.api.get("ClusterQueue", "cluster-queue")["spec"] == before
+    assert [each["metadata"]["name"] for each in site.api.list("ResourceFlavor", None)] == ["2xv5litepod-8"]
+    assert site.plan(output_root="gs://b/x").steps == []
+    assert site.provider.describe("mine").state == "Ready"
+    site.provider.plan_delete("mine", force=False).carry_out(lambda title: None)
+    for kind in ("ResourceFlavor", "ClusterQueue", "LocalQueue"):
+        assert len(site.api.list(kind, None)) == 1, "it was there before"
+    assert site.api.list("WorkloadPriorityClass", None) == []
 
 
 def test_nodes_stand_in_for_slices_and_are_given_back(tmp_path: Path) -> None:

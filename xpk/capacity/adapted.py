@@ -39,6 +39,7 @@ from xpk.capacity.prepare import (
     whole_slices,
 )
 from xpk.capacity.provider import CONTEXT, ClusterInfo
+from xpk.capacity.queues.reading import maker_of
 from xpk.capacity.queues.removal import team_objects
 from xpk.model import names
 from xpk.model.accelerators import SliceShape
@@ -243,9 +244,12 @@ def _found(nodes: Objs, wanted: Adaptation) -> ClusterSpec:
 
 
 def _remove(api: ObjectApi, objects: Objs) -> None:
+    """Remove objects that are there; what somebody else made under the same name stays."""
     for obj in reversed(objects):
+        key = (obj["kind"], obj["metadata"]["name"], obj["metadata"].get("namespace", "default"))
         try:
-            api.delete(obj["kind"], obj["metadata"]["name"], obj["metadata"].get("namespace", "default"))
+            if maker_of(api.get(*key)) == "xpk":
+                api.delete(*key)
         except (NotFoundError, MissingToolError):
             continue
 

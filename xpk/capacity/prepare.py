@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from xpk.api.base import Obj, ObjectApi, Objs
-from xpk.capacity.nodes import has_queues, pools_of, shape_of, slice_nodes
+from xpk.capacity.nodes import has_queues, not_theirs, pools_of, shape_of, slice_nodes
 from xpk.capacity.queues.reading import maker_of, promised
 from xpk.model.accelerators import SliceShape
 from xpk.model.errors import NotFoundError
@@ -126,7 +126,7 @@ def apply_all(api: ObjectApi, objects: Objs) -> None:
 
 def apply_queues(api: ObjectApi, specs: Sequence[ClusterSpec]) -> None:
     """Make a cluster's queues; other queues keep what they were promised."""
-    apply_all(api, render_queues(*specs, promised=promised(api)))
+    apply_all(api, not_theirs(api, render_queues(*specs, promised=promised(api))))
 
 
 def is_set_up(api: ObjectApi, *specs: ClusterSpec) -> bool:
