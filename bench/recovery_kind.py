@@ -126,11 +126,6 @@ class Bench:
         kubectl = ("kubectl", f"--kubeconfig={self.place.state / 'kubeconfig'}", "apply", "-f", "-")
         subprocess.run(kubectl, input=json.dumps(obj), text=True, check=True, capture_output=True)
 
-    def prepare(self) -> None:
-        """Make what Google's xpk makes with a cluster and its workloads need."""
-        kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
-        self._apply({**kind, "metadata": {"name": "medium"}, "value": 500})
-
     def _await_up(self, case: Case, name: str, attempt: int) -> None:
         """Wait until every host has begun its work."""
         run = Workload(self.place.lab, name)
@@ -218,7 +213,6 @@ def main() -> int:
             upstream.install()
         place.xpk(*place.create)
         bench = Bench(place, upstream)
-        bench.prepare()
         measured = [bench.measure(case, given.repeat) for case in chosen]
     except (DrillError, subprocess.CalledProcessError) as error:
         say(f"error: {error}")

@@ -18,11 +18,11 @@ from e2e.api_server import BINARIES, api_server
 from xpk.api.base import Obj
 from xpk.api.kubernetes import KubernetesApi
 from xpk.capacity import install
+from xpk.model import names
 from xpk.model.accelerators import NODEPOOL_LABEL, find_shape
 from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError, XpkError
-from xpk.model.names import TYPE_ANNOTATION
 from xpk.model.specs import ClusterSpec
-from xpk.render import render_queues
+from xpk.render import render_priorities, render_queues
 
 MANIFESTS = ("XPK_E2E_JOBSET_MANIFEST", "XPK_E2E_KUEUE_MANIFEST")
 DOCS = Path(__file__).parents[1] / "docs" / "permissions.md"
@@ -164,7 +164,7 @@ def bare(server: Bare) -> Bare:
             kind["spec"].pop("conversion", None)  # no controller runs that could
         server.apply(*kinds)
     server.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=90s")
-    labels = {TYPE_ANNOTATION: SPEC.shape.name, **SPEC.shape.node_labels}
+    labels = {names.TYPE_ANNOTATION: SPEC.shape.name, **SPEC.shape.node_labels}
     nodes = [{**labels, NODEPOOL_LABEL: f"bare-np-{index}"} for index in range(2)]
     for index, each in enumerate(nodes):
         server.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"n{index}", "labels": each}})
@@ -430,6 +430,10 @@ def test_with_the_documented_role_a_cluster_can_be_set_up(bare: Bare) -> None:
         assert install.whats_missing(api, controller) == f"wait until {controller.name} runs"
     for obj in render_queues(SPEC):
         assert api.apply(obj) in ("unchanged", "configured")
+    for obj in render_priorities():
+        api.create(obj)
+    assert len(api.list("PriorityClass", None)) >= len(names.PRIORITIES)
+    api.delete("PriorityClass", "medium")
     assert api.patch("Node", "n0", {"metadata": {"labels": {"some": "label"}}})
     assert api.patch("Node", "n0/status", {"status": {"capacity": {"google.com/tpu": "8"}}})
     for kind in ("Pod", "Event", "JobSet", "Workload"):

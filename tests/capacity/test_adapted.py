@@ -15,6 +15,8 @@ from xpk.capacity.plan import Plan
 from xpk.model import names
 from xpk.model.accelerators import NODEPOOL_LABEL, find_shape
 from xpk.model.errors import CapacityError, ConflictError, NotFoundError, UsageError, XpkError
+from xpk.model.specs import ClusterSpec
+from xpk.render import render_queues
 from xpk.testing import FakeApi
 
 V5E_8 = find_shape("v5litepod-8")
@@ -111,6 +113,46 @@ def test_what_is_not_said_again_stays(tmp_path: Path) -> None:
     assert site.adapt(trainer_image="r/trainer:2") == ["write down how workloads run on it"]
     target = site.provider.target("mine")
     assert (target.shared_folder, target.trainer_image) == ("/mnt/nfs", "r/trainer:2")
+
+
+def test_pods_of_other_tools_find_the_priorities_that_they_name(tmp_path: Path) -> None:
+    theirs = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 9}
+    site = Site(tmp_path, [*gke(), theirs])
+
+    def values() -> dict[str, int]:
+        return {each["metadata"]["name"]: each["value"] for each in site.api.list("PriorityClass")}
+
+    site.adapt(output_root="gs://b/x")
+    assert values() == {**names.PRIORITIES, "high": 9}, "what somebody else made is left alone"
+    site.api.delete("PriorityClass", "medium")
+    assert site.provider.describe("mine").state == "Ready", "workloads of ours do without"
+    again = site.adapt(output_root="gs://b/x")
+    assert again == ["set up queue 'multislice-queue' with a quota of 16 google.com/tpu"]
+    assert values()["medium"] == 500
+    site.provider.plan_delete("mine", force=False).carry_out(lambda title: None)
+    assert values() == {"high": 9}
+
+
+def test_the_queue_of_another_tool_stays_where_it_has_the_same_quota(tmp_path: Path) -> None:
+    site, objects = Site(tmp_path, gke()), render_queues(ClusterSpec(name="mine", shape=V5E_8, num_slices=2))
+    for obj in objects:
+        if obj["kind"] in ("ResourceFlavor", "ClusterQueue", "LocalQueue"):
+            del obj["metadata"]["labels"]
+            if obj["kind"] == "ResourceFlavor":
+                obj["metadata"]["name"] = "2xv5litepod-8"
+            if obj["kind"] == "ClusterQueue":
+                obj["spec"]["resourceGroups"][0]["flavors"][0]["name"] = "2xv5litepod-8"
+            site.api.create(obj)
+    before = site.api.get("ClusterQueue", "cluster-queue")["spec"]
+    assert "set up queue 'multislice-queue' with a quota of 16 google.com/tpu" in site.adapt(output_root="gs://b/x")
+    assert site.api.get("ClusterQueue", "cluster-queue")["spec"] == before
+    assert [each["metadata"]["name"] for each in site.api.list("ResourceFlavor", None)] == ["2xv5litepod-8"]
+    assert site.plan(output_root="gs://b/x").steps == []
+    assert site.provider.describe("mine").state == "Ready"
+    site.provider.plan_delete("mine", force=False).carry_out(lambda title: None)
+    for kind in ("ResourceFlavor", "ClusterQueue", "LocalQueue"):
+        assert len(site.api.list(kind, None)) == 1, "it was there before"
+    assert site.api.list("WorkloadPriorityClass", None) == []
 
 
 def test_nodes_stand_in_for_slices_and_are_given_back(tmp_path: Path) -> None:

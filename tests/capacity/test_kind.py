@@ -77,6 +77,12 @@ def test_what_is_there_is_brought_up_to_date(machine: Machine) -> None:
     assert "xpk cluster create dev --provider kind" in caught.value.hint
 
 
+def test_pods_of_other_tools_find_the_priorities_that_they_name(machine: Machine) -> None:
+    carry_out(machine.provider().plan_create(spec()))
+    classes = machine.provider().connect("dev").list("PriorityClass")
+    assert {each["metadata"]["name"]: each["value"] for each in classes} == names.PRIORITIES
+
+
 def test_nothing_of_the_users_is_touched(machine: Machine) -> None:
     carry_out(machine.provider().plan_create(spec()))
     for call in machine.runner.ran("kind create") + machine.runner.ran("kind delete"):

@@ -120,3 +120,8 @@ def test_bad_input_is_a_line_with_a_hint_and_changes_nothing(dev: Xpk) -> None:
         assert (outcome.code, outcome.out) == (code, ""), arguments
         assert says in outcome.err and "  next: " in outcome.err and "Traceback" not in outcome.err
     assert quotas(dev) == {"multislice-queue": 2}
+
+
+def test_status_is_describe(dev: Xpk) -> None:
+    told = dev("queue", "status", "multislice-queue", "-o", "json")
+    assert told.code == 0 and told.data == dev("queue", "describe", "multislice-queue", "-o", "json").data

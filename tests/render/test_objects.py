@@ -16,7 +16,15 @@ from hypothesis import strategies as st
 from xpk.jobs.request import Ray, ray_command
 from xpk.model.accelerators import find_shape
 from xpk.model.specs import ClusterSpec, Code, ImageCacheSpec, QueueSpec, SliceQuota, Target, WorkloadSpec
-from xpk.render import render_image_cache, render_kind, render_queue, render_queues, render_workload, to_yaml
+from xpk.render import (
+    render_image_cache,
+    render_kind,
+    render_priorities,
+    render_queue,
+    render_queues,
+    render_workload,
+    to_yaml,
+)
 
 GOLDEN = Path(__file__).parent / "golden"
 EMULATED = Target(emulated=True, sets_slice_environment=True, output_root="/output", on_this_machine=True)
@@ -120,6 +128,7 @@ CASES = {
         ClusterSpec(name="dev", shape=find_shape("h100-80gb-8"), num_slices=2),
         promised={"v5litepod-16": 5},
     ),
+    "priorities": lambda: render_priorities(),
     "queue": lambda: render_queue(
         QueueSpec(
             name="red",

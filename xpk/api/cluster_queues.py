@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from xpk.api.base import Obj
+from xpk.api.base import Obj, ObjectApi
 from xpk.api.quantities import quantity
+from xpk.model.accelerators import find_shape, type_of_nodes
+from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError, UsageError
 from xpk.model.quotas import Allotment
 
 Key = tuple[str, str]  # a flavor and a resource
+_NUMBERED = re.compile(r"\d+x(?P<type>.+)")  # as Google's xpk calls flavors: the number of slices, and their type
 
 
 def allotments(cluster_queue: Obj) -> dict[Key, Allotment]:
@@ -30,6 +34,31 @@ def allotments(cluster_queue: Obj) -> dict[Key, Allotment]:
             if key in found:
                 found[key] = replace(found[key], used=quantity(entry.get("total", 0)))
     return found
+
+
+def type_of(flavor: str) -> str:
+    """Return the accelerator type that a flavor's name tells, "" if it tells none."""
+    match = _NUMBERED.fullmatch(flavor)
+    for name in (flavor, *([match["type"]] if match else [])):
+        try:
+            return find_shape(name).name
+        except UsageError:
+            continue
+    return ""
+
+
+def types_of(api: ObjectApi, cluster_queues: Iterable[Obj]) -> dict[str, str]:
+    """Return the accelerator type of each flavor: by its name, else by its nodes' labels, else what it is called."""
+    flavors = {flavor for each in cluster_queues for flavor, _ in allotments(each)}
+    return {flavor: type_of(flavor) or _type_by_nodes(api, flavor) or flavor for flavor in sorted(flavors)}
+
+
+def _type_by_nodes(api: ObjectApi, flavor: str) -> str:
+    try:
+        labels: Mapping[str, str] = api.get("ResourceFlavor", flavor)["spec"].get("nodeLabels") or {}
+    except (NotFoundError, AuthorizationError, MissingToolError):
+        return ""
+    return type_of(type_of_nodes(labels))
 
 
 def cohort_of(cluster_queue: Obj) -> str:

@@ -41,6 +41,7 @@ KINDS = {
 INSTALLED_KINDS = {
     kind.name: kind
     for kind in (
+        Kind("PriorityClass", "scheduling.k8s.io/v1", "priorityclasses", namespaced=False),
         Kind("Topology", _KUEUE, "topologies", namespaced=False),
         Kind("Namespace", "v1", "namespaces", namespaced=False),
         Kind("ServiceAccount", "v1", "serviceaccounts"),

@@ -19,7 +19,6 @@ from xpk.capacity.kubeconfig import connect, only_context, write_private
 from xpk.capacity.local import state_dir
 from xpk.capacity.nodes import (
     cluster_info,
-    has_queues,
     in_slices,
     live_workloads,
     slice_nodes,
@@ -28,16 +27,19 @@ from xpk.capacity.nodes import (
 from xpk.capacity.plan import Plan, Step
 from xpk.capacity.prepare import (
     apply_all,
-    apply_queues,
     config_map,
+    is_set_up,
     output_root_problems,
     record,
     recorded,
+    remove_priorities,
+    set_up,
     specs_of,
     target_of,
     whole_slices,
 )
 from xpk.capacity.provider import CONTEXT, ClusterInfo
+from xpk.capacity.queues.reading import maker_of
 from xpk.capacity.queues.removal import team_objects
 from xpk.model import names
 from xpk.model.accelerators import SliceShape
@@ -105,9 +107,9 @@ class AdaptedProvider:
         for controller in install.CONTROLLERS:
             if title := install.whats_missing(api, controller, hosts=hosts):
                 steps.append(Step(title, partial(self._install, api, controller, pinned=pinned, hosts=hosts)))
-        if not has_queues(api, spec):
+        if not is_set_up(api, spec):
             title = f"set up queue '{names.QUEUE}' with a quota of {spec.quota} {spec.shape.resource}"
-            steps.append(Step(title, partial(apply_queues, api, [spec])))
+            steps.append(Step(title, partial(set_up, api, [spec])))
         if recorded(api) != note["data"]:
             steps.append(Step("write down how workloads run on it", partial(apply_all, api, [note])))
         if not known and self._remembered(wanted.name) != kubeconfig:
@@ -154,7 +156,7 @@ class AdaptedProvider:
         spec, steps = spec_of(name, nodes), []
         if spec:
             objects = [*render_queues(spec), *team_objects(api)]
-            steps.append(Step("remove its queues and priorities", partial(_remove, api, objects)))
+            steps.append(Step("remove its queues and priorities", partial(_remove_queues, api, objects)))
         if (recorded(api) or {}).get("emulated") == "true":
             steps.append(Step("take the labels of slices off its nodes", partial(emulate.undo, api, nodes)))
         settings = Step("remove how workloads run on it", partial(_remove, api, [config_map({})]))
@@ -244,11 +246,19 @@ def _found(nodes: Objs, wanted: Adaptation) -> ClusterSpec:
 
 
 def _remove(api: ObjectApi, objects: Objs) -> None:
+    """Remove objects that are there; what somebody else made under the same name stays."""
     for obj in reversed(objects):
+        key = (obj["kind"], obj["metadata"]["name"], obj["metadata"].get("namespace", "default"))
         try:
-            api.delete(obj["kind"], obj["metadata"]["name"], obj["metadata"].get("namespace", "default"))
+            if maker_of(api.get(*key)) == "xpk":
+                api.delete(*key)
         except (NotFoundError, MissingToolError):
             continue
+
+
+def _remove_queues(api: ObjectApi, objects: Objs) -> None:
+    _remove(api, objects)
+    remove_priorities(api)
 
 
 def _summary(spec: ClusterSpec, context: str, *, emulated: bool) -> str:

@@ -25,14 +25,13 @@ from xpk.capacity.nodes import (
     advertises,
     cluster_info,
     difference,
-    has_queues,
     live_workloads,
     pools_of,
     slice_nodes,
     spec_of,
 )
 from xpk.capacity.plan import Plan, Step
-from xpk.capacity.prepare import apply_queues
+from xpk.capacity.prepare import is_set_up, set_up
 from xpk.capacity.provider import ClusterInfo
 from xpk.capacity.together import Activity
 from xpk.model import names
@@ -258,7 +257,7 @@ class KindProvider:
         image = trainer_image(self._environ)
         if image.name != self._loaded_image(spec.name):
             steps.append(self._image_step(spec.name, image))
-        if not has_queues(api, spec):
+        if not is_set_up(api, spec):
             steps.append(self._queue_step(spec))
         return [*steps, self._hosts_step(spec)] if lacking(_types(spec, nodes), nodes) else steps
 
@@ -330,7 +329,7 @@ class KindProvider:
 
     def _queue_step(self, spec: ClusterSpec) -> Step:
         def act() -> None:
-            apply_queues(self.connect(spec.name), [spec])
+            set_up(self.connect(spec.name), [spec])
 
         return Step(f"set up queue '{names.QUEUE}' with a quota of {spec.quota} {spec.shape.resource}", act)
 

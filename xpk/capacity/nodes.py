@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 
 from xpk.api.base import Obj, ObjectApi, Objs
+from xpk.api.cluster_queues import allotments
 from xpk.capacity.provider import ClusterInfo, SliceInfo
 from xpk.capacity.queues.reading import promised, quotas_of
 from xpk.model import names
@@ -106,7 +107,7 @@ def is_ready(node: Obj) -> bool:
 def has_queues(api: ObjectApi, *specs: ClusterSpec) -> bool:
     """Tell whether every object of the cluster's queues is there, with the quotas of `specs`."""
     try:
-        wanted = render_queues(*specs, promised=promised(api))
+        wanted = not_theirs(api, render_queues(*specs, promised=promised(api)))
     except MissingToolError:
         return False
     for obj in wanted:
@@ -117,6 +118,25 @@ def has_queues(api: ObjectApi, *specs: ClusterSpec) -> bool:
         if obj["kind"] == "ClusterQueue" and quotas_of(have) != quotas_of(obj):
             return False
     return True
+
+
+def not_theirs(api: ObjectApi, objects: Objs) -> Objs:
+    """Return a cluster's queues without what another tool has made already: the same quotas, of flavors of its own."""
+    wanted = next(obj for obj in objects if obj["kind"] == "ClusterQueue")
+    try:
+        have = api.get("ClusterQueue", wanted["metadata"]["name"])
+    except (NotFoundError, MissingToolError):
+        return objects
+    own_names = {flavor for flavor, _ in allotments(have)}.isdisjoint(quotas_of(have))
+    if not own_names or quotas_of(have) != quotas_of(wanted):
+        return objects
+    there = {(each["metadata"]["namespace"], each["metadata"]["name"]) for each in api.list("LocalQueue", None)}
+    return [
+        obj
+        for obj in objects
+        if obj["kind"] not in ("ClusterQueue", "ResourceFlavor")
+        and (obj["metadata"].get("namespace"), obj["metadata"]["name"]) not in there
+    ]
 
 
 def holders(api: ObjectApi) -> dict[str, str]:

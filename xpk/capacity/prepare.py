@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from xpk.api.base import Obj, ObjectApi, Objs
-from xpk.capacity.nodes import pools_of, shape_of, slice_nodes
-from xpk.capacity.queues.reading import promised
+from xpk.capacity.nodes import has_queues, not_theirs, pools_of, shape_of, slice_nodes
+from xpk.capacity.queues.reading import maker_of, promised
 from xpk.model.accelerators import SliceShape
 from xpk.model.errors import NotFoundError
 from xpk.model.specs import ClusterSpec, Target
-from xpk.render import render_queues
+from xpk.render import render_priorities, render_queues
 
 _RECORD = "xpk-cluster"  # the ConfigMap in which a cluster says how workloads run on it
 
@@ -126,7 +126,27 @@ def apply_all(api: ObjectApi, objects: Objs) -> None:
 
 def apply_queues(api: ObjectApi, specs: Sequence[ClusterSpec]) -> None:
     """Make a cluster's queues; other queues keep what they were promised."""
-    apply_all(api, render_queues(*specs, promised=promised(api)))
+    apply_all(api, not_theirs(api, render_queues(*specs, promised=promised(api))))
+
+
+def is_set_up(api: ObjectApi, *specs: ClusterSpec) -> bool:
+    """Tell whether all is there that `set_up` makes."""
+    return has_queues(api, *specs) and not _lacking_priorities(api)
+
+
+def set_up(api: ObjectApi, specs: Sequence[ClusterSpec]) -> None:
+    """Make a cluster's queues, and what the pods of Google's xpk need beside them."""
+    apply_queues(api, specs)
+    for obj in _lacking_priorities(api):
+        api.create(obj)
+
+
+def remove_priorities(api: ObjectApi) -> None:
+    """Remove the priority classes of pods that `set_up` made."""
+    wanted = {obj["metadata"]["name"] for obj in render_priorities()}
+    for each in api.list("PriorityClass", None):
+        if each["metadata"]["name"] in wanted and maker_of(each) == "xpk":
+            api.delete("PriorityClass", each["metadata"]["name"])
 
 
 def output_root_problems(output_root: str | None) -> list[str]:
@@ -134,6 +154,12 @@ def output_root_problems(output_root: str | None) -> list[str]:
     if output_root and not output_root.startswith(("gs://", "/")):
         return [f"--output-root '{output_root}' is neither gs://BUCKET/PREFIX nor a folder from /"]
     return []
+
+
+def _lacking_priorities(api: ObjectApi) -> Objs:
+    """Return those that are not there. One that somebody else made, with another value, stays as it is."""
+    there = {each["metadata"]["name"] for each in api.list("PriorityClass", None)}
+    return [obj for obj in render_priorities() if obj["metadata"]["name"] not in there]
 
 
 def _chips(nodes: Objs, shape: SliceShape) -> int:

@@ -30,7 +30,7 @@ from xpk.cli.options import (
     the_name,
 )
 from xpk.cli.output import Console, age, table
-from xpk.cli.upstream import ClusterCommand
+from xpk.cli.upstream import CLUSTER_COMMANDS, ClusterCommand, Group
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import NotFoundError, UsageError, XpkError
 from xpk.model.specs import ClusterSpec, cluster_problems
@@ -56,7 +56,7 @@ _jobset_manifest = click.option(
 _kueue_manifest = click.option("--kueue-manifest", metavar="SOURCE", help="Where to install Kueue from: path or URL.")
 
 
-@click.group()
+@click.group(cls=Group, foreign=CLUSTER_COMMANDS, other_names={"cacheimage": "cache-image"})
 def cluster() -> None:
     """Create, change and remove capacity. Jobs run on it with `xpk workload`."""
 

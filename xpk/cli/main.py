@@ -14,6 +14,7 @@ import click
 
 from xpk import __version__
 from xpk.cli.output import FORMATS, Console
+from xpk.cli.upstream import ROOT_COMMANDS, Group
 from xpk.model.errors import UsageError, XpkError
 
 INTERRUPTED = 130
@@ -28,7 +29,7 @@ COMMANDS = {
 }
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Group):
     """A group that imports a command's module when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -48,7 +49,11 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "XPK"})
+@click.group(
+    cls=LazyGroup,
+    foreign=ROOT_COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "XPK"},
+)
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="table", help="How to print what is read.")
 @click.option("-q", "--quiet", is_flag=True, help="Print data and errors only.")
 @click.option("-v", "--verbose", is_flag=True, help="Print tracebacks with errors.")

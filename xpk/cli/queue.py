@@ -17,6 +17,7 @@ from xpk.capacity.queues.request import RECLAIM, Wanted
 from xpk.cli.cluster_plan import ask, carry_out, dry_run_option
 from xpk.cli.options import cluster_option, name_argument, output_option, the_cluster, the_name
 from xpk.cli.output import Console, age, table
+from xpk.cli.upstream import Group
 from xpk.model.errors import NotFoundError
 
 _COLUMNS = (
@@ -46,7 +47,7 @@ _INSIDE = (
 _amounts = "[TYPE=]N"
 
 
-@click.group()
+@click.group(cls=Group, other_names={"status": "describe"})
 def queue() -> None:
     """Share a cluster: queues with quotas of their own, for the namespaces of teams."""
 

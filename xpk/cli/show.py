@@ -13,14 +13,6 @@ from xpk.jobs.logs import HostLine
 from xpk.jobs.output import Progress
 from xpk.model.status import Occurrence, Phase, WorkloadStatus
 
-FILTERS = {
-    "EVERYTHING": frozenset(Phase),
-    "FINISHED": frozenset({Phase.SUCCEEDED, Phase.FAILED}),
-    "RUNNING": frozenset({Phase.STARTING, Phase.RUNNING, Phase.RESTARTING}),
-    "QUEUED": frozenset({Phase.QUEUED}),
-    "FAILED": frozenset({Phase.FAILED}),
-    "SUCCESSFUL": frozenset({Phase.SUCCEEDED}),
-}
 COLUMNS = (
     ("NAME", lambda w: w.name),
     ("PHASE", lambda w: w.phase),

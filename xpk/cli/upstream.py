@@ -1,8 +1,11 @@
-"""Flags of Google's xpk that mean nothing here: each says so by name and offers what to use."""
+"""Flags and commands of Google's xpk that mean nothing here: each says so by name and offers what to use."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import click
 
@@ -11,15 +14,18 @@ from xpk.model.errors import UsageError
 _OF_CLUSTER = "leave it out: it belongs to the cluster, `xpk cluster create` takes it"
 _NETWORKS, _NETWORK = "--authorized-networks", re.compile(r"[0-9a-fA-F:.]+(/[0-9]+)?")
 _NOT_NEEDED = "leave it out: it is not needed here"
+_NO_PATHWAYS = "Pathways is not supported; multi-controller JAX is"
+_NO_MTC = "the trainer saves to the workload's output folder"
+_HINT = "docs/migrating-from-xpk.md has the whole table"
 
 CLUSTER = {
-    "--enable-pathways": "Pathways is not supported; multi-controller JAX is",
-    "--pathways-gce-machine-type": "Pathways is not supported; multi-controller JAX is",
+    "--enable-pathways": _NO_PATHWAYS,
+    "--pathways-gce-machine-type": _NO_PATHWAYS,
     "--create-vertex-tensorboard": "`xpk workload report` writes a page without any service",
     "--tensorboard-region": "`xpk workload report` writes a page without any service",
     "--tensorboard-name": "`xpk workload report` writes a page without any service",
     "--managed-mldiagnostics": "`xpk workload report` writes a page without any service",
-    "--enable-mtc": "the trainer saves to the workload's output folder",
+    **dict.fromkeys(("--enable-mtc", "--mtc-ramdisk-size", "--mtc-gcs-bucket", "--mtc-toleration-key"), _NO_MTC),
     "--num-cubes": "super-slicing is not supported; a slice is one node pool",
     "--super-slicing": "super-slicing is not supported; a slice is one node pool",
     "--cpu-limit": "quotas count accelerators: hosts have their whole machine",
@@ -29,7 +35,10 @@ CLUSTER = {
     "--project-number": _NOT_NEEDED,
     "--skip-validation": _NOT_NEEDED,
     "--dependency-auto-download": _NOT_NEEDED,
+    "--cache-key": _NOT_NEEDED,
     "--sandbox-kubeconfig": "leave it out: your kubeconfig is never touched",
+    "--namespace": "workloads have namespaces: `xpk queue create multislice-queue -n NAMESPACE` lets one use a cluster",
+    "--dry-run": "leave it out: this changes nothing",
 }
 WORKLOAD = {
     **dict.fromkeys(("--project-number", "--spot", "--on-demand", "--reservation", "--flex"), _OF_CLUSTER),
@@ -47,16 +56,31 @@ WORKLOAD = {
     "--experiment-name": "the workload's name is the experiment's",
     "--use-parallel-containers": _NOT_NEEDED,
     "--skip-validation": _NOT_NEEDED,
+    "--dependency-auto-download": _NOT_NEEDED,
+    "--headless": _NO_PATHWAYS,
     "--sandbox-kubeconfig": "leave it out: your kubeconfig is never touched",
+    "--dry-run": "`xpk workload list`, with the same filters, shows what there is",
 }
+ROOT_COMMANDS = {
+    "storage": "XPK_OUTPUT_DIR is shared by all hosts; `xpk cluster create --output-root gs://BUCKET` says where it is",
+    "inspector": "`xpk workload status NAME` says why one does not run, `xpk cluster health NAME` how the hosts do",
+    "info": "`xpk queue list` shows queues, their quotas and what is used of them",
+    "config": "settings are flags, or variables such as XPK_CLUSTER and XPK_PROVIDER",
+    "version": "`xpk --version`",
+}
+CLUSTER_COMMANDS = {
+    "create-pathways": f"{_NO_PATHWAYS}: `xpk cluster create`",
+    "create-ray": "any cluster runs Ray: `xpk cluster create`, then `xpk workload create --launcher ray`",
+}
+WORKLOAD_COMMANDS = {"create-pathways": f"{_NO_PATHWAYS}: `xpk workload create`"}
 
 
-def refuse(arguments: list[str], known: dict[str, str]) -> None:
+def refuse(arguments: list[str], known: Mapping[str, str]) -> None:
     """Raise UsageError for every flag of Google's xpk in `arguments` that is not supported."""
     given = [argument.partition("=")[0] for argument in arguments]
     problems = [f"{flag} is not supported: {known[flag]}" for flag in dict.fromkeys(given) if flag in known]
     if problems:
-        raise UsageError(problems[0], problems=problems, hint="docs/migrating-from-xpk.md has the whole table")
+        raise UsageError(problems[0], problems=problems, hint=_HINT)
 
 
 def _joined(args: list[str]) -> list[str]:
@@ -72,24 +96,74 @@ def _joined(args: list[str]) -> list[str]:
     return found
 
 
-class ClusterCommand(click.Command):
-    """A command that knows the flags of `xpk cluster` elsewhere."""
+def _be_quiet(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.obj = replace(ctx.obj, quiet=True)
+
+
+class _Command(click.Command):
+    """A command that refuses foreign flags by name, before click calls them unknown; its own ones are none."""
+
+    foreign: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # Theirs stands here, ours before the command: it is taken in both places.
+        self.params.append(click.Option(["--quiet"], is_flag=True, expose_value=False, hidden=True, callback=_be_quiet))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Refuse foreign flags by name before click calls them unknown; take lists of networks."""
-        refuse(args, CLUSTER)
+        """Refuse what is foreign."""
+        own = {flag for parameter in self.params for flag in parameter.opts}
+        refuse(args, {flag: why for flag, why in self.foreign.items() if flag not in own})
+        return super().parse_args(ctx, args)
+
+
+class ClusterCommand(_Command):
+    """A command that knows the flags of `xpk cluster` elsewhere."""
+
+    foreign = CLUSTER
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take lists of networks."""
         return super().parse_args(ctx, _joined(args))
 
 
-class WorkloadCommand(click.Command):
+class WorkloadCommand(_Command):
     """A command that knows the flags of `xpk workload` elsewhere, and keeps what follows `--` apart."""
+
+    foreign = WORKLOAD
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Split at the first `--`; the rest is for the trainer, whole."""
         if "--" in args:
             at = args.index("--")
             args, ctx.meta["trainer_args"] = args[:at], tuple(args[at + 1 :])
-        refuse(args, WORKLOAD)
         # As kubectl has it: a value is given with `=` only, so that `--dry-run NAME` keeps its name.
         args = ["--dry-run=client" if argument == "--dry-run" else argument for argument in args]
         return super().parse_args(ctx, args)
+
+
+class Group(click.Group):
+    """A group that knows commands elsewhere: `foreign` ones are refused by name, `other_names` are taken."""
+
+    def __init__(
+        self,
+        *args: Any,
+        foreign: Mapping[str, str] | None = None,
+        other_names: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._foreign, self._other_names = foreign or {}, other_names or {}
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command by any of its names."""
+        return super().get_command(ctx, self._other_names.get(cmd_name, cmd_name))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Refuse a foreign command before click calls it unknown."""
+        if args and args[0] in self._foreign:
+            raise UsageError(f"`{ctx.command_path} {args[0]}` is not supported: {self._foreign[args[0]]}", hint=_HINT)
+        return super().resolve_command(ctx, args)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from xpk.api.base import Obj, ObjectApi
+from xpk.api.base import Obj
 from xpk.capacity.provider import provider_of
 from xpk.cli import show
 from xpk.cli.options import (
@@ -21,10 +21,12 @@ from xpk.cli.options import (
     the_cluster,
     the_name,
 )
-from xpk.cli.output import Console, interactive
-from xpk.cli.upstream import WorkloadCommand
+from xpk.cli.output import Console
+from xpk.cli.upstream import WORKLOAD_COMMANDS, Group, WorkloadCommand
 from xpk.cli.workload_create import create
+from xpk.cli.workload_delete import delete
 from xpk.cli.workload_estimate import estimate
+from xpk.cli.workload_filters import filter_options, filtered
 from xpk.jobs import forwarding, manage, observe, output
 from xpk.jobs import logs as logging
 from xpk.model import names
@@ -32,12 +34,13 @@ from xpk.model.errors import UsageError, XpkError
 from xpk.model.status import Phase, WorkloadStatus
 
 
-@click.group()
+@click.group(cls=Group, foreign=WORKLOAD_COMMANDS)
 def workload() -> None:
     """Run jobs on the capacity that is there."""
 
 
 workload.add_command(create)
+workload.add_command(delete)
 workload.add_command(estimate)
 
 
@@ -45,8 +48,9 @@ workload.add_command(estimate)
 @cluster_option
 @namespace_option
 @click.option("-A", "--all-namespaces", is_flag=True, help="Those of every namespace.")
-@click.option("--filter-by-status", type=click.Choice(show.FILTERS, case_sensitive=False), default="EVERYTHING")
-@click.option("--filter-by-job", metavar="TEXT", help="Only names that contain this.")
+@filter_options
+@click.option("--wait-for-job-completion", "awaited", metavar="NAME", help="Do what `xpk workload wait NAME` does.")
+@click.option("--timeout", metavar="TIME", help="With --wait-for-job-completion: how long it waits.")
 @output_option
 @click.pass_obj
 def list_(
@@ -54,18 +58,22 @@ def list_(
     cluster: str | None,
     namespace: str,
     all_namespaces: bool,
-    filter_by_status: str,
+    filter_by_status: str | None,
     filter_by_job: str | None,
+    awaited: str | None,
+    timeout: str | None,
     output: str | None,
 ) -> None:
     """List workloads, oldest first."""
-    place = the_cluster(cluster)
-    found = [
-        status
-        for status in observe.find_all(provider_of(place).connect(place), None if all_namespaces else namespace)
-        if status.phase in show.FILTERS[filter_by_status.upper()] and (filter_by_job or "") in status.name
-    ]
-    console.choosing(output).items(found, columns=show.COLUMNS, wide=show.WIDE, data=asdict)
+    place, console = the_cluster(cluster), console.choosing(output)
+    if awaited:
+        _wait(console, place, awaited, namespace, timeout)
+        return
+    if timeout:
+        raise UsageError("--timeout of what?", hint="--wait-for-job-completion NAME goes with it")
+    api = provider_of(place).connect(place)
+    found = filtered(observe.find_all(api, None if all_namespaces else namespace), filter_by_status, filter_by_job)
+    console.items(found, columns=show.COLUMNS, wide=show.WIDE, data=asdict)
     if not found:
         console.tell(f"no workloads on '{place}'")
 
@@ -174,51 +182,7 @@ def wait(
 ) -> None:
     """Wait for a workload's end: exit code 0 if it succeeded, 8 if it failed, 124 if it takes too long."""
     place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
-    seconds, console = parse_duration(timeout, "--timeout"), console.choosing(output)
-    api = provider_of(place).connect(place)
-    where = f" --cluster {place}"
-    ended = manage.wait(api, chosen, namespace, timeout=seconds, tell=show.Ticker(console), where=where)
-    if console.is_data:
-        console.data(_with_progress(console, ended, place))
-    manage.check_succeeded(ended, where=where)
-
-
-@workload.command(cls=WorkloadCommand)
-@name_argument("workload")
-@cluster_option
-@namespace_option
-@click.option("--all", "every", is_flag=True, help="All workloads of the namespace.")
-@click.option("-y", "--yes", "--force", "yes", is_flag=True, help="Do not ask.")
-@click.option("--grace-period", type=click.IntRange(min=0), help="Seconds from SIGTERM to SIGKILL.")
-@click.option("--with-output", is_flag=True, help="Remove its checkpoints and metrics too; its logs go in any case.")
-@click.option("--wait/--no-wait", default=True, help="Stay until its last host is gone.")
-@click.option("--timeout", default="120", show_default=True, metavar="TIME", help="How long --wait stays.")
-@click.option("--ignore-not-found", is_flag=True, help="It is fine if there is none.")
-@click.pass_obj
-def delete(
-    console: Console, /, name: str | None, name_flag: str | None, cluster: str | None, namespace: str, **given: Any
-) -> None:
-    """End a workload and remove it. Its output stays, unless --with-output is given."""
-    place = the_cluster(cluster)
-    provider = provider_of(place)
-    api, there = provider.connect(place), {status.name: status for status in _all(provider.connect(place), namespace)}
-    ours = [status.name for status in there.values() if status.maker == "xpk"]
-    chosen = ours if given["every"] else [the_name("workload", name, name_flag)]
-    if given["every"] and not given["yes"]:
-        if not interactive():
-            raise UsageError(f"delete all {len(chosen)} workloads?", hint="say so with --yes")
-        click.confirm(f"Delete all {len(chosen)} workloads on '{place}'?", abort=True, err=True)
-    timeout = parse_duration(given["timeout"], "--timeout") if given["wait"] else None
-    for one in chosen:
-        if given["ignore_not_found"] and one not in there:
-            console.tell(f"there is no workload '{one}'")
-            continue
-        if one in there and not given["yes"]:
-            manage.check_ours(there[one], where=f" --cluster {place}")
-        manage.delete(api, one, namespace, grace_seconds=given["grace_period"], timeout=timeout)
-        if given["with_output"] and there[one].output_dir:
-            output.remove_output(there[one].output_dir)
-        console.done(f"workload '{one}' is deleted")
+    _wait(console.choosing(output), place, chosen, namespace, timeout)
 
 
 @workload.command(cls=WorkloadCommand)
@@ -344,8 +308,14 @@ def _tell_of_ray(console: Console, pod: Obj, address: str) -> None:
         console.tell("  next: ray job submit --working-dir . -- python my_ray_script.py")
 
 
-def _all(api: ObjectApi, namespace: str) -> list[WorkloadStatus]:
-    return observe.find_all(api, namespace)
+def _wait(console: Console, cluster: str, name: str, namespace: str, timeout: str | None) -> None:
+    """Return when a workload has succeeded. Raises WorkloadFailedError or TimedOutError."""
+    seconds, where = parse_duration(timeout, "--timeout"), f" --cluster {cluster}"
+    api = provider_of(cluster).connect(cluster)
+    ended = manage.wait(api, name, namespace, timeout=seconds, tell=show.Ticker(console), where=where)
+    if console.is_data:
+        console.data(_with_progress(console, ended, cluster))
+    manage.check_succeeded(ended, where=where)
 
 
 def _progress(console: Console, found: WorkloadStatus) -> output.Progress | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from xpk.api.base import Obj, ObjectApi
-from xpk.api.cluster_queues import allotments, cohort_of, members
+from xpk.api.cluster_queues import allotments, cohort_of, members, types_of
 from xpk.jobs import shipping
 from xpk.jobs.observe import maker_of
 from xpk.model import names, sub_slices
@@ -156,10 +156,12 @@ def _read(api: ObjectApi, local_queue: Obj) -> Queue:
         return Queue(name, {})
     cohort = members(mine, api.list("ClusterQueue", None)) if cohort_of(mine) == names.COHORT else [mine]
     everybody = [allotments(each) for each in cohort]
+    types = types_of(api, [mine])
     most: dict[str, dict[str, float]] = {}
     for (flavor, resource), each in allotments(mine).items():
         lent = [other[flavor, resource] for other in everybody if (flavor, resource) in other]
-        most.setdefault(flavor, {})[resource] = ceiling(each, lent)
+        of_type = most.setdefault(types[flavor], {})
+        of_type[resource] = max(of_type.get(resource, 0), ceiling(each, lent))  # a workload gets one of its flavors
     return Queue(name, most, is_judged=cohort_of(mine) in ("", names.COHORT))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from xpk.api.base import Obj
-from xpk.api.cluster_queues import Key, allotments, members
+from xpk.api.cluster_queues import Key, allotments, members, type_of
 from xpk.api.quantities import quantity, requests
 from xpk.api.words import short
 from xpk.jobs.reading import Snapshot, condition, is_true, when
@@ -74,10 +74,10 @@ def ahead_of(workload: Obj, snapshot: Snapshot) -> tuple[str, ...] | None:
     return tuple(names)
 
 
-def quota_for(workload: Obj, snapshot: Snapshot, flavor: str) -> tuple[Quota, ...]:
+def quota_for(workload: Obj, snapshot: Snapshot, kind: str) -> tuple[Quota, ...]:
     """Return what the flavors that a workload may get have of all that it needs.
 
-    `flavor` is its accelerator type: where a flavor of that name exists, no other is asked.
+    `kind` is its accelerator type: where a flavor is called by it, no other is asked.
     """
     name = cluster_queue_of(workload, snapshot)
     queue = next((item for item in snapshot.cluster_queues if item["metadata"]["name"] == name), None)
@@ -103,7 +103,7 @@ def quota_for(workload: Obj, snapshot: Snapshot, flavor: str) -> tuple[Quota, ..
                     holders=_holders(workload, snapshot, lenders, (item, resource)),
                 )
             )
-    return tuple([each for each in found if each.flavor == flavor] or found)
+    return tuple([each for each in found if type_of(each.flavor) == kind] or found)
 
 
 def _holders(workload: Obj, snapshot: Snapshot, lenders: Collection[str], what: Key) -> tuple[Share, ...]:

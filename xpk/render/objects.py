@@ -79,6 +79,11 @@ def render_queues(
     return _render("kueue/queues.yaml.j2", q=view, c=own)
 
 
+def render_priorities() -> list[dict[str, Any]]:
+    """Return Kubernetes' priority classes of the names that Google's xpk gives them: its workloads' pods need them."""
+    return _render("kueue/priorities.yaml.j2", priorities=names.PRIORITIES)
+
+
 def render_queue(spec: QueueSpec) -> list[dict[str, Any]]:
     """Return the objects of a queue with a quota of its own: its ClusterQueue, and a LocalQueue in each namespace."""
     queue = _cluster_queue(spec.name, spec.quotas, spec.reclaim, cohort=True)

@@ -11,8 +11,7 @@ from xpk.capacity import install
 from xpk.capacity.gke import gpudirect
 from xpk.capacity.gke.request import Request
 from xpk.capacity.health import lacking, wait_step
-from xpk.capacity.nodes import has_queues
-from xpk.capacity.prepare import apply_queues, record, recorded
+from xpk.capacity.prepare import is_set_up, record, recorded, set_up
 from xpk.capacity.together import Activity, Step
 from xpk.model import names
 from xpk.model.accelerators import SliceShape
@@ -58,7 +57,7 @@ def steps_for(
         api, planned, data_networks, connect=connect, after=(*of_cluster, *networks), environ=environ, pause=pause
     )
     wanted = record(api, planned, request, region=request.region)["data"] if api else None
-    if api is None or not has_queues(api, *planned) or recorded(api) != wanted:
+    if api is None or not is_set_up(api, *planned) or recorded(api) != wanted:
         quota = ", ".join(f"{spec.quota} {spec.shape.resource} ({spec.shape.name})" for spec in planned)
         title = f"set up queue '{names.QUEUE}' with a quota of {quota or 'nothing'}"
         before = (*after, *(step.key for step in steps))
@@ -127,5 +126,5 @@ def _queue(connect: Connect, specs: Specs, request: Request) -> None:
     api, found = connect(), specs()
     if not found:
         raise CapacityError("no slice came up", hint="run the same command again, or choose other capacity")
-    apply_queues(api, found)
+    set_up(api, found)
     api.apply(record(api, found, request, region=request.region))

@@ -12,7 +12,7 @@ from functools import partial
 from xpk.api.base import Obj, ObjectApi, Objs
 from xpk.capacity.plan import Plan, Step
 from xpk.capacity.prepare import apply_all
-from xpk.capacity.queues.reading import QueueInfo, Queues, maker_of, quotas_of, specs_of
+from xpk.capacity.queues.reading import QueueInfo, Queues, check_passed_on, maker_of, quotas_of, specs_of
 from xpk.capacity.queues.request import RECLAIM, Wanted, as_spec, over, problems_of_own, refuse, spec_of
 from xpk.model import names
 from xpk.model.errors import ConflictError, MissingToolError, NotFoundError
@@ -37,6 +37,7 @@ def plan_create(api: ObjectApi, wanted: Wanted) -> Plan:
     if wanted.name == names.QUEUE:
         refuse(wanted, [*problems, *problems_of_own(wanted)], {}, new)
         return _plan_own(api, queues, wanted, new)
+    check_passed_on(queues)
     have = queues.find(wanted.name)
     info = queues.info(have) if have else None
     spec, before = spec_of(wanted, info, total, problems), as_spec(info) if info else None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from xpk.api.base import Obj, ObjectApi, Objs
-from xpk.api.cluster_queues import allotments, cohort_of, members
+from xpk.api.cluster_queues import allotments, cohort_of, members, type_of, types_of
 from xpk.model import names
 from xpk.model.accelerators import SliceShape, find_shape
 from xpk.model.errors import ConflictError, MissingToolError, NotFoundError, UsageError
@@ -49,11 +49,15 @@ class QueueInfo:
 
 @dataclass(frozen=True, slots=True)
 class Queues:
-    """The queues of a cluster, read once. `going`: the names of ClusterQueues that are about to be gone."""
+    """The queues of a cluster, read once.
+
+    `going`: the names of ClusterQueues that are about to be gone; `types`: the accelerator type of each flavor.
+    """
 
     cluster_queues: Objs
     local_queues: Objs
     going: tuple[str, ...] = ()
+    types: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def read(cls, api: ObjectApi) -> Queues:
@@ -61,7 +65,7 @@ class Queues:
         there = api.list("ClusterQueue", None)
         going = tuple(each["metadata"]["name"] for each in there if _is_going(each))
         local_queues = [each for each in api.list("LocalQueue", None) if not _is_going(each)]
-        return cls([each for each in there if not _is_going(each)], local_queues, going)
+        return cls([each for each in there if not _is_going(each)], local_queues, going, types_of(api, there))
 
     @property
     def own(self) -> Obj:
@@ -88,7 +92,7 @@ class Queues:
         for queue in self._teams():
             name = queue["metadata"]["name"]
             if name not in without:
-                for kind, number in quotas_of(queue).items():
+                for kind, number in quotas_of(queue, self.types).items():
                     found.setdefault(kind, {})[name] = number
         return found
 
@@ -101,7 +105,7 @@ class Queues:
         promised = self.promised()
         return {
             kind: told.get(kind, left + sum(promised.get(kind, {}).values()))
-            for kind, left in quotas_of(self.own).items()
+            for kind, left in quotas_of(self.own, self.types).items()
         }
 
     def infos(self) -> list[QueueInfo]:
@@ -141,7 +145,8 @@ class Queues:
         cohort = [allotments(each) for each in members(queue, self.cluster_queues)]
         found = []
         for (flavor, resource), mine in allotments(queue).items():
-            units = _units(flavor, resource)
+            kind = self.types.get(flavor, flavor)
+            units = _units(kind, resource)
             everybody = [each[flavor, resource] for each in cohort if (flavor, resource) in each]
 
             def slices(amount: float | None, units: int = units) -> Any:
@@ -149,7 +154,7 @@ class Queues:
 
             found.append(
                 TypeShare(
-                    type=flavor,
+                    type=kind,
                     quota=slices(mine.nominal),
                     used=slices(mine.used),
                     free=slices(max(0, available(mine, everybody))),
@@ -182,12 +187,24 @@ def check_promised(api: ObjectApi, shape: SliceShape, num_slices: int) -> None:
         )
 
 
-def quotas_of(queue: Obj) -> dict[str, float]:
-    """Return the slices of each type that a ClusterQueue has of its own."""
-    return {
-        flavor: _whole(each.nominal / _units(flavor, resource))
-        for (flavor, resource), each in allotments(queue).items()
-    }
+def quotas_of(queue: Obj, types: Mapping[str, str] | None = None) -> dict[str, float]:
+    """Return the slices of each type that a ClusterQueue has of its own; `types`: those of its flavors."""
+    found: dict[str, float] = {}
+    for (flavor, resource), each in allotments(queue).items():
+        kind = (types or {}).get(flavor) or type_of(flavor) or flavor
+        found[kind] = _whole(found.get(kind, 0) + each.nominal / _units(kind, resource))
+    return found
+
+
+def check_passed_on(queues: Queues) -> None:
+    """Raise ConflictError where the cluster's own queue has flavors that xpk would have to replace."""
+    strange = [flavor for flavor, _ in allotments(queues.own) if queues.types.get(flavor, flavor) != flavor]
+    if strange:
+        raise ConflictError(
+            f"'{names.CLUSTER_QUEUE}' was made by {maker_of(queues.own)}: its quota is of flavor '{strange[0]}', "
+            f"not {queues.types[strange[0]]}",
+            hint=f"`xpk queue create {names.QUEUE} -n NAMESPACE` lets a namespace use all of it",
+        )
 
 
 def specs_of(slices: Mapping[str, float]) -> list[ClusterSpec]:
@@ -209,10 +226,10 @@ def _is_going(obj: Obj) -> bool:
     return "deletionTimestamp" in obj["metadata"]
 
 
-def _units(flavor: str, resource: str) -> int:
+def _units(kind: str, resource: str) -> int:
     """Return the units of a resource that make a slice; 1 where a flavor is not an accelerator type."""
     try:
-        shape = find_shape(flavor)
+        shape = find_shape(kind)
     except UsageError:
         return 1
     return shape.units if shape.resource == resource else 1

@@ -1,0 +1,81 @@
+"""`xpk workload delete`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from xpk.capacity.provider import provider_of
+from xpk.cli.options import (
+    cluster_option,
+    name_argument,
+    namespace_option,
+    parse_duration,
+    the_cluster,
+    the_name,
+)
+from xpk.cli.output import Console, interactive
+from xpk.cli.upstream import WorkloadCommand
+from xpk.cli.workload_filters import filter_options, filtered
+from xpk.jobs import manage, observe, output
+from xpk.model.errors import UsageError
+from xpk.model.status import WorkloadStatus
+
+
+@click.command(cls=WorkloadCommand)
+@name_argument("workload")
+@cluster_option
+@namespace_option
+@click.option("--all", "every", is_flag=True, help="All workloads of the namespace.")
+@filter_options
+@click.option("-y", "--yes", "--force", "yes", is_flag=True, help="Do not ask.")
+@click.option("--grace-period", type=click.IntRange(min=0), help="Seconds from SIGTERM to SIGKILL.")
+@click.option("--with-output", is_flag=True, help="Remove its checkpoints and metrics too; its logs go in any case.")
+@click.option("--wait/--no-wait", default=True, help="Stay until its last host is gone.")
+@click.option("--timeout", default="120", show_default=True, metavar="TIME", help="How long --wait stays.")
+@click.option("--ignore-not-found", is_flag=True, help="It is fine if there is none.")
+@click.pass_obj
+def delete(
+    console: Console, /, name: str | None, name_flag: str | None, cluster: str | None, namespace: str, **given: Any
+) -> None:
+    """End a workload and remove it, or all those of --all or a filter. Output stays, unless --with-output is given."""
+    some = bool(given["filter_by_status"] or given["filter_by_job"])
+    many = some or given["every"]
+    if many and (name or name_flag):
+        raise UsageError("one workload, or many?", hint="give its name, or --all and filters, not both")
+    named = None if many else the_name("workload", name, name_flag)
+    place = the_cluster(cluster)
+    api = provider_of(place).connect(place)
+    there = {status.name: status for status in observe.find_all(api, namespace)}
+    chosen = [named] if named else _many(there, given)
+    if not chosen:
+        console.tell(f"no workloads on '{place}' to delete")
+        return
+    if many and not given["yes"]:
+        _ask(chosen, place, every=not some)
+    timeout = parse_duration(given["timeout"], "--timeout") if given["wait"] else None
+    for one in chosen:
+        if given["ignore_not_found"] and one not in there:
+            console.tell(f"there is no workload '{one}'")
+            continue
+        if one in there and not given["yes"]:
+            manage.check_ours(there[one], where=f" --cluster {place}")
+        manage.delete(api, one, namespace, grace_seconds=given["grace_period"], timeout=timeout)
+        if given["with_output"] and there[one].output_dir:
+            output.remove_output(there[one].output_dir)
+        console.done(f"workload '{one}' is deleted")
+
+
+def _many(there: dict[str, WorkloadStatus], given: dict[str, Any]) -> list[str]:
+    """Return the names of our workloads that are meant; those that somebody else made have to be named."""
+    found = filtered(there.values(), given["filter_by_status"], given["filter_by_job"])
+    return [status.name for status in found if status.maker == "xpk"]
+
+
+def _ask(chosen: list[str], cluster: str, *, every: bool) -> None:
+    """Go on only if a person says so."""
+    which = f"all {len(chosen)} workloads" if every else f"{len(chosen)} workloads ({', '.join(chosen)})"
+    if not interactive():
+        raise UsageError(f"delete {which}?", hint="say so with --yes")
+    click.confirm(f"Delete {which} on '{cluster}'?", abort=True, err=True)
