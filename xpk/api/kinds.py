@@ -41,6 +41,7 @@ KINDS = {
 INSTALLED_KINDS = {
     kind.name: kind
     for kind in (
+        Kind("SelfSubjectAccessReview", "authorization.k8s.io/v1", "selfsubjectaccessreviews", namespaced=False),
         Kind("PriorityClass", "scheduling.k8s.io/v1", "priorityclasses", namespaced=False),
         Kind("Topology", _KUEUE, "topologies", namespaced=False),
         Kind("Namespace", "v1", "namespaces", namespaced=False),

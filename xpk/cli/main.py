@@ -24,6 +24,7 @@ COMMANDS = {
     "cluster": ("xpk.cli.cluster", "Create, change and remove capacity."),
     "workload": ("xpk.cli.workload", "Run jobs on the capacity that is there."),
     "queue": ("xpk.cli.queue", "Share the capacity among teams."),
+    "doctor": ("xpk.cli.doctor", "Look for what xpk needs, on this machine and on a cluster."),
     "accelerator": ("xpk.cli.accelerator", "Look up accelerator types."),
     "completion": ("xpk.cli.completion", "Print the completion script of a shell."),
 }

@@ -94,6 +94,11 @@ def the_name(what: str, name: str | None, name_flag: str | None) -> str:
     return chosen
 
 
+def is_cluster_named(cluster: str | None) -> bool:
+    """Tell whether a cluster was named, by its name or its context."""
+    return bool(cluster or click.get_current_context().meta.get(_CONTEXT))
+
+
 def the_cluster(cluster: str | None, provider: str | None = None) -> str:
     """Return the cluster that was named, by its name or its context, or the only one there is."""
     from xpk.capacity.provider import CONTEXT, cluster_names

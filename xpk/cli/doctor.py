@@ -1,0 +1,62 @@
+"""`xpk doctor`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from xpk.capacity.doctor import Check, of_cluster, of_machine
+from xpk.capacity.provider import load_provider, provider_of
+from xpk.cli.options import (
+    cluster_option,
+    is_cluster_named,
+    namespace_option,
+    output_option,
+    provider_option,
+    the_cluster,
+)
+from xpk.cli.output import Console
+from xpk.model.errors import MissingToolError
+
+_COLUMNS = (
+    ("CHECK", lambda c: c.name),
+    ("STATE", lambda c: _state(c)),
+    ("DETAIL", lambda c: c.detail),
+    ("NEXT", lambda c: c.next),
+)
+
+
+@click.command()
+@provider_option
+@cluster_option
+@namespace_option
+@output_option
+@click.pass_obj
+def doctor(console: Console, provider: str | None, cluster: str | None, namespace: str, output: str | None) -> None:
+    """Look for what xpk needs: programs, packages, and of a cluster its controllers and your permissions.
+
+    Nothing is changed. Exit code 7 if something that the provider, or the cluster's, needs is missing.
+    """
+    console, found = console.choosing(output), list[Check]()
+    if is_cluster_named(cluster):
+        place = the_cluster(cluster)
+        owner = provider_of(place, provider)
+        provider = owner.name
+        found = of_cluster(lambda: owner.connect(place), provider, place, namespace)
+    provider = provider or "local"
+    load_provider(provider)  # its name is known, or this says which are
+    found = [*of_machine(provider), *found]
+    console.items(found, columns=_COLUMNS, data=asdict)
+    missing = [check for check in found if check.needed and check.ok is False]
+    if missing:
+        raise MissingToolError(
+            f"missing for provider {provider}: {', '.join(check.name for check in missing)}",
+            hint=next((check.next for check in missing if check.next), "the table above says more"),
+        )
+
+
+def _state(check: Check) -> str:
+    if check.ok is None:
+        return "unknown"
+    return "ok" if check.ok else "missing" if check.needed else "not there"
