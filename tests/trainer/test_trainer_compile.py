@@ -70,6 +70,7 @@ def test_what_does_not_fit_has_all_fields(
     assert code == 0 and "state_gib; dcn_gib_per_step\n" in out
 
 
+@pytest.mark.slow
 def test_a_model_without_closed_forms_that_does_not_fit_has_its_state_and_gradients(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -65,6 +65,7 @@ def check(several: Trainer, one: Trainer, folder: Path) -> None:
     assert losses[:STEPS] == expected[:STEPS]
 
 
+@pytest.mark.slow
 def test_two_slices_with_tp_go_on_as_one_without_and_back(tmp_path: Path) -> None:
     several, one = on_slices(2, 2, 2, SPREAD), on_slices(1, 2, 1, SPREAD)
     assert (parts(several.programs.state["opt"]), parts(one.programs.state["opt"])) == (8, 2)
