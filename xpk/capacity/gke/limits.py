@@ -31,6 +31,8 @@ _REGION_GPUS = {"l4": "NVIDIA_L4_GPUS", "a100-40gb": "NVIDIA_A100_GPUS", "a100-8
 _TPUS = {"v5p": "TPU-V5P"}  # in the Cloud Quotas API, with a region alone
 _SPOT_TPUS = {"v5p": "PREEMPTIBLE-TPU-V5P", "v6e": "PREEMPTIBLE-TPU-V6E"}
 _TPU_FAMILIES = {"v6e": "CT6E", "tpu7": "TPU7", "tpu7x": "TPU7X"}  # there as well, with a region and a family
+_PERSISTENT_DISK = ("v4", "v5litepod", "v5p", "l4", "a100-40gb", "a100-80gb")  # later ones boot from Hyperdisk
+_BOOT_DISK_GB = 100
 _GPU_FAMILIES = {
     "h100-80gb": "NVIDIA_H100", "h100-mega-80gb": "NVIDIA_H100_MEGA", "h200-141gb": "NVIDIA_H200",
     "b200": "NVIDIA_B200", "gb200": "NVIDIA_GB200",
@@ -177,6 +179,23 @@ def quota_of(shape: SliceShape, *, spot: bool) -> tuple[str, str | None]:
 def default_pool_limit(vcpus: int, region: Dict | None) -> Limit:
     """Return the quota of the default pool's CPUs."""
     return Limit("quota CPUS (default pool)", vcpus, free_quota(region, "CPUS"), "--default-pool-cpu-num-nodes N")
+
+
+def nodes_limits(nodes: int, shape: SliceShape, region: Dict | None, *, private: bool, own_disks: bool) -> list[Limit]:
+    """Return the region's quotas of what `nodes` more take: machines, external addresses, and boot disks.
+
+    `own_disks`: the user says which. Without that, GKE gives 100 GB of pd-balanced to machines that can have it.
+    """
+    needs = {"INSTANCES": nodes}
+    if not private:
+        needs["IN_USE_ADDRESSES"] = nodes
+    if shape.family in _PERSISTENT_DISK and not own_disks:
+        needs["SSD_TOTAL_GB"] = nodes * _BOOT_DISK_GB
+    advice = "ask for more at https://console.cloud.google.com/iam-admin/quotas"
+    hints = {"IN_USE_ADDRESSES": f"--private needs none; or {advice}"}
+    return [
+        Limit(f"quota {name}", need, free_quota(region, name), hints.get(name, advice)) for name, need in needs.items()
+    ]
 
 
 def free_hosts(reservation: Dict | None) -> int | None:

@@ -344,6 +344,12 @@ def _limits(spec: ClusterSpec, request: Request, have: Observed, missing: Sequen
         found.append(limits.reservation_limit(", ".join(paths), hosts, known))
     elif shape.kind != "cpu":
         found.append(limits.chips_limit(shape, len(missing) * shape.chips, request, have.region, have.quota))
+    nodes = hosts + (request.default_nodes if have.cluster is None else 0)
+    network = (have.cluster or body).get("private_cluster_config", {})
+    own_disks = any("disk" in each for each in (*request.custom_pool, *request.custom_cluster))
+    found += limits.nodes_limits(
+        nodes, shape, have.region, private=bool(network.get("enable_private_nodes")), own_disks=own_disks
+    )
     if have.cluster is None and have.machine:
         vcpus = int(have.machine.get("guestCpus", 0)) * request.default_nodes
         found.append(limits.default_pool_limit(vcpus, have.region))
