@@ -17,7 +17,7 @@ from xpk.model.specs import WorkloadSpec
 
 
 @pytest.mark.slow
-def test_calls_steps_at_once_and_time_as_slices_grow(make_site: MakeSite) -> None:
+def test_calls_and_steps_at_once_as_slices_grow(make_site: MakeSite) -> None:
     for num_slices in (2, 16, 199):
         site = make_site(speed=600, seconds_per_node=1.0)
         begun = time.monotonic()
