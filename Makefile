@@ -57,7 +57,9 @@ test: $(STAMP)
 e2e: $(STAMP)
 	@echo "==> the environment of the drills on kind (built once, then cached)"
 	@set -e; exports=$$(e2e/environment/up); eval "$$exports"; \
-	  $(MAKE) --no-print-directory --keep-going --jobs 2 e2e-kind e2e-here
+	  $(MAKE) --no-print-directory --keep-going --jobs 2 e2e-kind e2e-here; \
+	  echo "==> the slow ones among the local tests"; \
+	  $(BIN)/python -m pytest -m slow $(PARALLEL) 2 --dist worksteal $(PYTEST_ARGS)
 
 e2e-kind:
 	@echo "==> drills with real pods and controllers"
@@ -66,8 +68,6 @@ e2e-kind:
 e2e-here:
 	@echo "==> drills with real processes, a real object store, GKE's emulator"
 	@$(BIN)/python -m pytest $(filter-out $(ON_KIND),$(wildcard e2e/test_*.py)) $(WITH_BUCKET) $(DRILLS) $(PYTEST_ARGS)
-	@echo "==> the slow ones among the local tests"
-	@$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 
 e2e-local: $(STAMP)
 	@echo "==> drills with real processes"

@@ -8,6 +8,7 @@ from e2e.harness import Workload
 from e2e.place import SLICES, Place
 
 STEPS, INTERVAL = 160, 10
+HOSTS = 2 * SLICES
 SECONDS = 600.0  # for anything that takes steps: a busy machine takes ten times as long as a quiet one
 TRAINER = [
     "--config", "tiny", "--set", f"run.steps={STEPS}", "--set", f"checkpoint.every={INTERVAL}",
@@ -42,9 +43,3 @@ def await_phase(run: Workload) -> None:
         return bool(saved >= first and 2 <= run.steps[-1]["step"] - saved <= INTERVAL - 4)
 
     run.await_(ready, SECONDS)
-
-
-def node_of(run: Workload, slice_id: int) -> str:
-    """Return the node that a slice's hosts are on."""
-    (node,) = {host["node"] for host in run.describe()["hosts"] if host["slice"] == slice_id}
-    return str(node)

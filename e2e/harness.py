@@ -145,6 +145,7 @@ class Workload:
         """Return what `xpk workload describe -o json` prints."""
         asked = ("workload", "describe", self.name, "--cluster", self.lab.cluster, "-o", "json")
         described: dict[str, Any] = json.loads(self.lab.xpk(*asked, show=False, capture=True))
+        self._looked = time.monotonic()
         return described
 
     def host(self, slice_id: int, host: int) -> dict[str, Any]:
@@ -229,7 +230,7 @@ class Workload:
                 raise DrillError(f"nothing came of '{self.name}' within {timeout:.0f} s")
             description = None
             if time.monotonic() - self._looked > describe_every:
-                description, self._looked = self.describe(), time.monotonic()
+                description = self.describe()
                 ended = description["phase"] in ("Failed", "Succeeded")
                 if ended and not self.read() and not until():
                     raise DrillError(f"'{self.name}' has ended: {description['phase']}, {description['reason']}")

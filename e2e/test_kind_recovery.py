@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
-from e2e.drill import INTERVAL, SECONDS, STEPS, await_phase, node_of, start
+from e2e.drill import HOSTS, INTERVAL, SECONDS, STEPS, await_phase, start
 from e2e.harness import DrillError, Workload
 from e2e.place import Place, docker
 from xpk.jobs.report.goodput import Recovery, recoveries
@@ -35,11 +36,12 @@ RESTART_SECONDS = 240.0  # quiet: 20 s, of which most is starting JAX on four ho
 
 @dataclass(slots=True)
 class Drill:
-    """The run, what it should be, and how often it has restarted so far."""
+    """The run, what it should be, how it was when its hosts had last begun, and how often it has restarted so far."""
 
     place: Place
     run: Workload
     losses: dict[int, str]
+    described: dict[str, Any]
     restarts: int = 0
     counted: int = 0
 
@@ -53,9 +55,11 @@ class Drill:
         await_phase(self.run)
         before, at = len(self.run.steps), time.time()
         act()
-        self.run.await_(lambda: bool(self.run.steps[-1]["attempt"] > self.restarts), SECONDS)
         self.restarts += 1
-        described = self.run.describe()
+        self.run.await_(lambda: len(self._begun()) == HOSTS, SECONDS)
+        # A look takes seconds, in which the run goes on: now it only starts JAX.
+        described = self.described = self.run.describe()
+        self.run.await_(lambda: bool(self.run.steps[-1]["attempt"] == self.restarts), SECONDS)
         if counted is None:
             counted = described["restarts_counted"] > self.counted
             lost = lost if counted else 0
@@ -68,9 +72,15 @@ class Drill:
         assert recovery.seconds < seconds
         return recovery
 
-    def pod(self, slice_id: int, host: int) -> str:
-        """Return the name of a host's pod."""
-        return str(self.run.host(slice_id, host)["pod"])
+    def host(self, slice_id: int, host: int) -> dict[str, Any]:
+        """Return one host of the newest attempt."""
+        (found,) = (one for one in self.described["hosts"] if (one["slice"], one["host"]) == (slice_id, host))
+        return dict(found)
+
+    def node(self, slice_id: int) -> str:
+        """Return the node that a slice's hosts are on."""
+        (node,) = {host["node"] for host in self.described["hosts"] if host["slice"] == slice_id}
+        return str(node)
 
     def kubectl(self, *arguments: str) -> None:
         """Do something to the cluster. Raises DrillError if it cannot be done."""
@@ -80,6 +90,11 @@ class Drill:
     def freeze(self, node: str) -> None:
         """Stop everything on a node, as when its machine is gone."""
         docker("pause", node)
+
+    def _begun(self) -> set[tuple[int, int]]:
+        """Return the hosts whose trainer has begun in the newest attempt."""
+        starts = self.run.events("start")
+        return {(event["slice"], event["host"]) for event in starts if event["attempt"] == self.restarts}
 
     def _lost_steps(self) -> int:
         """Return how many steps the newest restart undid."""
@@ -100,7 +115,7 @@ def drilled(
     run = start(place, name, max_restarts=max_restarts, options=options, settings=settings)
     try:
         run.await_(lambda: bool(run.steps), SECONDS)
-        yield Drill(place, run, calm.losses)
+        yield Drill(place, run, calm.losses, run.describe())
     finally:
         place.wake()
         place.end(name)
@@ -132,22 +147,22 @@ def ends_like_the_undisturbed_run(drill: Drill) -> None:
 
 
 def test_a_hosts_process_is_killed(drill: Drill) -> None:
-    host = drill.run.host(1, 1)
+    host = drill.host(1, 1)
     drill.disturb(lambda: drill.run.lab.kill(host, signal.SIGKILL), counted=True)
 
 
 def test_a_hosts_pod_is_deleted(drill: Drill) -> None:
-    pod = drill.pod(1, 0)
+    pod = drill.host(1, 0)["pod"]
     drill.disturb(lambda: drill.kubectl("delete", "pod", pod, "--wait=false"), counted=False, lost=0)
 
 
 def test_a_hosts_pod_is_deleted_by_force(drill: Drill) -> None:
-    pod = drill.pod(0, 1)
+    pod = drill.host(0, 1)["pod"]
     drill.disturb(lambda: drill.kubectl("delete", "pod", pod, "--force", "--grace-period=0"), counted=None)
 
 
 def test_the_coordinators_process_is_killed(drill: Drill) -> None:
-    host = drill.run.host(0, 0)
+    host = drill.host(0, 0)
     drill.disturb(lambda: drill.run.lab.kill(host, signal.SIGKILL), counted=True)
 
 
@@ -156,19 +171,19 @@ def test_the_end_of_it_is_that_of_the_undisturbed_run(drill: Drill) -> None:
 
 
 def test_a_node_is_drained(moving: Drill) -> None:
-    node = node_of(moving.run, 1)
+    node = moving.node(1)
     moving.disturb(lambda: moving.kubectl("drain", node, "--ignore-daemonsets"), counted=False, lost=0)
-    assert node not in (node_of(moving.run, 0), node_of(moving.run, 1))
+    assert node not in (moving.node(0), moving.node(1))
     moving.kubectl("uncordon", node)
 
 
 def test_a_node_dies_and_its_slice_moves_to_the_spare(moving: Drill) -> None:
-    node = node_of(moving.run, 1)
+    node = moving.node(1)
     # The slice that stayed has the state in its nodes' memory, and gives it to the one that moved.
     moving.disturb(lambda: moving.freeze(node), counted=True, lost=3 * LOCAL_INTERVAL, seconds=DEAD_NODE_SECONDS)
     restored = {event["source"] for event in moving.run.events("restore") if event["attempt"] == moving.restarts}
     assert restored == {"local"}
-    assert node not in (node_of(moving.run, 0), node_of(moving.run, 1))
+    assert node not in (moving.node(0), moving.node(1))
     docker("unpause", node)  # its hosts wake up, find that the others have gone on without them, and end
     ends_like_the_undisturbed_run(moving)
 

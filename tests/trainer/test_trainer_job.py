@@ -29,8 +29,9 @@ def test_a_killed_host_costs_only_the_steps_since_the_checkpoint(tmp_path: Path)
     whole = start(tmp_path / "whole", settings)
     assert whole.exit_codes() == [0, 0], whole.logs()
     expected = whole.losses()
-    seconds = list(whole.step_seconds().values())
-    assert min(seconds) > statistics.median(seconds) / 5, seconds
+    seconds = sorted(whole.step_seconds().values())
+    # Not the shortest: a host that was kept from looking finds two steps ended.
+    assert seconds[len(seconds) // 4] > statistics.median(seconds) / 5, seconds
     assert sorted(expected) == list(range(1, 17))
 
     first = start(tmp_path / "cut", [*settings, "data.loader_hosts=1"])
