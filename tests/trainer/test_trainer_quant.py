@@ -115,6 +115,13 @@ def test_the_compiled_step_multiplies_int8_and_learns_as_without() -> None:
     assert losses[-1] < losses[0] and all(map(math.isfinite, losses))
 
 
+@pytest.mark.slow
+def test_the_loss_falls_in_int8_as_it_does_without() -> None:
+    plain, quantized = (Trainer(1, 1, 1, f"quant.dots={chosen}", "optim.lr=0.003").losses(30) for chosen in ("", ALL))
+    assert plain[-1] < 0.9 * plain[0]
+    np.testing.assert_allclose(quantized, plain, rtol=0.01)  # bench/int8.py: on real text, against other seeds
+
+
 def test_what_an_int32_may_not_hold_is_refused() -> None:
     chips = layout.Chips(1, 1, 1)
     large = config.load("tiny", ["quant.dots=forward, wgrad", "model.mlp=200000", "data.global_batch=2000"])

@@ -50,7 +50,16 @@ def test_a_subset_of_readers_trains_the_same() -> None:
     ],
 )
 def test_computing_again_instead_of_keeping_changes_nothing(mesh: tuple[int, int, int], settings: list[str]) -> None:
-    np.testing.assert_allclose(Trainer(*mesh, *settings).losses(3), on_one_chip()[:3], atol=1e-5)
+    made = Trainer(*mesh, *settings)
+    np.testing.assert_allclose(made.losses(3), on_one_chip()[:3], atol=1e-5)
+    same_gradients(made, on(1, 1, 1))
+
+
+@pytest.mark.slow
+def test_parts_of_a_batch_have_its_gradients() -> None:
+    made = Trainer(1, 1, 1, "optim.accumulate=4")
+    np.testing.assert_allclose(made.losses(3), on_one_chip()[:3], atol=1e-5)
+    same_gradients(made, on(1, 1, 1))
 
 
 def test_a_fresh_model_knows_nothing_and_can_learn_a_batch_by_heart() -> None:
