@@ -24,7 +24,7 @@ from xpk.api.base import MANAGER, Applied, Change, Connection, LogLine, Obj, Obj
 from xpk.api.kinds import EVERY_KIND as KINDS
 from xpk.api.kinds import Kind
 from xpk.api.kubeconfig import new_client
-from xpk.api.paths import container_of, dry, kind_of, path_of, selecting
+from xpk.api.paths import access_review, container_of, dry, kind_of, path_of, selecting
 from xpk.api.portforward import open_port
 from xpk.api.refusal import GoneError, NotStartedError, explain, other_version
 from xpk.model.errors import (
@@ -196,13 +196,7 @@ class KubernetesApi:
 
     def _check_may(self, verb: str, resource: str, part: str, namespace: str) -> None:
         """Raise AuthorizationError if we may not do something that another program did for us."""
-        attributes = {"verb": verb, "resource": resource, "subresource": part, "namespace": namespace}
-        review: Obj = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "metadata": {},
-            "spec": {"resourceAttributes": attributes},
-        }
+        review = access_review(verb=verb, resource=resource, subresource=part, namespace=namespace)
         status = self._call("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", {}, review)["status"]
         if not status.get("allowed"):
             raise AuthorizationError(

@@ -1,4 +1,4 @@
-"""How the API of a server is asked for objects: paths and queries. Pure."""
+"""How the API of a server is asked for objects: paths, queries, and what one may do. Pure."""
 
 from __future__ import annotations
 
@@ -35,6 +35,16 @@ def dry(dry_run: bool, **query: str) -> dict[str, str]:
 def selecting(selector: Mapping[str, str] | None, by: str = "labelSelector") -> dict[str, str]:
     """Return the query for objects that have these values; none for all."""
     return {by: ",".join(f"{key}={value}" for key, value in selector.items())} if selector else {}
+
+
+def access_review(**attributes: str) -> Obj:
+    """Return the question whether this user may do something: `verb`, `resource`, and where that matters more."""
+    return {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "metadata": {},
+        "spec": {"resourceAttributes": attributes},
+    }
 
 
 def container_of(pod: Obj) -> str:

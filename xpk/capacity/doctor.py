@@ -10,6 +10,7 @@ from importlib.util import find_spec
 
 from xpk.api.base import ObjectApi
 from xpk.api.kinds import EVERY_KIND
+from xpk.api.paths import access_review
 from xpk.capacity import install
 from xpk.capacity.provider import CONTEXT
 from xpk.model.errors import AuthorizationError, NotFoundError, XpkError
@@ -140,15 +141,9 @@ def _permissions(api: ObjectApi, namespace: str) -> Iterator[Check]:
         what = {"verb": verb, "resource": kind.plural, "group": kind.api_version.rpartition("/")[0]}
         if kind.namespaced:
             what["namespace"] = namespace
-        review = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "metadata": {},
-            "spec": {"resourceAttributes": what},
-        }
         where = f" in namespace '{namespace}'" if kind.namespaced else ""
         try:
-            allowed = bool(api.create(review).get("status", {}).get("allowed"))
+            allowed = bool(api.create(access_review(**what)).get("status", {}).get("allowed"))
         except XpkError as error:
             yield Check(name="permissions", ok=None, needed=False, detail=error.message)
             return
