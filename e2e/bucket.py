@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROGRAM = "fake-gcs-server"
-_SECONDS = 30.0
+_SECONDS = 120.0
 
 
 def missing() -> str:

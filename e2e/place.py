@@ -160,7 +160,7 @@ class Place:
         """End every workload and undo what was done to nodes, whatever state a failed test has left them in."""
         self.wake()
         self.kubectl("delete", "jobsets", "--all", "--all-namespaces", "--wait=false")
-        self.kubectl("wait", "pods", "-A", "-l", "xpk.google.com/workload", "--for=delete", "--timeout=120s")
+        self.kubectl("wait", "pods", "-A", "-l", "xpk.google.com/workload", "--for=delete", "--timeout=240s")
         hosts = ("-A", "-l", "xpk.google.com/workload")
         self.kubectl("delete", "pods", *hosts, "--force", "--grace-period=0")
 

@@ -185,7 +185,7 @@ def _dry_run(kubeconfig: Path, objects: list[Obj]) -> None:
 
 def _install(kubeconfig: Path, files: list[Path]) -> None:
     _kubectl(kubeconfig, "apply", "--server-side", *(part for file in files for part in ("-f", str(file))))
-    _kubectl(kubeconfig, "wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+    _kubectl(kubeconfig, "wait", "--for=condition=Established", "crd", "--all", "--timeout=240s")
 
 
 def _crds(controller: str, pattern: str) -> list[Path]:

@@ -17,11 +17,11 @@ from tests.gke_emulator.cloud import PARENT, Cloud
 from xpk.api.base import Obj, ObjectApi
 
 RED = f"{PARENT}/clusters/red"
-_SECONDS = 120.0
+_SECONDS = 240.0
 pytestmark = pytest.mark.skipif(bool(why := missing("kube-apiserver", "etcd", "kwok")), reason=why)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A bare API server, reached by a kubeconfig."""
     with api_server(tmp_path_factory.mktemp("server"), BINARIES) as made:
@@ -45,11 +45,11 @@ def connect(cloud: Cloud, folder: Path) -> ObjectApi:
     return KubernetesApi(kubeconfig=file)
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for something to become true."""
+def await_pod(ready: Callable[[Obj], bool], api: ObjectApi, pod: str) -> None:
+    """Wait until a pod is as it should be."""
     deadline = time.monotonic() + _SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
+    while not ready(found := api.get("Pod", pod)):
+        assert time.monotonic() < deadline, found
         time.sleep(0.2)
 
 
@@ -64,7 +64,7 @@ def test_pools_are_nodes_whose_pods_run_and_go_with_them(server: Path, tmp_path:
         cloud = Cloud(gke)
         cloud.running_cluster()
         ended = [cloud.done(each) for each in [cloud.create_slice(number) for number in (0, 1)]]
-        assert [bool(each.error.code) for each in ended] == [False, True]
+        assert [bool(each.error.code) for each in ended] == [False, True], ended
         api = connect(cloud, tmp_path)
         hosts = slices(api)
         assert [node["metadata"]["labels"]["cloud.google.com/gke-nodepool"] for node in hosts] == ["red-np-0"] * 4
@@ -89,7 +89,7 @@ def run_a_pod(api: ObjectApi, host: str) -> None:
     tolerations = [{"key": "google.com/tpu", "operator": "Exists"}]
     api.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "host", "namespace": "default"},
                 "spec": {"nodeName": host, "tolerations": tolerations, "containers": [container]}})  # fmt: skip
-    until(lambda: api.get("Pod", "host").get("status", {}).get("phase") == "Running")
+    await_pod(lambda pod: pod.get("status", {}).get("phase") == "Running", api, "host")
     ready = {"type": "Ready", "status": "True"}
     conditions = next(node for node in slices(api) if node["metadata"]["name"] == host)["status"]["conditions"]
     assert any(ready.items() <= each.items() for each in conditions)

@@ -30,7 +30,7 @@ from xpk.api.kubernetes import KubernetesApi
 WHERE = ("--provider", "gke", "--project", "p", "--zone", "us-central1-a")
 CREATE = ("cluster", "create", "c", *WHERE, "--on-demand", "--tpu-type", "v5litepod-16", "--num-slices", "2")
 DELETE = ("cluster", "delete", "c", "--yes", "--ignore-not-found")
-_SECONDS = 120.0
+_SECONDS = 240.0
 pytestmark = pytest.mark.skipif(bool(why := missing(*PROGRAMS, "jobset", "kueue") or bucket.missing()), reason=why)
 
 

@@ -28,7 +28,7 @@ BINARIES = Path(os.environ.get("XPK_E2E_CACHE", Path.home() / ".cache" / "xpk-e2
 PROGRAMS = ("kube-apiserver", "etcd", "kube-controller-manager", "kube-scheduler", "kwok")
 SHAPE, SLICES = find_shape("v5litepod-256"), 2
 NODES = SHAPE.hosts * SLICES
-_SECONDS = 120.0
+_SECONDS = 240.0
 pytestmark = pytest.mark.skipif(
     not all((BINARIES / name).exists() for name in PROGRAMS),
     reason='no kube-apiserver or kwok: `eval "$(e2e/environment/up)"` first',
@@ -109,7 +109,7 @@ def test_every_node_gets_it_in_few_requests_and_nothing_is_left(server: Path, tm
 
 def test_whoever_is_killed_leaves_nothing_in_the_end(server: Path) -> None:
     api = KubernetesApi(kubeconfig=server)
-    images.begin(api, images.plan(api, Wanted(images=("trainer:2",), seconds=20)))
+    images.begin(api, images.plan(api, Wanted(images=("trainer:2",), seconds=40)))
     deadline = time.monotonic() + _SECONDS
     while left(api, ["Pod"])["Pod"] < NODES:
         assert time.monotonic() < deadline

@@ -163,7 +163,7 @@ def bare(server: Bare) -> Bare:
         for kind in kinds:
             kind["spec"].pop("conversion", None)  # no controller runs that could
         server.apply(*kinds)
-    server.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=90s")
+    server.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=240s")
     labels = {names.TYPE_ANNOTATION: SPEC.shape.name, **SPEC.shape.node_labels}
     nodes = [{**labels, NODEPOOL_LABEL: f"bare-np-{index}"} for index in range(2)]
     for index, each in enumerate(nodes):

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import yaml
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
+from urllib3 import Retry
 
 from e2e.gke.names import Target
 from e2e.gke.nodes import node_object
@@ -19,6 +20,12 @@ from e2e.gke.nodes import node_object
 _ACCOUNT = "gke-emulator-user"
 _TOKEN_SECONDS = 24 * 3600
 _THREADS = 8
+# A server that is short of time for a moment fails no operation, as it fails none of GKE's. What is made twice for that
+# is there already (see `_once`), and what is deleted twice is gone.
+_PATIENT = Retry(
+    total=8, backoff_factor=0.3, backoff_max=10.0, allowed_methods=None, status_forcelist=(429, 500, 502, 503, 504),
+    raise_on_status=False,
+)  # fmt: skip
 
 
 class ApiServerNodes:
@@ -27,8 +34,10 @@ class ApiServerNodes:
     def __init__(self, kubeconfig: Path, *, kwok: bool) -> None:
         self._kwok = kwok
         # Any: the client takes plain objects as well as its own classes.
-        made = config.new_client_from_config(str(kubeconfig))  # type: ignore[no-untyped-call]
-        self._core: Any = client.CoreV1Api(made)
+        settings: Any = client.Configuration()
+        settings.retries = _PATIENT
+        config.load_kube_config(str(kubeconfig), client_configuration=settings)  # type: ignore[no-untyped-call]
+        self._core: Any = client.CoreV1Api(client.ApiClient(settings))
         cluster, user = _current(yaml.safe_load(kubeconfig.read_text(encoding="utf-8")))
         self.server = urlsplit(cluster["server"]).netloc
         self.authority = _content(kubeconfig, cluster, "certificate-authority")
