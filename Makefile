@@ -25,8 +25,11 @@ ON_KIND := $(sort $(wildcard e2e/test_kind*.py))
 # A process that dies ends the run: xdist may wait for ever for the one that comes in its place.
 PARALLEL := --max-worker-restart 0 --numprocesses
 
+# Real controllers on a busy machine: what fails once is tried once more, and the summary names it.
+AGAIN := --reruns 1 -r fER
+
 # A line for each test, whole when it is written: two runs write at once.
-DRILLS := $(PARALLEL) 1 --verbose --timeout 1200 --maxfail 5
+DRILLS := $(PARALLEL) 1 --verbose --timeout 1200 --maxfail 5 $(AGAIN)
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test e2e e2e-kind e2e-here e2e-local check format golden clean
@@ -59,7 +62,7 @@ e2e: $(STAMP)
 	@set -e; exports=$$(e2e/environment/up); eval "$$exports"; \
 	  $(MAKE) --no-print-directory --keep-going --jobs 2 e2e-kind e2e-here; \
 	  echo "==> the slow ones among the local tests"; \
-	  $(BIN)/python -m pytest -m slow $(PARALLEL) 2 --dist worksteal $(PYTEST_ARGS)
+	  $(BIN)/python -m pytest -m slow $(PARALLEL) 2 --dist worksteal $(AGAIN) $(PYTEST_ARGS)
 
 e2e-kind:
 	@echo "==> drills with real pods and controllers"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 _NAME = "prompt-failures"
-_LINES = 15  # of what failed
+_LINES = 25  # of what failed
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -19,7 +19,9 @@ class _Prompt:
         self._config = config
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed and (terminal := self._config.pluginmanager.get_plugin("terminalreporter")):
+        # "rerun": it failed and is tried once more; nothing else would show why.
+        words = {"failed": "FAILED", "rerun": "FAILED, TRIED AGAIN"}.get(report.outcome)
+        if words and (terminal := self._config.pluginmanager.get_plugin("terminalreporter")):
             terminal.ensure_newline()
-            terminal.write_line(f"FAILED {report.nodeid} ({report.when}, {report.duration:.0f} s)")
+            terminal.write_line(f"{words} {report.nodeid} ({report.when}, {report.duration:.0f} s)")
             terminal.write_line("\n".join(report.longreprtext.splitlines()[-_LINES:]))
