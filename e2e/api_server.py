@@ -60,6 +60,20 @@ def api_server(folder: Path, binaries: Path, users: Sequence[str] = ()) -> Itera
             end(process)
 
 
+def await_kinds(kubeconfig: Path) -> None:
+    """Wait until all CRDs of a server are served."""
+    deadline = time.monotonic() + _SECONDS
+    wait = ("wait", "--for=condition=Established", "crd", "--all", f"--timeout={_SECONDS:.0f}s")
+    while True:
+        argv = [str(BINARIES / "kubectl"), f"--kubeconfig={kubeconfig}", *wait]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            return
+        # A CRD that nobody has looked at yet has no conditions, which kubectl takes for an error.
+        assert time.monotonic() < deadline, done.stderr
+        time.sleep(0.3)
+
+
 def end(process: subprocess.Popen[bytes]) -> None:
     """End a program, by force if it takes long."""
     process.terminate()

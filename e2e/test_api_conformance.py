@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e.api_server import BINARIES, api_server, missing
+from e2e.api_server import BINARIES, api_server, await_kinds, missing
 from e2e.counting import Counter, counting
 from tests.local.conformance import CASES
 from xpk.api.base import Obj, ObjectApi
 from xpk.model import names
 from xpk.model.accelerators import NODEPOOL_LABEL, find_shape
 from xpk.model.errors import MissingToolError
+from xpk.model.mounts import GCSFUSE_DRIVER
 from xpk.model.specs import ClusterSpec, Target, WorkloadSpec
 from xpk.render import render_queues, render_workload, to_yaml
 
@@ -28,6 +29,12 @@ TOOLS = Path(__file__).parent / "environment" / "tools"
 GOLDEN = Path(__file__).parents[1] / "tests" / "render" / "golden"
 SHAPE = find_shape("v5litepod-8")
 MANY = 500
+CLAIM: Obj = {
+    "apiVersion": "v1",
+    "kind": "PersistentVolumeClaim",
+    "metadata": {"name": "corpus", "namespace": "default"},
+    "spec": {"accessModes": ["ReadOnlyMany"], "resources": {"requests": {"storage": "1Gi"}}},
+}
 pytestmark = pytest.mark.skipif(bool(why := missing("kube-apiserver", "etcd")), reason=why)
 
 
@@ -138,6 +145,43 @@ def test_a_create_makes_six_requests_at_most(asked: Counter) -> None:
     assert [each.partition(" ")[0] for each in requests].count("POST") == 1
 
 
+def test_claims_and_buckets_are_looked_for_before_a_workload_is_created(whole: Path, asked: Counter) -> None:
+    from xpk.api.kubernetes import KubernetesApi
+
+    api = KubernetesApi(kubeconfig=whole)
+    mounts = (
+        "--mount",
+        "source=corpus,target=/data,subpath=v3,readonly",
+        "--mount",
+        "source=gs://bucket/a,target=/mnt/a",
+    )
+    create = ("workload", "create", "mounts", "--cluster", "bare", "--command", "true", *mounts)
+    assert "there is no PersistentVolumeClaim 'corpus' in namespace 'default'" in _refused(3, *create)
+    api.create(CLAIM)
+    assert "--enable-gcsfuse-csi-driver" in _refused(7, *create)
+    api.create(
+        {"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": GCSFUSE_DRIVER}, "spec": {}}
+    )
+    asked.taken()
+    _xpk(*create)
+    requests = asked.taken()
+    assert len(requests) <= 6, requests
+    pod = api.get("JobSet", "mounts")["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    assert [volume["name"] for volume in pod["volumes"]] == ["shared", "mount-0", "mount-1"]
+    # What JobSet would make of it: the API server's own checks of volumes and paths are those of pods.
+    api.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "mounts", "namespace": "default"}, "spec": pod})
+    described = _xpk("workload", "describe", "mounts", "--cluster", "bare")
+    assert "mounts     /data from claim corpus, folder v3, read-only" in described
+    assert "/mnt/a from gs://bucket/a\n" in described
+
+
+def _refused(code: int, *arguments: str) -> str:
+    argv = [sys.executable, "-m", "xpk", *arguments]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == code and "Traceback" not in done.stderr, done.stderr
+    return done.stderr
+
+
 def _xpk(*arguments: str) -> str:
     argv = [sys.executable, "-m", "xpk", *arguments]
     return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
@@ -185,7 +229,7 @@ def _dry_run(kubeconfig: Path, objects: list[Obj]) -> None:
 
 def _install(kubeconfig: Path, files: list[Path]) -> None:
     _kubectl(kubeconfig, "apply", "--server-side", *(part for file in files for part in ("-f", str(file))))
-    _kubectl(kubeconfig, "wait", "--for=condition=Established", "crd", "--all", "--timeout=240s")
+    await_kinds(kubeconfig)
 
 
 def _crds(controller: str, pattern: str) -> list[Path]:

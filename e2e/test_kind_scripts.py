@@ -1,4 +1,4 @@
-"""Code that is shipped to pods of a kind cluster: as a ConfigMap, by the shared folder, through a bucket.
+"""Code that is shipped to pods of a kind cluster: as a ConfigMap, by the shared folder, through a bucket. And mounts.
 
 eval "$(e2e/environment/up)" && .venv/bin/python -m pytest e2e/test_kind_scripts.py --timeout 900
 
@@ -10,7 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,30 @@ def script_dir(tmp_path: Path) -> Path:
     (folder / "run.sh").write_text("#!/bin/sh\nexec python train.py\n")
     (folder / "run.sh").chmod(0o755)
     return folder
+
+
+@pytest.fixture
+def claim(place: Place, tmp_path: Path) -> Iterator[str]:
+    """A claim for a folder that all nodes see; the cluster's own StorageClass, if it has one, has no part in it."""
+    folder = place.state / "output" / ".claim"
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o777)
+    size = {"storage": "1Gi"}
+    common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+    volume = {"capacity": size, "hostPath": {"path": str(folder)}, "persistentVolumeReclaimPolicy": "Retain"}
+    wanted = {"volumeName": "drill", "resources": {"requests": size}}
+    file = tmp_path / "claim.json"
+    items = [
+        {"apiVersion": "v1", "kind": kind, "metadata": {"name": "drill"}, "spec": common | own}
+        for kind, own in (("PersistentVolume", volume), ("PersistentVolumeClaim", wanted))
+    ]
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    place.kubectl("apply", "-f", str(file))
+    place.kubectl("wait", "--for=jsonpath={.status.phase}=Bound", "pvc/drill", "--timeout=120s")
+    yield "drill"
+    place.kubectl("delete", "pvc", "drill", "--wait=false")
+    place.kubectl("delete", "pv", "drill", "--wait=false")
+    shutil.rmtree(folder)
 
 
 def big_file(folder: Path) -> str:
@@ -117,3 +143,15 @@ def test_with_a_bucket_for_output_larger_code_goes_through_it(
         assert lines(place, "code-c") == [f"code one /xpk/code {digest}"] * 2
         assert any("runs%2F.code%2Fxpk-code-" in line for line in server.requests())
         delete(place, "code-b", "code-c", options=("--with-output",))
+
+
+def test_all_hosts_of_all_slices_share_a_claim(place: Place, claim: str) -> None:
+    program = (
+        "touch /mnt/shared/$MEGASCALE_SLICE_ID-$TPU_WORKER_ID; touch /mnt/seen/new 2> /dev/null && exit 42; "
+        "for i in $(seq 120); do test $(ls /mnt/seen | wc -l) = 4 && break; sleep 1; done; echo $(ls /mnt/seen)"
+    )
+    mounts = [f"--mount=source={claim},target=/mnt/shared", f"--mount=source={claim},target=/mnt/seen,readonly"]
+    where = ("--cluster", place.cluster, "--num-slices", "2")
+    place.xpk("workload", "create", "claimed", *where, "--command", program, *mounts)
+    assert lines(place, "claimed") == ["0-0 0-1 1-0 1-1"] * 4
+    delete(place, "claimed")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e.api_server import BINARIES, api_server
+from e2e.api_server import BINARIES, api_server, await_kinds
 from xpk.api.base import Obj
 from xpk.api.kubernetes import KubernetesApi
 from xpk.capacity import install
@@ -163,7 +163,7 @@ def bare(server: Bare) -> Bare:
         for kind in kinds:
             kind["spec"].pop("conversion", None)  # no controller runs that could
         server.apply(*kinds)
-    server.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=240s")
+    await_kinds(server.kubeconfig)
     labels = {names.TYPE_ANNOTATION: SPEC.shape.name, **SPEC.shape.node_labels}
     nodes = [{**labels, NODEPOOL_LABEL: f"bare-np-{index}"} for index in range(2)]
     for index, each in enumerate(nodes):

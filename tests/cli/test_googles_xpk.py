@@ -37,7 +37,7 @@ def test_no_flag_is_unknown(xpk: Xpk, path: tuple[str, str], flag: str) -> None:
 @pytest.mark.parametrize(
     ("words", "instead"),
     [
-        (("storage", "attach", "data"), "XPK_OUTPUT_DIR"),
+        (("storage", "attach", "data"), "xpk workload create --mount source="),
         (("inspector", "--cluster", "c"), "xpk workload status"),
         (("info", "--cluster", "c"), "xpk queue list"),
         (("config", "set", "project-id", "p"), "XPK_CLUSTER"),

@@ -85,6 +85,11 @@ class Counted:
         found: dict[str, Any] = json.loads((self.folder / "calls.json").read_text())
         return found
 
+    def add(self, obj: dict[str, Any]) -> None:
+        """Add an object to those that are there."""
+        state = self.folder / "objects.json"
+        state.write_text(json.dumps([*json.loads(state.read_text()), obj]))
+
     def objects(self, kind: str) -> list[dict[str, Any]]:
         """Return the objects of a kind that are there."""
         return [obj for obj in json.loads((self.folder / "objects.json").read_text()) if obj["kind"] == kind]
@@ -120,6 +125,52 @@ def test_create_makes_at_most_six_calls_and_starts_no_process(counted: Counted, 
         assert counted.noted["started"] == []
     assert len(counted.objects("ConfigMap")) == (0 if size else 1)
     assert len(list((counted.folder / "shared").glob("one.*"))) == 1
+
+
+MOUNT = ("--mount", "source=data,target=/data", "--mount", "source=gs://bucket/tokens,target=/tokens,readonly")
+CLAIM = {
+    "apiVersion": "v1",
+    "kind": "PersistentVolumeClaim",
+    "metadata": {"name": "data", "namespace": "default"},
+    "spec": {"accessModes": ["ReadWriteMany"]},
+}
+DRIVER = {"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": "gcsfuse.csi.storage.gke.io"}}
+
+
+def test_mounts_are_checked_first_with_few_calls_and_seen_in_describe(counted: Counted, project: Path) -> None:
+    command = ("lm", "--command", "true", *MOUNT)
+    assert "there is no PersistentVolumeClaim 'data'" in counted.xpk(*CREATE, *command, code=3).stderr
+    assert counted.objects("JobSet") == []
+    counted.add(CLAIM)
+    refused = counted.xpk(*CREATE, *command, code=7).stderr
+    assert len(refused.splitlines()) == 2 and "cannot mount gs://bucket/tokens" in refused
+    assert counted.objects("JobSet") == []
+    counted.add(DRIVER)
+    counted.xpk(*CREATE, *command)
+    kinds = [(verb, kind) for verb, kind, _ in counted.noted["calls"]]
+    for_mounts = [("list", "PersistentVolumeClaim"), ("get", "CSIDriver")]
+    # Code and both kinds of storage at once: the looks at those come on top.
+    assert [each for each in kinds if each in for_mounts] == for_mounts and len(kinds) - len(for_mounts) <= 6
+    counted.xpk("workload", "create", "plain", "--cluster", "counted", "--command", "true", *MOUNT)
+    assert len(counted.noted["calls"]) <= 6
+    said = counted.xpk("workload", "describe", "lm", "--cluster", "counted").stdout
+    assert "  mounts     /data from claim data\n             /tokens from gs://bucket/tokens, read-only\n" in said
+    (shown, _) = json.loads(counted.xpk("workload", "describe", "lm", "--cluster", "counted", "-o", "json").stdout)[
+        "mounts"
+    ]
+    assert shown == {"source": "data", "target": "/data", "sub_path": "", "read_only": False}
+
+
+def test_the_trainers_data_may_be_in_a_mount_that_is_not_here(counted: Counted, project: Path) -> None:
+    mount = ("--mount", "source=data,target=/data")
+    train = ("--", "--config", "tiny", "--set", "data.path=/data/tokens.json")
+    assert "does not exist here" in counted.xpk(*CREATE, "lm", *train, code=2).stderr
+    shown = list(yaml.safe_load_all(counted.xpk(*CREATE, "lm", "--dry-run", *mount, *train).stdout))[-1]
+    pod = shown["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    assert {"name": "mount-0", "persistentVolumeClaim": {"claimName": "data"}} in pod["volumes"]
+    counted.add(CLAIM)
+    counted.xpk(*CREATE, "lm", *mount, *train)
+    assert len(counted.objects("JobSet")) == 1
 
 
 def test_the_bundled_trainer_is_asked_without_a_process_of_its_own(counted: Counted, project: Path) -> None:

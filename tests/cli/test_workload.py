@@ -49,6 +49,14 @@ def test_from_create_to_delete(dev: Xpk) -> None:
     assert dev("workload", "list", "-o", "json").data == []
 
 
+def test_mounts_are_refused_where_hosts_are_processes_of_this_machine(dev: Xpk) -> None:
+    for source in ("data", "gs://bucket/data"):
+        done = dev("workload", "create", "w", "--command", "true", "--mount", f"source={source},target=/data")
+        assert done.code == 2 and len(done.err.splitlines()) == 2, done.err
+        assert "processes of this machine" in done.err and "at their own paths" in done.err
+    assert dev("workload", "list", "-o", "json").data == []
+
+
 def test_a_dry_run_prints_what_create_applies_and_creates_nothing(dev: Xpk) -> None:
     create = ("workload", "create", "hello", "--command", "true", "--env", "A=1")
     (manifest,) = yaml.safe_load_all(dev(*create, "--dry-run").out)

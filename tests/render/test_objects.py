@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from xpk.jobs.request import Ray, ray_command
 from xpk.model.accelerators import find_shape
+from xpk.model.mounts import Mount
 from xpk.model.specs import ClusterSpec, Code, ImageCacheSpec, QueueSpec, SliceQuota, Target, WorkloadSpec
 from xpk.render import (
     render_image_cache,
@@ -96,6 +97,27 @@ CASES = {
             target=ON_GKE,
             env={"STORAGE_EMULATOR_HOST": "http://10.0.0.1:4443", "OTHER": "1"},
             code=Code(name="xpk-code-0123456789abcdef0123", source="gs://bucket/output/.code/xpk-code-0123.tar.gz"),
+        )
+    ),
+    "kind-mounts": lambda: render_workload(
+        workload(
+            target=ON_KIND,
+            mounts=(
+                Mount(source="data", target="/data"),
+                Mount(source="data", target="/mnt/old", sub_path="runs/old", read_only=True),
+                Mount(source="weights", target="/mnt/weights", read_only=True),
+            ),
+        )
+    ),
+    "gke-mounts": lambda: render_workload(
+        workload(
+            target=ON_GKE,
+            code=Code(name="xpk-code-0123456789abcdef0123", source="gs://bucket/output/.code/xpk-code-0123.tar.gz"),
+            mounts=(
+                Mount(source="gs://corpus/tokens/v3", target="/data", read_only=True),
+                Mount(source="gs://scratch", target="/mnt/scratch"),
+                Mount(source="filestore", target="/mnt/shared"),
+            ),
         )
     ),
     "kind-ray": lambda: render_workload(

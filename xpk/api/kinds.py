@@ -37,7 +37,7 @@ KINDS = {
     )
 }
 
-# What clusters are set up with, controllers are made of, and what gives nodes images: on a real API server only.
+# What clusters are set up with, controllers are made of, gives nodes images and is mounted: on a real API server only.
 INSTALLED_KINDS = {
     kind.name: kind
     for kind in (
@@ -49,6 +49,8 @@ INSTALLED_KINDS = {
         Kind("ConfigMap", "v1", "configmaps"),
         Kind("Secret", "v1", "secrets"),
         Kind("Service", "v1", "services"),
+        Kind("PersistentVolumeClaim", "v1", "persistentvolumeclaims"),
+        Kind("CSIDriver", "storage.k8s.io/v1", "csidrivers", namespaced=False),
         Kind("Deployment", "apps/v1", "deployments"),
         Kind("DaemonSet", "apps/v1", "daemonsets"),
         Kind("Role", _RBAC, "roles"),

@@ -112,7 +112,8 @@ def status(found: WorkloadStatus, progress: Progress | None, cluster: str) -> st
 
 def describe(found: WorkloadStatus, progress: Progress | None, events: Sequence[Occurrence], cluster: str) -> str:
     """Return the status, every host and every event."""
-    parts = [status(replace(found, events=()), progress, cluster), f"  command    {shlex.join(found.command)}", ""]
+    parts = [status(replace(found, events=()), progress, cluster), f"  command    {shlex.join(found.command)}"]
+    parts += [*(f"  {'' if index else 'mounts':<10} {mount}" for index, mount in enumerate(found.mounts)), ""]
     parts.append(table(found.hosts, _HOST_COLUMNS) or "no hosts yet")
     parts += ["", table(events, _EVENT_COLUMNS) or "no events"]
     return "\n".join(parts)

@@ -46,7 +46,7 @@ WORKLOAD = {
     "--base-docker-image": "use --docker-image; --script-dir ships your code to any image that has Python",
     "--docker-name": "the container is always called `host`",
     "--scheduler": "hosts are placed by the cluster's default scheduler",
-    "--storage": "XPK_OUTPUT_DIR is shared by all hosts",
+    "--storage": "`--mount source=CLAIM,target=/PATH` mounts a claim, `source=gs://BUCKET` a bucket",
     "--ramdisk-directory": "the trainer saves to XPK_OUTPUT_DIR",
     "--mtc-enabled": "the trainer saves to XPK_OUTPUT_DIR",
     "--debug-dump-gcs": "set XLA_FLAGS=--xla_dump_to=... with --env",
@@ -62,7 +62,7 @@ WORKLOAD = {
     "--dry-run": "`xpk workload list`, with the same filters, shows what there is",
 }
 ROOT_COMMANDS = {
-    "storage": "XPK_OUTPUT_DIR is shared by all hosts; `xpk cluster create --output-root gs://BUCKET` says where it is",
+    "storage": "`xpk workload create --mount source=CLAIM,target=/PATH` mounts a claim, `source=gs://BUCKET` a bucket",
     "inspector": "`xpk workload status NAME` says why one does not run, `xpk cluster health NAME` how the hosts do",
     "info": "`xpk queue list` shows queues, their quotas and what is used of them",
     "config": "settings are flags, or variables such as XPK_CLUSTER and XPK_PROVIDER",

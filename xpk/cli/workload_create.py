@@ -26,7 +26,7 @@ from xpk.cli.options import (
 from xpk.cli.output import Console
 from xpk.cli.upstream import WorkloadCommand
 from xpk.jobs import create as creating
-from xpk.jobs import manage, observe, output, request, script, shipping, sizing, trainer
+from xpk.jobs import manage, mounting, observe, output, request, script, shipping, sizing, trainer
 from xpk.jobs.script import Archive
 from xpk.model import names
 from xpk.model.accelerators import SliceShape
@@ -89,6 +89,14 @@ from xpk.storage import open_folder
     "--node-folder",
     metavar="PATH",
     help="Give hosts this folder of their node, at the same path, for what is to outlive them: /dev/shm, or a disk.",
+)
+@click.option(
+    "--mount",
+    "mounts",
+    multiple=True,
+    metavar="SPEC",
+    help="Give all hosts a claim or a bucket: source=CLAIM,target=/PATH or source=gs://BUCKET/PREFIX,target=/PATH, "
+    "with subpath=FOLDER (of a claim) and readonly; may be repeated.",
 )
 @click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="A variable for every host; may be repeated.")
 @click.option("--env-file", "env_files", multiple=True, type=click.Path(path_type=Path), help="NAME=VALUE lines.")
@@ -193,6 +201,8 @@ def _create(
     console: Console, api: ObjectApi, spec: WorkloadSpec, archive: Archive | None, cluster: str, given: dict[str, Any]
 ) -> None:
     """Create a checked workload with what it needs, the workload last."""
+    for note in mounting.check_mounts(api, spec, cluster=cluster):
+        console.tell(f" • warning: {note}")
     folder = open_folder(spec.output_dir)
     in_the_way = not folder.is_empty() and not given["resume"]
     if in_the_way:
@@ -243,7 +253,7 @@ def _check(console: Console, spec: WorkloadSpec, trainer_args: tuple[str, ...], 
     if given["command"] is None:
         if spec.target.on_this_machine:
             trainer.check_trainer_installed()
-        see_data, folder = spec.target.emulated, given["script_dir"]
+        see_data, folder = spec.target.emulated and not spec.mounts, given["script_dir"]
         trainer.check_trainer(LocalRunner(), spec, trainer_args, see_data=see_data, folder=folder)
         if given["estimated"] and spec.shape.kind == "tpu":
             warning = sizing.check_memory(LocalRunner(), spec.shape, spec.num_slices, trainer_args, folder)
@@ -289,6 +299,7 @@ def _spec(
         user=getpass.getuser(),
         within=given["within"],
         node_folder=given["node_folder"],
+        mounts=mounting.read_mounts(given["mounts"], target, given["node_folder"]),
         # The trainer's hosts, and Ray's, watch each other.
         peer_watch=given["peer_watch"] and given["command"] is not None and ray is None,
     )

@@ -10,6 +10,7 @@ from xpk.api.base import Obj, ObjectApi
 from xpk.api.words import short
 from xpk.jobs import events as happened
 from xpk.jobs import queueing
+from xpk.jobs.mounting import mounts_of
 from xpk.jobs.reading import (
     PREFIX,
     PRIORITY_LABEL,
@@ -123,8 +124,7 @@ def read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
     """Return the status of one JobSet."""
     meta, spec, status = jobset["metadata"], jobset["spec"], jobset.get("status", {})
     workload = owned_by(snapshot.workloads, meta["uid"])
-    pods = pods_of(jobset, snapshot.pods)
-    attempt = str(status.get("restarts", 0))
+    pods, attempt = pods_of(jobset, snapshot.pods), str(status.get("restarts", 0))
     hosts = _hosts(pods, attempt)
     events = happened.events_of(jobset, snapshot) if snapshot.events else []
     jobs = [
@@ -170,6 +170,7 @@ def read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
         restart_history=restarts(events, meta["uid"], status.get("restarts", 0)),
         events=happened.occurrences(happened.telling(events)),
         maker=maker_of(jobset),
+        mounts=mounts_of(_pod_spec(jobset)),
     )
 
 

@@ -82,12 +82,17 @@ def node_folder_problems(folder: str, shared: str | None) -> list[str]:
     path, what = PurePosixPath(folder), f"--node-folder '{folder}'"
     if not path.is_absolute() or ".." in path.parts or ":" in folder or text_problems(folder):
         return [f"{what} is no absolute path, such as /dev/shm or /mnt/disks/ssd0"]
-    if len(path.parts) == 1 or (path.parts[1] in _SYSTEM and folder != NODE_MEMORY):
+    if folder != NODE_MEMORY and is_of_system(path):
         return [f"{what} would hide files of the hosts' image: use /dev/shm, or a folder below /mnt"]
     other = PurePosixPath(shared or "/xpk")
     if path.is_relative_to(other) or other.is_relative_to(path):
         return [f"{what} would hide {other}, where hosts write to"]
     return []
+
+
+def is_of_system(path: PurePosixPath) -> bool:
+    """Tell whether an absolute path is, or is inside, a folder that an image's programs are in, or ours."""
+    return len(path.parts) == 1 or path.parts[1] in _SYSTEM
 
 
 def text_problems(value: str) -> list[str]:

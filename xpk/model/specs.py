@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from xpk.model import names, sub_slices
 from xpk.model.accelerators import SliceShape
+from xpk.model.mounts import Mount, mount_problems
 
 MOST_SLICES = 1024
 _IMAGE_LENGTH = 512
@@ -115,7 +116,7 @@ class WorkloadSpec:
     `fatal_exit_codes` fail the workload at once, any other restarts it, up to
     `max_restarts` times. With `peer_watch`, a host that is gone ends the command on all others at once.
     With `ray` the command makes the hosts a Ray cluster. `node_folder`: a folder of each node that hosts there see at
-    the same path, which outlives them.
+    the same path, which outlives them. `mounts`: claims and buckets that all hosts see.
     """
 
     name: str
@@ -140,6 +141,7 @@ class WorkloadSpec:
     peer_watch: bool = False
     ray: bool = False
     node_folder: str | None = None
+    mounts: tuple[Mount, ...] = ()
 
     def problems(self) -> list[str]:
         """Return everything that is wrong with it, one line each."""
@@ -156,6 +158,9 @@ class WorkloadSpec:
         found += [f"the command {problem}" for part in self.command for problem in names.text_problems(part)]
         if self.node_folder is not None:
             found += names.node_folder_problems(self.node_folder, self.target.shared_folder)
+        if self.mounts and self.target.on_this_machine:
+            found.append("nothing can be mounted for hosts that are processes of this machine")
+        found += mount_problems(self.mounts, filter(None, (self.target.shared_folder, self.node_folder)))
         for code in self.fatal_exit_codes:
             if not 1 <= code <= 255 or code == 143:
                 found.append(f"{code} cannot be a fatal exit code: 1 to 255, except 143 (ended by SIGTERM, saved)")

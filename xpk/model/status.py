@@ -6,6 +6,8 @@ import signal
 from dataclasses import dataclass
 from enum import StrEnum
 
+from xpk.model.mounts import Mount
+
 
 class Phase(StrEnum):
     """Where a workload is in its life."""
@@ -136,7 +138,7 @@ class WorkloadStatus:
     `ahead` names the workloads before it in its cluster queue, while it is queued; `quota` is what it then waits
     for. `restarts_counted` are those that `max_restarts` limits. What only the status of a single workload tells is
     empty in a list: `quota`, `restart_history`, `events`. `maker` is "xpk", also for Google's, or who else made it.
-    `previous_logs`: whether the logs of earlier attempts are kept.
+    `mounts`: the claims and buckets that hosts see. `previous_logs`: whether the logs of earlier attempts are kept.
     """
 
     name: str
@@ -168,6 +170,7 @@ class WorkloadStatus:
     restart_history: tuple[Restart, ...]
     events: tuple[Occurrence, ...]
     maker: str
+    mounts: tuple[Mount, ...] = ()
     previous_logs: bool = False
 
 

@@ -20,6 +20,7 @@ import yaml
 from xpk.model import names, sub_slices
 from xpk.model.accelerators import NODEPOOL_LABEL
 from xpk.model.specs import ClusterSpec, ImageCacheSpec, QueueSpec, SliceQuota, WorkloadSpec
+from xpk.render import mounts
 from xpk.render.hold import hold_program
 from xpk.render.resources import manifests_dir
 
@@ -220,6 +221,8 @@ class _WorkloadView:
     output_dir: str
     shared_folder: str | None
     node_folder: str | None
+    volumes: list[dict[str, Any]]  # of what the user mounts, and where
+    mounts: list[dict[str, Any]]
     object_store: bool  # Ray's, in memory: a pod has 64 MiB of that otherwise
     coordinator_address: str
     sets_slice_environment: bool
@@ -267,6 +270,8 @@ class _WorkloadView:
             output_dir=_literal(spec.output_dir),
             shared_folder=spec.target.shared_folder,
             node_folder=None if spec.target.on_this_machine else spec.node_folder,
+            volumes=mounts.volumes(spec.mounts),
+            mounts=mounts.volume_mounts(spec.mounts),
             object_store=spec.ray and not spec.target.on_this_machine and spec.node_folder != names.NODE_MEMORY,
             coordinator_address=f"{coordinator}:{COORDINATOR_PORT}",
             sets_slice_environment=spec.target.sets_slice_environment,
@@ -284,7 +289,7 @@ def _is_watched(spec: WorkloadSpec) -> bool:
 def _pod_annotations(spec: WorkloadSpec) -> dict[str, str]:
     # On a node that has gone Kueue may take the pod for dead; without it the JobSet waits for ever.
     fenced = {"kueue.x-k8s.io/safe-to-forcefully-delete": "true"} if spec.target.fenced else {}
-    return fenced | (sub_slices.placement(spec.shape) if spec.within else {})
+    return fenced | mounts.pod_annotations(spec.mounts) | (sub_slices.placement(spec.shape) if spec.within else {})
 
 
 def _env(spec: WorkloadSpec) -> dict[str, str]:

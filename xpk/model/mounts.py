@@ -1,0 +1,163 @@
+"""Storage that hosts mount: a PersistentVolumeClaim or a bucket, at a path. Read and judged without a cluster."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from xpk.model import names
+
+GCSFUSE_DRIVER = "gcsfuse.csi.storage.gke.io"
+FORM = "--mount source=CLAIM|gs://BUCKET[/PREFIX],target=/PATH[,subpath=FOLDER][,readonly]"
+
+_SCHEME = "gs://"
+# `docker --mount` takes the same synonyms.
+_KEYS = {
+    **{"source": "source", "src": "source", "target": "target", "dst": "target", "destination": "target"},
+    **{"subpath": "subpath", "volume-subpath": "subpath", "readonly": "readonly", "ro": "readonly"},
+}
+_SWITCH = {"": True, "true": True, "1": True, "false": False, "0": False}
+_CLAIM = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_CLAIM_LENGTH = 253
+_FILLED = frozenset(map(PurePosixPath, ("/app", "/home", "/root", "/tmp", "/var", "/var/run")))
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """What all hosts find at the path `target`.
+
+    `source`: the name of a claim in the workload's namespace, or gs://BUCKET/PREFIX; `sub_path`: a folder of a claim.
+    """
+
+    source: str
+    target: str
+    sub_path: str = ""
+    read_only: bool = False
+
+    @property
+    def is_bucket(self) -> bool:
+        """Whether it is a bucket, or what it has under a prefix."""
+        return self.source.startswith(_SCHEME)
+
+    @property
+    def bucket(self) -> str:
+        """Return the bucket's name."""
+        return self.source.removeprefix(_SCHEME).partition("/")[0]
+
+    @property
+    def prefix(self) -> str:
+        """Return the folder in the bucket, without slashes around it; "" is all of it."""
+        return self.source.removeprefix(_SCHEME).partition("/")[2].rstrip("/")
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        inside = f", folder {self.sub_path}" if self.sub_path else ""
+        what = self.source if self.is_bucket else f"claim {self.source}{inside}"
+        return f"{self.target} from {what}" + (", read-only" if self.read_only else "")
+
+
+def parse_mounts(texts: Iterable[str]) -> tuple[tuple[Mount, ...], list[str]]:
+    """Return what `--mount` values mean, and all that keeps others from meaning anything, one line each."""
+    found: list[Mount] = []
+    problems: list[str] = []
+    for text in texts:
+        fields, wrong = _fields(text)
+        problems += wrong
+        if not wrong:
+            found.append(_mount(fields))
+    return tuple(found), problems
+
+
+def mount_problems(mounts: Sequence[Mount], taken: Iterable[str]) -> list[str]:
+    """Return everything that is wrong with mounts together, one line each. `taken`: folders that hosts need."""
+    kept = [PurePosixPath(folder) for folder in taken]
+    problems: list[str] = []
+    before: list[Mount] = []
+    for mount in mounts:
+        problems += _source_problems(mount)
+        wrong = _target_problems(mount, kept)
+        problems += wrong
+        if wrong:
+            continue
+        path = PurePosixPath(mount.target)
+        for other in before:
+            if mount.target == other.target:
+                problems.append(f"--mount: two have the target {mount.target}")
+            elif _overlap(path, PurePosixPath(other.target)):
+                problems.append(f"--mount: of {mount.target} and {other.target} one is inside the other")
+        before.append(mount)
+    return problems
+
+
+def _fields(text: str) -> tuple[dict[str, str], list[str]]:
+    """Return the fields of one value by their first names, and what is wrong with it."""
+    fields: dict[str, str] = {}
+    problems: list[str] = []
+    for part in text.split(","):
+        key, _, value = part.partition("=")
+        name = _KEYS.get(key)
+        if name is None:
+            problems.append(f"--mount {text!r}: {key!r} is none of source, target, subpath and readonly")
+        elif name in fields:
+            problems.append(f"--mount {text!r} gives its {name} twice")
+        elif name == "readonly" and value not in _SWITCH:
+            problems.append(f"--mount {text!r}: readonly is true or false, not {value!r}")
+        elif name == "subpath" and not value:
+            problems.append(f"--mount {text!r}: its subpath is empty")
+        else:
+            fields[name] = value
+    if not problems:
+        problems = [f"--mount {text!r} has no {name}" for name in ("source", "target") if not fields.get(name)]
+    return fields, problems
+
+
+def _mount(fields: dict[str, str]) -> Mount:
+    path = PurePosixPath(fields["target"])
+    # POSIX lets two slashes at the beginning mean something else; here they do not.
+    target = re.sub(r"^/+", "/", str(path))
+    source = fields["source"].rstrip("/") if fields["source"].startswith(_SCHEME) else fields["source"]
+    switch = _SWITCH[fields["readonly"]] if "readonly" in fields else False
+    return Mount(source=source, target=target, sub_path=fields.get("subpath", "").rstrip("/"), read_only=switch)
+
+
+def _source_problems(mount: Mount) -> Iterator[str]:
+    what = f"--mount of {mount.source!r}"
+    if mount.is_bucket:
+        yield from _bucket_problems(mount, what)
+    elif mount.source.startswith(("/", ".", "~")):
+        yield f"{what}: a folder of the nodes is given by --node-folder PATH"
+    elif "://" in mount.source:
+        yield f"{what}: of addresses only gs://BUCKET/PREFIX can be mounted"
+    elif not _CLAIM.fullmatch(mount.source) or len(mount.source) > _CLAIM_LENGTH:
+        yield f"{what}: neither a PersistentVolumeClaim's name nor gs://BUCKET/PREFIX"
+    parts = mount.sub_path.split("/")
+    if mount.sub_path and ({"", ".", ".."} & set(parts) or not mount.sub_path.isprintable()):
+        yield f"{what}: subpath {mount.sub_path!r} is no folder below it, such as a/b"
+
+
+def _bucket_problems(mount: Mount, what: str) -> Iterator[str]:
+    if not _BUCKET.fullmatch(mount.bucket):
+        yield f"{what} names no bucket: 3 to 222 lower-case letters, digits, '-', '_' and '.'"
+    if mount.prefix and {"", ".", ".."} & set(mount.prefix.split("/")):
+        yield f"{what} has an empty part, '.' or '..' in its prefix"
+    if ":" in mount.prefix or not mount.prefix.isprintable():
+        yield f"{what}: the driver takes no prefix with ':' or control characters"
+    if mount.sub_path:
+        yield f"{what}: subpath is for claims; write gs://BUCKET/FOLDER"
+
+
+def _target_problems(mount: Mount, kept: Sequence[PurePosixPath]) -> list[str]:
+    path, what = PurePosixPath(mount.target), f"--mount at {mount.target!r}"
+    if not path.is_absolute() or ".." in path.parts or ":" in mount.target or not mount.target.isprintable():
+        return [f"{what}: no absolute path, such as /data or /mnt/data"]
+    if names.is_of_system(path) or path in _FILLED:
+        return [f"{what} would hide files of the hosts' image: use /data, or a folder below /mnt"]
+    hidden = [str(folder) for folder in kept if _overlap(path, folder)]
+    return [f"{what} would hide {hidden[0]}, which hosts need"] if hidden else []
+
+
+def _overlap(one: PurePosixPath, other: PurePosixPath) -> bool:
+    return one.is_relative_to(other) or other.is_relative_to(one)

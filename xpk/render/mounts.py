@@ -1,0 +1,62 @@
+"""What a pod has for the storage that its host mounts: volumes, where they are mounted, and annotations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from xpk.model.mounts import GCSFUSE_DRIVER, Mount
+
+# The driver's webhook puts its sidecar beside the host. Hosts have their whole machine, so it gets no limits: those
+# that it has by default (250m, 256Mi, 5Gi) hold up whoever reads much.
+_SIDECAR = {
+    "gke-gcsfuse/volumes": "true",
+    "gke-gcsfuse/cpu-limit": "0",
+    "gke-gcsfuse/memory-limit": "0",
+    "gke-gcsfuse/ephemeral-storage-limit": "0",
+}
+# Files belong to root, and which user an image has is not known: within a pod all may write.
+_WRITABLE = ("file-mode=666", "dir-mode=777")
+
+
+def pod_annotations(mounts: Sequence[Mount]) -> dict[str, str]:
+    """Return the annotations of the pods."""
+    return dict(_SIDECAR) if any(mount.is_bucket for mount in mounts) else {}
+
+
+def volumes(mounts: Sequence[Mount]) -> list[dict[str, Any]]:
+    """Return the pods' volumes: one for each source, since kubelet waits for ever for one that has two names."""
+    return [
+        {"name": name, **_volume(source, [mount for mount in mounts if mount.source == source])}
+        for source, name in _names(mounts).items()
+    ]
+
+
+def volume_mounts(mounts: Sequence[Mount]) -> list[dict[str, Any]]:
+    """Return where the host's container finds them."""
+    of_source = _names(mounts)
+    return [
+        {
+            "name": of_source[mount.source],
+            "mountPath": mount.target,
+            **({"subPath": mount.sub_path} if mount.sub_path else {}),
+            **({"readOnly": True} if mount.read_only else {}),
+        }
+        for mount in mounts
+    ]
+
+
+def _names(mounts: Sequence[Mount]) -> dict[str, str]:
+    return {source: f"mount-{index}" for index, source in enumerate(dict.fromkeys(each.source for each in mounts))}
+
+
+def _volume(source: str, mounts: Sequence[Mount]) -> dict[str, Any]:
+    read_only = {"readOnly": True} if all(mount.read_only for mount in mounts) else {}
+    if not mounts[0].is_bucket:
+        return {"persistentVolumeClaim": {"claimName": source, **read_only}}
+    # Without implicit-dirs, folders that nobody made as objects of their own are not seen.
+    options = ["implicit-dirs", *(() if read_only else _WRITABLE)]
+    if mounts[0].prefix:
+        options.append(f"only-dir={mounts[0].prefix}")
+    attributes = {"bucketName": mounts[0].bucket, "mountOptions": ",".join(options)}
+    return {"csi": {"driver": GCSFUSE_DRIVER, **read_only, "volumeAttributes": attributes}}
