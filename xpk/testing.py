@@ -11,7 +11,7 @@ from typing import Any
 
 from xpk.api.base import Applied, Change, Connection, LogLine, Obj, Objs, is_selected
 from xpk.api.kinds import EVERY_KIND
-from xpk.model.errors import ConflictError, MissingToolError, NotFoundError
+from xpk.model.errors import ConflictError, MissingToolError, NotFoundError, ProtectedError
 from xpk.proc import Result
 
 _CREATED = "2026-01-31T12:00:00Z"
@@ -62,12 +62,14 @@ class FakeRunner:
 class FakeApi:
     """An `ObjectApi` that keeps objects in memory and runs no controllers.
 
-    `react` is called after each write with the kind and the stored object, to do what a controller would.
+    `react` is called after each write with the kind and the stored object, to do what a controller would. `budgets`:
+    what a PodDisruptionBudget says against the eviction of a pod, by the pod's name.
     """
 
     def __init__(self, objects: Sequence[Obj] = (), *, react: Callable[[str, Obj], None] | None = None) -> None:
         self.objects: dict[tuple[str, str, str], Obj] = {}
         self.calls: list[tuple[str, str, str]] = []  # verb, kind, name
+        self.budgets: dict[str, str] = {}
         self._react = react
         self._versions = itertools.count(1)
         for obj in objects:
@@ -80,7 +82,7 @@ class FakeApi:
             raise ConflictError(f"{obj['kind']} '{obj['metadata']['name']}' exists already")
         return copy.deepcopy(obj) if dry_run else self._store(obj)
 
-    def apply(self, obj: Obj, *, dry_run: bool = False) -> Applied:
+    def apply(self, obj: Obj, *, dry_run: bool = False, force: bool = False) -> Applied:
         """See `ObjectApi.apply`. Lists are replaced, and nobody owns a field."""
         self._note("apply", obj["kind"], obj["metadata"]["name"])
         before = self.objects.get(_key_of(obj))
@@ -124,6 +126,13 @@ class FakeApi:
         self._note("delete", kind, name)
         obj = self._find(kind, name, namespace)
         del self.objects[_key_of(obj)]
+
+    def evict(self, name: str, namespace: str = "default") -> None:
+        """See `ObjectApi.evict`. The pod is gone at once."""
+        self._note("evict", "Pod", name)
+        if name in self.budgets:
+            raise ProtectedError(f"Pod '{name}' may not be evicted now: {self.budgets[name]}")
+        del self.objects[_key_of(self._find("Pod", name, namespace))]
 
     def watch(
         self,

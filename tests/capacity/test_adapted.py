@@ -155,6 +155,39 @@ def test_the_queue_of_another_tool_stays_where_it_has_the_same_quota(tmp_path: P
     assert site.api.list("WorkloadPriorityClass", None) == []
 
 
+def test_a_queue_of_another_tool_gets_the_quota_that_lacks_under_its_own_names(tmp_path: Path) -> None:
+    site = Site(tmp_path, gke())
+    entries = [{"name": "google.com/tpu", "nominalQuota": "8"}, {"name": "cpu", "nominalQuota": "480"}]
+    flavor = {"name": "1xv5litepod-8", "resources": entries}
+    group = {"coveredResources": ["google.com/tpu", "cpu"], "flavors": [flavor]}
+    meta, kueue = {"name": "cluster-queue"}, "kueue.x-k8s.io/v1beta2"
+    used = [{"name": "1xv5litepod-8", "resources": [{"name": "google.com/tpu", "total": "8"}]}]
+    site.api.create(
+        {"apiVersion": kueue, "kind": "ClusterQueue", "metadata": meta, "spec": {"resourceGroups": [group]},
+         "status": {"flavorsReservation": used}}
+    )  # fmt: skip
+    plan = site.plan(output_root="gs://b/x")
+    assert plan.notes[-1] == (
+        "quota of flavor '1xv5litepod-8' in 'cluster-queue': 8 -> 16 google.com/tpu (1 -> 2 slices of v5litepod-8), "
+        "8 in use"
+    )
+    plan.carry_out(lambda title: None)
+    (after,) = site.api.get("ClusterQueue", "cluster-queue")["spec"]["resourceGroups"]
+    assert [each["name"] for each in after["flavors"]] == ["1xv5litepod-8"]
+    assert [str(each["nominalQuota"]) for each in after["flavors"][0]["resources"]] == ["16", "480"]
+    assert site.api.list("ResourceFlavor", None) == []
+    assert site.plan(output_root="gs://b/x").steps == [] and site.provider.describe("mine").state == "Ready"
+    site.provider.plan_delete("mine", force=False).carry_out(lambda title: None)
+    assert len(site.api.list("ClusterQueue", None)) == 1, "it was there before"
+
+
+def test_that_quotas_may_be_taken_over_is_said_once(tmp_path: Path) -> None:
+    site = Site(tmp_path, gke())
+    site.adapt(output_root="gs://b/x", take_over=True)
+    site.adapt(trainer_image="r/trainer:2")
+    assert site.api.get("ConfigMap", "xpk-cluster")["data"]["take-over"] == "true"
+
+
 def test_nodes_stand_in_for_slices_and_are_given_back(tmp_path: Path) -> None:
     workers = [node(f"worker-{index}") for index in range(3)]
     taint = {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}

@@ -212,11 +212,11 @@ class Suspending(Cluster):
 class Refusing(Cluster):
     """As where a user may create Jobs and no DaemonSets."""
 
-    def apply(self, obj: Obj, *, dry_run: bool = False) -> Any:
+    def apply(self, obj: Obj, *, dry_run: bool = False, force: bool = False) -> Any:
         """See `ObjectApi.apply`."""
         if obj["kind"] == "DaemonSet":
             raise XpkError("not authorised")
-        return super().apply(obj, dry_run=dry_run)
+        return super().apply(obj, dry_run=dry_run, force=force)
 
 
 @pytest.mark.parametrize(("kind", "says"), [(Suspending, "suspends Jobs"), (Refusing, "not authorised")])

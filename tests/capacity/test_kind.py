@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.capacity.machine import Machine, spec
+from xpk.capacity.cordon import cordon
 from xpk.capacity.kind import KindOptions
 from xpk.capacity.plan import Plan
 from xpk.capacity.queues.planning import plan_create
@@ -197,6 +198,21 @@ def test_delete_leaves_nothing(machine: Machine) -> None:
     assert not (machine.state / "kind" / "dev").exists()
     with pytest.raises(NotFoundError):
         provider.plan_delete("dev", force=True)
+
+
+def test_a_workload_that_came_after_the_plan_keeps_its_cluster(machine: Machine) -> None:
+    provider = machine.provider()
+    carry_out(provider.plan_create(spec()))
+    plan, api = provider.plan_delete("dev", force=False), machine.api("dev")
+    api.create({"kind": "JobSet", "metadata": {"name": "late", "namespace": "default"}})
+    with pytest.raises(ConflictError, match="workloads are on cluster 'dev': late"):
+        carry_out(plan)
+    assert provider.names() == ["dev"]
+    assert not any(node["spec"].get("unschedulable") for node in api.list("Node"))
+    cordon(api, api.list("Node"))  # as a delete that was killed leaves them
+    (title,) = carry_out(provider.plan_resize("dev", 2, force=False))
+    assert title == "uncordon dev-np-0, dev-np-1: a command that did not end has closed it"
+    assert provider.plan_resize("dev", 2, force=False).steps == []
 
 
 def test_resize_says_what_to_do_instead(machine: Machine) -> None:

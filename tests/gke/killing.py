@@ -29,6 +29,7 @@ TASKS: dict[str, Callable[[Site], Plan]] = {
     "create": lambda site: site.plan(2),
     "grow": lambda site: site.provider().plan_resize("c", 3, force=False),
     "shrink": lambda site: site.provider().plan_resize("c", 1, force=True),
+    "shrink-free": lambda site: site.provider().plan_resize("c", 2, force=False),
     "delete": lambda site: site.provider().plan_delete("c", force=True),
 }
 _SECONDS = 60.0
@@ -52,9 +53,9 @@ class ServedApi(RegisteredApi):
             self._on_change()
         return made
 
-    def apply(self, obj: Obj, *, dry_run: bool = False) -> Applied:
+    def apply(self, obj: Obj, *, dry_run: bool = False, force: bool = False) -> Applied:
         """See `ObjectApi.apply`."""
-        done = super().apply(obj, dry_run=dry_run)
+        done = super().apply(obj, dry_run=dry_run, force=force)
         if not dry_run and done != "unchanged":
             self._on_change()
         return done
@@ -68,6 +69,11 @@ class ServedApi(RegisteredApi):
     def delete(self, kind: str, name: str, namespace: str = "default", *, grace_seconds: int | None = None) -> None:
         """See `ObjectApi.delete`."""
         super().delete(kind, name, namespace, grace_seconds=grace_seconds)
+        self._on_change()
+
+    def evict(self, name: str, namespace: str = "default") -> None:
+        """See `ObjectApi.evict`."""
+        super().evict(name, namespace)
         self._on_change()
 
 

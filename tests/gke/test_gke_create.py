@@ -92,7 +92,7 @@ def test_resizing_takes_slices_like_those_there_are_and_frees_those_in_use_last(
         resize("c", 1, force=False)
     done: list[str] = []
     resize("c", 1, force=True).carry_out(done.append)
-    assert done[0].startswith("set up queue") and "drain c-np-3" in done
+    assert done[0].startswith("cordon c-np-") and done[1].startswith("set up queue") and "drain c-np-3" in done
     assert done.index("drain c-np-3") < done.index("delete node pool c-np-3")
     assert set(site.pools()) == {"default-pool", "c-np-0", "c-np-2"}, "the other type stays"
     assert site.quotas() == {"v5litepod-16": 16, "v5litepod-32": 32}

@@ -35,14 +35,15 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
 
 
 def prepare(site: Site, task: str) -> None:
-    """Make what a task begins with: two slices to grow, three with work on two of them to shrink or to delete."""
+    """Make what a task begins with: two slices to grow, three with work on some to shrink or to delete."""
     if task == "create":
         return
     pools = [f"c-np-{number}" for number in range(2 if task == "grow" else 3)]
     site.create(len(pools))
     if task != "grow":
         site.run_workload("train", "c-np-2")
-        site.run_workload("other", "c-np-1")
+        if task != "shrink-free":
+            site.run_workload("other", "c-np-1")
 
 
 def end_state(site: Site) -> object:
@@ -50,6 +51,8 @@ def end_state(site: Site) -> object:
     while "STOPPING" in (there := pools(site)).values():  # what was begun ends by itself
         time.sleep(0.01)
     objects = {key: obj for key, obj in site.api.objects.items() if key[0] != "Node"}
+    closed = [each["metadata"]["name"] for each in site.api.list("Node") if each["spec"].get("unschedulable")]
+    assert not closed, f"{closed} take no pods"
     return there, site.provider().names(), {key: bare(obj) for key, obj in objects.items()}, asked(site)
 
 

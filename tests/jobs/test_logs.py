@@ -11,9 +11,10 @@ import pytest
 
 from tests.jobs.objects import RUNNING, Obj, jobset, pod
 from xpk.api.base import LogLine
+from xpk.api.refusal import NotStartedError
 from xpk.jobs import logs
 from xpk.jobs.logs import Wanted, follow_logs, read_logs
-from xpk.model.errors import AuthorizationError, NotFoundError, UsageError
+from xpk.model.errors import AuthorizationError, NotFoundError, UsageError, XpkError
 from xpk.testing import FakeApi
 
 
@@ -112,3 +113,60 @@ def test_a_former_attempt_that_is_not_kept() -> None:
     with pytest.raises(NotFoundError, match="no log of an attempt before") as error:
         list(read_logs(api, "w", "default", Wanted(), previous=True))
     assert "deletes an attempt's pods" in error.value.hint
+
+
+def waiting(slice_id: int, **state: Any) -> Obj:
+    """A host whose container has not begun; `state` is what its pod says of it."""
+    made = labelled(slice_id)
+    made["status"] = {"phase": "Pending", **state}
+    return made
+
+
+CREATING = {"containerStatuses": [{"name": "host", "state": {"waiting": {"reason": "ContainerCreating"}}}]}
+NO_NODE = {
+    "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}]
+}
+
+
+class Begins(FakeApi):
+    """Hosts that run have a line each; of others kubelet has no log, and one without a node has an empty one."""
+
+    def logs(self, pod: Obj, **_: Any) -> Iterator[LogLine]:
+        """Do as an API server does."""
+        if pod["status"] == RUNNING:
+            yield LogLine(datetime(2026, 1, 1, tzinfo=UTC), f"hello of {pod['metadata']['uid']}")
+        elif "containerStatuses" in pod["status"]:
+            raise NotStartedError("Pod 'x' has no log yet: container is waiting to start")
+
+
+def test_hosts_without_a_log_yet_do_not_hide_those_of_others() -> None:
+    told: list[str] = []
+    pods = [labelled(0), waiting(1, **CREATING), waiting(2, **NO_NODE), waiting(3, **CREATING), labelled(4)]
+    lines = read_logs(Begins([sized(5, 1), *pods]), "w", "default", Wanted(), tell=told.append)
+    assert [line.text for line in lines] == ["hello of pod-0", "hello of pod-4"]
+    assert told == ["no log yet of s1/h0, s3/h0 (ContainerCreating), s2/h0 (Unschedulable: 0/3 nodes)"]
+
+
+def test_a_host_that_runs_and_wrote_nothing_has_a_log() -> None:
+    told: list[str] = []
+    assert list(read_logs(FakeApi([sized(1, 1), labelled(0)]), "w", "default", Wanted(), tell=told.append)) == []
+    assert told == []
+
+
+def test_where_no_host_has_a_log_yet_one_line_says_why() -> None:
+    api = Begins([sized(2, 1), waiting(0, **CREATING), waiting(1)])
+    with pytest.raises(XpkError, match=r"no host of 'w' has a log yet: s0/h0 \(ContainerCreating\), s1/h0 \(") as error:
+        list(read_logs(api, "w", "default", Wanted()))
+    assert error.value.exit_code == 1 and "xpk workload status w" in error.value.hint
+
+
+def test_a_pod_that_went_away_meanwhile_does_not_hide_the_others() -> None:
+    class Gone(FakeApi):
+        def logs(self, pod: Obj, **_: Any) -> Iterator[LogLine]:
+            if pod["metadata"]["uid"] == "pod-1":
+                raise NotFoundError("there is no Pod 'x'")
+            yield LogLine(datetime(2026, 1, 1, tzinfo=UTC), "hello")
+
+    told: list[str] = []
+    lines = read_logs(Gone([sized(2, 1), labelled(0), labelled(1)]), "w", "default", Wanted(), tell=told.append)
+    assert [line.text for line in lines] == ["hello"] and told == ["no log yet of s1/h0 (its pod is gone)"]

@@ -61,8 +61,11 @@ class ObjectApi(Protocol):
         """Create an object that must not exist yet; return it as stored."""
         ...
 
-    def apply(self, obj: Obj, *, dry_run: bool = False) -> Applied:
-        """Make the fields given here so, leaving fields that others own; say what that changed."""
+    def apply(self, obj: Obj, *, dry_run: bool = False, force: bool = False) -> Applied:
+        """Make the fields given here so, leaving fields that others own; say what that changed.
+
+        `force` takes fields over that another manager has set otherwise.
+        """
         ...
 
     def get(self, kind: str, name: str, namespace: str = "default") -> Obj:
@@ -89,6 +92,13 @@ class ObjectApi(Protocol):
 
     def delete(self, kind: str, name: str, namespace: str = "default", *, grace_seconds: int | None = None) -> None:
         """Ask for an object's end; what it owns ends with it. Returns before that is finished."""
+        ...
+
+    def evict(self, name: str, namespace: str = "default") -> None:
+        """Ask for a pod's end as a drain does: it gets SIGTERM, its own grace period, and comes again elsewhere.
+
+        Raises ProtectedError while a PodDisruptionBudget does not allow it.
+        """
         ...
 
     def watch(

@@ -26,7 +26,7 @@ from xpk.api.kinds import Kind
 from xpk.api.kubeconfig import new_client
 from xpk.api.paths import access_review, container_of, dry, kind_of, path_of, selecting
 from xpk.api.portforward import open_port
-from xpk.api.refusal import GoneError, NotStartedError, explain, other_version
+from xpk.api.refusal import GoneError, NotStartedError, budget_of, explain, other_version
 from xpk.model.errors import (
     AuthorizationError,
     ConflictError,
@@ -72,12 +72,12 @@ class KubernetesApi:
         query = dry(dry_run, fieldManager=MANAGER, fieldValidation="Strict")
         return self._call("POST", path_of(kind, namespace), query, obj, about=obj)
 
-    def apply(self, obj: Obj, *, dry_run: bool = False) -> Applied:
-        """See `ObjectApi.apply`. A field that another manager has set otherwise is a ConflictError."""
+    def apply(self, obj: Obj, *, dry_run: bool = False, force: bool = False) -> Applied:
+        """See `ObjectApi.apply`. Not forced, a field that another manager has set otherwise is a ConflictError."""
         meta = obj["metadata"]
         path = path_of(kind_of(obj["kind"]), meta.get("namespace", "default"), meta["name"])
         before = self._find(path)
-        query = dry(dry_run, fieldManager=MANAGER, force="false")
+        query = dry(dry_run, fieldManager=MANAGER, force=str(force).lower())
         after = self._call("PATCH", path, query, obj, content="application/apply-patch+yaml", about=obj)
         if before is None:
             return "created"
@@ -114,6 +114,11 @@ class KubernetesApi:
             for pod in self.list("Pod", namespace, {"jobset.sigs.k8s.io/jobset-name": name}):
                 with suppress(NotFoundError):
                     self.delete("Pod", pod["metadata"]["name"], namespace, grace_seconds=grace_seconds)
+
+    def evict(self, name: str, namespace: str = "default") -> None:
+        """See `ObjectApi.evict`."""
+        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": namespace}}
+        self._call("POST", f"{path_of(KINDS['Pod'], namespace, name)}/eviction", body=eviction)
 
     def watch(
         self,
@@ -296,7 +301,11 @@ class KubernetesApi:
             except ApiException as error:
                 # A POST that may have been carried out must not be made twice. No status: TLS did not even begin.
                 again = (429, 503) if method == "POST" else _BUSY
-                if not left or not (error.status in again or (not error.status and not connection.is_final(error))):
+                if (
+                    not left
+                    or budget_of(error.body)
+                    or not (error.status in again or (not error.status and not connection.is_final(error)))
+                ):
                     raise self._explained(error, method, path, about) from error
             except urllib3.exceptions.HTTPError as error:
                 sent = method == "POST" and not connection.never_sent(error)

@@ -14,6 +14,7 @@ from xpk.model.errors import (
     ConflictError,
     MissingToolError,
     NotFoundError,
+    ProtectedError,
     UnavailableError,
     UsageError,
     XpkError,
@@ -67,6 +68,8 @@ def explain(status: int, body: object, method: str, path: str, about: Obj | None
         return _conflict(answer, said, what)
     if status == 410:
         return GoneError(said)
+    if status == 429 and (why := budget_of(body)):
+        return ProtectedError(f"{what} may not be evicted now: {why}", hint="`kubectl get pdb -A` shows the budgets")
     if status in (400, 422):
         return _refused(said, what, about)
     if status in (408, 504):
@@ -82,6 +85,14 @@ def other_version(group: str, wanted: str, served: list[str]) -> MissingToolErro
         f"{name} on this cluster has another version: it serves {', '.join(served)}, and {wanted} is needed",
         hint="`xpk cluster adapt CLUSTER` upgrades it",
     )
+
+
+def budget_of(body: object) -> str:
+    """Return what a PodDisruptionBudget says against an eviction; "" of an answer that is about nothing such."""
+    answer = _answer(body)
+    causes = (answer.get("details") or {}).get("causes") or []
+    said = [str(cause.get("message") or "") for cause in causes if cause.get("reason") == "DisruptionBudget"]
+    return "; ".join(filter(None, said)) or (str(answer.get("message") or "") if said else "")
 
 
 def _forbidden(said: str, method: str, path: str, what: str) -> XpkError:

@@ -29,6 +29,7 @@ from xpk.capacity.prepare import (
     apply_all,
     config_map,
     is_set_up,
+    judge_queues,
     output_root_problems,
     record,
     recorded,
@@ -57,6 +58,7 @@ class Adaptation:
     `shape`: which of its slices are meant, if it has several types. `emulated`: its nodes have no accelerators;
     `num_slices` of them stand in for slices. `output_root`: a bucket, or a folder that all nodes share.
     `fenced`: a node that has not answered for a minute is dead for certain, so its hosts may be given up.
+    `take_over`: change the quota of queues that another tool manages.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Adaptation:
     output_root: str | None = None
     trainer_image: str | None = None
     fenced: bool | None = None
+    take_over: bool = False
 
 
 class AdaptedProvider:
@@ -109,14 +112,16 @@ class AdaptedProvider:
                 steps.append(Step(title, partial(self._install, api, controller, pinned=pinned, hosts=hosts)))
         if not is_set_up(api, spec):
             title = f"set up queue '{names.QUEUE}' with a quota of {spec.quota} {spec.shape.resource}"
-            steps.append(Step(title, partial(set_up, api, [spec])))
+            steps.append(Step(title, partial(set_up, api, [spec], take_over=wanted.take_over)))
         if recorded(api) != note["data"]:
             steps.append(Step("write down how workloads run on it", partial(apply_all, api, [note])))
         if not known and self._remembered(wanted.name) != kubeconfig:
             steps.append(
                 Step(f"remember '{wanted.name}' and how to reach it", partial(self._keep, wanted.name, kubeconfig))
             )
-        return Plan(_summary(spec, context, emulated=wanted.emulated), steps, notes=notes)
+        others = judge_queues(api, [spec], take_over=wanted.take_over)
+        summary = _summary(spec, context, emulated=wanted.emulated)
+        return Plan(summary, steps, notes=(*notes, *others.notes), refusal=others.refusal)
 
     def plan_create(self, spec: ClusterSpec) -> Plan:
         """See `Provider.plan_create`. Not this provider's to do."""

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from xpk.api.base import Obj, ObjectApi, Objs
 from xpk.api.quantities import quantity
 from xpk.api.words import short
+from xpk.capacity.cordon import is_marked
 from xpk.capacity.nodes import in_slices, is_ready, pool_order, pools_of, shape_of
 from xpk.capacity.provider import ClusterInfo
 from xpk.capacity.together import Activity, Step
@@ -249,7 +250,8 @@ def _troubles_of(node: Obj, shape: SliceShape | None) -> Iterator[HostTrouble]:
             yield trouble(kind, item.get("message", ""), item.get("lastTransitionTime"), blocks=kind in _BLOCKING)
     if node["spec"].get("unschedulable"):
         since = taints.get("node.kubernetes.io/unschedulable", {}).get("timeAdded")
-        yield trouble("Cordoned", f"`kubectl uncordon {name}` opens it", since)
+        told = "an `xpk cluster resize` or `delete` closed it: the same again goes on" if is_marked(node) else ""
+        yield trouble("Cordoned", told or f"`kubectl uncordon {name}` opens it", since)
     if _TERMINATION_TAINT in taints:
         yield trouble("Terminating", "its machine is about to end", taints[_TERMINATION_TAINT].get("timeAdded"))
     if labels.get(_MAINTENANCE_LABEL) == "ONGOING":

@@ -15,6 +15,7 @@ import yaml
 
 from xpk.api.base import ObjectApi, Objs
 from xpk.capacity import install
+from xpk.capacity.cordon import check_deletable, closing_step, opening_steps
 from xpk.capacity.emulate import advertise_step
 from xpk.capacity.engine import Engine
 from xpk.capacity.health import lacking, wait_step
@@ -25,7 +26,6 @@ from xpk.capacity.nodes import (
     advertises,
     cluster_info,
     difference,
-    live_workloads,
     pools_of,
     slice_nodes,
     spec_of,
@@ -149,7 +149,9 @@ class KindProvider:
         """See `Provider.plan_resize`. kind can neither add nor remove nodes."""
         have = self.describe(name)
         if num_slices == have.num_slices:
-            return Plan(f"cluster '{name}': {num_slices} x {have.accelerator_type}, as it is")
+            api = self.connect(name)
+            opened = opening_steps(api, slice_nodes(api))
+            return Plan(f"cluster '{name}': {num_slices} x {have.accelerator_type}, as it is", opened)
         raise UsageError(
             f"kind cannot add or remove nodes: cluster '{name}' keeps its {have.num_slices} slices",
             hint=f"`xpk cluster delete {name}`, then `xpk cluster create {name} --provider kind "
@@ -160,16 +162,13 @@ class KindProvider:
         """See `Provider.plan_delete`."""
         self._known(name)
         self._engine.check()
-        exists = name in self._engine.clusters()
+        exists, steps = name in self._engine.clusters(), list[Step]()
         if exists and not force and self._path(name, _KUBECONFIG).exists():
-            running = live_workloads(self.connect(name), name)
-            if running:
-                raise ConflictError(
-                    f"workloads are on cluster '{name}': {', '.join(running)}",
-                    hint=f"`xpk workload delete {running[0]} --cluster {name}`, or --force to end them",
-                )
+            api = self.connect(name)
+            check_deletable(api, name)
+            steps = [closing_step(api, name)]
         title = f"remove the containers, the network and the files of '{name}'"
-        return Plan(f"cluster '{name}' is gone", [Step(title, partial(self._delete, name))])
+        return Plan(f"cluster '{name}' is gone", [*steps, Step(title, partial(self._delete, name))])
 
     def names(self) -> list[str]:
         """See `Provider.names`. Those that xpk made: asking kind would cost every command a process."""

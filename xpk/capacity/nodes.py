@@ -6,8 +6,9 @@ import re
 from collections import defaultdict
 
 from xpk.api.base import Obj, ObjectApi, Objs
-from xpk.api.cluster_queues import allotments
+from xpk.api.cluster_queues import allotments, type_of
 from xpk.capacity.provider import ClusterInfo, SliceInfo
+from xpk.capacity.queues.foreign import has_quota, is_foreign, with_quota
 from xpk.capacity.queues.reading import promised, quotas_of
 from xpk.model import names
 from xpk.model.accelerators import NODEPOOL_LABEL, SliceShape, all_shapes, find_shape
@@ -115,28 +116,35 @@ def has_queues(api: ObjectApi, *specs: ClusterSpec) -> bool:
             have = api.get(obj["kind"], obj["metadata"]["name"], obj["metadata"].get("namespace", "default"))
         except (NotFoundError, MissingToolError):
             return False
-        if obj["kind"] == "ClusterQueue" and quotas_of(have) != quotas_of(obj):
-            return False
+        if obj["kind"] == "ClusterQueue" and (is_foreign(have) or quotas_of(have) != quotas_of(obj)):
+            return False  # of a queue of others only what changes it is wanted
     return True
 
 
 def not_theirs(api: ObjectApi, objects: Objs) -> Objs:
-    """Return a cluster's queues without what another tool has made already: the same quotas, of flavors of its own."""
+    """Return a cluster's queues without what another tool has made already: a quota of flavors of its own.
+
+    Where that quota is another one, what changes it: under the names that its flavors have.
+    """
     wanted = next(obj for obj in objects if obj["kind"] == "ClusterQueue")
     try:
         have = api.get("ClusterQueue", wanted["metadata"]["name"])
     except (NotFoundError, MissingToolError):
         return objects
-    own_names = {flavor for flavor, _ in allotments(have)}.isdisjoint(quotas_of(have))
-    if not own_names or quotas_of(have) != quotas_of(wanted):
+    if not is_foreign(have):
         return objects
+    types = {type_of(flavor) for flavor, _ in allotments(have)}
     there = {(each["metadata"]["namespace"], each["metadata"]["name"]) for each in api.list("LocalQueue", None)}
-    return [
+    left = [
         obj
         for obj in objects
-        if obj["kind"] not in ("ClusterQueue", "ResourceFlavor")
+        if obj["kind"] != "ClusterQueue"
+        and not (obj["kind"] == "ResourceFlavor" and obj["metadata"]["name"] in types)
         and (obj["metadata"].get("namespace"), obj["metadata"]["name"]) not in there
     ]
+    flavors = [obj for obj in left if obj["kind"] in ("ResourceFlavor", "Topology")]
+    changed = [] if has_quota(have, wanted) else [with_quota(have, wanted)]
+    return [*flavors, *changed, *(obj for obj in left if obj not in flavors)]
 
 
 def holders(api: ObjectApi) -> dict[str, str]:

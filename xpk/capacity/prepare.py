@@ -8,13 +8,16 @@ from typing import Protocol
 
 from xpk.api.base import Obj, ObjectApi, Objs
 from xpk.capacity.nodes import has_queues, not_theirs, pools_of, shape_of, slice_nodes
+from xpk.capacity.queues.foreign import Judgement, judge, unlabelled
 from xpk.capacity.queues.reading import maker_of, promised
 from xpk.model.accelerators import SliceShape
-from xpk.model.errors import NotFoundError
+from xpk.model.errors import MissingToolError, NotFoundError
 from xpk.model.specs import ClusterSpec, Target
 from xpk.render import render_priorities, render_queues
 
 _RECORD = "xpk-cluster"  # the ConfigMap in which a cluster says how workloads run on it
+
+_TAKE_OVER = "take-over"  # there: quotas that another tool manages are changed as well
 
 
 class Wishes(Protocol):
@@ -35,6 +38,10 @@ class Wishes(Protocol):
     @property
     def fenced(self) -> bool | None:
         """Whether a node that stays unreachable is dead for certain."""
+
+    @property
+    def take_over(self) -> bool:
+        """Whether quotas that another tool manages are changed, from now on."""
 
 
 def whole_slices(nodes: Objs) -> dict[SliceShape, int]:
@@ -76,6 +83,7 @@ def record(api: ObjectApi, specs: Sequence[ClusterSpec], wanted: Wishes, *, regi
             "trainer-image": kept("trainer-image", wanted.trainer_image),
             "fenced": kept("fenced", fenced) or "false",
             **({"region": region} if region else {}),
+            **({_TAKE_OVER: "true"} if wanted.take_over or before.get(_TAKE_OVER) else {}),
             **({"sub-slicing": shared[0]} if shared else {}),
         }
     )
@@ -118,15 +126,38 @@ def config_map(data: dict[str, str]) -> Obj:
     }
 
 
-def apply_all(api: ObjectApi, objects: Objs) -> None:
-    """Apply objects in order."""
+def apply_all(api: ObjectApi, objects: Objs, *, force: bool = False) -> None:
+    """Apply objects in order; with `force` also fields that somebody else manages."""
     for obj in objects:
-        api.apply(obj)
+        api.apply(obj, force=force)
 
 
-def apply_queues(api: ObjectApi, specs: Sequence[ClusterSpec]) -> None:
-    """Make a cluster's queues; other queues keep what they were promised."""
-    apply_all(api, not_theirs(api, render_queues(*specs, promised=promised(api))))
+def apply_queues(api: ObjectApi, specs: Sequence[ClusterSpec], *, take_over: bool = False) -> None:
+    """Make a cluster's queues; other queues keep what they were promised.
+
+    `take_over`: change fields that another tool manages.
+    """
+    apply_all(api, _queues(api, specs), force=take_over)
+
+
+def judge_queues(
+    api: ObjectApi, specs: Sequence[ClusterSpec], *, take_over: bool = False, ends: bool = False
+) -> Judgement:
+    """Tell what a cluster's queues would change of those of others, and whether they may; changes nothing."""
+    try:
+        objects = _queues(api, specs)
+    except MissingToolError:  # without Kueue there are no others
+        return Judgement()
+    return judge(api, objects, take_over=take_over or _took_over(api), ends=ends)
+
+
+def _took_over(api: ObjectApi) -> bool:
+    """Tell whether a user said that quotas are xpk's to change, whoever made them."""
+    return (recorded(api) or {}).get(_TAKE_OVER) == "true"
+
+
+def _queues(api: ObjectApi, specs: Sequence[ClusterSpec]) -> Objs:
+    return unlabelled(api, not_theirs(api, render_queues(*specs, promised=promised(api))))
 
 
 def is_set_up(api: ObjectApi, *specs: ClusterSpec) -> bool:
@@ -134,9 +165,9 @@ def is_set_up(api: ObjectApi, *specs: ClusterSpec) -> bool:
     return has_queues(api, *specs) and not _lacking_priorities(api)
 
 
-def set_up(api: ObjectApi, specs: Sequence[ClusterSpec]) -> None:
+def set_up(api: ObjectApi, specs: Sequence[ClusterSpec], *, take_over: bool = False) -> None:
     """Make a cluster's queues, and what the pods of Google's xpk need beside them."""
-    apply_queues(api, specs)
+    apply_queues(api, specs, take_over=take_over or _took_over(api))
     for obj in _lacking_priorities(api):
         api.create(obj)
 

@@ -35,6 +35,9 @@ _OF_NODES = ("--context", "--tpu-type", "--emulated", "--num-slices")
     default=None,
     help="A node that stays unreachable is dead for certain: its hosts are given up, and the workload moves on.",
 )
+@click.option(
+    "--take-over", is_flag=True, help="Change the quota of queues that another tool manages; without, that is refused."
+)
 @click.option("--provider", metavar="PROVIDER", help="gke: find it by its project instead of a context.")
 @place_options
 @manifest_options
@@ -80,7 +83,10 @@ def _whose(name: str, provider: str | None, given: dict[str, str]) -> str:
 def _adapted(name: str, flags: dict[str, Any]) -> Plan:
     from xpk.capacity.adapted import Adaptation, AdaptedProvider  # the other commands do not need it
 
-    tpu_type, own = flags["tpu_type"], ("context", "emulated", "num_slices", "output_root", "trainer_image", "fenced")
+    tpu_type, own = (
+        flags["tpu_type"],
+        ("context", "emulated", "num_slices", "output_root", "trainer_image", "fenced", "take_over"),
+    )
     wanted = Adaptation(
         name=name, shape=find_shape(tpu_type) if tpu_type else None, **{each: flags[each] for each in own}
     )
@@ -92,9 +98,9 @@ def _adapted(name: str, flags: dict[str, Any]) -> Plan:
 def _gke(name: str, flags: dict[str, Any]) -> Plan:
     from xpk.capacity.gke.provider import GkeProvider
 
-    others = {each: value for each, value in flags.items() if each != "fenced"}
+    others = {each: value for each, value in flags.items() if each not in ("fenced", "take_over")}
     environ = _environment(name, GkeProvider.name, GkeProvider.settings, others)
-    return GkeProvider(environ=environ).plan_adapt(name, fenced=flags["fenced"])
+    return GkeProvider(environ=environ).plan_adapt(name, fenced=flags["fenced"], take_over=flags["take_over"])
 
 
 def _kind(name: str, flags: dict[str, Any]) -> Plan:

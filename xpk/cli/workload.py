@@ -143,7 +143,7 @@ def logs(
 ) -> None:
     """Print what the hosts wrote, merged by time, as `s<slice>/h<host> │ line`.
 
-    Of up to 128 hosts: for more choose with --slice or --host.
+    Of up to 128 hosts: for more choose with --slice or --host. Hosts that have no log yet are named on stderr.
     """
     place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
     if given["follow"] and given["previous"]:
@@ -159,7 +159,7 @@ def logs(
     if given["follow"]:
         lines = logging.follow_logs(api, chosen, namespace, wanted)
     else:
-        lines = logging.read_logs(api, chosen, namespace, wanted, previous=given["previous"])
+        lines = logging.read_logs(api, chosen, namespace, wanted, previous=given["previous"], tell=console.tell)
     for line in lines:
         click.echo(show.log_line(line, prefix=given["prefix"], timestamps=given["timestamps"]))
 

@@ -10,12 +10,15 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 
 from xpk.api.base import LogLine, Obj, ObjectApi
+from xpk.api.refusal import NotStartedError
 from xpk.jobs.observe import find
 from xpk.jobs.outage import SIGNS, Outage
-from xpk.jobs.reading import host_key, is_true
-from xpk.model.errors import AuthorizationError, NotFoundError, UsageError
+from xpk.jobs.reading import host_key, host_label, is_true
+from xpk.jobs.trouble import waits_for
+from xpk.model.errors import AuthorizationError, NotFoundError, UsageError, XpkError
 from xpk.model.status import WorkloadStatus
 
 _PAUSE = 0.2  # seconds between looks for new hosts
@@ -23,6 +26,7 @@ _TRIES, _TRY_PAUSE = 60, 1.0  # seconds, for a new host's log that may not be re
 _AHEAD = 10_000  # lines that are read before somebody takes them
 _ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
 _MOST_HOSTS = 128  # each is a stream of its own, and a thread where they are followed
+_MOST_NAMED = 8  # hosts without a log yet, of one cause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,16 +54,35 @@ _Lines = queue.Queue[HostLine | Exception]  # an error is that of a reader, whic
 
 
 def read_logs(
-    api: ObjectApi, name: str, namespace: str, wanted: Wanted, *, previous: bool = False
+    api: ObjectApi,
+    name: str,
+    namespace: str,
+    wanted: Wanted,
+    *,
+    previous: bool = False,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> Iterator[HostLine]:
-    """Yield what the hosts of the newest attempt wrote, or of the one before it.
+    """Yield what the hosts of the newest attempt wrote, or of the one before it; `tell` which have no log yet, and why.
 
     Raises NotFoundError if there is no such workload, host or attempt, UsageError for a bad pattern or for more
-    hosts than can be read at once.
+    hosts than can be read at once, XpkError if no host has a log yet.
     """
     keep = _filter(wanted)
     pods = _pods(api, name, namespace, wanted, previous=previous)
-    return (line for line in heapq.merge(*(_lines(api, pod, wanted) for pod in pods)) if keep(line))
+    begun: list[Iterator[HostLine]] = []
+    causes: dict[str, list[str]] = {}
+    for pod in pods:
+        lines, why = _begin(api, pod, wanted)
+        if why:
+            causes.setdefault(why, []).append(host_label(pod))
+        else:
+            begun.append(lines)
+    hosts = ", ".join(f"{_some(hosts)} ({why})" for why, hosts in causes.items())
+    if not begun:
+        raise XpkError(f"no host of '{name}' has a log yet: {hosts}", hint=f"`xpk workload status {name}` says more")
+    if hosts:
+        tell(f"no log yet of {hosts}")
+    return filter(keep, heapq.merge(*begun))
 
 
 def follow_logs(api: ObjectApi, name: str, namespace: str, wanted: Wanted) -> Iterator[HostLine]:
@@ -169,6 +192,24 @@ def _lines(api: ObjectApi, pod: Obj, wanted: Wanted, *, follow: bool = False) ->
     line: LogLine
     for line in api.logs(pod, follow=follow, since=wanted.since, tail=wanted.tail):
         yield HostLine(line.time, slice_id, host, line.text)
+
+
+def _begin(api: ObjectApi, pod: Obj, wanted: Wanted) -> tuple[Iterator[HostLine], str]:
+    """Return a host's lines, the first of them read already, and why it has no log yet, "" if it has one."""
+    lines = _lines(api, pod, wanted)
+    try:
+        return chain([next(lines)], lines), ""
+    except NotStartedError:
+        return lines, waits_for(pod)
+    except NotFoundError:
+        return lines, "its pod is gone"
+    except StopIteration:  # a server gives an empty log of a pod that has no node
+        return lines, waits_for(pod) if pod.get("status", {}).get("phase", "Pending") == "Pending" else ""
+
+
+def _some(hosts: list[str]) -> str:
+    more = len(hosts) - _MOST_NAMED
+    return ", ".join(hosts[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _pump(api: ObjectApi, pod: Obj, wanted: Wanted, lines: _Lines, readable: threading.Event) -> None:

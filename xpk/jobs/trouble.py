@@ -68,6 +68,19 @@ def _of_pod(pod: Obj, events: list[Obj]) -> Iterator[tuple[str, str, str | None]
             yield str(last["reason"]), short(last.get("message"), 300), None
 
 
+def waits_for(pod: Obj) -> str:
+    """Return in a few words why a pod's container has not begun."""
+    for reason, message, _ in _of_pod(pod, []):
+        return f"{reason}: {message}" if message else reason
+    status = pod.get("status", {})
+    containers = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    reasons = [str(((item.get("state") or {}).get("waiting") or {}).get("reason") or "") for item in containers]
+    return next(
+        filter(None, reasons),
+        "its container has not begun" if pod.get("spec", {}).get("nodeName") else "it has no node yet",
+    )
+
+
 def failed_start(pod: Obj) -> dict[str, Any]:
     """Return how a container ended that runs before the host and failed, in its own words; empty if none did."""
     for item in pod.get("status", {}).get("initContainerStatuses") or []:

@@ -54,7 +54,7 @@ class LocalApi:
                 _put_new(tx, new)
         return new
 
-    def apply(self, obj: Obj, *, dry_run: bool = False) -> Applied:
+    def apply(self, obj: Obj, *, dry_run: bool = False, force: bool = False) -> Applied:
         """Make the fields given here so, leaving fields that others own; say what that changed."""
         new = validated(obj)
         with self._change(dry_run=dry_run) as tx:
@@ -124,6 +124,10 @@ class LocalApi:
                 delete_pod(tx, obj, grace_seconds)
             else:
                 tx.remove(obj)
+
+    def evict(self, name: str, namespace: str = "default") -> None:
+        """Ask for a pod's end: its host gets SIGTERM. There are no budgets here."""
+        self.delete("Pod", name, namespace)
 
     def watch(
         self,

@@ -52,6 +52,10 @@ class ConflictError(XpkError):
     exit_code = 4
 
 
+class ProtectedError(ConflictError):
+    """A PodDisruptionBudget does not let a pod be evicted now; it may later."""
+
+
 class CapacityError(XpkError):
     """No quota for it now, or it can never fit on this cluster."""
 

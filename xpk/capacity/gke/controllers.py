@@ -11,7 +11,8 @@ from xpk.capacity import install
 from xpk.capacity.gke import gpudirect
 from xpk.capacity.gke.request import Request
 from xpk.capacity.health import lacking, wait_step
-from xpk.capacity.prepare import is_set_up, record, recorded, set_up
+from xpk.capacity.prepare import is_set_up, judge_queues, record, recorded, set_up
+from xpk.capacity.queues.foreign import Judgement
 from xpk.capacity.together import Activity, Step
 from xpk.model import names
 from xpk.model.accelerators import SliceShape
@@ -103,6 +104,14 @@ def notes_for(connect: Connect, specs: Sequence[ClusterSpec], request: Request, 
     return install.notes_of(api, hosts=_hosts(specs), fenced=request.fenced) if api else ()
 
 
+def judge_others(
+    connect: Connect, specs: Sequence[ClusterSpec], request: Request, *, there: bool, ends: bool = False
+) -> Judgement:
+    """Tell what the quota of these slices changes of queues that another tool made, and whether it may."""
+    api, _ = _reached(connect) if there else (None, [])
+    return judge_queues(api, specs, take_over=request.take_over, ends=ends) if api else Judgement()
+
+
 def _hosts(specs: Sequence[ClusterSpec]) -> int:
     return sum(spec.num_slices * spec.shape.hosts for spec in specs)
 
@@ -126,5 +135,5 @@ def _queue(connect: Connect, specs: Specs, request: Request) -> None:
     api, found = connect(), specs()
     if not found:
         raise CapacityError("no slice came up", hint="run the same command again, or choose other capacity")
-    set_up(api, found)
+    set_up(api, found, take_over=request.take_over)
     api.apply(record(api, found, request, region=request.region))

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from xpk.api.base import ObjectApi
-from xpk.capacity.gke import controllers, gpudirect, resizing
+from xpk.capacity.cordon import check_deletable, closing_step
+from xpk.capacity.gke import controllers, gpudirect, resizing, shrinking
 from xpk.capacity.gke.apply import Applier
 from xpk.capacity.gke.client import Google
 from xpk.capacity.gke.difference import Change
@@ -40,16 +41,17 @@ from xpk.capacity.gke.reach import Connect, Known, Place, check_foreign, check_p
 from xpk.capacity.gke.request import SETTINGS, Request, project_of, read_poll_seconds, read_request, region_of
 from xpk.capacity.kubeconfig import connect
 from xpk.capacity.local import state_dir
-from xpk.capacity.nodes import cluster_info, has_queues, live_workloads, slice_nodes
+from xpk.capacity.nodes import cluster_info, has_queues, slice_nodes
 from xpk.capacity.plan import Plan
 from xpk.capacity.prepare import target_of
 from xpk.capacity.provider import ClusterInfo, environment
-from xpk.capacity.queues.reading import check_promised
+from xpk.capacity.queues.foreign import Judgement
 from xpk.capacity.together import Activity, Step
 from xpk.model.errors import AuthorizationError, ConflictError, NotFoundError, UsageError, XpkError
 from xpk.model.specs import ClusterSpec, Target
 
 _TYPE = "XPK_GKE_TPU_TYPE"
+_CLOSED = "cordon"  # the key of the step before a cluster is deleted
 _GUESSED = "there are no credentials for Google Cloud: this is the plan for an empty project, without its limits"
 
 
@@ -89,16 +91,21 @@ class GkeProvider:
         makes = any(change.kind == "create-cluster" for change in made.changes)
         if steps and (makes or self._known.place(spec.name) != place):
             steps.insert(0, self._known.step(spec.name, place))
+        if steps and not made.refusal:
+            made = replace(made, refusal=self._others(spec.name, have.cluster, made.specs, request).refusal)
         return self._plan(summary_of(spec, request), steps, request, made, lacking=lacking)
 
-    def plan_adapt(self, name: str, *, fenced: bool | None = None) -> Plan:
+    def plan_adapt(self, name: str, *, fenced: bool | None = None, take_over: bool = False) -> Plan:
         """Plan what a cluster of GKE lacks to take workloads on the slices it has. Raises NotFoundError.
 
         `fenced`: whether a node that stays unreachable is dead for certain; None keeps what was said before.
+        `take_over`: quotas that another tool manages are changed too.
         """
         known = self._known.place(name)
         check_project(name, known, self._environ.get(SETTINGS["--project"]))
-        request = replace(self._request(known) if known else read_request(self._environ), fenced=fenced)
+        request = replace(
+            self._request(known) if known else read_request(self._environ), fenced=fenced, take_over=take_over
+        )
         place, cluster = self._found(name)
         pools = {pool["name"]: pool for pool in cluster.get("node_pools", [])}
         specs = specs_of_pools(name, pools)
@@ -113,7 +120,11 @@ class GkeProvider:
             steps.insert(0, Step(f"remember '{name}' and where it is", partial(self._known.remember, name, place)))
         there = ", ".join(f"{spec.num_slices} x {spec.shape.name}" for spec in specs)
         notes = controllers.notes_for(lambda: self._api(name, cluster), specs, request, there=is_there(cluster))
-        return Plan(f"cluster '{name}' in {place.location}: {there}", steps, activity=self._activity, notes=notes)
+        others = self._others(name, cluster, specs, request)
+        return Plan(
+            f"cluster '{name}' in {place.location}: {there}", steps, activity=self._activity,
+            notes=(*notes, *others.notes), refusal=others.refusal,
+        )  # fmt: skip
 
     def plan_resize(self, name: str, num_slices: int, *, force: bool) -> Plan:
         """See `Provider.plan_resize`. New slices are like those there are."""
@@ -137,8 +148,9 @@ class GkeProvider:
         gone = [step.key.partition(":")[2] for step in steps if step.key.startswith("delete-pool:")]
         return Plan(
             summary, steps, at_once=request.at_once, activity=self._activity, roll_back=request.roll_back,
+            refusal=self._others(name, cluster, specs, request, ends=force).refusal,
             facts={"changes": [step.key for step in steps]},
-            question=f"Delete node pools {', '.join(gone)} and give their capacity back?",
+            question=f"Delete node pools {', '.join(gone)} and give their capacity back?" if gone else "",
         )  # fmt: skip
 
     def _grow(self, summary: str, spec: ClusterSpec, place: Place, cluster: Mapping[str, Any]) -> Plan:
@@ -148,14 +160,16 @@ class GkeProvider:
         have = observe(self._google, request, name, shape)
         changes = resizing.growing(have, name, shape, spec.num_slices, partial(self._pool_of, name, place))
         made = grown(spec, request, have, changes)
-        steps = self._steps(name, place, changes, request, have, made.specs)
+        seen = shrinking.see(name, partial(self._api, name, cluster))
+        steps = shrinking.opening(seen, list(have.slices(shape)))
+        steps += self._steps(name, place, changes, request, have, made.specs)
         notes = controllers.notes_for(
             lambda: self._api(name, cluster), made.specs, request, there=bool(steps) and is_there(cluster)
         )
         return Plan(
             summary, steps, at_once=request.at_once, activity=self._activity, roll_back=request.roll_back,
             notes=(*made.notes, *notes), facts=made.facts | {"changes": [step.key for step in steps]},
-            refusal=made.refusal,
+            refusal=made.refusal or self._others(name, cluster, made.specs, request).refusal,
         )  # fmt: skip
 
     def plan_delete(self, name: str, *, force: bool) -> Plan:
@@ -173,6 +187,8 @@ class GkeProvider:
             changes.append(Change("delete-network", network, parts, before))
         request = self._request(place)
         steps = self._applier(name, place, request).steps(changes)
+        if any(_CLOSED in change.after for change in changes):
+            steps.insert(0, closing_step(self._api(name, cluster), name, key=_CLOSED))
         forget = partial(self._known.forget, name)
         steps.append(Step(f"forget '{name}'", forget, key="forget", after=tuple(step.key for step in steps)))
         return Plan(f"cluster '{name}' is gone", steps, at_once=request.at_once, activity=self._activity)
@@ -182,12 +198,8 @@ class GkeProvider:
         if cluster.get("status") == "STOPPING":
             return Change("wait", name, {}, why="it is being deleted")
         if not force and cluster.get("status") not in ("ERROR", "PROVISIONING"):
-            running = live_workloads(self._api(name, cluster), name)
-            if running:
-                raise ConflictError(
-                    f"workloads are on cluster '{name}': {', '.join(running)}",
-                    hint=f"`xpk workload delete {running[0]} --cluster {name}`, or --force to end them",
-                )
+            check_deletable(self._api(name, cluster), name)
+            return Change("delete-cluster", name, {}, (_CLOSED,))
         return Change("delete-cluster", name)
 
     def names(self) -> list[str]:
@@ -215,7 +227,7 @@ class GkeProvider:
                 return info
             if specs and has_queues(api, *specs):
                 state = "Ready"
-        held = self._holders(name, cluster)
+        held = shrinking.see(name, partial(self._api, name, cluster)).held
         return ClusterInfo(
             **known,
             accelerator_type=",".join(each.shape.name for each in specs) or "unknown",
@@ -308,41 +320,30 @@ class GkeProvider:
         *,
         force: bool,
     ) -> list[Step]:
-        """Return what removes slices: no quota for them any more, nothing on them, then the node pools."""
+        """Return what removes slices, and opens those that an earlier run has closed and that stay."""
         name = spec.name
-        held = self._holders(name, have.cluster, must=not force)
-        going = resizing.victims(there, held, len(there) - spec.num_slices)
-        busy = sorted({held[pool] for pool in going if pool in held})
-        if busy and not force:
-            raise ConflictError(
-                f"{len(going)} slices would go, and {', '.join(busy)} runs on them",
-                hint=f"`xpk workload delete {busy[0]} --cluster {name}`, or --force to end it",
-            )
-        if not force:
-            check_promised(self._api(name, have.cluster), spec.shape, spec.num_slices)
-        steps = self._steps(name, place, [], request, have, specs, shrinks=True)
-        before = tuple(step.key for step in steps)
-        changes = []
-        for pool in going:
-            after = before
-            if pool in held:
-                act = partial(resizing.drain, self._api(name, have.cluster), pool, self._activity.pause, self._poll)
-                steps.append(Step(f"drain {pool}", act, key=f"drain:{pool}", after=before))
-                after = (*before, f"drain:{pool}")
-            changes.append(Change("delete-pool", pool, {}, after))
-        return [*steps, *self._applier(name, place, request).steps(changes)]
-
-    def _holders(self, name: str, cluster: Mapping[str, Any] | None, *, must: bool = False) -> dict[str, str]:
-        """Return the workload on each node pool; nothing if the cluster does not answer, unless it must."""
+        seen = shrinking.see(name, partial(self._api, name, have.cluster), must=not force)
         try:
-            return resizing.holders_of_pools(self._api(name, cluster))
-        except XpkError as error:
-            if must:
-                raise ConflictError(
-                    f"cannot see whether workloads are on cluster '{name}': {error.message}",
-                    hint="--force removes slices all the same",
-                ) from error
-            return {}
+            going = shrinking.choose(seen, there, spec, force=force)
+        except ConflictError as error:
+            return shrinking.giving_up(seen, there, error)
+
+        def delete(after: Mapping[str, tuple[str, ...]]) -> list[Step]:
+            changes = [Change("delete-pool", pool, {}, keys) for pool, keys in after.items()]
+            return self._applier(name, place, request).steps(changes)
+
+        steps = shrinking.steps_of(
+            seen, spec, going, self._steps(name, place, [], request, have, specs, shrinks=True), delete,
+            before=specs_of_pools(name, have.pools), force=force, pause=self._activity.pause, poll=self._poll,
+        )  # fmt: skip
+        return [*shrinking.opening(seen, [pool for pool in there if pool not in going]), *steps]
+
+    def _others(
+        self, name: str, cluster: Any, specs: list[ClusterSpec], request: Request, *, ends: bool = False
+    ) -> Judgement:
+        """Return what these slices' quota changes of queues that another tool made."""
+        connect = partial(self._api, name, cluster)
+        return controllers.judge_others(connect, specs, request, there=is_there(cluster), ends=ends)
 
     def _applier(self, name: str, place: Place, request: Request) -> Applier:
         return Applier(

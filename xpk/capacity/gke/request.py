@@ -88,6 +88,7 @@ class Request:
     trainer_image: str | None = None
     emulated: bool = False
     fenced: bool | None = None
+    take_over: bool = False
 
     @property
     def region(self) -> str:

@@ -1,4 +1,4 @@
-"""The plan of another number of slices: new ones are like those there are, those that go are free ones if possible."""
+"""The plan of more slices: new ones are like those there are."""
 
 from __future__ import annotations
 
@@ -7,20 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from xpk.api.base import ObjectApi
 from xpk.capacity.gke.desired import MAINTENANCE
 from xpk.capacity.gke.difference import Change, missing_names, pool_changes
 from xpk.capacity.gke.observed import Observed, shape_of_pool
 from xpk.capacity.gke.request import Capacity, Request
-from xpk.capacity.install import Pause
-from xpk.capacity.nodes import holders, pool_of, pool_order, slice_nodes
 from xpk.model.accelerators import SliceShape, find_shape
-from xpk.model.errors import ConflictError, NotFoundError, TimedOutError, UsageError
+from xpk.model.errors import ConflictError, UsageError
 
 Dict = dict[str, Any]
 Read = Callable[[str], Dict]
 
-_DRAIN_SECONDS = 600.0
 # Fields of a node pool that are GKE's answer, not the user's question.
 _ANSWERS = (
     "self_link", "instance_group_urls", "status", "status_message", "conditions", "pod_ipv4_cidr_size", "update_info",
@@ -99,54 +95,3 @@ def like(pool: Mapping[str, Any], name: str) -> Dict:
             each for each in config["taints"] if each["key"] not in ("google.com/tpu", "nvidia.com/gpu")
         ]
     return {**body, "name": name}
-
-
-def victims(pools: Sequence[str], held: Mapping[str, str], count: int) -> list[str]:
-    """Return the pools that go: free ones first, of them those with the highest numbers."""
-    ordered = sorted(pools, key=pool_order, reverse=True)
-    return sorted(ordered, key=lambda pool: pool in held)[:count]
-
-
-def holders_of_pools(api: ObjectApi) -> dict[str, str]:
-    """Return the workload that is on each node pool, by the pool's name."""
-    held = holders(api)
-    return {pool_of(node): held[name] for node in slice_nodes(api) if (name := node["metadata"]["name"]) in held}
-
-
-def drain(api: ObjectApi, pool: str, pause: Pause, poll: float) -> None:
-    """Let no more pods onto a pool's nodes, end those there are and wait for it, looking every `poll` seconds.
-
-    Raises TimedOutError.
-    """
-    members = {node["metadata"]["name"]: node for node in slice_nodes(api) if pool_of(node) == pool}
-    for name, node in sorted(members.items()):
-        if not node["spec"].get("unschedulable"):
-            api.patch("Node", name, {"spec": {"unschedulable": True}})
-    nodes, waited, asked = set(members), 0.0, set[str]()
-    while True:
-        left = [pod for pod in api.list("Pod", None) if _is_on(pod, nodes)]
-        for pod in left:
-            meta = pod["metadata"]
-            if meta["name"] not in asked:
-                asked.add(meta["name"])
-                try:
-                    api.delete("Pod", meta["name"], meta.get("namespace", "default"))
-                except NotFoundError:
-                    continue
-        if not left:
-            return
-        if waited >= _DRAIN_SECONDS:
-            raise TimedOutError(
-                f"{len(left)} pods on {pool} do not end within {_DRAIN_SECONDS:.0f} s",
-                hint=f"`xpk workload list` shows whose they are; {left[0]['metadata']['name']} is one of them",
-            )
-        pause(poll)
-        waited += poll
-
-
-def _is_on(pod: Mapping[str, Any], nodes: set[str]) -> bool:
-    """Tell whether a pod is on one of these nodes and has to be ended: those of DaemonSets go with the node."""
-    owners = [owner.get("kind") for owner in pod["metadata"].get("ownerReferences", [])]
-    phase = pod.get("status", {}).get("phase", "Pending")
-    on_node = pod["spec"].get("nodeName") in nodes
-    return on_node and phase in ("Pending", "Running") and "DaemonSet" not in owners and "Node" not in owners

@@ -1,0 +1,262 @@
+"""Slices that go: free ones if possible, closed before they are looked at again, drained where a user chose that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from xpk.api.base import Obj, ObjectApi, Objs
+from xpk.api.cluster_queues import type_of
+from xpk.api.quantities import quantity
+from xpk.capacity.cordon import OPEN, close_unused, cordon, is_marked, opening_steps, uncordon
+from xpk.capacity.install import Pause
+from xpk.capacity.nodes import holders, pool_of, pool_order, slice_nodes
+from xpk.capacity.prepare import set_up
+from xpk.capacity.pulls import some_of
+from xpk.capacity.queues.reading import check_promised
+from xpk.capacity.together import Step
+from xpk.model.errors import (
+    ConflictError,
+    MissingToolError,
+    NotFoundError,
+    ProtectedError,
+    TimedOutError,
+    UnavailableError,
+    XpkError,
+)
+from xpk.model.specs import ClusterSpec
+
+_DRAIN_SECONDS = 600.0
+_CORDON, _LOOK = "cordon", "look-again"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A cluster's node pools as its API server has them; None if it does not answer.
+
+    `held`: the workload on each; `marked`: those that a command has cordoned which did not end.
+    """
+
+    api: ObjectApi | None = None
+    held: Mapping[str, str] = field(default_factory=dict)
+    marked: frozenset[str] = frozenset()
+
+
+def see(name: str, connect: Callable[[], ObjectApi], *, must: bool = False) -> Seen:
+    """Look at a cluster's node pools. Raises ConflictError if it `must` answer and does not."""
+    try:
+        api = connect()
+        nodes = slice_nodes(api)
+        return Seen(api, held_pools(api, nodes), frozenset(pool_of(node) for node in nodes if is_marked(node)))
+    except XpkError as error:
+        if must:
+            raise ConflictError(
+                f"cannot see whether workloads are on cluster '{name}': {error.message}",
+                hint="--force removes slices all the same",
+            ) from error
+        return Seen()
+
+
+def held_pools(api: ObjectApi, nodes: Objs) -> dict[str, str]:
+    """Return the workload that is on each node pool, by the pool's name."""
+    held = holders(api)
+    return {pool_of(node): held[name] for node in nodes if (name := node["metadata"]["name"]) in held}
+
+
+def victims(pools: Sequence[str], seen: Seen, count: int) -> list[str]:
+    """Return the pools that go: free ones first, of them those that were to go before, then the highest numbers."""
+    ordered = sorted(pools, key=pool_order, reverse=True)
+    return sorted(ordered, key=lambda pool: (pool in seen.held, pool not in seen.marked))[:count]
+
+
+def choose(seen: Seen, pools: Sequence[str], spec: ClusterSpec, *, force: bool) -> list[str]:
+    """Return the pools that go. Raises ConflictError if that would end or starve a workload, unless forced."""
+    going = victims(pools, seen, len(pools) - spec.num_slices)
+    busy = sorted({seen.held[pool] for pool in going if pool in seen.held})
+    if busy and not force:
+        raise ConflictError(
+            f"{len(going)} slices would go, and {', '.join(busy)} runs on them",
+            hint=f"`xpk workload delete {busy[0]} --cluster {spec.name}`, or --force to end it",
+        )
+    if seen.api and not force:
+        check_promised(seen.api, spec.shape, spec.num_slices)
+        _check_admitted(seen.api, seen.held, spec)
+    return going
+
+
+def opening(seen: Seen, staying: Sequence[str]) -> list[Step]:
+    """Return what opens node pools that a resize has cordoned which did not end, and that are to stay."""
+    return opening_steps(seen.api, _nodes(seen.api, staying)) if seen.api and seen.marked else []
+
+
+def giving_up(seen: Seen, staying: Sequence[str], error: ConflictError) -> list[Step]:
+    """Return what opens node pools that an earlier resize has cordoned, and then says why none may go.
+
+    Raises the error where there is nothing to open.
+    """
+    if not seen.marked:
+        raise error
+
+    def say() -> None:
+        raise error
+
+    return [*opening(seen, staying), Step("remove slices", say, "give-up", (OPEN,))]
+
+
+def steps_of(
+    seen: Seen,
+    spec: ClusterSpec,
+    going: Sequence[str],
+    lower: Sequence[Step],
+    delete: Callable[[Mapping[str, tuple[str, ...]]], list[Step]],
+    *,
+    before: Sequence[ClusterSpec],
+    force: bool,
+    pause: Pause,
+    poll: float,
+) -> list[Step]:
+    """Return what removes slices: closed and looked at, no quota for them any more, nothing on them, then the pools.
+
+    `lower` are the steps that take the quota, `before` what it was for. `delete` gives the steps that delete pools,
+    each after some keys.
+    """
+    lowered = tuple(step.key for step in lower)
+    if seen.api is None:  # forced: there is nobody to ask
+        return [*lower, *delete(dict.fromkeys(going, lowered))]
+    api, pools = seen.api, some_of(list(going))
+    first = Step(f"cordon {pools}", lambda: cordon(api, _nodes(api, going)), _CORDON)
+    if not force:
+        look = partial(_check_unused, api, spec, going)
+        close = partial(close_unused, lambda: _nodes(api, going), api, look)
+        first = replace(first, title=f"{first.title} and see that nothing runs there", act=close)
+    steps = [first, *(replace(step, after=(*step.after, _CORDON)) for step in lower)]
+    after = (_CORDON, *lowered)
+    if not force:
+        again = partial(_look_again, api, going, look, before)
+        steps.append(Step(f"see again that nothing runs on {pools}", again, _LOOK, after))
+        return [*steps, *delete(dict.fromkeys(going, (*after, _LOOK)))]
+    for pool in going:
+        steps.append(Step(f"drain {pool}", partial(drain, api, pool, pause, poll), f"drain:{pool}", after))
+    return [*steps, *delete({pool: (*after, f"drain:{pool}") for pool in going})]
+
+
+def drain(api: ObjectApi, pool: str, pause: Pause, poll: float) -> None:
+    """Evict the pods on a pool's nodes and wait for their end, looking every `poll` seconds.
+
+    Raises TimedOutError, which names the budget that keeps a pod.
+    """
+    nodes = {node["metadata"]["name"] for node in _nodes(api, [pool])}
+    waited, asked = 0.0, set[tuple[str, str]]()
+    while True:
+        left, kept = [pod for pod in api.list("Pod", None) if _is_on(pod, nodes)], ""
+        for pod in left:
+            key = pod["metadata"]["name"], pod["metadata"].get("namespace", "default")
+            if key not in asked:
+                try:
+                    api.evict(*key)
+                    asked.add(key)
+                except NotFoundError:
+                    continue
+                except (ProtectedError, UnavailableError) as error:
+                    kept = error.message
+        if not left:
+            return
+        if waited >= _DRAIN_SECONDS:
+            raise _still_there(pool, left, kept)
+        pause(poll)
+        waited += poll
+
+
+def _still_there(pool: str, left: Objs, kept: str) -> TimedOutError:
+    meta = left[0]["metadata"]
+    again = (
+        f"the same command goes on from here; `kubectl get pods,pdb -n {meta.get('namespace', 'default')}` shows more"
+    )
+    if kept:
+        return TimedOutError(f"{pool} is not drained within {_DRAIN_SECONDS:.0f} s: {kept}", hint=again)
+    return TimedOutError(
+        f"{len(left)} pods on {pool} do not end within {_DRAIN_SECONDS:.0f} s, {meta['name']} is one of them",
+        hint=again,
+    )
+
+
+def _check_unused(api: ObjectApi, spec: ClusterSpec, pools: Sequence[str]) -> None:
+    """Raise ConflictError if a workload came onto a pool, or got the quota of one, since the plan was made."""
+    held = held_pools(api, slice_nodes(api))
+    for pool in pools:
+        if pool in held:
+            raise ConflictError(
+                f"{held[pool]} runs on {pool} now, which was free when the plan was made; nothing was removed",
+                hint="the same command again takes other free slices, if there are any; --force ends it",
+            )
+    _check_admitted(api, held, spec)
+
+
+def _check_admitted(api: ObjectApi, held: Mapping[str, str], spec: ClusterSpec) -> None:
+    """Raise ConflictError if workloads were admitted to more slices than would be left, pods or not."""
+    slices = _admitted(api, spec)
+    if sum(slices.values()) > spec.num_slices:
+        waiting = sorted(set(slices) - set(held.values())) or sorted(slices)
+        raise ConflictError(
+            f"{', '.join(waiting)} was admitted, and {sum(slices.values()):g} slices of {spec.shape.name} "
+            f"are in use of the {spec.num_slices} that would be left; nothing was removed",
+            hint=f"`xpk workload delete {waiting[0]} --cluster {spec.name}`, or --force",
+        )
+
+
+def _admitted(api: ObjectApi, spec: ClusterSpec) -> dict[str, float]:
+    """Return how many slices of a type workloads were admitted to, by the workloads' names."""
+    try:
+        there = api.list("Workload", None)
+    except MissingToolError:  # without Kueue nobody is
+        return {}
+    found: dict[str, float] = {}
+    for workload in there:
+        used = sum(
+            _units(each, spec) for each in workload.get("status", {}).get("admission", {}).get("podSetAssignments", [])
+        )
+        if used and not _has_ended(workload):
+            owners = workload["metadata"].get("ownerReferences") or [workload["metadata"]]
+            found[str(owners[0]["name"])] = used / spec.shape.units
+    return found
+
+
+def _units(assignment: Obj, spec: ClusterSpec) -> float:
+    flavor = (assignment.get("flavors") or {}).get(spec.shape.resource, "")
+    amount = (assignment.get("resourceUsage") or {}).get(spec.shape.resource, 0)
+    return quantity(amount) if type_of(flavor) == spec.shape.name else 0.0
+
+
+def _has_ended(workload: Obj) -> bool:
+    conditions = workload.get("status", {}).get("conditions") or []
+    return any(item["type"] == "Finished" and item["status"] == "True" for item in conditions)
+
+
+def _look_again(api: ObjectApi, pools: Sequence[str], look: Callable[[], None], before: Sequence[ClusterSpec]) -> None:
+    """Look once more, now that no quota lets anybody in: who came at the last moment gets the slices back."""
+    try:
+        look()
+    except XpkError:
+        with suppress(XpkError):  # the same command again, or one with the old number, finds what is left
+            set_up(api, before)
+            _open(api, pools)
+        raise
+
+
+def _open(api: ObjectApi, pools: Sequence[str]) -> None:
+    uncordon(api, _nodes(api, pools))
+
+
+def _nodes(api: ObjectApi, pools: Sequence[str]) -> Objs:
+    wanted = set(pools)
+    return [node for node in slice_nodes(api) if pool_of(node) in wanted]
+
+
+def _is_on(pod: Obj, nodes: set[str]) -> bool:
+    """Tell whether a pod is on one of these nodes and has to be ended: those of DaemonSets go with the node."""
+    owners = [owner.get("kind") for owner in pod["metadata"].get("ownerReferences", [])]
+    phase = pod.get("status", {}).get("phase", "Pending")
+    on_node = pod["spec"].get("nodeName") in nodes
+    return on_node and phase in ("Pending", "Running") and "DaemonSet" not in owners and "Node" not in owners

@@ -1,0 +1,153 @@
+"""Queues that another tool made, such as Google's xpk: their flavors stay, and their quota changes in the open."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from xpk.api.base import Obj, ObjectApi, Objs
+from xpk.api.cluster_queues import allotments, type_of
+from xpk.api.quantities import quantity
+from xpk.capacity.queues.reading import maker_of
+from xpk.model.accelerators import find_shape
+from xpk.model.errors import ConflictError, MissingToolError, NotFoundError, UnavailableError, XpkError
+
+_QUEUES = ("ClusterQueue", "LocalQueue", "ResourceFlavor", "Topology")
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What adapting does to the quota of others, one line each, and why it must not."""
+
+    notes: tuple[str, ...] = ()
+    refusal: XpkError | None = None
+
+
+def is_foreign(queue: Obj) -> bool:
+    """Tell whether a ClusterQueue's flavors have names that xpk does not give, such as `2xv5litepod-16`."""
+    flavors = {flavor for flavor, _ in allotments(queue)}
+    return bool(flavors) and flavors.isdisjoint(map(type_of, flavors))
+
+
+def has_quota(have: Obj, wanted: Obj) -> bool:
+    """Tell whether a ClusterQueue of others has the quota that is wanted, of each type of slice."""
+    return all(_resource(have, kind, each["name"]) == quantity(each["nominalQuota"]) for kind, each in _entries(wanted))
+
+
+def with_quota(have: Obj, wanted: Obj) -> Obj:
+    """Return what gives a ClusterQueue of others another quota: of flavors that it has, under their names.
+
+    Nothing else of it becomes ours: neither labels, so that it stays when xpk leaves, nor its policies.
+    """
+    groups = copy.deepcopy(have["spec"].get("resourceGroups") or [])
+    for kind, entry in _entries(wanted):
+        if found := next(_matching(groups, kind, entry["name"]), None):
+            found["nominalQuota"] = entry["nominalQuota"]
+            continue
+        flavor = {"name": kind, "resources": [entry]}
+        group = next((each for each in groups if each["coveredResources"] == [entry["name"]]), None)
+        if group is None:
+            groups.append({"coveredResources": [entry["name"]], "flavors": [flavor]})
+        else:
+            group["flavors"].append(flavor)
+    meta = {"name": have["metadata"]["name"]}
+    return {**wanted, "metadata": meta, "spec": {"resourceGroups": groups}}
+
+
+def unlabelled(api: ObjectApi, objects: Objs) -> Objs:
+    """Return queues without our label where others have made them: it would say that they are ours to remove."""
+    found = []
+    for obj in objects:
+        have = _find(api, obj)
+        if have is not None and maker_of(have) != "xpk":
+            meta = {key: value for key, value in obj["metadata"].items() if key != "labels"}
+            obj = {**obj, "metadata": meta}
+        found.append(obj)
+    return found
+
+
+def judge(api: ObjectApi, objects: Objs, *, take_over: bool = False, ends: bool = False) -> Judgement:
+    """Tell what applying `objects` does to queues of others; nothing is changed.
+
+    It is refused where a quota would be less than what is in use, and, unless `take_over`, where another tool manages
+    the fields. `ends`: what is in use beyond the quota is about to be ended.
+    """
+    notes: list[str] = []
+    managed: list[str] = []
+    for obj in objects:
+        have = _find(api, obj) if obj["kind"] in _QUEUES else None
+        if have is None or maker_of(have) == "xpk":
+            continue
+        if obj["kind"] == "ClusterQueue":
+            changes, short = _changes(have, obj)
+            notes += changes
+            if short and not ends:
+                refusal = ConflictError(short, hint="wait until fewer run, or `xpk workload delete` some")
+                return Judgement(tuple(notes), refusal)
+        try:
+            api.apply(obj, dry_run=True, force=take_over)
+        except UnavailableError:  # its webhooks do not answer: what installs Kueue comes first
+            continue
+        except ConflictError as error:
+            managed.append(error.message.partition(" (")[0])
+    if not managed:
+        return Judgement(tuple(notes))
+    what = "; ".join([*managed, *notes])
+    return Judgement(
+        tuple(notes),
+        ConflictError(what, hint="`xpk cluster adapt CLUSTER --take-over` changes them all the same, from now on"),
+    )
+
+
+def _changes(have: Obj, wanted: Obj) -> tuple[list[str], str]:
+    """Return what of a ClusterQueue's quota changes, and what is in use beyond it, "" if nothing is."""
+    name, short = have["metadata"]["name"], ""
+    notes = []
+    before = allotments(have)
+    for (flavor, resource), after in allotments(wanted).items():
+        mine = before.get((flavor, resource))
+        old, used = (mine.nominal, mine.used) if mine else (0.0, 0.0)
+        if after.nominal == old:
+            continue
+        line = f"quota of flavor '{flavor}' in '{name}': {old:g} -> {after.nominal:g} {resource}"
+        line += f"{_slices(flavor, resource, old, after.nominal)}, {used:g} in use"
+        notes.append(line)
+        if after.nominal < used:
+            short = short or f"{line}: it would be less than what is in use"
+    return notes, short
+
+
+def _slices(flavor: str, resource: str, old: float, new: float) -> str:
+    kind = type_of(flavor)
+    if not kind or find_shape(kind).resource != resource:
+        return ""
+    units = find_shape(kind).units
+    return f" ({old / units:g} -> {new / units:g} slices of {kind})"
+
+
+def _entries(queue: Obj) -> Iterator[tuple[str, Obj]]:
+    """Yield each type of slice of a ClusterQueue of ours, and its entry."""
+    for group in queue["spec"].get("resourceGroups") or []:
+        for flavor in group["flavors"]:
+            for entry in flavor["resources"]:
+                yield flavor["name"], entry
+
+
+def _matching(groups: Sequence[Obj], kind: str, resource: str) -> Iterator[Obj]:
+    for group in groups:
+        for flavor in group["flavors"]:
+            if type_of(flavor["name"]) == kind:
+                yield from (each for each in flavor.get("resources") or [] if each["name"] == resource)
+
+
+def _resource(queue: Obj, kind: str, resource: str) -> float:
+    found = _matching(queue["spec"].get("resourceGroups") or [], kind, resource)
+    return sum(quantity(each.get("nominalQuota", 0)) for each in found)
+
+
+def _find(api: ObjectApi, obj: Obj) -> Obj | None:
+    try:
+        return api.get(obj["kind"], obj["metadata"]["name"], obj["metadata"].get("namespace", "default"))
+    except (NotFoundError, MissingToolError):
+        return None
