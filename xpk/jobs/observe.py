@@ -124,8 +124,7 @@ def read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
     """Return the status of one JobSet."""
     meta, spec, status = jobset["metadata"], jobset["spec"], jobset.get("status", {})
     workload = owned_by(snapshot.workloads, meta["uid"])
-    pods = pods_of(jobset, snapshot.pods)
-    attempt = str(status.get("restarts", 0))
+    pods, attempt = pods_of(jobset, snapshot.pods), str(status.get("restarts", 0))
     hosts = _hosts(pods, attempt)
     events = happened.events_of(jobset, snapshot) if snapshot.events else []
     jobs = [
