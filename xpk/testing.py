@@ -71,6 +71,7 @@ class FakeApi:
         self.calls: list[tuple[str, str, str]] = []  # verb, kind, name
         self.budgets: dict[str, str] = {}
         self._react = react
+        self._applied: dict[tuple[str, str, str], Obj] = {}
         self._versions = itertools.count(1)
         for obj in objects:
             self._store(obj)
@@ -83,10 +84,12 @@ class FakeApi:
         return copy.deepcopy(obj) if dry_run else self._store(obj)
 
     def apply(self, obj: Obj, *, dry_run: bool = False, force: bool = False) -> Applied:
-        """See `ObjectApi.apply`. Lists are replaced, and nobody owns a field."""
+        """See `ObjectApi.apply`. Lists are replaced, fields that were applied before go; nobody else owns a field."""
         self._note("apply", obj["kind"], obj["metadata"]["name"])
         before = self.objects.get(_key_of(obj))
-        merged = _merged(before, obj) if before else obj
+        merged = _merged(_without(before, self._applied.get(_key_of(obj)), obj), obj) if before else obj
+        if not dry_run:
+            self._applied[_key_of(obj)] = copy.deepcopy(obj)
         if before is not None and merged == before:
             return "unchanged"
         if not dry_run:
@@ -191,6 +194,17 @@ def _key(kind: str, namespace: str, name: str) -> tuple[str, str, str]:
 def _key_of(obj: Obj) -> tuple[str, str, str]:
     meta = obj["metadata"]
     return _key(obj["kind"], meta.get("namespace", "default"), meta["name"])
+
+
+def _without(have: Any, applied: Any, wanted: Any) -> Any:
+    """Return a value without the fields that were applied before and are not any more."""
+    if not (isinstance(have, dict) and isinstance(applied, dict) and isinstance(wanted, dict)):
+        return have
+    return {
+        key: _without(value, applied.get(key), wanted.get(key))
+        for key, value in have.items()
+        if key in wanted or key not in applied
+    }
 
 
 def _merged(have: Any, patch: Any) -> Any:

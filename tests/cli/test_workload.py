@@ -69,6 +69,12 @@ def test_a_dry_run_prints_what_create_applies_and_creates_nothing(dev: Xpk) -> N
     assert stored["spec"]["replicatedJobs"] == manifest["spec"]["replicatedJobs"]
 
 
+def test_a_time_for_slices_that_are_there_already_is_refused(dev: Xpk) -> None:
+    for time_, words in (("2h", "for slices of queued provisioning"), ("soon", "is not a time")):
+        refused = dev("workload", "create", "hello", "--command", "true", "--max-run-duration", time_)
+        assert refused.code == 2 and words in refused.err and "Traceback" not in refused.err
+
+
 VALUES = ["two words", "quo\"te's", "line\nbreak", "{{ x }}", "a: b", "$(A) $$ $HOME `x`", "ünï 😀", "", " lead", "#no"]
 
 

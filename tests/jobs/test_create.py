@@ -81,8 +81,11 @@ def test_what_a_queue_may_borrow_is_for_kueue_to_say() -> None:
 
 def test_what_others_lend_counts_as_far_as_it_may_be_borrowed() -> None:
     red, blue = (
-        QueueSpec(name=name, namespaces=("default",), quotas=(SliceQuota(shape=SHAPE, num_slices=1, **limits),))
-        for name, limits in (("red", {"lending_limit": 0}), ("blue", {"borrowing_limit": 1}))
+        QueueSpec(name=name, namespaces=("default",), quotas=(quota,))
+        for name, quota in (
+            ("red", SliceQuota(shape=SHAPE, num_slices=1, lending_limit=0)),
+            ("blue", SliceQuota(shape=SHAPE, num_slices=1, borrowing_limit=1)),
+        )
     )
     whole = render_queues(ClusterSpec(name="c", shape=SHAPE, num_slices=4), promised={SHAPE.name: 2})
     api = FakeApi([*whole, *render_queue(red), *render_queue(blue)])

@@ -12,6 +12,7 @@ from tests.jobs.objects import (
     RUNNING,
     WAITS,
     Obj,
+    at,
     cluster_queue,
     event,
     jobset,
@@ -22,7 +23,7 @@ from tests.jobs.objects import (
 from xpk.jobs.observe import find_all, inspect, read
 from xpk.jobs.reading import Snapshot
 from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError
-from xpk.model.status import Phase
+from xpk.model.status import Phase, WorkloadStatus
 from xpk.testing import FakeApi
 
 NO_IMAGE = (
@@ -166,6 +167,49 @@ def test_an_admission_check_that_is_not_ready_is_named() -> None:
     mine["status"]["admissionChecks"] = [{"name": "provision", "state": "Pending", "message": "no nodes yet"}]
     found = read(jobset(), Snapshot(jobsets=[], workloads=[mine]))
     assert found.reason == "admission check 'provision' is Pending: no nodes yet"
+
+
+def provisioning(message: str, *, state: str = "Pending", failures: int = 0, **conditions: Any) -> WorkloadStatus:
+    """Read a workload that asks GKE for nodes."""
+    mine = workload("w", "u", **conditions)
+    check: dict[str, Any] = {"name": "dws-prov", "state": state, "message": message}
+    mine["status"]["admissionChecks"] = [check | ({"retryCount": failures} if failures else {})]
+    if failures:
+        mine["status"]["requeueState"] = {"count": failures, "requeueAt": at(60)}
+    mine["spec"]["active"] = "Deactivated" not in str(conditions.get("Evicted"))
+    return read(jobset(), Snapshot(jobsets=[], workloads=[mine]))
+
+
+def test_what_gke_says_of_nodes_that_it_is_to_make() -> None:
+    reserved: dict[str, Any] = {"QuotaReserved": ("True", "", "")}
+    waits = "waiting for GKE to make its nodes: {} (admission check 'dws-prov' is Pending{})"
+    unanswered = "its ProvisioningRequest is not answered yet"
+    assert provisioning("", **reserved).reason == waits.format(unanswered, "")
+    assert provisioning("no room, ETA 5m", **reserved).reason == waits.format("no room, ETA 5m", "")
+    again = provisioning("Reset to Pending after eviction. Previously: Retry", failures=2, **reserved)
+    assert again.reason == waits.format(unanswered, "; 2 attempts failed")
+    (check,) = again.checks
+    assert (check.name, check.state, check.failures, check.next_attempt) == ("dws-prov", "Pending", 2, at(60))
+
+
+def test_a_request_for_nodes_that_failed() -> None:
+    said = "Evicted due to AdmissionCheck in Retry state: \"dws-prov\" (Retrying after failure: Quota 'TPUS' exceeded)"
+    conditions: dict[str, Any] = {
+        "QuotaReserved": ("False", "Pending", said),
+        "Evicted": ("True", "AdmissionCheck", said),
+    }
+    found = provisioning("Reset to Pending after eviction. Previously: Retry", failures=1, **conditions)
+    assert found.phase is Phase.QUEUED
+    assert found.reason == f"GKE made no nodes: Quota 'TPUS' exceeded (1 attempt failed, tried again at {at(60)})"
+
+
+def test_a_request_for_nodes_that_is_given_up() -> None:
+    said = 'The workload is deactivated due to AdmissionCheck in Rejected state: "dws-prov" (Quota exceeded)'
+    found = provisioning("Quota exceeded", Evicted=("True", "DeactivatedDueToAdmissionCheck", said))
+    assert found.phase is Phase.SUSPENDED
+    assert found.reason == "given up: GKE made no nodes: Quota exceeded (admission check 'dws-prov' is Rejected)"
+    theirs = provisioning("", Evicted=("True", "Deactivated", "The workload is deactivated"))
+    assert theirs.reason == "suspended by its user"
 
 
 def test_objects_that_the_controllers_have_not_touched_yet() -> None:

@@ -71,6 +71,23 @@ CASES = {
     "queues-of-shared-slices": lambda: render_queues(
         ClusterSpec(name="demo", shape=find_shape("v6e-16"), num_slices=2, sub_slicing=True)
     ),
+    "queues-of-queued-slices": lambda: render_queues(
+        ClusterSpec(name="demo", shape=find_shape("v6e-16"), num_slices=2, queued=True),
+        ClusterSpec(name="demo", shape=find_shape("v5litepod-16"), num_slices=1),
+    ),
+    "queue-of-queued-slices": lambda: render_queue(
+        QueueSpec(
+            name="red",
+            namespaces=("team-red",),
+            quotas=(
+                SliceQuota(shape=find_shape("v6e-16"), num_slices=1, queued=True),
+                SliceQuota(shape=find_shape("v5litepod-16"), num_slices=1),
+            ),
+        )
+    ),
+    "gke-queued-slices": lambda: render_workload(
+        workload(shape=find_shape("v6e-16"), num_slices=2, target=ON_GKE, image="i", max_run_seconds=7200)
+    ),
     "gpu-command": lambda: render_workload(
         workload(
             shape=find_shape("h100-80gb-8"),

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from xpk.api.base import Obj, ObjectApi
 from xpk.api.quantities import quantity
+from xpk.model import names
 from xpk.model.accelerators import find_shape, type_of_nodes
 from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError, UsageError
 from xpk.model.quotas import Allotment
@@ -34,6 +35,15 @@ def allotments(cluster_queue: Obj) -> dict[Key, Allotment]:
             if key in found:
                 found[key] = replace(found[key], used=quantity(entry.get("total", 0)))
     return found
+
+
+def queued_flavors(cluster_queue: Obj) -> frozenset[str]:
+    """Return the flavors of a ClusterQueue whose nodes come when a workload's ProvisioningRequest is granted."""
+    checks = cluster_queue["spec"].get("admissionChecksStrategy", {}).get("admissionChecks") or []
+    check = next((each for each in checks if each["name"] == names.PROVISIONING_CHECK), None)
+    if check is None:
+        return frozenset()
+    return frozenset(check.get("onFlavors") or (flavor for flavor, _ in allotments(cluster_queue)))
 
 
 def type_of(flavor: str) -> str:

@@ -44,6 +44,8 @@ INSTALLED_KINDS = {
         Kind("SelfSubjectAccessReview", "authorization.k8s.io/v1", "selfsubjectaccessreviews", namespaced=False),
         Kind("PriorityClass", "scheduling.k8s.io/v1", "priorityclasses", namespaced=False),
         Kind("Topology", _KUEUE, "topologies", namespaced=False),
+        Kind("AdmissionCheck", _KUEUE, "admissionchecks", namespaced=False),
+        Kind("ProvisioningRequestConfig", _KUEUE, "provisioningrequestconfigs", namespaced=False),
         Kind("Namespace", "v1", "namespaces", namespaced=False),
         Kind("ServiceAccount", "v1", "serviceaccounts"),
         Kind("ConfigMap", "v1", "configmaps"),

@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 
 from xpk.api.base import Obj, ObjectApi, Objs
-from xpk.api.cluster_queues import allotments, type_of
+from xpk.api.cluster_queues import allotments, queued_flavors, type_of
 from xpk.capacity.provider import ClusterInfo, SliceInfo
 from xpk.capacity.queues.foreign import has_quota, is_foreign, with_quota
 from xpk.capacity.queues.reading import promised, quotas_of
@@ -68,12 +68,19 @@ def pools_of(nodes: Objs, *, spare: bool = False) -> dict[str, Objs]:
     return dict(sorted(pools.items(), key=lambda item: pool_order(item[0])))
 
 
+def queued_types(nodes: Objs) -> set[SliceShape | None]:
+    """Return the types of slices whose nodes GKE makes when a workload asks for them."""
+    return {shape_of(node) for node in nodes if node["metadata"]["labels"].get(names.QUEUED_LABEL) == "true"}
+
+
 def spec_of(name: str, nodes: Objs) -> ClusterSpec | None:
     """Read a cluster's shape back from its nodes; None if they do not tell, or differ."""
     pools = pools_of(nodes)
     shapes = {shape_of(node) for members in pools.values() for node in members}
     shape = shapes.pop() if len(shapes) == 1 else None
-    return ClusterSpec(name=name, shape=shape, num_slices=len(pools)) if shape else None
+    if shape is None:
+        return None
+    return ClusterSpec(name=name, shape=shape, num_slices=len(pools), queued=shape in queued_types(nodes))
 
 
 def cluster_info(api: ObjectApi, spec: ClusterSpec | None, nodes: Objs, **known: str) -> ClusterInfo:
@@ -116,8 +123,14 @@ def has_queues(api: ObjectApi, *specs: ClusterSpec) -> bool:
             have = api.get(obj["kind"], obj["metadata"]["name"], obj["metadata"].get("namespace", "default"))
         except (NotFoundError, MissingToolError):
             return False
-        if obj["kind"] == "ClusterQueue" and (is_foreign(have) or quotas_of(have) != quotas_of(obj)):
+        if obj["kind"] == "ClusterQueue" and (
+            is_foreign(have) or quotas_of(have) != quotas_of(obj) or queued_flavors(have) != queued_flavors(obj)
+        ):
             return False  # of a queue of others only what changes it is wanted
+        if obj["kind"] == "ProvisioningRequestConfig" and (
+            have["spec"].get("managedResources") != obj["spec"]["managedResources"]
+        ):
+            return False
     return True
 
 
@@ -138,7 +151,7 @@ def not_theirs(api: ObjectApi, objects: Objs) -> Objs:
     left = [
         obj
         for obj in objects
-        if obj["kind"] != "ClusterQueue"
+        if obj["kind"] not in ("ClusterQueue", "AdmissionCheck", "ProvisioningRequestConfig")
         and not (obj["kind"] == "ResourceFlavor" and obj["metadata"]["name"] in types)
         and (obj["metadata"].get("namespace"), obj["metadata"]["name"]) not in there
     ]

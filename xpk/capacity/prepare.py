@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from xpk.api.base import Obj, ObjectApi, Objs
-from xpk.capacity.nodes import has_queues, not_theirs, pools_of, shape_of, slice_nodes
+from xpk.capacity.nodes import has_queues, not_theirs, pools_of, queued_types, shape_of, slice_nodes
+from xpk.capacity.queues import provisioning
 from xpk.capacity.queues.foreign import Judgement, judge, unlabelled
 from xpk.capacity.queues.reading import maker_of, promised
 from xpk.model.accelerators import SliceShape
@@ -53,7 +54,11 @@ def whole_slices(nodes: Objs) -> dict[SliceShape, int]:
 
 def specs_of(name: str, nodes: Objs) -> list[ClusterSpec]:
     """Return what a cluster's whole slices are, by type."""
-    return [ClusterSpec(name=name, shape=shape, num_slices=count) for shape, count in whole_slices(nodes).items()]
+    queued = queued_types(nodes)
+    return [
+        ClusterSpec(name=name, shape=shape, num_slices=count, queued=shape in queued)
+        for shape, count in whole_slices(nodes).items()
+    ]
 
 
 def record(api: ObjectApi, specs: Sequence[ClusterSpec], wanted: Wishes, *, region: str | None = None) -> Obj:
@@ -162,12 +167,13 @@ def _queues(api: ObjectApi, specs: Sequence[ClusterSpec]) -> Objs:
 
 def is_set_up(api: ObjectApi, *specs: ClusterSpec) -> bool:
     """Tell whether all is there that `set_up` makes."""
-    return has_queues(api, *specs) and not _lacking_priorities(api)
+    return has_queues(api, *specs) and provisioning.is_settled(api) and not _lacking_priorities(api)
 
 
 def set_up(api: ObjectApi, specs: Sequence[ClusterSpec], *, take_over: bool = False) -> None:
     """Make a cluster's queues, and what the pods of Google's xpk need beside them."""
     apply_queues(api, specs, take_over=take_over or _took_over(api))
+    provisioning.settle(api)
     for obj in _lacking_priorities(api):
         api.create(obj)
 

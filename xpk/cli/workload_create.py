@@ -123,6 +123,11 @@ from xpk.storage import open_folder
     show_default=True,
     help="How long it is kept after its end; its output stays.",
 )
+@click.option(
+    "--max-run-duration",
+    metavar="TIME",
+    help="Slices of queued provisioning: how long GKE leaves them to it; at most 7d, which it is if left out.",
+)
 @click.option("--resume", is_flag=True, help="Continue from the output of an earlier workload of this name.")
 @click.option("--fresh", is_flag=True, help="Move the output of an earlier workload of this name aside.")
 @click.option("--wait/--no-wait", default=False, help="Stay until it ends; Ctrl-C detaches.")
@@ -171,6 +176,7 @@ def create(ctx: click.Context, /, name: str | None, name_flag: str | None, clust
     given["num_slices"] = count_slices(given["num_slices"], given["num_nodes"], shape.kind)
     given["queue"] = queue.name
     spec = _spec(chosen, shape, target, archive, ctx.meta.get("trainer_args", ()), given)
+    creating.check_run_duration(queue, spec, cluster=place)
     _check(console, spec, ctx.meta.get("trainer_args", ()), given)
     _write_manifest(spec, given["output_manifest_file"])
     if given["dry_run"] == "client":
@@ -300,9 +306,15 @@ def _spec(
         within=given["within"],
         node_folder=given["node_folder"],
         mounts=mounting.read_mounts(given["mounts"], target, given["node_folder"]),
+        max_run_seconds=_max_run_seconds(given["max_run_duration"]),
         # The trainer's hosts, and Ray's, watch each other.
         peer_watch=given["peer_watch"] and given["command"] is not None and ray is None,
     )
+
+
+def _max_run_seconds(text: str | None) -> int | None:
+    seconds = parse_duration(text, "--max-run-duration")
+    return None if seconds is None else round(seconds)
 
 
 def _ray(given: dict[str, Any]) -> request.Ray | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from xpk.api.base import Obj, ObjectApi
-from xpk.api.cluster_queues import allotments, cohort_of, members, types_of
+from xpk.api.cluster_queues import allotments, cohort_of, members, queued_flavors, types_of
 from xpk.jobs import shipping
 from xpk.jobs.observe import maker_of
 from xpk.model import names, sub_slices
@@ -23,12 +23,14 @@ from xpk.render import render_workload
 class Queue:
     """A queue, and what it can ever give of each resource, by accelerator type, what others lend it included.
 
-    `is_judged`: whether we know what that is; of cohorts that are not xpk's only Kueue does.
+    `is_judged`: whether we know what that is; of cohorts that are not xpk's only Kueue does. `queued`: the types of
+    slices whose nodes GKE makes when a workload asks for them.
     """
 
     name: str
     most: Mapping[str, Mapping[str, float]]
     is_judged: bool = True
+    queued: frozenset[str] = frozenset()
 
     def quota(self, spec: WorkloadSpec) -> float | None:
         """Return what it can ever give of what a workload needs; None if only Kueue knows."""
@@ -125,6 +127,16 @@ def check_spec(spec: WorkloadSpec) -> None:
         )
 
 
+def check_run_duration(queue: Queue, spec: WorkloadSpec, *, cluster: str) -> None:
+    """Raise UsageError if nobody would keep to the time that a workload may take."""
+    if spec.max_run_seconds is not None and spec.shape.name not in queue.queued:
+        raise UsageError(
+            f"--max-run-duration is for slices of queued provisioning: those of {spec.shape.name} on cluster "
+            f"'{cluster}' are there already",
+            hint="leave it out; `timeout 3600 COMMAND` as the --command ends hosts by themselves",
+        )
+
+
 def check_fits(api: ObjectApi, queue: Queue, spec: WorkloadSpec, *, cluster: str) -> None:
     """Raise CapacityError if its queue could not hold it even when empty, and others lent it all they do."""
     quota = queue.quota(spec)
@@ -162,7 +174,8 @@ def _read(api: ObjectApi, local_queue: Obj) -> Queue:
         lent = [other[flavor, resource] for other in everybody if (flavor, resource) in other]
         of_type = most.setdefault(types[flavor], {})
         of_type[resource] = max(of_type.get(resource, 0), ceiling(each, lent))  # a workload gets one of its flavors
-    return Queue(name, most, is_judged=cohort_of(mine) in ("", names.COHORT))
+    queued = frozenset(types[flavor] for flavor in queued_flavors(mine))
+    return Queue(name, most, is_judged=cohort_of(mine) in ("", names.COHORT), queued=queued)
 
 
 def _taken(have: Obj, spec: WorkloadSpec, cluster: str) -> ConflictError:

@@ -10,6 +10,7 @@ from xpk.api.base import Obj, ObjectApi
 from xpk.api.words import short
 from xpk.jobs import events as happened
 from xpk.jobs import queueing
+from xpk.jobs.checks import checks_of, why_deactivated
 from xpk.jobs.mounting import mounts_of
 from xpk.jobs.reading import (
     PREFIX,
@@ -161,6 +162,7 @@ def read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
         position=len(ahead) + 1 if ahead is not None else None,
         ahead=ahead or (),
         conditions=queueing.conditions(workload),
+        checks=checks_of(workload),
         quota=queueing.quota_for(queued, snapshot, kind) if queued else (),
         user=annotations.get(names.USER_ANNOTATION, ""),
         command=_command(jobset),
@@ -215,7 +217,7 @@ def _phase(
         if is_true(jobset, kind):
             return phase, "all hosts are done"
     if workload and workload["spec"].get("active") is False:
-        return Phase.SUSPENDED, "suspended by its user"
+        return Phase.SUSPENDED, why_deactivated(workload) or "suspended by its user"
     if workload and (not is_true(workload, "Admitted") or is_true(workload, "Evicted")):
         return Phase.QUEUED, queueing.why_waiting(workload, snapshot.workloads)
     if jobset["spec"].get("suspend") and not workload:

@@ -10,6 +10,7 @@ from xpk.api.base import Obj
 from xpk.api.cluster_queues import Key, allotments, members, type_of
 from xpk.api.quantities import quantity, requests
 from xpk.api.words import short
+from xpk.jobs.checks import why_evicted, why_unready
 from xpk.jobs.reading import Snapshot, condition, is_true, when
 from xpk.model.quotas import available, ceiling
 from xpk.model.status import Condition, Quota, Share
@@ -38,9 +39,14 @@ def conditions(workload: Obj | None) -> tuple[Condition, ...]:
 def why_waiting(workload: Obj, workloads: Iterable[Obj]) -> str:
     """Return why a workload is not admitted, in words."""
     evicted, reserved = condition(workload, "Evicted"), condition(workload, "QuotaReserved")
-    said = short(reserved.get("message"), 300) if reserved.get("status") != "True" else _checks(workload)
+    if reserved.get("status") != "True":
+        said = short(reserved.get("message"), 300)
+    else:
+        said = why_unready(workload) or "it has its quota and is about to be admitted"
     if evicted.get("status") != "True":
         return said or "waiting for the queue"
+    if unready := why_evicted(workload):
+        return unready
     if evicted.get("reason") == "Preempted":
         match = _PREEMPTOR.search(str(evicted.get("message")))
         winner = next((item for item in workloads if match and item["metadata"].get("uid") == match[1]), None)
@@ -145,16 +151,6 @@ def _needs(workload: Obj) -> dict[str, float]:
     for name, amount in amounts:
         total[name] = total.get(name, 0) + amount
     return total
-
-
-def _checks(workload: Obj) -> str:
-    """Return what a workload with a quota still waits for."""
-    waiting = [
-        f"admission check '{item['name']}' is {item.get('state')}: {short(item.get('message'))}".rstrip(": ")
-        for item in workload.get("status", {}).get("admissionChecks") or []
-        if item.get("state") != "Ready"
-    ]
-    return "; ".join(waiting) or "it has its quota and is about to be admitted"
 
 
 def _waits(workload: Obj) -> bool:

@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 SLICE_JOB = "slice-job"  # Google's xpk calls the replicated job so: both tools read each other's workloads
 QUEUE = "multislice-queue"
 CLUSTER_QUEUE = "cluster-queue"
+PROVISIONING_CHECK, PROVISIONING_CONFIG = "dws-prov", "dws-config"  # of slices that come by ProvisioningRequests
 COHORT = "cluster-cohort"  # of the ClusterQueues that lend to each other
 PRIORITIES = {"very-low": 100, "low": 250, "medium": 500, "high": 750, "very-high": 1000}
 
@@ -20,6 +21,8 @@ CONFIG_ANNOTATION = "xpk.dev/configuration"  # of the pods of a controller: what
 LAUNCHER_ANNOTATION = "xpk.dev/launcher"
 PEER_WATCH_VARIABLE = "XPK_PEER_WATCH"  # holds the program that runs the command of a host
 IMAGE_CACHE_LABEL = "xpk.dev/image-cache"  # on what makes nodes pull images
+RUN_SECONDS_ANNOTATION = "provreq.kueue.x-k8s.io/maxRunDurationSeconds"  # Kueue passes it on to GKE
+QUEUED_LABEL = "cloud.google.com/gke-queued"  # GKE's, on nodes of queued provisioning; their taint is called so too
 SLICES_ANNOTATION = "xpk.dev/slices"  # of the cluster's own queue: how many of each type all queues share
 SPARE_LABEL = "xpk.dev/spare"  # on nodes of slices that no quota counts: a failed slice's workload moves there
 

@@ -12,6 +12,7 @@ from xpk.model.accelerators import SliceShape
 from xpk.model.mounts import Mount, mount_problems
 
 MOST_SLICES = 1024
+_MOST_RUN_SECONDS = 7 * 24 * 3600  # that GKE leaves slices of queued provisioning for
 _IMAGE_LENGTH = 512
 _IMAGE = re.compile(
     r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::\d+)?/)?"  # host
@@ -24,12 +25,16 @@ FATAL_EXIT_CODES = (42, 126, 127)  # ours; "not executable" and "not found", as 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
-    """N slices of one accelerator type under a name. `sub_slicing`: workloads may share a slice by parts."""
+    """N slices of one accelerator type under a name.
+
+    `sub_slicing`: workloads may share a slice by parts. `queued`: their nodes come when a workload asks for them.
+    """
 
     name: str
     shape: SliceShape
     num_slices: int
     sub_slicing: bool = False
+    queued: bool = False
 
     def problems(self) -> list[str]:
         """Return everything that is wrong with it, one line each."""
@@ -49,13 +54,14 @@ class ClusterSpec:
 class SliceQuota:
     """What a queue has of one type, how much more it may borrow, and how much of its own it lends; None is all.
 
-    In slices.
+    In slices. `queued`: their nodes come when a workload asks for them.
     """
 
     shape: SliceShape
     num_slices: float
     borrowing_limit: float | None = None
     lending_limit: float | None = None
+    queued: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +122,8 @@ class WorkloadSpec:
     `fatal_exit_codes` fail the workload at once, any other restarts it, up to
     `max_restarts` times. With `peer_watch`, a host that is gone ends the command on all others at once.
     With `ray` the command makes the hosts a Ray cluster. `node_folder`: a folder of each node that hosts there see at
-    the same path, which outlives them. `mounts`: claims and buckets that all hosts see.
+    the same path, which outlives them. `mounts`: claims and buckets that all hosts see. `max_run_seconds`: how long it
+    may keep slices of queued provisioning.
     """
 
     name: str
@@ -142,6 +149,7 @@ class WorkloadSpec:
     ray: bool = False
     node_folder: str | None = None
     mounts: tuple[Mount, ...] = ()
+    max_run_seconds: int | None = None
 
     def problems(self) -> list[str]:
         """Return everything that is wrong with it, one line each."""
@@ -153,6 +161,10 @@ class WorkloadSpec:
             found.append(f"unknown priority '{self.priority}': choose from {', '.join(names.PRIORITIES)}")
         if not self.target.output_root:
             found.append("the cluster has no place for output: name one with --output-root gs://BUCKET/PREFIX")
+        if self.max_run_seconds is not None and not 1 <= self.max_run_seconds <= _MOST_RUN_SECONDS:
+            found.append(
+                f"--max-run-duration is {self.max_run_seconds} s; it has to be more than 0, and at most 7 days"
+            )
         if not self.command:
             found.append("the command is empty")
         found += [f"the command {problem}" for part in self.command for problem in names.text_problems(part)]

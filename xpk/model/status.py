@@ -100,6 +100,20 @@ class Quota:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """What a workload waits for beside its quota: `state` is Kueue's Pending, Retry, Ready or Rejected.
+
+    `failures`: attempts before this one. `next_attempt`: when it is tried again, after a failure.
+    """
+
+    name: str
+    state: str
+    message: str
+    failures: int
+    next_attempt: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
     """Why hosts do not start or go on. `hosts` are labels such as `s1/h0`; none: it is not about a single host."""
 
@@ -161,6 +175,7 @@ class WorkloadStatus:
     position: int | None
     ahead: tuple[str, ...]
     conditions: tuple[Condition, ...]
+    checks: tuple[Check, ...]
     quota: tuple[Quota, ...]
     user: str
     command: tuple[str, ...]

@@ -22,6 +22,7 @@ from xpk.model.accelerators import NODEPOOL_LABEL
 from xpk.model.specs import ClusterSpec, ImageCacheSpec, QueueSpec, SliceQuota, WorkloadSpec
 from xpk.render import mounts
 from xpk.render.hold import hold_program
+from xpk.render.provisioning import flavor_labels, managed_resources
 from xpk.render.resources import manifests_dir
 
 if TYPE_CHECKING:
@@ -55,8 +56,9 @@ def render_queues(
     no other queues.
     """
     left = [
-        SliceQuota(shape=spec.shape, num_slices=max(0, spec.num_slices - (promised or {}).get(spec.shape.name, 0)))
-        for spec in specs
+        SliceQuota(shape=each.shape, num_slices=max(0, each.num_slices - passed_on), queued=each.queued)
+        for each in specs
+        for passed_on in [(promised or {}).get(each.shape.name, 0)]
     ]
     total = {spec.shape.name: spec.num_slices for spec in specs}
     # What nobody was promised goes by priority, also when it is taken back.
@@ -68,12 +70,14 @@ def render_queues(
         "flavors": [
             {
                 "name": spec.shape.name,
-                "labels": dict(spec.shape.node_labels),
+                "labels": flavor_labels(spec),
+                "queued": spec.queued,
                 "topology": sub_slices.TOPOLOGY if spec.sub_slicing else None,
             }
             for spec in specs
         ],
         "namespace": namespace,
+        "managed_resources": managed_resources(specs),
         "priorities": names.PRIORITIES,
         "topology": {"name": sub_slices.TOPOLOGY, "levels": sub_slices.levels(shared)} if shared else None,
     }
@@ -115,6 +119,7 @@ def _cluster_queue(name: str, quotas: Sequence[SliceQuota], reclaim: str, *, coh
         "annotations": None,
         "cohort": names.COHORT if cohort else None,
         "preemption": preemption,
+        "queued": [quota.shape.name for quota in quotas if quota.queued],
         "groups": groups,
     }
 
@@ -238,6 +243,8 @@ class _WorkloadView:
         annotations = {**exclusive, names.OUTPUT_ANNOTATION: spec.output_dir, names.TYPE_ANNOTATION: shape.name}
         if spec.code:
             annotations[names.CODE_ANNOTATION] = spec.code.name
+        if spec.max_run_seconds:
+            annotations[names.RUN_SECONDS_ANNOTATION] = str(spec.max_run_seconds)
         if spec.user:
             annotations[names.USER_ANNOTATION] = spec.user
         if spec.ray:

@@ -233,7 +233,7 @@ def title_of(change: Change, location: str) -> str:
             f"{default['initial_node_count']} x {default['config']['machine_type']} in {body['locations'][0]}"
         )
     if change.kind == "create-pool":
-        config, count = body["config"], body["initial_node_count"]
+        config, count = body["config"], body.get("initial_node_count", 0)
         most = body.get("autoscaling", {}).get("max_node_count")
         nodes = f"up to {most}" if not count and most else str(count)
         return f"create node pool {subject}: {nodes} x {config['machine_type']}{_capacity(config)}"

@@ -14,6 +14,7 @@ from xpk.capacity.gke.difference import Change, cluster_changes, covers, missing
 from xpk.capacity.gke.limits import Limit, Sizing
 from xpk.capacity.gke.networks import DATA_NICS, DataNetwork, data_networks, description, network_limits
 from xpk.capacity.gke.observed import Observed, shape_of_pool
+from xpk.capacity.gke.queued import check_alike, is_queued
 from xpk.capacity.gke.request import Request, region_of, reservation_path
 from xpk.model import names, sub_slices
 from xpk.model.accelerators import SliceShape
@@ -77,6 +78,7 @@ def draft(spec: ClusterSpec, request: Request, have: Observed) -> Draft:
     """
     shape, there = spec.shape, have.slices(spec.shape)
     _check_sub_slicing(spec, request, have)
+    check_alike(spec, there)
     if len(there) > spec.num_slices:
         raise ConflictError(
             f"cluster '{spec.name}' has {len(there)} slices of {shape.name} (asked for {spec.num_slices})",
@@ -169,9 +171,11 @@ def summary_of(spec: ClusterSpec, request: Request) -> str:
 def specs_of_pools(name: str, pools: Mapping[str, Mapping[str, Any]]) -> list[ClusterSpec]:
     """Return what the node pools of a cluster that came up hold, by type."""
     shared = {shape_of_pool(pool) for pool in pools.values() if is_shared(pool)}
+    queued = {shape_of_pool(pool) for pool in pools.values() if is_queued(pool)}
     ordered = sorted(Counter(slices_of_pools(pools).values()).items(), key=lambda item: item[0].name)
     return [
-        ClusterSpec(name=name, shape=shape, num_slices=count, sub_slicing=shape in shared) for shape, count in ordered
+        ClusterSpec(name=name, shape=shape, num_slices=count, sub_slicing=shape in shared, queued=shape in queued)
+        for shape, count in ordered
     ]
 
 

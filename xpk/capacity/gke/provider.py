@@ -37,6 +37,7 @@ from xpk.capacity.gke.planning import (
     specs_of_pools,
     summary_of,
 )
+from xpk.capacity.gke.queued import is_queued
 from xpk.capacity.gke.reach import Connect, Known, Place, check_foreign, check_project
 from xpk.capacity.gke.request import SETTINGS, Request, project_of, read_poll_seconds, read_request, region_of
 from xpk.capacity.kubeconfig import connect
@@ -77,7 +78,7 @@ class GkeProvider:
     def plan_create(self, spec: ClusterSpec) -> Plan:
         """See `Provider.plan_create`. Slices that lack are added; those of other types stay."""
         request = read_request(self._environ)
-        spec = replace(spec, sub_slicing=request.sub_slicing)
+        spec = replace(spec, sub_slicing=request.sub_slicing, queued=request.queued)
         check_request(spec, request)
         lacking: XpkError | None = None
         try:
@@ -132,8 +133,8 @@ class GkeProvider:
         pools = {pool["name"]: pool for pool in cluster.get("node_pools", [])}
         shape = resizing.the_shape(name, pools, self._environ.get(_TYPE))
         slices = Observed(cluster=cluster, pools=pools).slices(shape)
-        shared = any(is_shared(pool) for pool in slices.values())
-        spec = ClusterSpec(name=name, shape=shape, num_slices=num_slices, sub_slicing=shared)
+        shared, queued = (any(map(test, slices.values())) for test in (is_shared, is_queued))
+        spec = ClusterSpec(name=name, shape=shape, num_slices=num_slices, sub_slicing=shared, queued=queued)
         if problems := spec.problems():
             raise UsageError(f"cluster '{name}' cannot be resized", problems=problems, hint="--num-slices N")
         summary = f"cluster '{name}': {num_slices} x {shape.name}, {num_slices * shape.chips} chips"

@@ -40,7 +40,7 @@ def plan_create(api: ObjectApi, wanted: Wanted) -> Plan:
     check_passed_on(queues)
     have = queues.find(wanted.name)
     info = queues.info(have) if have else None
-    spec, before = spec_of(wanted, info, total, problems), as_spec(info) if info else None
+    spec, before = spec_of(wanted, info, total, problems, queues.queued), as_spec(info) if info else None
     refuse(wanted, problems, over(queues, spec, before), new)
     left = _left(queues, spec, total)
     steps = _namespace_steps(api, new)
@@ -68,7 +68,7 @@ def settle(api: ObjectApi, coming: Mapping[str, Mapping[str, float]] | None = No
 def _own(queues: Queues, coming: Mapping[str, Mapping[str, float]]) -> Objs:
     """Return the cluster's own queue as it is to be."""
     promised = _promised(queues, coming) if coming or queues.promised() else None
-    return _of_kind("ClusterQueue", render_queues(*specs_of(queues.total()), promised=promised))
+    return _of_kind("ClusterQueue", render_queues(*specs_of(queues.total(), queues.queued), promised=promised))
 
 
 def _of_kind(kind: str, objects: Objs) -> Objs:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from xpk.api.base import Obj, ObjectApi, Objs
-from xpk.api.cluster_queues import allotments, cohort_of, members, type_of, types_of
+from xpk.api.cluster_queues import allotments, cohort_of, members, queued_flavors, type_of, types_of
 from xpk.model import names
 from xpk.model.accelerators import SliceShape, find_shape
 from xpk.model.errors import ConflictError, MissingToolError, NotFoundError, UsageError
@@ -20,7 +20,10 @@ _MANAGER = "app.kubernetes.io/managed-by"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeShare:
-    """What a queue has of one accelerator type, in slices. `most`: with all that others lend; `free`: now."""
+    """What a queue has of one accelerator type, in slices. `most`: with all that others lend; `free`: now.
+
+    `queued`: their nodes come when a workload asks for them.
+    """
 
     type: str
     quota: float
@@ -29,6 +32,7 @@ class TypeShare:
     most: float
     borrowing_limit: float | None
     lending_limit: float | None
+    queued: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +82,11 @@ class Queues:
             )
         return found
 
+    @property
+    def queued(self) -> frozenset[str]:
+        """Return the types of slices whose nodes come when a workload asks for them. Raises NotFoundError as `own`."""
+        return frozenset(self.types.get(flavor, flavor) for flavor in queued_flavors(self.own))
+
     def find(self, name: str) -> Obj | None:
         """Return a ClusterQueue by its name."""
         return next((each for each in self.cluster_queues if each["metadata"]["name"] == name), None)
@@ -89,7 +98,7 @@ class Queues:
     def promised(self, *, without: Collection[str] = ()) -> dict[str, dict[str, float]]:
         """Return the slices of each type that were promised to queues, by their names."""
         found: dict[str, dict[str, float]] = {}
-        for queue in self._teams():
+        for queue in self.teams():
             name = queue["metadata"]["name"]
             if name not in without:
                 for kind, number in quotas_of(queue, self.types).items():
@@ -133,7 +142,7 @@ class Queues:
             created=str(meta.get("creationTimestamp", "")),
         )
 
-    def _teams(self) -> Objs:
+    def teams(self) -> Objs:
         """Return the ClusterQueues that got a part of the cluster's own."""
         return [
             each
@@ -143,7 +152,7 @@ class Queues:
 
     def _shares(self, queue: Obj) -> list[TypeShare]:
         cohort = [allotments(each) for each in members(queue, self.cluster_queues)]
-        found = []
+        queued, found = queued_flavors(queue), []
         for (flavor, resource), mine in allotments(queue).items():
             kind = self.types.get(flavor, flavor)
             units = _units(kind, resource)
@@ -161,6 +170,7 @@ class Queues:
                     most=slices(ceiling(mine, everybody)),
                     borrowing_limit=slices(mine.borrowing_limit),
                     lending_limit=slices(mine.lending_limit),
+                    queued=flavor in queued,
                 )
             )
         return found
@@ -207,9 +217,12 @@ def check_passed_on(queues: Queues) -> None:
         )
 
 
-def specs_of(slices: Mapping[str, float]) -> list[ClusterSpec]:
-    """Return a cluster's slices as specs, by type."""
-    return [ClusterSpec(name="any", shape=find_shape(kind), num_slices=int(number)) for kind, number in slices.items()]
+def specs_of(slices: Mapping[str, float], queued: Collection[str] = ()) -> list[ClusterSpec]:
+    """Return a cluster's slices as specs, by type; `queued`: types whose nodes come when a workload asks for them."""
+    return [
+        ClusterSpec(name="any", shape=find_shape(kind), num_slices=int(number), queued=kind in queued)
+        for kind, number in slices.items()
+    ]
 
 
 def queue_name(cluster_queue: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from xpk.capacity.queues.amounts import parse_amounts
@@ -32,8 +32,17 @@ class Wanted:
     force: bool = False
 
 
-def spec_of(wanted: Wanted, have: QueueInfo | None, total: Mapping[str, float], problems: list[str]) -> QueueSpec:
-    """Return what the queue is to be; what is wrong goes to `problems`."""
+def spec_of(
+    wanted: Wanted,
+    have: QueueInfo | None,
+    total: Mapping[str, float],
+    problems: list[str],
+    queued: Collection[str] = (),
+) -> QueueSpec:
+    """Return what the queue is to be; what is wrong goes to `problems`.
+
+    `queued`: the types whose nodes come when a workload asks for them.
+    """
     quota = parse_amounts("--quota", wanted.quota, total, problems)
     borrowing = parse_amounts("--borrowing-limit", wanted.borrowing_limit, total, problems, limit=True)
     lending = parse_amounts("--lending-limit", wanted.lending_limit, total, problems, limit=True)
@@ -61,7 +70,13 @@ def spec_of(wanted: Wanted, have: QueueInfo | None, total: Mapping[str, float], 
         name=wanted.name,
         namespaces=tuple(dict.fromkeys(namespaces or ["default"])),
         quotas=tuple(
-            SliceQuota(shape=find_shape(kind), num_slices=number or 0, borrowing_limit=borrows, lending_limit=lends)
+            SliceQuota(
+                shape=find_shape(kind),
+                num_slices=number or 0,
+                borrowing_limit=borrows,
+                lending_limit=lends,
+                queued=kind in queued,
+            )
             for kind, number in numbers.items()
             for borrows, lends in [limits_of[kind]]
         ),
@@ -128,6 +143,7 @@ def as_spec(have: QueueInfo) -> QueueSpec:
                 num_slices=each.quota,
                 borrowing_limit=each.borrowing_limit,
                 lending_limit=each.lending_limit,
+                queued=each.queued,
             )
             for each in have.shares
         ),

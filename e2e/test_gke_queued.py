@@ -1,0 +1,271 @@
+"""Queued provisioning by the commands that a user types: Kueue is real, this test plays the autoscaler of GKE."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.cloud.container_v1.services.cluster_manager import ClusterManagerClient
+from google.cloud.container_v1.services.cluster_manager.transports import ClusterManagerGrpcTransport
+
+from e2e import bucket
+from e2e.api_server import BINARIES, missing
+from e2e.control_plane import PROGRAMS, control_plane
+from e2e.controllers import controllers
+from e2e.gke import GkeEmulator
+from e2e.test_gke_flow import DELETE, WHERE, Cloud, check_each_slice_has_a_pool, runs
+from xpk.api.kubernetes import KubernetesApi
+
+CREATE = (
+    "cluster",
+    "create",
+    "c",
+    *WHERE,
+    "--flex",
+    "--queued-provisioning",
+    "--tpu-type",
+    "v5litepod-16",
+    "--num-slices",
+    "2",
+)
+WHAT = ("--cluster", "c", "--image", "none", "--command", "sleep inf", "--output-root", "gs://runs/here")
+NO_CAPACITY = "Quota 'PREEMPTIBLE_TPU_LITE_PODSLICE_V5' exceeded"
+WAITS = "Waiting for resources. Currently there are not enough resources available to fulfill the request."
+_QUOTAS = {"CPUS": 1000, "TPU_LITE_PODSLICE_V5": 1000, "PREEMPTIBLE_TPU_LITE_PODSLICE_V5": 1000}
+_CLUSTER = "projects/p/locations/us-central1/clusters/c"
+_TIME = "2026-01-01T00:00:00Z"
+pytestmark = pytest.mark.skipif(
+    bool(why := missing(*PROGRAMS, "jobset", "kueue", "kubectl") or bucket.missing()), reason=why
+)
+# The fields of k8s.io/autoscaler's autoscaling.x-k8s.io/v1, which GKE has on its clusters.
+_SPEC = {
+    "type": "object",
+    "required": ["podSets", "provisioningClassName"],
+    "properties": {
+        "podSets": {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "object",
+                "required": ["count", "podTemplateRef"],
+                "properties": {
+                    "count": {"type": "integer", "format": "int32", "minimum": 1},
+                    "podTemplateRef": {"type": "object", "properties": {"name": {"type": "string"}}},
+                },
+            },
+        },
+        "provisioningClassName": {"type": "string"},
+        "parameters": {"type": "object", "additionalProperties": {"type": "string", "maxLength": 255}},
+    },
+}
+_STATUS = {
+    "type": "object",
+    "properties": {
+        "conditions": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["type"],
+                "properties": {"type": {"type": "string"}},
+                "x-kubernetes-preserve-unknown-fields": True,
+            },
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["type"],
+        },
+        "provisioningClassDetails": {"type": "object", "additionalProperties": {"type": "string"}},
+    },
+}
+CRD = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {
+        "name": "provisioningrequests.autoscaling.x-k8s.io",
+        "annotations": {"api-approved.kubernetes.io": "https://github.com/kubernetes/autoscaler/pull/5848"},
+    },
+    "spec": {
+        "group": "autoscaling.x-k8s.io",
+        "names": {
+            "kind": "ProvisioningRequest",
+            "listKind": "ProvisioningRequestList",
+            "plural": "provisioningrequests",
+            "singular": "provisioningrequest",
+        },
+        "scope": "Namespaced",
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "subresources": {"status": {}},
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "required": ["spec"],
+                        "properties": {"spec": _SPEC, "status": _STATUS},
+                    }
+                },
+            }
+        ],
+    },
+}
+
+
+class Autoscaler:
+    """What GKE's autoscaler does with ProvisioningRequests, as far as it is told."""
+
+    def __init__(self, cloud: Cloud, kubeconfig: Path) -> None:
+        self._cloud, self._kubeconfig = cloud, kubeconfig
+
+    def requests(self) -> list[dict[str, Any]]:
+        """Return the ProvisioningRequests that there are, oldest first."""
+        listed = json.loads(self._kubectl("get", "provisioningrequests", "-o", "json"))["items"]
+        return sorted(listed, key=lambda each: str(each["metadata"]["name"]))
+
+    def pods_of(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return the pods that a request is for."""
+        name = request["spec"]["podSets"][0]["podTemplateRef"]["name"]
+        found: dict[str, Any] = json.loads(self._kubectl("get", "podtemplate", name, "-o", "json"))["template"]["spec"]
+        return found
+
+    def answer(self, request: dict[str, Any], **conditions: tuple[str, str]) -> None:
+        """Set the conditions of a request: each with its status and message."""
+        told = [
+            {"type": kind, "status": status, "reason": kind, "message": message, "lastTransitionTime": _TIME}
+            for kind, (status, message) in conditions.items()
+        ]
+        status = {"conditions": told, "provisioningClassDetails": {"ResizeRequestName": "resize-1"}}
+        name = request["metadata"]["name"]
+        patch = json.dumps({"status": status})
+        self._kubectl("patch", "provisioningrequest", name, "--subresource=status", "--type=merge", f"--patch={patch}")
+
+    def make_nodes(self, pool: str, count: int) -> None:
+        """Let a node pool grow; its nodes say by which resize they came."""
+        channel = grpc.insecure_channel(self._cloud.gke.grpc_target)
+        client = ClusterManagerClient(transport=ClusterManagerGrpcTransport(channel=channel))
+        client.set_node_pool_size({"name": f"{_CLUSTER}/nodePools/{pool}", "node_count": count})
+        channel.close()
+        self._cloud.until(lambda: self._cloud.slices()[pool] == count)
+        for node in self._cloud.api.list("Node"):
+            if node["metadata"]["labels"]["cloud.google.com/gke-nodepool"] == pool:
+                labels = {"autoscaling.gke.io/provisioning-request": "resize-1"}
+                self._cloud.api.patch("Node", node["metadata"]["name"], {"metadata": {"labels": labels}})
+
+    def _kubectl(self, *arguments: str) -> str:
+        argv = [str(BINARIES / "kubectl"), f"--kubeconfig={self._kubeconfig}", *arguments]
+        return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[tuple[Cloud, Autoscaler]]:
+    """A project without clusters; the API server behind it knows ProvisioningRequests, as GKE's does."""
+    server = tmp_path / "server"
+    server.mkdir()
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("XPK_")}
+    with (
+        control_plane(server) as kubeconfig,
+        controllers(tmp_path / "controllers", kubeconfig) as manifests,
+        GkeEmulator(speed=1000, api_server=kubeconfig, quotas=_QUOTAS) as gke,
+        bucket.bucket_server() as storage,
+    ):
+        storage.create_bucket("runs")
+        ours = {
+            "XPK_STATE_DIR": str(tmp_path / "state"),
+            "XPK_CONFIG_DIR": str(tmp_path / "config"),
+            "XPK_GKE_ENDPOINT": gke.grpc_target,
+            "XPK_COMPUTE_ENDPOINT": gke.http_url,
+            "XPK_GKE_TOKEN": gke.token,
+            "XPK_GKE_POLL_SECONDS": "0.1",
+            "STORAGE_EMULATOR_HOST": storage.url,
+        }
+        cloud = Cloud(gke, KubernetesApi(kubeconfig=kubeconfig), kept | ours | manifests)
+        cloud.api.apply(CRD)
+        yield cloud, Autoscaler(cloud, kubeconfig)
+
+
+def test_nodes_come_when_a_workload_asks_for_them(site: tuple[Cloud, Autoscaler]) -> None:
+    cloud, autoscaler = site
+    cloud.xpk(*CREATE)
+    assert not cloud.slices() and quota(cloud) == "32"
+    cloud.until(lambda: is_active(cloud))
+    assert cloud.json(*CREATE, "--dry-run")["steps"] == []
+
+    cloud.xpk("workload", "create", "train", *WHAT, "--num-slices", "2", "--max-run-duration", "2h")
+    (asked,) = cloud.until(autoscaler.requests)
+    assert asked["spec"]["provisioningClassName"] == "queued-provisioning.gke.io"
+    assert asked["spec"]["parameters"] == {"maxRunDurationSeconds": "7200"}
+    assert [each["count"] for each in asked["spec"]["podSets"]] == [8]
+    pods = autoscaler.pods_of(asked)
+    assert pods["nodeSelector"]["cloud.google.com/gke-queued"] == "true"
+    assert {"google.com/tpu", "cloud.google.com/gke-queued"} <= {each["key"] for each in pods["tolerations"]}
+    assert reason(cloud, "train") == (
+        "waiting for GKE to make its nodes: its ProvisioningRequest is not answered yet "
+        "(admission check 'dws-prov' is Pending)"
+    )
+    autoscaler.answer(asked, Accepted=("True", "taken"), Provisioned=("False", WAITS))
+    cloud.until(lambda: WAITS in reason(cloud, "train"))
+    for pool in ("c-np-0", "c-np-1"):
+        autoscaler.make_nodes(pool, 4)
+    found = runs(cloud, "train")
+    assert (found["phase"], found["hosts"]) == ("Queued", []), "nodes alone are no answer"
+
+    autoscaler.answer(asked, Accepted=("True", "taken"), Provisioned=("True", "made"))
+    running = cloud.until(lambda: (found := runs(cloud, "train"))["phase"] == "Running" and found)
+    assert [(check["name"], check["state"]) for check in running["checks"]] == [("dws-prov", "Ready")]
+    check_each_slice_has_a_pool(cloud, {(host["slice"], host["host"]): host for host in running["hosts"]})
+    for pod in cloud.api.list("Pod"):
+        assert pod["spec"]["nodeSelector"]["autoscaling.gke.io/provisioning-request"] == "resize-1"
+        given = pod["metadata"]["annotations"]["autoscaling.x-k8s.io/consume-provisioning-request"]
+        assert given == asked["metadata"]["name"]
+    cloud.xpk("workload", "delete", "train", "--cluster", "c", "--yes")
+    cloud.until(lambda: not autoscaler.requests() and not cloud.api.list("Pod"))
+    cloud.xpk(*DELETE)
+    cloud.check_nothing_is_left()
+
+
+def test_a_request_that_fails_is_told(site: tuple[Cloud, Autoscaler]) -> None:
+    cloud, autoscaler = site
+    cloud.xpk(*CREATE)
+    later = {"spec": {"retryStrategy": {"backoffBaseSeconds": 1000}}}  # than this machine takes to look
+    cloud.api.patch("ProvisioningRequestConfig", "dws-config", later)
+    cloud.xpk("workload", "create", "late", *WHAT)
+    (asked,) = cloud.until(autoscaler.requests)
+    assert asked["spec"]["parameters"] == {}, "GKE's own, 7 days"
+    autoscaler.answer(asked, Failed=("True", NO_CAPACITY))
+    cloud.until(lambda: "1 attempt failed" in reason(cloud, "late"))
+    told = cloud.xpk("workload", "status", "late", "--cluster", "c").splitlines()[0]
+    assert f"GKE made no nodes: {NO_CAPACITY} (1 attempt failed, tried again at 20" in told
+    cloud.xpk("workload", "delete", "late", "--cluster", "c", "--yes")
+    cloud.until(lambda: not autoscaler.requests())
+
+    never = {"spec": {"retryStrategy": {"backoffLimitCount": 0}}}
+    cloud.api.patch("ProvisioningRequestConfig", "dws-config", never)
+    cloud.xpk("workload", "create", "never", *WHAT)
+    (asked,) = cloud.until(autoscaler.requests)
+    autoscaler.answer(asked, Failed=("True", NO_CAPACITY))
+    cloud.until(lambda: runs(cloud, "never")["phase"] == "Suspended")
+    words = f"given up: GKE made no nodes: {NO_CAPACITY} (admission check 'dws-prov' is Rejected)"
+    cloud.until(lambda: reason(cloud, "never") == words)
+
+
+def reason(cloud: Cloud, workload: str) -> str:
+    """Return why a workload is in its phase."""
+    return str(runs(cloud, workload)["reason"])
+
+
+def quota(cloud: Cloud) -> str:
+    """Return the quota of the cluster's queue."""
+    (group,) = cloud.api.get("ClusterQueue", "cluster-queue")["spec"]["resourceGroups"]
+    return str(group["flavors"][0]["resources"][0]["nominalQuota"])
+
+
+def is_active(cloud: Cloud) -> bool:
+    """Tell whether Kueue serves the admission check, and takes workloads into the queue that has it."""
+    found = [cloud.api.get("AdmissionCheck", "dws-prov"), cloud.api.get("ClusterQueue", "cluster-queue")]
+    conditions = [each for obj in found for each in obj.get("status", {}).get("conditions", [])]
+    return [each["status"] for each in conditions if each["type"] == "Active"] == ["True", "True"]

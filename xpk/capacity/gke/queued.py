@@ -1,0 +1,25 @@
+"""Node pools whose nodes come by queued provisioning: all or none of a type, since its workloads ask alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from xpk.model.errors import ConflictError
+from xpk.model.specs import ClusterSpec
+
+
+def is_queued(pool: Mapping[str, Any]) -> bool:
+    """Tell whether a node pool's nodes come when a workload's ProvisioningRequest is granted."""
+    return bool(pool.get("queued_provisioning", {}).get("enabled"))
+
+
+def check_alike(spec: ClusterSpec, slices: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise ConflictError if the slices that there are of a type come otherwise than those that are asked for."""
+    for name, pool in slices.items():
+        if pool.get("status") != "STOPPING" and is_queued(pool) != spec.queued:
+            there = "with" if is_queued(pool) else "without"
+            raise ConflictError(
+                f"slice {name} was made {there} --queued-provisioning, and all slices of {spec.shape.name} come alike",
+                hint="the same again, another type, or another cluster",
+            )
