@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Generator, Iterator
@@ -76,9 +77,23 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     labs = [getattr(value, "lab", value) for value in getattr(item, "funcargs", {}).values()]
     labs = [lab for lab in labs if callable(getattr(lab, "collect", None))]
     if report.failed and labs:
-        folder = ARTIFACTS / re.sub(r"[^\w.-]+", "_", f"{item.nodeid.rpartition('/')[2]}-{report.when}")
-        for lab in {id(lab): lab for lab in labs}.values():
-            lab.collect(folder)
+        folder = _new_folder(f"{item.nodeid.rpartition('/')[2]}-{report.when}")
         (folder / "failure.txt").write_text(report.longreprtext, encoding="utf-8")
+        for lab in {id(lab): lab for lab in labs}.values():
+            try:
+                lab.collect(folder)
+            except OSError as error:  # files come and go while they are copied; the test has failed for another reason
+                (folder / "not-collected.txt").write_text(f"{error}\n", encoding="utf-8")
         report.sections.append(("artifacts", str(folder)))
     return report
+
+
+def _new_folder(what: str) -> Path:
+    """Make a folder of its own for what failed, also for what fails again."""
+    name = re.sub(r"[^\w.-]+", "_", what)
+    for number in itertools.count(1):
+        folder = ARTIFACTS / (name if number == 1 else f"{name}-{number}")
+        if not folder.exists():
+            break
+    folder.mkdir(parents=True)
+    return folder

@@ -37,6 +37,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A state folder of this test's own; whatever still runs in it is ended."""
     folder = tmp_path / "state"
     monkeypatch.setenv("XPK_STATE_DIR", str(folder))
+    monkeypatch.setenv("XPK_CONFIG_DIR", str(tmp_path / "config"))
     monkeypatch.chdir(tmp_path)
     yield folder
     for name in LocalProvider(folder).names():

@@ -40,7 +40,6 @@ def test_no_flag_is_unknown(xpk: Xpk, path: tuple[str, str], flag: str) -> None:
         (("storage", "attach", "data"), "xpk workload create --mount source="),
         (("inspector", "--cluster", "c"), "xpk workload status"),
         (("info", "--cluster", "c"), "xpk queue list"),
-        (("config", "set", "project-id", "p"), "XPK_CLUSTER"),
         (("version",), "xpk --version"),
         (("cluster", "create-pathways", "--cluster", "c"), "xpk cluster create"),
         (("cluster", "create-ray", "--cluster", "c"), "--launcher ray"),
@@ -51,6 +50,14 @@ def test_no_command_is_unknown(xpk: Xpk, words: tuple[str, ...], instead: str) -
     done = xpk(*words)
     (line, _) = done.err.splitlines()
     assert done.code == 2 and line.startswith("error: `xpk ") and "` is not supported: " in line and instead in line
+
+
+def test_their_names_of_settings_are_taken(xpk: Xpk) -> None:
+    assert xpk("config", "set", "project-id", "my-project", "cluster-name", "dev", "zone", "us-central1-a").code == 0
+    assert xpk("config", "get", "project-id").out == xpk("config", "get", "project").out == "my-project\n"
+    assert xpk("config", "get", "cluster").out == "dev\n"
+    refused = xpk("config", "set", "send-telemetry", "true")
+    assert refused.code == 2 and "no telemetry" in refused.err
 
 
 def test_cacheimage_is_cache_image(dev: Xpk) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -297,6 +298,19 @@ def test_workloads_find_a_cluster_by_its_project(xpk: Xpk) -> None:
     assert (xpk.site.folder / "gke" / "c" / "cluster.json").exists(), "from now on it is known"
     code, _, err = xpk("workload list --cluster=c --project=other --zone=us-central1-a")
     assert code == 2 and "cluster 'c' is in project p (asked for other)" in err
+
+
+def test_workloads_find_a_cluster_by_the_project_that_is_set(
+    xpk: Xpk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XPK_CONFIG_DIR", str(tmp_path / "config"))
+    for variable in ("XPK_GKE_PROJECT", "XPK_GKE_ZONE"):  # they would come before what is set
+        monkeypatch.delenv(variable, raising=False)
+    assert xpk("config set project-id p zone us-central1-a cluster-name nowhere")[0] == 0
+    code, _, err = xpk("workload list")
+    assert code == 3 and "no cluster 'nowhere' in project p" in err
+    code, _, err = xpk("workload list --project other")
+    assert code == 3 and "no cluster 'nowhere' in project other" in err
 
 
 def test_workload_lines_are_as_theirs(xpk: Xpk) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from xpk.capacity import preferences
 from xpk.capacity.provider import ClusterInfo, check_free, load_provider, provider_names, provider_of
 from xpk.cli.cluster_adapt import adapt
 from xpk.cli.cluster_nodes import cache_image, health
@@ -111,7 +112,7 @@ def create(
         raise UsageError("which accelerator type?", hint="--tpu-type v5litepod-8; `xpk accelerator list` shows all")
     spec = _asked_for(the_name("cluster", name, name_flag), accelerator_type, num_slices, num_nodes)
     given = given_flags(flags)
-    provider = chosen_provider(provider, given)
+    provider = chosen_provider(provider, given, preferences.load().get("provider", "local"))
     check_free(spec.name, provider)
     plan = load_provider(provider, given).plan_create(spec)
     carry_out(

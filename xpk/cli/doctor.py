@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 import click
 
+from xpk.capacity import preferences
 from xpk.capacity.doctor import Check, of_cluster, of_machine
 from xpk.capacity.provider import load_provider, provider_of
 from xpk.cli.options import (
@@ -44,7 +45,7 @@ def doctor(console: Console, provider: str | None, cluster: str | None, namespac
         owner = provider_of(place, provider)
         provider = owner.name
         found = of_cluster(lambda: owner.connect(place), provider, place, namespace)
-    provider = provider or "local"
+    provider = provider or preferences.load().get("provider", "local")
     load_provider(provider)  # its name is known, or this says which are
     found = [*of_machine(provider), *found]
     console.items(found, columns=_COLUMNS, data=asdict)

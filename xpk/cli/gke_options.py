@@ -95,9 +95,9 @@ def create_options(command: Command) -> Command:
     return _take(command, [*_PLACE, *_CAPACITY, *_CONTROL, *_STORAGE, *_SIZE, *_CARRYING])
 
 
-def chosen_provider(provider: str | None, flags: dict[str, str]) -> str:
-    """Return the provider that was named; gke if a flag of Google Cloud is given; else local."""
-    return provider or ("gke" if any(flag in CLOUD_FLAGS for flag in flags) else "local")
+def chosen_provider(provider: str | None, flags: dict[str, str], otherwise: str = "local") -> str:
+    """Return the provider that was named; gke if a flag of Google Cloud is given; else the other one."""
+    return provider or ("gke" if any(flag in CLOUD_FLAGS for flag in flags) else otherwise)
 
 
 def _take(command: Command, options: _Options) -> Command:

@@ -13,6 +13,7 @@ from typing import NoReturn
 import click
 
 from xpk import __version__
+from xpk.cli.options import preferred
 from xpk.cli.output import FORMATS, Console
 from xpk.cli.upstream import ROOT_COMMANDS, Group
 from xpk.model.errors import UsageError, XpkError
@@ -25,6 +26,7 @@ COMMANDS = {
     "workload": ("xpk.cli.workload", "Run jobs on the capacity that is there."),
     "queue": ("xpk.cli.queue", "Share the capacity among teams."),
     "doctor": ("xpk.cli.doctor", "Look for what xpk needs, on this machine and on a cluster."),
+    "config": ("xpk.cli.config", "Keep what you prefer where no flag is given."),
     "accelerator": ("xpk.cli.accelerator", "Look up accelerator types."),
     "completion": ("xpk.cli.completion", "Print the completion script of a shell."),
 }
@@ -70,6 +72,7 @@ def xpk(ctx: click.Context, output: str, quiet: bool, verbose: bool) -> None:
       xpk workload logs hello -f
     """
     ctx.obj = Console(output=output, quiet=quiet)
+    ctx.default_map = preferred(ctx.invoked_subcommand)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -14,7 +14,21 @@ from xpk.model.errors import NotFoundError, UsageError
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _CONTEXT, _PLACE = "xpk.context", "xpk.place"
+# What is preferred where: `project` and `zone` say where to look, and `provider` what to make, in other ways.
+_PREFERRED = {
+    "workload": ("cluster", "namespace", "queue", "image", "output-root", "priority", "max-restarts"),
+    "queue": ("cluster",),
+    "doctor": ("namespace",),
+}
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+class _OfEach(dict[str, Any]):
+    """The same defaults for each command of a group, by whatever name it is called."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the defaults of a command."""
+        return dict(self)
 
 
 def output_option(command: Command) -> Command:
@@ -68,9 +82,15 @@ def context_option(command: Command) -> Command:
 
 def namespace_option(command: Command) -> Command:
     """Take the namespace that a workload is in."""
-    return click.option("-n", "--namespace", default="default", show_default=True, help="Where the workload is.")(
-        command
-    )
+    return click.option(
+        "-n",
+        "--namespace",
+        default="default",
+        show_default=True,
+        envvar="XPK_NAMESPACE",
+        show_envvar=True,
+        help="Where the workload is.",
+    )(command)
 
 
 def provider_option(command: Command) -> Command:
@@ -105,12 +125,12 @@ def the_cluster(cluster: str | None, provider: str | None = None) -> str:
 
     ctx = click.get_current_context()
     if context := ctx.meta.get(_CONTEXT):
-        if cluster and ctx.get_parameter_source("cluster") is not click.core.ParameterSource.ENVIRONMENT:
+        if cluster and ctx.get_parameter_source("cluster") is click.core.ParameterSource.COMMANDLINE:
             raise UsageError("--cluster and --context exclude each other", hint="give one of them")
         return f"{CONTEXT}{context}"
     place = ctx.meta.get(_PLACE)
     if cluster:
-        if place:
+        if place := place or _preferred_place(cluster):
             from xpk.capacity.gke.provider import find
 
             find(cluster, place)
@@ -121,7 +141,33 @@ def the_cluster(cluster: str | None, provider: str | None = None) -> str:
         return known[0]
     if not known:
         raise NotFoundError("there is no cluster yet", hint="`xpk cluster create dev --tpu-type v5litepod-8` makes one")
-    raise UsageError(f"which cluster? there are {', '.join(sorted(known))}", hint="--cluster NAME, or set XPK_CLUSTER")
+    raise UsageError(
+        f"which cluster? there are {', '.join(sorted(known))}",
+        hint="--cluster NAME, XPK_CLUSTER, or `xpk config set cluster NAME`",
+    )
+
+
+def _preferred_place(cluster: str) -> dict[str, str]:
+    """Return where on Google Cloud the user prefers to look for a cluster that is not known here, if anywhere."""
+    from xpk.capacity import preferences
+    from xpk.capacity.provider import cluster_names
+
+    saved = preferences.load()
+    if "project" not in saved or cluster in cluster_names():
+        return {}
+    found = {f"--{name}": preferences.in_force(name, saved).value for name in ("project", "zone")}
+    return {flag: value for flag, value in found.items() if value}
+
+
+def preferred(command: str | None) -> dict[str, Any]:
+    """Return the defaults that the user prefers for a command's flags, as click takes them."""
+    if command not in _PREFERRED:
+        return {}
+    from xpk.capacity import preferences
+
+    saved = preferences.load()
+    flags = {name.replace("-", "_"): saved[name] for name in _PREFERRED[command] if name in saved}
+    return {command: flags if command == "doctor" else _OfEach(flags)}
 
 
 def count_slices(num_slices: int | None, num_nodes: int | None, kind: str) -> int:

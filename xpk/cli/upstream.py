@@ -65,7 +65,6 @@ ROOT_COMMANDS = {
     "storage": "`xpk workload create --mount source=CLAIM,target=/PATH` mounts a claim, `source=gs://BUCKET` a bucket",
     "inspector": "`xpk workload status NAME` says why one does not run, `xpk cluster health NAME` how the hosts do",
     "info": "`xpk queue list` shows queues, their quotas and what is used of them",
-    "config": "settings are flags, or variables such as XPK_CLUSTER and XPK_PROVIDER",
     "version": "`xpk --version`",
 }
 CLUSTER_COMMANDS = {

@@ -25,6 +25,7 @@ from xpk.cli.output import Console
 from xpk.cli.upstream import WORKLOAD_COMMANDS, Group, WorkloadCommand
 from xpk.cli.workload_create import create
 from xpk.cli.workload_delete import delete
+from xpk.cli.workload_diff import diff
 from xpk.cli.workload_estimate import estimate
 from xpk.cli.workload_filters import filter_options, filtered
 from xpk.jobs import forwarding, manage, observe, output
@@ -41,6 +42,7 @@ def workload() -> None:
 
 workload.add_command(create)
 workload.add_command(delete)
+workload.add_command(diff)
 workload.add_command(estimate)
 
 

@@ -165,19 +165,9 @@ def create(ctx: click.Context, /, name: str | None, name_flag: str | None, clust
     if given["resume"] and given["fresh"]:
         raise UsageError("--resume and --fresh exclude each other", hint="give one of them")
     place = the_cluster(cluster)
-    provider = provider_of(place)
-    archive = script.pack(given["script_dir"]) if given["script_dir"] else None
-    api = provider.connect(place)
-    queue = creating.read_queue(api, given["queue"], given["namespace"], cluster=place)
-    target = provider.target(place)
-    shape, given["within"] = creating.choose_shape(
-        queue, given["accelerator_type"], cluster=place, sub_slicing=target.sub_slicing
-    )
-    given["num_slices"] = count_slices(given["num_slices"], given["num_nodes"], shape.kind)
-    given["queue"] = queue.name
-    spec = _spec(chosen, shape, target, archive, ctx.meta.get("trainer_args", ()), given)
-    creating.check_run_duration(queue, spec, cluster=place)
-    _check(console, spec, ctx.meta.get("trainer_args", ()), given)
+    trainer_args = ctx.meta.get("trainer_args", ())
+    api, queue, spec, archive = asked_for(chosen, place, trainer_args, given)
+    check(console, spec, trainer_args, given)
     _write_manifest(spec, given["output_manifest_file"])
     if given["dry_run"] == "client":
         click.echo(to_yaml(render_workload(spec)), nl=False)
@@ -201,6 +191,25 @@ def create(ctx: click.Context, /, name: str | None, name_flag: str | None, clust
         console.data(asdict(status or observe.find(api, chosen, spec.namespace)))
     if status:
         manage.check_succeeded(status, where=f" --cluster {place}")
+
+
+def asked_for(
+    name: str, place: str, trainer_args: tuple[str, ...], given: dict[str, Any]
+) -> tuple[ObjectApi, creating.Queue, WorkloadSpec, Archive | None]:
+    """Return the API of the cluster, the queue there, and what the options ask for, with its code."""
+    provider = provider_of(place)
+    archive = script.pack(given["script_dir"]) if given["script_dir"] else None
+    api = provider.connect(place)
+    queue = creating.read_queue(api, given["queue"], given["namespace"], cluster=place)
+    target = provider.target(place)
+    shape, given["within"] = creating.choose_shape(
+        queue, given["accelerator_type"], cluster=place, sub_slicing=target.sub_slicing
+    )
+    given["num_slices"] = count_slices(given["num_slices"], given["num_nodes"], shape.kind)
+    given["queue"] = queue.name
+    spec = _spec(name, shape, target, archive, trainer_args, given)
+    creating.check_run_duration(queue, spec, cluster=place)
+    return api, queue, spec, archive
 
 
 def _create(
@@ -250,7 +259,7 @@ def _working_dir() -> str:
         raise XpkError("the folder that you are in was deleted", hint="cd to one that exists") from error
 
 
-def _check(console: Console, spec: WorkloadSpec, trainer_args: tuple[str, ...], given: dict[str, Any]) -> None:
+def check(console: Console, spec: WorkloadSpec, trainer_args: tuple[str, ...], given: dict[str, Any]) -> None:
     """Find all that can be wrong before anything is created."""
     creating.check_spec(spec)
     request.check_local_path(trainer_args, spec)

@@ -129,7 +129,7 @@ def read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
     hosts = _hosts(pods, attempt)
     events = happened.events_of(jobset, snapshot) if snapshot.events else []
     jobs = [
-        (item.get("replicas", 1), item["template"]["spec"].get("parallelism", 1)) for item in spec["replicatedJobs"]
+        (each.get("replicas", 1), each["template"]["spec"].get("parallelism", 1)) for each in spec["replicatedJobs"]
     ]
     size = sum(replicas * parallelism for replicas, parallelism in jobs)
     phase, reason = _phase(jobset, workload, snapshot, hosts, size)

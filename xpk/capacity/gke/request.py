@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from xpk.capacity import install
-from xpk.capacity.gke.flags import CLOUD_FLAGS
+from xpk.capacity import install, preferences
+from xpk.capacity.gke.flags import CLOUD_FLAGS, ZONE
 from xpk.capacity.prepare import output_root_problems
 from xpk.model.errors import UsageError
 
@@ -32,7 +32,6 @@ DRIVERS = {
     "--enable-pd-csi-driver": ("gce_persistent_disk_csi_driver_config", "GcePersistentDiskCsiDriver"),
     "--enable-lustre-csi-driver": ("lustre_csi_driver_config", "LustreCsiDriver"),
 }
-_ZONE = re.compile(r"[a-z]+-[a-z]+\d+-[a-z]+")
 _RESERVATION = re.compile(
     r"(projects/[^/]+/reservations/)?[a-z0-9-]+(/reservationBlocks/[^/]+(/reservationSubBlocks/[^/]+)?)?"
 )
@@ -143,13 +142,13 @@ class _Reader:
 
 def read_request(environ: Mapping[str, str], home: Path | None = None) -> Request:
     """Return what flags and variables ask for. Raises UsageError with all that is wrong."""
-    reader, configured = _Reader(environ), _gcloud_settings(environ, home)
+    reader, configured = _Reader(environ), _configured(environ, home)
     project = project_of(environ, home)
     zone = reader.text("--zone") or environ.get("CLOUDSDK_COMPUTE_ZONE") or configured.get("zone", "")
     problems = reader.problems
     if not project:
         problems.append("which project? --project P, or GOOGLE_CLOUD_PROJECT")
-    if not _ZONE.fullmatch(zone):
+    if not ZONE.fullmatch(zone):
         problems.append(f"'{zone}' is not a zone" if zone else "which zone? --zone us-central1-a, where the nodes are")
     capacity, reservations = _capacity(reader)
     request = Request(
@@ -194,9 +193,9 @@ def read_request(environ: Mapping[str, str], home: Path | None = None) -> Reques
 
 
 def project_of(environ: Mapping[str, str], home: Path | None = None) -> str:
-    """Return the project that flags, variables or gcloud's configuration name, "" if none does."""
+    """Return the project that flags, variables, preferences or gcloud's configuration name, "" if none does."""
     given = environ.get(SETTINGS["--project"]) or environ.get("GOOGLE_CLOUD_PROJECT")
-    return given or _gcloud_settings(environ, home).get("project", "")
+    return given or _configured(environ, home).get("project", "")
 
 
 def read_poll_seconds(environ: Mapping[str, str]) -> float:
@@ -286,6 +285,11 @@ def _money(reader: _Reader, flag: str) -> float | None:
         reader.problems.append(f"{flag} is '{text}', not US dollars per hour")
         return None
     return value
+
+
+def _configured(environ: Mapping[str, str], home: Path | None) -> dict[str, str]:
+    """Return the project and zone that the user prefers, else those of gcloud."""
+    return _gcloud_settings(environ, home) | preferences.load(environ, home)
 
 
 def _gcloud_settings(environ: Mapping[str, str], home: Path | None) -> dict[str, str]:

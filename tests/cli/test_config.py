@@ -1,0 +1,121 @@
+"""`xpk config`, and the commands that use what is set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.shell_completion import ShellComplete
+
+from tests.cli.conftest import Xpk
+from xpk.cli.main import xpk as program
+
+
+def completed(args: list[str], incomplete: str) -> list[str]:
+    found = ShellComplete(program, {}, "xpk", "_XPK_COMPLETE").get_completions(args, incomplete)
+    return [item.value for item in found]
+
+
+def test_get_prints_what_set_wrote(xpk: Xpk) -> None:
+    missing = xpk("config", "get", "zone")
+    assert missing.code == 3 and "xpk config set zone" in missing.err
+    assert xpk("config", "set", "zone", "us-central1-a").code == 0
+    assert xpk("config", "get", "zone").out == "us-central1-a\n"
+    assert xpk("config", "get", "zone", "-o", "json").data == {"name": "zone", "value": "us-central1-a"}
+    assert xpk("config", "unset", "zone").code == xpk("config", "unset", "zone").code == 0
+    assert xpk("config", "get", "zone").code == 3
+
+
+def test_bad_input_is_told_of_all_at_once(xpk: Xpk, tmp_path: Path) -> None:
+    done = xpk("config", "set", "namespce", "a", "priority", "urgent", "provider", "loca")
+    assert done.code == 2 and done.err.count("error: ") == 3
+    assert "did you mean 'namespace'?" in done.err and "very-high" in done.err and "kind" in done.err
+    assert xpk("config", "set", "cluster").code == xpk("config", "set").code == 2
+    assert xpk("config", "set", "project", "aa", "project-id", "bb").code == 2
+    for verb in ("get", "explain", "unset"):
+        (line, _) = xpk("config", verb, "clustr").err.splitlines()
+        assert line == "error: unknown setting 'clustr': did you mean 'cluster'?"
+    assert not (tmp_path / "config" / "preferences.toml").exists()
+
+
+def test_explain_says_where_the_value_comes_from(xpk: Xpk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def source() -> tuple[str | None, str]:
+        found = xpk("config", "explain", "priority", "-o", "json").data
+        return found["value"], found["source"]
+
+    assert source() == (None, "default")
+    xpk("config", "set", "priority", "low")
+    value, file = source()
+    assert value == "low" and file.endswith("preferences.toml")
+    monkeypatch.setenv("XPK_WORKLOAD_CREATE_PRIORITY", "high")
+    assert source() == ("high", "variable XPK_WORKLOAD_CREATE_PRIORITY")
+    assert "comes before it" in xpk("config", "set", "priority", "low").err
+    text = xpk("config", "explain", "priority").out
+    assert all(word in text for word in ("--priority", "medium", "very-low", "high (from: variable"))
+    listed = {each["name"]: each["value"] for each in xpk("config", "list", "-o", "json").data}
+    assert listed["priority"] == "high" and listed["zone"] is None
+
+
+def test_what_is_set_is_used_and_a_flag_or_variable_comes_before_it(dev: Xpk, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert dev("cluster", "create", "other", "--tpu-type", "v5litepod-4").code == 0
+    assert dev("workload", "list").code == 2  # which cluster?
+    words = ("cluster", "dev", "priority", "low", "max-restarts", "3", "image", "mine", "output-root", "/tmp/x")
+    assert dev("config", "set", *words).code == 0
+
+    def made(*flags: str) -> tuple[object, ...]:
+        text = dev("workload", "create", "w", "--command", "true", "--dry-run", *flags).out
+        return tuple(
+            word in text for word in ("priority-class: low", "maxRestarts: 3", "image: mine", "/tmp/x/w", "v5litepod-8")
+        )
+
+    assert made() == (True, True, True, True, True)
+    assert made("--priority", "high", "--max-restarts", "0") == (False, False, True, True, True)
+    assert made("--cluster", "other") == (True, True, True, True, False)
+    monkeypatch.setenv("XPK_CLUSTER", "other")
+    monkeypatch.setenv("XPK_OUTPUT_ROOT", "/tmp/y")
+    assert made() == (True, True, True, False, False)
+
+
+def test_namespace_and_queue_are_used(dev: Xpk, monkeypatch: pytest.MonkeyPatch) -> None:
+    dev("config", "set", "namespace", "team", "queue", "red")
+    assert "no queue 'red' in namespace 'team'" in dev("workload", "create", "w", "--command", "true").err
+    monkeypatch.setenv("XPK_NAMESPACE", "blue")
+    assert "no queue 'red' in namespace 'blue'" in dev("workload", "create", "w", "--command", "true").err
+    assert "in namespace" not in dev("workload", "status", "w", "-n", "default").err
+
+
+def test_the_provider_is_what_clusters_are_made_of(xpk: Xpk) -> None:
+    make = ("cluster", "create", "dev", "--tpu-type", "v5litepod-8", "--dry-run", "-o", "json")
+    assert xpk(*make).code == 0
+    xpk("config", "set", "provider", "gke")
+    done = xpk(*make)
+    assert done.code == 2 and "which project?" in done.err
+    assert xpk(*make, "--provider", "local").code == 0
+    xpk("config", "set", "provider", "local", "project", "my-project")
+    assert xpk(*make).code == 0  # a place that is preferred asks for nothing
+    assert "which zone?" in xpk(*make, "--spot").err and "which project?" not in xpk(*make, "--spot").err
+
+
+def test_a_preferred_place_does_not_hide_clusters_that_are_here(dev: Xpk) -> None:
+    dev("config", "set", "project", "my-project", "zone", "us-central1-a")
+    assert dev("workload", "list", "--cluster", "dev").code == 0
+    assert [each["name"] for each in dev("cluster", "list", "-o", "json").data] == ["dev"]
+
+
+def test_a_damaged_file_is_one_line_and_can_be_repaired(dev: Xpk, tmp_path: Path) -> None:
+    file = tmp_path / "config" / "preferences.toml"
+    file.parent.mkdir()
+    file.write_text('zone = "moon"\n')
+    done = dev("workload", "list")
+    assert done.code == 2 and str(file) in done.err and "Traceback" not in done.err
+    assert dev("config", "unset", "zone").code == dev("workload", "list").code == 0
+
+
+def test_names_and_choices_are_completed(dev: Xpk) -> None:
+    assert completed(["config", "get"], "p") == ["provider", "project", "priority"]
+    assert completed(["config", "set"], "que") == ["queue"]
+    assert completed(["config", "set", "priority"], "very") == ["very-low", "very-high"]
+    assert completed(["config", "set", "cluster"], "") == ["dev"]
+    assert completed(["config", "set", "cluster", "dev"], "z") == ["zone"]
+    assert completed(["config", "set", "nonsense"], "") == []
+    assert completed([], "conf") == ["config"]

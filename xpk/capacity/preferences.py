@@ -1,0 +1,330 @@
+"""What a user prefers, in one file of `~/.config/xpk`: the defaults of flags that are not given.
+
+A flag comes before a variable, a variable before the file, the file before the default. The file has a name of its own:
+Google's xpk keeps `config.yaml` in the same folder.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from xpk.capacity.gke.flags import ZONE
+from xpk.model import names
+from xpk.model.errors import UsageError, XpkError
+
+FILE = "preferences.toml"
+_OTHER_NAMES = {"project-id": "project", "cluster-name": "cluster"}  # those of Google's xpk
+_FOREIGN = {
+    "client-id": "there is no telemetry here",
+    "send-telemetry": "there is no telemetry here",
+    "cluster-state-gcs-bucket": "the cluster itself is the state",
+    "custom-binaries-path": "programs are found on PATH",
+}
+_NEXT = "`xpk config list` shows all settings"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A setting: what it means, and the flag and variables that come before it. `default` is in words.
+
+    `check` returns what is wrong with a value, one line each.
+    """
+
+    name: str
+    meaning: str
+    default: str
+    flag: str
+    variables: tuple[str, ...]
+    check: Callable[[str], list[str]]
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """The value that counts where no flag is given, None if it is the default; and where it comes from."""
+
+    value: str | None
+    source: str
+
+
+def _provider(value: str) -> list[str]:
+    from xpk.capacity.provider import provider_names  # looks for those of other packages
+
+    known = provider_names()
+    return [] if value in known else [f"unknown provider '{value}': choose from {', '.join(known)}"]
+
+
+def _project(value: str) -> list[str]:
+    id_ = value.rpartition(":")[2]  # before it the domain, of projects that have one
+    good = id_[:1].islower() and id_.isascii() and id_.replace("-", "").isalnum() and id_ == id_.lower()
+    return [] if good and id_[-1] != "-" else [f"'{value}' is not a project's ID, such as my-project-1"]
+
+
+def _zone(value: str) -> list[str]:
+    return [] if ZONE.fullmatch(value) else [f"'{value}' is not a zone, such as us-central1-a"]
+
+
+def _image(value: str) -> list[str]:
+    return [f"'{value}' is not an image's name"] if " " in value else []
+
+
+def _output_root(value: str) -> list[str]:
+    good = value.startswith(("gs://", "/"))
+    return [] if good else [f"'{value}' is neither gs://BUCKET/PREFIX nor a folder from /"]
+
+
+def _priority(value: str) -> list[str]:
+    known = ", ".join(names.PRIORITIES)
+    return [] if value in names.PRIORITIES else [f"unknown priority '{value}': choose from {known}"]
+
+
+def _count(value: str) -> list[str]:
+    good = value.isascii() and value.isdecimal()
+    return [] if good else [f"'{value}' is not a whole number from 0 on"]
+
+
+SETTINGS = {
+    each.name: each
+    for each in (
+        Setting(
+            name="provider",
+            meaning="The kind of capacity that `xpk cluster create` makes and `xpk doctor` looks at.",
+            default="local; gke where a flag of Google Cloud is given",
+            flag="--provider",
+            variables=("XPK_PROVIDER",),
+            check=_provider,
+        ),
+        Setting(
+            name="cluster",
+            meaning="The cluster of `xpk workload` and `xpk queue`.",
+            default="the only cluster there is",
+            flag="--cluster",
+            variables=("XPK_CLUSTER",),
+            check=names.cluster_name_problems,
+        ),
+        Setting(
+            name="project",
+            meaning="gke: the project in which clusters are made and looked for.",
+            default="the project of gcloud's configuration",
+            flag="--project",
+            variables=("XPK_GKE_PROJECT", "GOOGLE_CLOUD_PROJECT"),
+            check=_project,
+        ),
+        Setting(
+            name="zone",
+            meaning="gke: where the nodes of clusters are.",
+            default="the zone of gcloud's configuration",
+            flag="--zone",
+            variables=("XPK_GKE_ZONE", "CLOUDSDK_COMPUTE_ZONE"),
+            check=_zone,
+        ),
+        Setting(
+            name="namespace",
+            meaning="The namespace that workloads are in.",
+            default="default",
+            flag="--namespace",
+            variables=("XPK_NAMESPACE",),
+            check=names.namespace_problems,
+        ),
+        Setting(
+            name="queue",
+            meaning="The LocalQueue that `xpk workload create` takes.",
+            default=f"{names.QUEUE}, or the only one of the namespace",
+            flag="--queue",
+            variables=("XPK_WORKLOAD_CREATE_QUEUE",),
+            check=names.queue_name_problems,
+        ),
+        Setting(
+            name="image",
+            meaning="The image of the hosts of `xpk workload create`.",
+            default="the bundled trainer's",
+            flag="--docker-image",
+            variables=("XPK_WORKLOAD_CREATE_IMAGE",),
+            check=_image,
+        ),
+        Setting(
+            name="output-root",
+            meaning="Workloads write to OUTPUT_ROOT/NAME.",
+            default="the cluster's own place",
+            flag="--output-root",
+            variables=("XPK_OUTPUT_ROOT",),
+            check=_output_root,
+        ),
+        Setting(
+            name="priority",
+            meaning="The priority of `xpk workload create`.",
+            default="medium",
+            flag="--priority",
+            variables=("XPK_WORKLOAD_CREATE_PRIORITY",),
+            check=_priority,
+            choices=tuple(names.PRIORITIES),
+        ),
+        Setting(
+            name="max-restarts",
+            meaning="How many failures `xpk workload create` lets a workload restart after.",
+            default="0",
+            flag="--max-restarts",
+            variables=("XPK_WORKLOAD_CREATE_MAX_RESTARTS",),
+            check=_count,
+        ),
+    )
+}
+
+
+def setting(name: str) -> Setting:
+    """Return a setting by its name, or by that of Google's xpk. Raises UsageError naming the nearest."""
+    if problem := _why(name):
+        raise UsageError(problem, hint=_NEXT)
+    return SETTINGS[own_name(name)]
+
+
+def own_name(name: str) -> str:
+    """Return what a setting is called here: Google's xpk has other names for some."""
+    return _OTHER_NAMES.get(name, name)
+
+
+def path(environ: Mapping[str, str] = os.environ, home: Path | None = None) -> Path:
+    """Return the file; XPK_CONFIG_DIR names another folder for it."""
+    if own := environ.get("XPK_CONFIG_DIR"):
+        return Path(own).expanduser().absolute() / FILE
+    base = environ.get("XDG_CONFIG_HOME")
+    return (Path(base) if base else (home or Path.home()) / ".config") / "xpk" / FILE
+
+
+def load(environ: Mapping[str, str] = os.environ, home: Path | None = None) -> dict[str, str]:
+    """Return what is set in the file. Raises UsageError with all that is wrong with it."""
+    file = path(environ, home)
+    found = _parse(file)
+    # Whether there is such a provider is said by whoever needs it: other packages bring some.
+    problems = [each for key, value in found.items() for each in _problems(key, value, skip="provider")]
+    if problems:
+        raise UsageError(
+            problems[0],
+            problems=[f"{file}: {each}" for each in problems],
+            hint="`xpk config unset KEY`, or edit the file",
+        )
+    return {own_name(key): str(value) for key, value in found.items()}
+
+
+def is_known(name: str) -> bool:
+    """Tell whether there is a setting of this name."""
+    return own_name(name) in SETTINGS
+
+
+def change(changes: Mapping[str, str | None], environ: Mapping[str, str] = os.environ) -> None:
+    """Set what has a value and unset what has None, all at once or nothing. Raises UsageError with all problems.
+
+    What the file holds that means nothing here can be unset too.
+    """
+    problems = [each for key, value in changes.items() if value is not None for each in _problems(key, value)]
+    file = path(environ)
+    with _alone(file.parent):
+        kept = _parse(file)
+        problems += [why for key, value in changes.items() if value is None and key not in kept if (why := _why(key))]
+        if problems:
+            raise UsageError(problems[0], problems=problems, hint=_NEXT)
+        for key, value in changes.items():
+            for each in {key, own_name(key)} & set(kept):
+                del kept[each]
+            if value is not None:
+                kept[own_name(key)] = value
+        strange = [f"{file}: {key}: {value!r} is not a text" for key, value in kept.items() if not _is_text(value)]
+        if strange:
+            raise UsageError(strange[0], problems=strange, hint="edit the file, or `xpk config unset KEY`")
+        text = "# `xpk config set` writes this file anew: comments are lost.\n"
+        # JSON's text is TOML's, but for characters that are not printable, which no value has.
+        text += "".join(f"{_key(key)} = {json.dumps(str(kept[key]), ensure_ascii=False)}\n" for key in sorted(kept))
+        _write(file, text)
+
+
+def in_force(
+    name: str, saved: Mapping[str, str], environ: Mapping[str, str] = os.environ, home: Path | None = None
+) -> InForce:
+    """Return the value of a setting that counts where no flag is given, and where it comes from."""
+    for variable in SETTINGS[name].variables:
+        if value := environ.get(variable):  # empty is as good as not set
+            return InForce(value, f"variable {variable}")
+    if name in saved:
+        return InForce(saved[name], str(path(environ, home)))
+    return InForce(None, "default")
+
+
+def _why(name: str) -> str | None:
+    own = own_name(name)
+    if own in SETTINGS:
+        return None
+    if own in _FOREIGN:
+        return f"'{name}' is a setting of Google's xpk that means nothing here: {_FOREIGN[own]}"
+    near = difflib.get_close_matches(name, [*SETTINGS, *_OTHER_NAMES], n=1, cutoff=0.5)
+    return f"unknown setting '{name}'" + (f": did you mean '{near[0]}'?" if near else "")
+
+
+def _problems(key: str, value: Any, *, skip: str = "") -> list[str]:
+    if problem := _why(key):
+        return [problem]
+    own = own_name(key)
+    if not _is_text(value):
+        return [f"{own}: {value!r} is not a text"]
+    text = str(value)
+    if not text.strip() or not text.isprintable() or text != text.strip():
+        what = "is empty" if not text.strip() else "has characters that are not printable, or spaces around it"
+        return [f"{own}: the value {what}"]
+    return [] if own == skip else [f"{own}: {each}" for each in SETTINGS[own].check(text)]
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str | int) and not isinstance(value, bool)
+
+
+def _parse(file: Path) -> dict[str, Any]:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise UsageError(f"cannot read {file}: {why}", hint="repair it, or remove it") from error
+    import tomllib  # most people have no such file
+
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{file} is not TOML: {error}", hint="repair it, or remove it") from error
+
+
+def _key(key: str) -> str:
+    return key if key in SETTINGS else json.dumps(key, ensure_ascii=False)
+
+
+def _write(file: Path, text: str) -> None:
+    from xpk.capacity.kubeconfig import write_private
+
+    try:
+        write_private(file.resolve(), text)  # resolved: it may be a link to where somebody keeps such files
+    except XpkError as error:
+        raise XpkError(error.message, hint="set XPK_CONFIG_DIR to a folder that you can write to") from error
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other processes from changing the file meanwhile. The folder is locked: no file has to stay for it."""
+    import fcntl
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        message = f"cannot write to '{folder}': {error.strerror}"
+        raise XpkError(message, hint="set XPK_CONFIG_DIR to a folder that you can write to") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)

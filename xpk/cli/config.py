@@ -1,0 +1,167 @@
+"""`xpk config`: what is preferred where no flag is given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from xpk.capacity import preferences
+from xpk.cli.options import output_option
+from xpk.cli.output import Console
+from xpk.cli.upstream import Group
+from xpk.model.errors import NotFoundError, UsageError
+
+_COLUMNS = (
+    ("NAME", lambda s: s["name"]),
+    ("VALUE", lambda s: s["value"] or "-"),
+    ("SOURCE", lambda s: s["source"]),
+)
+
+
+def _keys(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the names of settings."""
+    return [
+        CompletionItem(name, help=each.meaning)
+        for name, each in preferences.SETTINGS.items()
+        if name.startswith(incomplete)
+    ]
+
+
+def _pairs(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete names, and the values of those that have a few only."""
+    given: tuple[str, ...] = ctx.params.get("words") or ()
+    if len(given) % 2 == 0:
+        return _keys(ctx, parameter, incomplete)
+    found = _choices(given[-1]) if preferences.is_known(given[-1]) else ()
+    return [CompletionItem(value) for value in found if value.startswith(incomplete)]
+
+
+def _choices(key: str) -> tuple[str, ...]:
+    from xpk.capacity.provider import cluster_names, provider_names
+
+    own = preferences.setting(key)
+    if own.name == "provider":
+        return tuple(provider_names())
+    return tuple(cluster_names()) if own.name == "cluster" else own.choices
+
+
+@click.group(cls=Group)
+def config() -> None:
+    """Keep what you prefer: the cluster, project, namespace and so on where no flag names another.
+
+    A flag comes before a variable, a variable before what is set here, that before the default.
+
+    \b
+      xpk config set cluster dev
+      xpk config explain cluster
+    """
+
+
+@config.command()
+@click.argument("key", shell_complete=_keys)
+@output_option
+@click.pass_obj
+def get(console: Console, key: str, output: str | None) -> None:
+    """Print what KEY is set to: exit code 3 if it is not. Variables do not count here: see `explain`."""
+    console, name = console.choosing(output), preferences.setting(key).name
+    saved = preferences.load()
+    if name not in saved:
+        raise NotFoundError(
+            f"'{name}' is not set", hint=f"`xpk config set {name} VALUE`; `xpk config explain {name}` says what counts"
+        )
+    if console.is_data:
+        console.data({"name": name, "value": saved[name]})
+    else:
+        click.echo(name if console.output == "name" else saved[name])
+
+
+@config.command("set")
+@click.argument("words", nargs=-1, metavar="KEY VALUE...", shell_complete=_pairs)
+@output_option
+@click.pass_obj
+def set_(console: Console, words: tuple[str, ...], output: str | None) -> None:
+    """Set KEY to VALUE; several at once are all set, or none is."""
+    if not words or len(words) % 2:
+        what = f"'{words[-1]}' has no value" if words else "which setting?"
+        raise UsageError(what, hint="`xpk config set KEY VALUE`; `xpk config list` shows all settings")
+    own = [preferences.own_name(key) for key in words[::2]]
+    if twice := sorted({key for key in own if own.count(key) > 1}):
+        raise UsageError(f"two values for {', '.join(twice)}", hint="give one of them")
+    changes = dict(zip(words[::2], words[1::2], strict=True))
+    preferences.change(changes)
+    _tell(console.choosing(output), changes)
+
+
+@config.command()
+@click.argument("keys", nargs=-1, required=True, metavar="KEY...", shell_complete=_keys)
+@output_option
+@click.pass_obj
+def unset(console: Console, keys: tuple[str, ...], output: str | None) -> None:
+    """Forget what KEY was set to. Running it again changes nothing."""
+    preferences.change(dict.fromkeys(keys))
+    _tell(console.choosing(output), dict.fromkeys(keys))
+
+
+@config.command("list")
+@output_option
+@click.pass_obj
+def list_(console: Console, output: str | None) -> None:
+    """List all settings, the values that count where no flag is given, and where those come from."""
+    saved = preferences.load()
+    found = [_described(name, saved) for name in preferences.SETTINGS]
+    console.choosing(output).items(found, columns=_COLUMNS, data=dict)
+
+
+@config.command()
+@click.argument("key", shell_complete=_keys)
+@output_option
+@click.pass_obj
+def explain(console: Console, key: str, output: str | None) -> None:
+    """Say what KEY means, its default, what comes before it, and where the value that counts comes from."""
+    console, name = console.choosing(output), preferences.setting(key).name
+    found = _described(name, preferences.load())
+    if console.is_data:
+        console.data(found)
+        return
+    if console.output == "name":
+        click.echo(name)
+        return
+    shown = found["value"] or f"{found['default']}"
+    click.echo(f"{name}: {found['meaning']}")
+    for title, value in (
+        ("in force", f"{shown} (from: {found['source']})"),
+        ("set", found["set"] or "-"),
+        ("default", found["default"]),
+        ("flag", f"{found['flag']}, before all others"),
+        ("variables", f"{', '.join(found['variables'])}, before what is set"),
+        *((("choices", ", ".join(found["choices"])),) if found["choices"] else ()),
+    ):
+        click.echo(f"  {title:<10} {value}")
+
+
+def _described(name: str, saved: dict[str, str]) -> dict[str, Any]:
+    own, now = preferences.SETTINGS[name], preferences.in_force(name, saved)
+    return {
+        "name": name,
+        "value": now.value,
+        "source": now.source,
+        "set": saved.get(name),
+        "default": own.default,
+        "flag": own.flag,
+        "variables": list(own.variables),
+        "choices": list(own.choices),
+        "meaning": own.meaning,
+    }
+
+
+def _tell(console: Console, changes: dict[str, Any]) -> None:
+    """Say what is so now, and what keeps it from having an effect."""
+    saved = {preferences.own_name(key): value for key, value in changes.items()}
+    if console.is_data:
+        console.data([{"name": name, "value": value} for name, value in saved.items()])
+    for name, value in saved.items():
+        console.done(f"{name} is {value}" if value is not None else f"{name} is not set")
+        if value is not None and (now := preferences.in_force(name, {})).value is not None:
+            console.tell(f"warning: {now.source} comes before it: {name} is {now.value}")
