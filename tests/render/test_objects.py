@@ -64,6 +64,16 @@ CASES = {
             env={"LIBTPU_INIT_ARGS": "--xla_tpu_use_enhanced_launch_barrier=true"},
         )
     ),
+    **{
+        f"gke-{name}": lambda capacity=capacity: render_workload(
+            workload(shape=find_shape("v5litepod-16"), target=ON_GKE, image="i", capacity=capacity)
+        )
+        for name, capacity in {
+            "spot": "spot",
+            "flex-start": "flex",
+            "reservation": "reservation=projects/shared/reservations/r/reservationBlocks/b",
+        }.items()
+    },
     "gke-part-of-a-slice": lambda: render_workload(
         workload(shape=find_shape("v6e-8"), within=find_shape("v6e-16"), num_slices=2, target=ON_GKE, image="i")
     ),

@@ -25,8 +25,8 @@ from xpk.cli.options import (
 )
 from xpk.cli.output import Console
 from xpk.cli.upstream import WorkloadCommand
+from xpk.jobs import capacity, manage, observe, output, request, script, shipping, sizing, trainer
 from xpk.jobs import create as creating
-from xpk.jobs import manage, observe, output, request, script, shipping, sizing, trainer
 from xpk.jobs.script import Archive
 from xpk.model import names
 from xpk.model.accelerators import SliceShape
@@ -45,6 +45,10 @@ from xpk.storage import open_folder
 @click.option("--num-slices", type=int, help="How many slices it takes; one if left out.")
 @click.option("--num-nodes", type=int, help="GPU and CPU types: how many hosts, one slice each.")
 @click.option("--tpu-type", "--device-type", "accelerator_type", metavar="TYPE", help="The cluster's, if left out.")
+@click.option("--on-demand", is_flag=True, help="gke: slices on demand; where GKE adds node pools, it makes such.")
+@click.option("--spot", is_flag=True, help="gke: spot slices, likewise.")
+@click.option("--reservation", metavar="R", help="gke: slices of a reservation, likewise: a name, or projects/P/....")
+@click.option("--flex", is_flag=True, help="gke: flex-start slices, likewise.")
 @click.option("--command", help="What every host runs, in bash; the bundled trainer if left out.")
 @click.option(
     "--peer-watch/--no-peer-watch",
@@ -151,6 +155,7 @@ def create(ctx: click.Context, /, name: str | None, name_flag: str | None, clust
     timeout = parse_duration(given["timeout"], "--timeout")
     if given["resume"] and given["fresh"]:
         raise UsageError("--resume and --fresh exclude each other", hint="give one of them")
+    asked = capacity.asked_for(**{key: given[key] for key in ("on_demand", "spot", "flex", "reservation")})
     place = the_cluster(cluster)
     provider = provider_of(place)
     archive = script.pack(given["script_dir"]) if given["script_dir"] else None
@@ -160,6 +165,7 @@ def create(ctx: click.Context, /, name: str | None, name_flag: str | None, clust
     shape, given["within"] = creating.choose_shape(
         queue, given["accelerator_type"], cluster=place, sub_slicing=target.sub_slicing
     )
+    given["capacity"] = capacity.choose(target, (given["within"] or shape).name, asked, cluster=place)
     given["num_slices"] = count_slices(given["num_slices"], given["num_nodes"], shape.kind)
     given["queue"] = queue.name
     spec = _spec(chosen, shape, target, archive, ctx.meta.get("trainer_args", ()), given)
@@ -289,6 +295,7 @@ def _spec(
         user=getpass.getuser(),
         within=given["within"],
         node_folder=given["node_folder"],
+        capacity=given["capacity"],
         # The trainer's hosts, and Ray's, watch each other.
         peer_watch=given["peer_watch"] and given["command"] is not None and ray is None,
     )
