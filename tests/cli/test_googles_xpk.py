@@ -105,3 +105,20 @@ def test_list_waits_as_wait_does(dev: Xpk) -> None:
     assert dev("workload", "list", "--wait-for-job-completion", "none").code == 3
     alone = dev("workload", "list", "--timeout", "3")
     assert alone.code == 2 and "--wait-for-job-completion" in alone.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        (("--spot",), "--spot: the capacity of slices is known of GKE; others have none to choose"),
+        (("--reservation=r",), "--reservation=r: the capacity of slices is known of GKE"),
+        (("--spot", "--flex"), "--spot and --flex exclude each other"),
+        (("--reservation=a,b",), "--reservation 'a,b' is neither a name nor projects/P/reservations/R"),
+    ],
+)
+def test_a_workloads_capacity_is_refused_where_there_is_none_to_choose(
+    dev: Xpk, flags: tuple[str, ...], why: str
+) -> None:
+    done = dev("workload", "create", "w", "--cluster", "dev", "--command", "true", *flags)
+    assert done.code == 2 and why in done.err
+    assert "w" not in dev("workload", "list", "--cluster", "dev", "-o", "name").out.split()

@@ -25,8 +25,8 @@ from xpk.capacity.gke import desired
 from xpk.capacity.gke.limits import RESERVED_ADDRESSES, quota_of
 from xpk.capacity.gke.networks import DATA_NICS, data_networks, network_limits
 from xpk.capacity.gke.observed import shape_of_pool
-from xpk.capacity.gke.planning import specs_of_pools
 from xpk.capacity.gke.request import MAINTENANCE_INTERVALS, Request, read_request
+from xpk.capacity.gke.slices import specs_of_pools
 from xpk.model.accelerators import SliceShape, all_shapes
 
 # One of each kind: of one host and of several, placed compactly or by a workload policy, GPUs, CPUs.

@@ -297,3 +297,32 @@ def test_a_list_takes_as_many_requests_however_many_workloads_there_are(count: i
     api = FakeApi(many)
     assert len(find_all(api)) == count
     assert sorted(api.calls) == [("list", kind, "") for kind in ("JobSet", "LocalQueue", "Pod", "Workload")]
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "says"),
+    [
+        ("TriggeredScaleUp", "pod triggered scale-up: [{nap-1 0->4 (max: 4)}]", "GKE adds nodes: pod triggered"),
+        ("NotTriggerScaleUp", "pod didn't trigger scale-up: 1 max limit reached", "GKE adds no nodes: pod didn't"),
+        (
+            "FailedScaleUp",
+            "Node scale up in zones us-east5-b failed: GCE out of resources",
+            "could not add nodes: Node",
+        ),
+    ],
+)
+def test_whether_a_node_pool_is_being_made_for_hosts_without_a_node(reason: str, message: str, says: str) -> None:
+    def said(reason: str, message: str, seconds: int, uid: str) -> Obj:
+        return event("Pod", "w-slice-job-0-0-abcde", reason, message, seconds, uid=uid)
+
+    events = [
+        said("NotTriggerScaleUp", "earlier words", 1, "pod-0"),
+        said(reason, message, 20, "pod-0"),
+        said("TriggeredScaleUp", "of an earlier attempt", 30, "another"),
+    ]
+    snapshot = started(pod(0, unschedulable("0/6 nodes are available")), events=events)
+    status = read(jobset(), snapshot)
+    (trouble,) = status.troubles
+    assert trouble.reason == "Unschedulable" and trouble.hosts == ("s0/h0",)
+    assert trouble.message.startswith("0/6 nodes are available; ") and says in trouble.message
+    assert message in status.reason and "earlier" not in status.reason

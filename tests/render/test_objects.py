@@ -51,6 +51,11 @@ def workload(**changes: Any) -> WorkloadSpec:
     return WorkloadSpec(**(given | changes))
 
 
+def asking_for(capacity: str) -> list[dict[str, Any]]:
+    """Return a workload for which GKE is to make slices of a capacity."""
+    return render_workload(workload(shape=find_shape("v5litepod-16"), target=ON_GKE, image="i", capacity=capacity))
+
+
 CASES = {
     "emulated-trainer": lambda: render_workload(workload(max_restarts=3, user="ada", working_dir="/home/ada")),
     "gke-199-slices": lambda: render_workload(
@@ -65,6 +70,9 @@ CASES = {
             env={"LIBTPU_INIT_ARGS": "--xla_tpu_use_enhanced_launch_barrier=true"},
         )
     ),
+    "gke-spot": lambda: asking_for("spot"),
+    "gke-flex-start": lambda: asking_for("flex"),
+    "gke-reservation": lambda: asking_for("reservation=projects/shared/reservations/r"),
     "gke-part-of-a-slice": lambda: render_workload(
         workload(shape=find_shape("v6e-8"), within=find_shape("v6e-16"), num_slices=2, target=ON_GKE, image="i")
     ),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from xpk.api.base import Obj, ObjectApi, Objs
@@ -90,6 +91,7 @@ def record(api: ObjectApi, specs: Sequence[ClusterSpec], wanted: Wishes, *, regi
             **({"region": region} if region else {}),
             **({_TAKE_OVER: "true"} if wanted.take_over or before.get(_TAKE_OVER) else {}),
             **({"sub-slicing": shared[0]} if shared else {}),
+            **_bought(specs),
         }
     )
 
@@ -118,7 +120,15 @@ def target_of(api: ObjectApi, hint: str) -> Target:
         trainer_image=found["trainer-image"] or None,
         region=found.get("region"),
         sub_slicing=found.get("sub-slicing"),
+        capacities={kind: tuple(each) for kind, each in json.loads(found.get("capacities", "{}")).items()},
+        autoprovisioned=autoprovisioned_in(found),
     )
+
+
+def autoprovisioned_in(found: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the types of which GKE makes slices by itself, each with its capacity, as a cluster says it."""
+    types: dict[str, str] = json.loads((found or {}).get("autoprovisioned", "{}"))
+    return types
 
 
 def config_map(data: dict[str, str]) -> Obj:
@@ -191,6 +201,16 @@ def output_root_problems(output_root: str | None) -> list[str]:
     if output_root and not output_root.startswith(("gs://", "/")):
         return [f"--output-root '{output_root}' is neither gs://BUCKET/PREFIX nor a folder from /"]
     return []
+
+
+def _bought(specs: Sequence[ClusterSpec]) -> dict[str, str]:
+    """Return as what a cloud's slices are bought, and of which types it makes more, as JSON."""
+    capacities = {spec.shape.name: spec.capacities for spec in specs if spec.capacities}
+    made = {spec.shape.name: spec.provisions for spec in specs if spec.max_slices is not None}
+    return {
+        **({"capacities": json.dumps(capacities)} if capacities else {}),
+        **({"autoprovisioned": json.dumps(made)} if made else {}),
+    }
 
 
 def _lacking_priorities(api: ObjectApi) -> Objs:

@@ -119,7 +119,7 @@ def create(
         console.choosing(output),
         plan,
         dry_run=dry_run,
-        then=f"xpk workload create NAME --cluster {spec.name} --num-slices {spec.num_slices}",
+        then=f"xpk workload create NAME --cluster {spec.name} --num-slices {max(1, spec.num_slices)}",
     )
 
 

@@ -66,7 +66,7 @@ _SIZE: _Options = [
     click.option("--num-nodes", type=click.IntRange(1), help="GPU and CPU types: how many hosts, one slice each."),
     _switch("--enable-autoprovisioning", "let GKE add node pools by itself."),
     _text("--autoprovisioning-min-chips", "N", "chips that stay."),
-    _text("--autoprovisioning-max-chips", "N", "chips that there may be; as many as asked for."),
+    _text("--autoprovisioning-max-chips", "N", "chips that there may be, and the quota; as many as asked for."),
     _text("--autoprovisioning-max-cpu", "N", "CPUs that there may be; 1000000."),
     _text("--autoprovisioning-max-memory", "GIB", "memory that there may be; 10000000."),
     _text("--max-pods-per-node", "N", "pods on a slice's node; 15 where a slice has several."),

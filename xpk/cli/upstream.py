@@ -41,7 +41,7 @@ CLUSTER = {
     "--dry-run": "leave it out: this changes nothing",
 }
 WORKLOAD = {
-    **dict.fromkeys(("--project-number", "--spot", "--on-demand", "--reservation", "--flex"), _OF_CLUSTER),
+    "--project-number": _OF_CLUSTER,
     "--restart-on-exit-codes": "every exit code restarts but those of --fatal-exit-codes",
     "--base-docker-image": "use --docker-image; --script-dir ships your code to any image that has Python",
     "--docker-name": "the container is always called `host`",

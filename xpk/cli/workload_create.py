@@ -25,8 +25,8 @@ from xpk.cli.options import (
 )
 from xpk.cli.output import Console
 from xpk.cli.upstream import WorkloadCommand
+from xpk.jobs import capacity, manage, mounting, observe, output, request, script, shipping, sizing, trainer
 from xpk.jobs import create as creating
-from xpk.jobs import manage, mounting, observe, output, request, script, shipping, sizing, trainer
 from xpk.jobs.script import Archive
 from xpk.model import names
 from xpk.model.accelerators import SliceShape
@@ -45,6 +45,10 @@ from xpk.storage import open_folder
 @click.option("--num-slices", type=int, help="How many slices it takes; one if left out.")
 @click.option("--num-nodes", type=int, help="GPU and CPU types: how many hosts, one slice each.")
 @click.option("--tpu-type", "--device-type", "accelerator_type", metavar="TYPE", help="The cluster's, if left out.")
+@click.option("--on-demand", is_flag=True, help="gke: slices on demand; where GKE adds node pools, it makes such.")
+@click.option("--spot", is_flag=True, help="gke: spot slices, likewise.")
+@click.option("--reservation", metavar="R", help="gke: slices of a reservation, likewise: a name, or projects/P/....")
+@click.option("--flex", is_flag=True, help="gke: flex-start slices, likewise.")
 @click.option("--command", help="What every host runs, in bash; the bundled trainer if left out.")
 @click.option(
     "--peer-watch/--no-peer-watch",
@@ -197,6 +201,7 @@ def asked_for(
     name: str, place: str, trainer_args: tuple[str, ...], given: dict[str, Any]
 ) -> tuple[ObjectApi, creating.Queue, WorkloadSpec, Archive | None]:
     """Return the API of the cluster, the queue there, and what the options ask for, with its code."""
+    asked = capacity.asked_for(**{key: given[key] for key in ("on_demand", "spot", "flex", "reservation")})
     provider = provider_of(place)
     archive = script.pack(given["script_dir"]) if given["script_dir"] else None
     api = provider.connect(place)
@@ -205,6 +210,7 @@ def asked_for(
     shape, given["within"] = creating.choose_shape(
         queue, given["accelerator_type"], cluster=place, sub_slicing=target.sub_slicing
     )
+    given["capacity"] = capacity.choose(target, (given["within"] or shape).name, asked, cluster=place)
     given["num_slices"] = count_slices(given["num_slices"], given["num_nodes"], shape.kind)
     given["queue"] = queue.name
     spec = _spec(name, shape, target, archive, trainer_args, given)
@@ -316,6 +322,7 @@ def _spec(
         node_folder=given["node_folder"],
         mounts=mounting.read_mounts(given["mounts"], target, given["node_folder"]),
         max_run_seconds=_max_run_seconds(given["max_run_duration"]),
+        capacity=given["capacity"],
         # The trainer's hosts, and Ray's, watch each other.
         peer_watch=given["peer_watch"] and given["command"] is not None and ray is None,
     )

@@ -128,10 +128,7 @@ def read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
     pods, attempt = pods_of(jobset, snapshot.pods), str(status.get("restarts", 0))
     hosts = _hosts(pods, attempt)
     events = happened.events_of(jobset, snapshot) if snapshot.events else []
-    jobs = [
-        (each.get("replicas", 1), each["template"]["spec"].get("parallelism", 1)) for each in spec["replicatedJobs"]
-    ]
-    size = sum(replicas * parallelism for replicas, parallelism in jobs)
+    num_slices, hosts_per_slice, size = _size(spec)
     phase, reason = _phase(jobset, workload, snapshot, hosts, size)
     if phase is Phase.FAILED:
         reason = _failure(condition(jobset, "Failed"), hosts, events, meta["uid"])
@@ -148,8 +145,8 @@ def read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
         reason=reason,
         priority=label(jobset, PRIORITY_LABEL),
         accelerator_type=kind,
-        num_slices=sum(replicas for replicas, _ in jobs),
-        hosts_per_slice=max(parallelism for _, parallelism in jobs),
+        num_slices=num_slices,
+        hosts_per_slice=hosts_per_slice,
         num_hosts=size,
         restarts=status.get("restarts", 0),
         restarts_counted=status.get("restartsCountTowardsMax", 0),
@@ -174,6 +171,12 @@ def read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
         maker=maker_of(jobset),
         mounts=mounts_of(_pod_spec(jobset)),
     )
+
+
+def _size(spec: Obj) -> tuple[int, int, int]:
+    """Return how many slices there are, how many hosts the largest has, and how many hosts in all."""
+    jobs = [(job.get("replicas", 1), job["template"]["spec"].get("parallelism", 1)) for job in spec["replicatedJobs"]]
+    return sum(count for count, _ in jobs), max(hosts for _, hosts in jobs), sum(count * hosts for count, hosts in jobs)
 
 
 def _pod_spec(jobset: Obj) -> Obj:

@@ -13,6 +13,12 @@ from xpk.model.status import Trouble
 
 _ORDINARY = (None, "ContainerCreating", "PodInitializing")
 _STUCK = ("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox", "FailedPreStartHook")
+# Of GKE's autoscaler, about pods that no node fits.
+_SCALING = {
+    "TriggeredScaleUp": "GKE adds nodes",
+    "NotTriggerScaleUp": "GKE adds no nodes",
+    "FailedScaleUp": "GKE could not add nodes",
+}
 _NO_PODS = ("FailedCreate", "JobCreationFailed")
 # Followers are refused until their leader has a node, and Jobs while those of the last attempt still go.
 _PASSING = ("follower pod node selector", "leader pod not yet scheduled", "expected 1 leader pod", "already exists")
@@ -57,7 +63,8 @@ def _of_pod(pod: Obj, events: list[Obj]) -> Iterator[tuple[str, str, str | None]
     if status.get("phase", "Pending") != "Pending" or pod["metadata"].get("deletionTimestamp"):
         return
     if scheduled.get("status") == "False":
-        yield str(scheduled.get("reason") or "Unschedulable"), _scheduler_words(scheduled), None
+        words = [_scheduler_words(scheduled), *_scaling(pod, events)]
+        yield str(scheduled.get("reason") or "Unschedulable"), "; ".join(words), None
         return
     waiting = list(_waiting(pod))
     yield from waiting
@@ -129,6 +136,14 @@ def _scheduler_words(scheduled: Any) -> str:
     """Return the scheduler's reason without what it says of preemption, which TPU hosts cannot use."""
     message = short(scheduled.get("message"), 1000)
     return short(re.split(r"\.? (?:preemption:|no new claims)", message)[0].rstrip("."), 300)
+
+
+def _scaling(pod: Obj, events: list[Obj]) -> Iterator[str]:
+    """Yield what GKE's autoscaler said last of a pod that no node fits: whether a node pool is being made for it."""
+    said = [event for event in events if event.get("reason") in _SCALING and _is_about(event, pod)]
+    if said:
+        last = max(said, key=lambda event: when(event_times(event)[1]))
+        yield f"{_SCALING[last['reason']]}: {short(last.get('message'), 300)}"
 
 
 def _image(pod: Obj, container: Obj) -> str | None:

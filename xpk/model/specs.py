@@ -28,6 +28,8 @@ class ClusterSpec:
     """N slices of one accelerator type under a name.
 
     `sub_slicing`: workloads may share a slice by parts. `queued`: their nodes come when a workload asks for them.
+    `max_slices`: how many there may be where GKE adds node pools by itself, of the capacity `provisions` if a workload
+    does not say; None: it adds none. `capacities`: of the slices that are there, as their flags have it.
     """
 
     name: str
@@ -35,10 +37,13 @@ class ClusterSpec:
     num_slices: int
     sub_slicing: bool = False
     queued: bool = False
+    max_slices: int | None = None
+    provisions: str = ""
+    capacities: tuple[str, ...] = ()
 
     def problems(self) -> list[str]:
         """Return everything that is wrong with it, one line each."""
-        found = cluster_problems(self.name, self.num_slices)
+        found = cluster_problems(self.name, self.num_slices if self.num_slices or not self.max_slices else 1)
         if self.sub_slicing and not sub_slices.parts(self.shape):
             families = " and ".join(sub_slices.FAMILIES)
             found.append(f"--sub-slicing: slices of {self.shape.name} cannot be shared; those of {families}-8 on can")
@@ -47,7 +52,12 @@ class ClusterSpec:
     @property
     def quota(self) -> int:
         """Return the units of `shape.resource` that all slices have."""
-        return self.num_slices * self.shape.units
+        return self.quota_slices * self.shape.units
+
+    @property
+    def quota_slices(self) -> int:
+        """Return the slices that workloads may have: those that there are, or may be."""
+        return self.num_slices if self.max_slices is None else self.max_slices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +98,8 @@ class Target:
     them any more, or a second incarnation does no harm. `trainer_image`: the bundled trainer's image, where
     the nodes have one. `on_this_machine`: hosts are processes here, which see all files and need no image.
     `region`: of a cloud that charges for the slices. `sub_slicing`: the type of slices that are shared by parts.
+    `capacities`: of the slices of each type. `autoprovisioned`: the types of which the cloud makes slices when
+    workloads ask for them, and the capacity that these have if a workload does not say.
     """
 
     emulated: bool
@@ -99,6 +111,8 @@ class Target:
     region: str | None = None
     on_this_machine: bool = False
     sub_slicing: str | None = None
+    capacities: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    autoprovisioned: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +137,7 @@ class WorkloadSpec:
     `max_restarts` times. With `peer_watch`, a host that is gone ends the command on all others at once.
     With `ray` the command makes the hosts a Ray cluster. `node_folder`: a folder of each node that hosts there see at
     the same path, which outlives them. `mounts`: claims and buckets that all hosts see. `max_run_seconds`: how long it
-    may keep slices of queued provisioning.
+    may keep slices of queued provisioning. `capacity`: of the nodes that hosts ask for; "": they do not say.
     """
 
     name: str
@@ -150,6 +164,7 @@ class WorkloadSpec:
     node_folder: str | None = None
     mounts: tuple[Mount, ...] = ()
     max_run_seconds: int | None = None
+    capacity: str = ""
 
     def problems(self) -> list[str]:
         """Return everything that is wrong with it, one line each."""

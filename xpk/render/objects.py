@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from xpk.model import names, sub_slices
+from xpk.model import capacities, names, sub_slices
 from xpk.model.accelerators import NODEPOOL_LABEL
 from xpk.model.specs import ClusterSpec, ImageCacheSpec, QueueSpec, SliceQuota, WorkloadSpec
 from xpk.render import mounts
@@ -56,11 +56,10 @@ def render_queues(
     no other queues.
     """
     left = [
-        SliceQuota(shape=each.shape, num_slices=max(0, each.num_slices - passed_on), queued=each.queued)
-        for each in specs
-        for passed_on in [(promised or {}).get(each.shape.name, 0)]
+        SliceQuota(shape=spec.shape, num_slices=max(0, spec.quota_slices - given), queued=spec.queued)
+        for spec, given in ((each, (promised or {}).get(each.shape.name, 0)) for each in specs)
     ]
-    total = {spec.shape.name: spec.num_slices for spec in specs}
+    total = {spec.shape.name: spec.quota_slices for spec in specs}
     # What nobody was promised goes by priority, also when it is taken back.
     own = _cluster_queue(names.CLUSTER_QUEUE, left, "LowerPriority", cohort=promised is not None)
     if promised is not None:
@@ -215,6 +214,7 @@ class _WorkloadView:
     judged_exit_codes: list[int]  # those that rules of their own are about
     termination_grace_seconds: int
     node_selector: Mapping[str, str]
+    tolerated: Mapping[str, str]
     resource: str
     resource_per_host: int
     image: str
@@ -265,7 +265,8 @@ class _WorkloadView:
             fatal_exit_codes=sorted(set(spec.fatal_exit_codes)),
             judged_exit_codes=sorted({143, *spec.fatal_exit_codes}),
             termination_grace_seconds=spec.termination_grace_seconds,
-            node_selector=dict((spec.within or shape).node_labels),
+            node_selector={**(spec.within or shape).node_labels, **capacities.node_selector(spec.capacity)},
+            tolerated=capacities.tolerated(spec.capacity),
             resource=shape.resource,
             resource_per_host=shape.resource_per_host,
             image=spec.image,

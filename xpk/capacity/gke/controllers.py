@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from xpk.api.base import ObjectApi, Objs
 from xpk.capacity import install
 from xpk.capacity.gke import gpudirect
+from xpk.capacity.gke.observed import is_there
 from xpk.capacity.gke.request import Request
+from xpk.capacity.gke.slices import guessed, limits_of
 from xpk.capacity.health import lacking, wait_step
-from xpk.capacity.prepare import is_set_up, judge_queues, record, recorded, set_up
+from xpk.capacity.prepare import autoprovisioned_in, is_set_up, judge_queues, record, recorded, set_up
 from xpk.capacity.queues.foreign import Judgement
+from xpk.capacity.queues.reading import check_promised
 from xpk.capacity.together import Activity, Step
 from xpk.model import names
 from xpk.model.accelerators import SliceShape
@@ -113,8 +118,28 @@ def judge_others(
     return judge_queues(api, specs, take_over=request.take_over, ends=ends) if api else Judgement()
 
 
+def autoprovisioned(connect: Connect, cluster: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return the types of which GKE makes slices by itself, each with its capacity: as written, else guessed."""
+    if cluster is None or not limits_of(cluster.get("autoscaling")):
+        return {}
+    if is_there(cluster):
+        with suppress(XpkError):
+            if found := autoprovisioned_in(recorded(connect())):
+                return found
+    return guessed(cluster)
+
+
+def check_limits(connect: Connect, cluster: Mapping[str, Any] | None, specs: Sequence[ClusterSpec]) -> None:
+    """Raise ConflictError if node autoprovisioning's limits left less than queues were promised."""
+    limited = [spec for spec in specs if spec.max_slices is not None] if is_there(cluster) else []
+    api = _reached(connect)[0] if limited else None
+    for spec in limited:
+        if api:
+            check_promised(api, spec.shape, spec.quota_slices)
+
+
 def _hosts(specs: Sequence[ClusterSpec]) -> int:
-    return sum(spec.num_slices * spec.shape.hosts for spec in specs)
+    return sum(spec.quota_slices * spec.shape.hosts for spec in specs)
 
 
 def _reached(connect: Connect) -> tuple[ObjectApi | None, Objs]:

@@ -100,13 +100,13 @@ def autoprovisioning(shape: SliceShape, request: Request, chips: int) -> Dict | 
     """Return the limits of node autoprovisioning, None if it is not asked for."""
     if not request.autoprovisioning:
         return None
-    accelerator = next((value for key, value in shape.node_labels.items() if key.endswith("accelerator")), shape.name)
     limits: list[Dict] = [
         {"resource_type": "cpu", "minimum": 1, "maximum": request.max_cpu},
         {"resource_type": "memory", "minimum": 1, "maximum": request.max_memory},
     ]
     if shape.kind != "cpu":
         most = request.max_chips or max(chips, request.min_chips)
+        accelerator = next(value for key, value in shape.node_labels.items() if key.endswith("accelerator"))
         limits.append({"resource_type": accelerator, "minimum": request.min_chips, "maximum": most})
     return {
         "enable_node_autoprovisioning": True,

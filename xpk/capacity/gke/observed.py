@@ -15,6 +15,7 @@ from xpk.capacity.gke.networks import DATA_NICS, network_name, ours
 from xpk.capacity.gke.request import Request, reservation_path
 from xpk.capacity.provider import SliceInfo
 from xpk.model.accelerators import SliceShape, all_shapes, find_shape
+from xpk.model.capacities import FLEX, ON_DEMAND, SPOT, reserved
 from xpk.model.errors import AuthorizationError, NotFoundError, UsageError, XpkError
 from xpk.model.names import TYPE_ANNOTATION
 
@@ -29,7 +30,8 @@ class Observed:
     """A project as far as one cluster is concerned; dictionaries are as Google Cloud gives them.
 
     `operations`: those that run on the cluster. `networks`: what its data networks are made of, by name. `guess`:
-    nothing was asked, for want of credentials.
+    nothing was asked, for want of credentials. `autoprovisioned`: the types of which GKE makes slices by itself, with
+    the capacity of these.
     """
 
     cluster: Dict | None = None
@@ -45,6 +47,7 @@ class Observed:
     reservations: Mapping[str, Dict | None] = field(default_factory=dict)
     machine: Dict | None = None
     guess: bool = False
+    autoprovisioned: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def location(self) -> str | None:
@@ -52,8 +55,12 @@ class Observed:
         return str(self.cluster["location"]) if self.cluster else None
 
     def slices(self, shape: SliceShape) -> dict[str, Dict]:
-        """Return the node pools that hold slices of a type, by name."""
-        return {name: pool for name, pool in self.pools.items() if shape_of_pool(pool) == shape}
+        """Return the node pools that hold slices of a type, by name; not those that GKE made by itself."""
+        return {
+            name: pool
+            for name, pool in self.pools.items()
+            if not is_autoprovisioned(pool) and shape_of_pool(pool) == shape
+        }
 
 
 def find_cluster(google: Google, project: str, name: str) -> Dict | None:
@@ -145,6 +152,22 @@ def shape_of_pool(pool: Mapping[str, Any]) -> SliceShape | None:
         ):
             return shape
     return None
+
+
+def is_autoprovisioned(pool: Mapping[str, Any]) -> bool:
+    """Tell whether GKE made a node pool by itself: it goes when nobody uses it."""
+    return bool(pool.get("autoscaling", {}).get("autoprovisioned"))
+
+
+def capacity_of(pool: Mapping[str, Any]) -> str:
+    """Return as what a node pool was bought."""
+    config = pool.get("config", {})
+    if config.get("spot"):
+        return SPOT
+    if config.get("flex_start") or pool.get("queued_provisioning", {}).get("enabled"):
+        return FLEX
+    reservations = config.get("reservation_affinity", {}).get("values")
+    return reserved(reservations[0]) if reservations else ON_DEMAND
 
 
 def slice_of_pool(pool: Mapping[str, Any], held: Mapping[str, str]) -> SliceInfo:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from xpk.capacity.gke import desired, limits
@@ -13,10 +12,11 @@ from xpk.capacity.gke.cost import Cost, check_cost, cost_of
 from xpk.capacity.gke.difference import Change, cluster_changes, covers, missing_names, pool_changes
 from xpk.capacity.gke.limits import Limit, Sizing
 from xpk.capacity.gke.networks import DATA_NICS, DataNetwork, data_networks, description, network_limits
-from xpk.capacity.gke.observed import Observed, shape_of_pool
-from xpk.capacity.gke.queued import check_alike, is_queued
-from xpk.capacity.gke.request import Request, region_of, reservation_path
-from xpk.model import names, sub_slices
+from xpk.capacity.gke.observed import Observed, capacity_of, shape_of_pool
+from xpk.capacity.gke.queued import check_alike
+from xpk.capacity.gke.request import Request, provisions_of, region_of, reservation_path
+from xpk.capacity.gke.slices import accelerator_of, is_shared, specs_of_pools, with_limits
+from xpk.model import names
 from xpk.model.accelerators import SliceShape
 from xpk.model.errors import CapacityError, ConflictError, NotFoundError, UsageError, XpkError
 from xpk.model.specs import ClusterSpec
@@ -65,6 +65,8 @@ def check_request(spec: ClusterSpec, request: Request) -> None:
         if len(each.subnetwork) > _NAME_LENGTH:
             problems.append(f"subnetworks are called {each.subnetwork}: Compute Engine takes {_NAME_LENGTH} characters")
             break
+    if request.autoprovisioning:
+        problems += _limit_problems(spec, request)
     if problems:
         raise UsageError(
             f"cluster '{spec.name}' cannot be created", problems=problems, hint="see `xpk cluster create --help`"
@@ -89,8 +91,7 @@ def draft(spec: ClusterSpec, request: Request, have: Observed) -> Draft:
     version = choose_version(have.server, request)
     body = desired.cluster_body(spec, request, version, sizing)
     wanted = desired.changeable(request)
-    nap = desired.autoprovisioning(shape, request, spec.num_slices * shape.chips)
-    if nap:
+    if nap := desired.autoprovisioning(shape, request, _chips_alike(spec, have)):
         wanted["autoscaling"] = _with_others(nap, have.cluster)
         body["autoscaling"] |= nap
     networks = _data_networks(spec, request, have, sizing) if missing else []
@@ -132,7 +133,7 @@ def _weighed(
         file=request.prices,
     )  # fmt: skip
     refusal = check_cost(cost, request.max_cost) or _too_little(found, new=bool(missing))
-    specs = _specs_after(spec, request, have)
+    specs = _specs_after(spec, request, have, changes)
     return Draft(changes=changes, limits=found, cost=cost, specs=specs, refusal=refusal)
 
 
@@ -165,23 +166,8 @@ def summary_of(spec: ClusterSpec, request: Request) -> str:
     return (
         f"cluster '{spec.name}': {spec.num_slices} x {spec.shape.name} = {hosts} hosts, {chips} chips, "
         f"{request.capacity}, in {request.zone} of project {request.project}"
+        + (f"; GKE adds slices up to {spec.max_slices}" if spec.max_slices else "")
     )
-
-
-def specs_of_pools(name: str, pools: Mapping[str, Mapping[str, Any]]) -> list[ClusterSpec]:
-    """Return what the node pools of a cluster that came up hold, by type."""
-    shared = {shape_of_pool(pool) for pool in pools.values() if is_shared(pool)}
-    queued = {shape_of_pool(pool) for pool in pools.values() if is_queued(pool)}
-    ordered = sorted(Counter(slices_of_pools(pools).values()).items(), key=lambda item: item[0].name)
-    return [
-        ClusterSpec(name=name, shape=shape, num_slices=count, sub_slicing=shape in shared, queued=shape in queued)
-        for shape, count in ordered
-    ]
-
-
-def is_shared(pool: Mapping[str, Any]) -> bool:
-    """Tell whether a node pool's slice is shared by parts."""
-    return sub_slices.LABEL in pool.get("config", {}).get("labels", {})
 
 
 def _check_sub_slicing(spec: ClusterSpec, request: Request, have: Observed) -> None:
@@ -204,17 +190,6 @@ def _check_sub_slicing(spec: ClusterSpec, request: Request, have: Observed) -> N
                 f"reservation {path} is not one of Cluster Director, which --sub-slicing needs",
                 hint='`gcloud compute reservations list --filter="deploymentType=DENSE"` shows those there are',
             )
-
-
-def slices_of_pools(pools: Mapping[str, Mapping[str, Any]], *, with_nodes: bool = False) -> dict[str, SliceShape]:
-    """Return the types of the slices that came up, by node pool; those whose nodes are to come later if asked for."""
-    return {
-        name: shape
-        for name, pool in pools.items()
-        if pool.get("status", "RUNNING") in ("RUNNING", "RECONCILING", "RUNNING_WITH_ERROR")
-        and (not with_nodes or int(pool.get("initial_node_count", 0)))
-        and (shape := shape_of_pool(pool))
-    }
 
 
 def _policy_changes(shape: SliceShape, have: Observed) -> list[Change]:
@@ -316,7 +291,7 @@ def _sizing(spec: ClusterSpec, request: Request, have: Observed) -> Sizing:
     others = [pool for name, pool in have.pools.items() if shape_of_pool(pool) not in (None, spec.shape)]
     groups = [
         (request.default_nodes, 110),
-        (spec.num_slices * spec.shape.hosts, desired.pods_per_node(spec.shape, request)),
+        (spec.quota_slices * spec.shape.hosts, desired.pods_per_node(spec.shape, request)),
     ]
     for pool in others:
         pods = int(pool.get("max_pods_constraint", {}).get("max_pods_per_node", 110))
@@ -339,7 +314,9 @@ def _limits(spec: ClusterSpec, request: Request, have: Observed, missing: Sequen
         block = body["ip_allocation_policy"].get("cluster_ipv4_cidr_block")
     found = limits.range_limits(sizing, block, have.subnetwork, known=not have.cluster or have.subnetwork is not None)
     pods = sizing.nodes * 4 + spec.num_slices * shape.hosts  # GKE's own on every node, and one of a workload
-    longest = max((len(each) for each in missing), default=len(names.node_pool_name(spec.name, spec.num_slices - 1)))
+    longest = max(
+        (len(each) for each in missing), default=len(names.node_pool_name(spec.name, max(0, spec.num_slices - 1)))
+    )
     found += limits.size_limits(longest, shape, pods, spec.num_slices * shape.hosts, request)
     if request.capacity == "reservation":
         paths = [reservation_path(each, request.project) for each in request.reservations]
@@ -369,9 +346,38 @@ def _too_little(found: Sequence[Limit], *, new: bool) -> CapacityError | None:
     return CapacityError(f"it does not fit: {short[0].line()}{more}", hint=short[0].advice or "docs/scale.md")
 
 
-def _specs_after(spec: ClusterSpec, request: Request, have: Observed) -> list[ClusterSpec]:
+def _specs_after(spec: ClusterSpec, request: Request, have: Observed, changes: Sequence[Change]) -> list[ClusterSpec]:
+    """Return all slices that the cluster has afterwards, and may have."""
     others = [each for each in specs_of_pools(spec.name, have.pools) if each.shape != spec.shape]
-    return sorted([*others, spec], key=lambda each: each.shape.name)
+    new = {change.subject: change.body for change in changes if change.kind == "create-pool"}
+    bought = {capacity_of(pool) for pool in (have.slices(spec.shape) | new).values()}
+    own = replace(spec, capacities=tuple(sorted(bought)), max_slices=None)
+    autoscaling, types = (have.cluster or {}).get("autoscaling"), dict(have.autoprovisioned)
+    if nap := desired.autoprovisioning(spec.shape, request, _chips_alike(spec, have)):
+        autoscaling, types[spec.shape.name] = _with_others(nap, have.cluster), provisions_of(request)
+    return with_limits(spec.name, [*others, own], autoscaling, types)
+
+
+def _chips_alike(spec: ClusterSpec, have: Observed) -> int:
+    """Return the chips of all slices with a type's accelerator: what there is of other types, and what is asked for."""
+    others = [each for each in specs_of_pools(spec.name, have.pools) if each.shape != spec.shape]
+    alike = [each for each in others if accelerator_of(each.shape) == accelerator_of(spec.shape)]
+    return sum(each.num_slices * each.shape.chips for each in [*alike, spec])
+
+
+def _limit_problems(spec: ClusterSpec, request: Request) -> list[str]:
+    """Return what is wrong with the limits of node autoprovisioning for these slices, one line each."""
+    found, chips = [], spec.num_slices * spec.shape.chips
+    if request.sub_slicing:
+        found.append("--sub-slicing and --enable-autoprovisioning exclude each other: GKE makes whole slices")
+    if len(request.reservations) > 1:
+        found.append("--enable-autoprovisioning takes one --reservation: what GKE adds is of that")
+    if request.max_chips is not None and request.max_chips < max(chips, spec.shape.chips):
+        found.append(
+            f"--autoprovisioning-max-chips {request.max_chips} counts all slices: {max(1, spec.num_slices)} of "
+            f"{spec.shape.name} have {max(chips, spec.shape.chips)} chips"
+        )
+    return found
 
 
 def _with_others(nap: Dict, cluster: Mapping[str, Any] | None) -> Dict:

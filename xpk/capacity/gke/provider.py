@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any, ClassVar
 
 from xpk.api.base import ObjectApi
 from xpk.capacity.cordon import check_deletable, closing_step
-from xpk.capacity.gke import controllers, gpudirect, resizing, shrinking
+from xpk.capacity.gke import controllers, description, gpudirect, resizing, shrinking
 from xpk.capacity.gke.apply import Applier
 from xpk.capacity.gke.client import Google
 from xpk.capacity.gke.difference import Change
@@ -24,30 +23,26 @@ from xpk.capacity.gke.observed import (
     observe,
     own_networks,
     running_operations,
-    shape_of_pool,
-    slice_of_pool,
 )
 from xpk.capacity.gke.planning import (
     Draft,
     check_request,
     draft,
     grown,
-    is_shared,
-    slices_of_pools,
-    specs_of_pools,
     summary_of,
 )
 from xpk.capacity.gke.queued import is_queued
 from xpk.capacity.gke.reach import Connect, Known, Place, check_foreign, check_project
 from xpk.capacity.gke.request import SETTINGS, Request, project_of, read_poll_seconds, read_request, region_of
+from xpk.capacity.gke.slices import autoprovisioned_of, is_shared, slices_of_pools, specs_of_cluster
 from xpk.capacity.kubeconfig import connect
 from xpk.capacity.local import state_dir
-from xpk.capacity.nodes import cluster_info, has_queues, slice_nodes
 from xpk.capacity.plan import Plan
 from xpk.capacity.prepare import target_of
 from xpk.capacity.provider import ClusterInfo, environment
 from xpk.capacity.queues.foreign import Judgement
 from xpk.capacity.together import Activity, Step
+from xpk.model.accelerators import SliceShape
 from xpk.model.errors import AuthorizationError, ConflictError, NotFoundError, UsageError, XpkError
 from xpk.model.specs import ClusterSpec, Target
 
@@ -78,15 +73,17 @@ class GkeProvider:
     def plan_create(self, spec: ClusterSpec) -> Plan:
         """See `Provider.plan_create`. Slices that lack are added; those of other types stay."""
         request = read_request(self._environ)
-        spec = replace(spec, sub_slicing=request.sub_slicing, queued=request.queued)
+        most = request.max_chips // spec.shape.chips if request.autoprovisioning and request.max_chips else None
+        spec = replace(spec, sub_slicing=request.sub_slicing, queued=request.queued, max_slices=most)
         check_request(spec, request)
         lacking: XpkError | None = None
         try:
             self._google.check()
         except AuthorizationError as error:
             lacking = error
-        have = Observed(guess=True) if lacking else observe(self._google, request, spec.name, spec.shape)
+        have = Observed(guess=True) if lacking else self._observed(request, spec.name, spec.shape)
         made = draft(spec, request, have)
+        controllers.check_limits(lambda: self._api(spec.name, have.cluster), have.cluster, made.specs)
         place = Place(project=request.project, location=have.location or request.region, zone=request.zone)
         steps = self._steps(spec.name, place, made.changes, request, have, made.specs)
         makes = any(change.kind == "create-cluster" for change in made.changes)
@@ -109,7 +106,7 @@ class GkeProvider:
         )
         place, cluster = self._found(name)
         pools = {pool["name"]: pool for pool in cluster.get("node_pools", [])}
-        specs = specs_of_pools(name, pools)
+        specs = self._specs(name, cluster)
         if not specs:
             raise UsageError(
                 f"cluster '{name}' has no slices: no node pool is of an accelerator type",
@@ -134,7 +131,10 @@ class GkeProvider:
         shape = resizing.the_shape(name, pools, self._environ.get(_TYPE))
         slices = Observed(cluster=cluster, pools=pools).slices(shape)
         shared, queued = (any(map(test, slices.values())) for test in (is_shared, is_queued))
-        spec = ClusterSpec(name=name, shape=shape, num_slices=num_slices, sub_slicing=shared, queued=queued)
+        limited = {each.shape: each.max_slices for each in self._specs(name, cluster)}.get(shape)
+        spec = ClusterSpec(
+            name=name, shape=shape, num_slices=num_slices, sub_slicing=shared, queued=queued, max_slices=limited
+        )  # without any, there are those that GKE adds
         if problems := spec.problems():
             raise UsageError(f"cluster '{name}' cannot be resized", problems=problems, hint="--num-slices N")
         summary = f"cluster '{name}': {num_slices} x {shape.name}, {num_slices * shape.chips} chips"
@@ -143,8 +143,7 @@ class GkeProvider:
             return self._grow(summary, spec, place, cluster)
         running = running_operations(self._google, place.project, place.location, name)
         have, request = Observed(cluster=cluster, pools=pools, operations=running), self._request(place)
-        others = [each for each in specs_of_pools(name, pools) if each.shape != shape]
-        specs = sorted([*others, spec], key=lambda each: each.shape.name)
+        specs = self._specs(name, cluster, resized=spec)
         steps = self._shrink(spec, place, request, have, there, specs, force=force)
         gone = [step.key.partition(":")[2] for step in steps if step.key.startswith("delete-pool:")]
         return Plan(
@@ -158,9 +157,10 @@ class GkeProvider:
         """Return the plan of more slices; what they take is shown and checked as by a create."""
         name, shape = spec.name, spec.shape
         request = resizing.request_like(self._request(place), cluster, shape)
-        have = observe(self._google, request, name, shape)
+        have = self._observed(request, name, shape)
         changes = resizing.growing(have, name, shape, spec.num_slices, partial(self._pool_of, name, place))
         made = grown(spec, request, have, changes)
+        controllers.check_limits(lambda: self._api(name, cluster), cluster, made.specs)
         seen = shrinking.see(name, partial(self._api, name, cluster))
         steps = shrinking.opening(seen, list(have.slices(shape)))
         steps += self._steps(name, place, changes, request, have, made.specs)
@@ -215,30 +215,9 @@ class GkeProvider:
     def describe(self, name: str) -> ClusterInfo:
         """See `Provider.describe`. Slices are node pools; their workloads are shown where the cluster answers."""
         place, cluster = self._found(name)
-        pools = {pool["name"]: pool for pool in cluster.get("node_pools", [])}
-        specs = specs_of_pools(name, pools)
-        spec = specs[0] if len(specs) == 1 else None
         location = f"{place.project}/{place.location} ({place.zone})"
         known = {"name": name, "provider": self.name, "location": location}
-        state = "Incomplete" if cluster.get("status") == "RUNNING" else str(cluster.get("status", "")).capitalize()
-        with suppress(XpkError):  # a cluster that does not answer yet has node pools all the same
-            api = self._api(name, cluster)
-            info = cluster_info(api, spec, slice_nodes(api), **known)
-            if spec and len(info.slices) == spec.num_slices:
-                return info
-            if specs and has_queues(api, *specs):
-                state = "Ready"
-        held = shrinking.see(name, partial(self._api, name, cluster)).held
-        return ClusterInfo(
-            **known,
-            accelerator_type=",".join(each.shape.name for each in specs) or "unknown",
-            num_slices=sum(each.num_slices for each in specs),
-            hosts_per_slice=spec.shape.hosts if spec else 0,
-            chips=sum(each.num_slices * each.shape.chips for each in specs),
-            state=state,
-            created=str(cluster.get("create_time", "")),
-            slices=tuple(slice_of_pool(pool, held) for pool in pools.values() if shape_of_pool(pool)),
-        )
+        return description.describe(cluster, self._specs(name, cluster), lambda: self._api(name, cluster), **known)
 
     def connect(self, name: str) -> ObjectApi:
         """See `Provider.connect`."""
@@ -296,7 +275,7 @@ class GkeProvider:
             request,
             connect=lambda: self._api(name, self._found(name, place)[1]),
             # Slices that do not come up get no quota; those that are about to go have none already.
-            specs=lambda: specs_of_pools(name, self._pools_now(name, place)) if changes else specs,
+            specs=lambda: self._specs_now(name, place, specs) if changes else specs,
             # A slice that is about to go need not be ready.
             slices=None
             if shrinks
@@ -335,7 +314,7 @@ class GkeProvider:
 
         steps = shrinking.steps_of(
             seen, spec, going, self._steps(name, place, [], request, have, specs, shrinks=True), delete,
-            before=specs_of_pools(name, have.pools), force=force, pause=self._activity.pause, poll=self._poll,
+            before=self._specs(name, have.cluster or {}), force=force, pause=self._activity.pause, poll=self._poll,
         )  # fmt: skip
         return [*shrinking.opening(seen, [pool for pool in there if pool not in going]), *steps]
 
@@ -375,6 +354,18 @@ class GkeProvider:
         """Return a node pool as v1beta1 has it."""
         where = f"projects/{place.project}/locations/{place.location}/clusters/{name}"
         return self._google.call("get_node_pool", {"name": f"{where}/nodePools/{pool}"}, beta=True)
+
+    def _observed(self, request: Request, name: str, shape: SliceShape) -> Observed:
+        have = observe(self._google, request, name, shape)
+        made = controllers.autoprovisioned(lambda: self._api(name, have.cluster), have.cluster)
+        return replace(have, autoprovisioned=made)
+
+    def _specs(self, name: str, cluster: Mapping[str, Any], resized: ClusterSpec | None = None) -> list[ClusterSpec]:
+        made = controllers.autoprovisioned(lambda: self._api(name, cluster), cluster)
+        return specs_of_cluster(name, cluster, made, resized)
+
+    def _specs_now(self, name: str, place: Place, planned: list[ClusterSpec]) -> list[ClusterSpec]:
+        return specs_of_cluster(name, self._found(name, place)[1], autoprovisioned_of(planned))
 
     def _pools_now(self, name: str, place: Place) -> dict[str, dict[str, Any]]:
         return {pool["name"]: pool for pool in self._found(name, place)[1].get("node_pools", [])}

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from xpk.capacity import install, preferences
 from xpk.capacity.gke.flags import CLOUD_FLAGS, ZONE
 from xpk.capacity.prepare import output_root_problems
+from xpk.model.capacities import ON_DEMAND, RESERVATION, reserved
 from xpk.model.errors import UsageError
 
 Capacity = Literal["on-demand", "spot", "reservation", "flex"]
@@ -32,9 +33,6 @@ DRIVERS = {
     "--enable-pd-csi-driver": ("gce_persistent_disk_csi_driver_config", "GcePersistentDiskCsiDriver"),
     "--enable-lustre-csi-driver": ("lustre_csi_driver_config", "LustreCsiDriver"),
 }
-_RESERVATION = re.compile(
-    r"(projects/[^/]+/reservations/)?[a-z0-9-]+(/reservationBlocks/[^/]+(/reservationSubBlocks/[^/]+)?)?"
-)
 _CHANNELS = ("RAPID", "REGULAR", "STABLE", "EXTENDED")
 _POLL, _LONGEST_POLL = "XPK_GKE_POLL_SECONDS", 60.0
 
@@ -217,6 +215,14 @@ def reservation_path(reservation: str, project: str) -> str:
     return reservation if reservation.startswith("projects/") else f"projects/{project}/reservations/{reservation}"
 
 
+def provisions_of(request: Request) -> str:
+    """Return the capacity that is asked for, as workloads can ask for it."""
+    if request.reservations:
+        path = reservation_path(request.reservations[0], request.project)
+        return reserved(path.removeprefix(f"projects/{request.project}/reservations/"))
+    return request.capacity or ON_DEMAND
+
+
 def _autoprovisioning(reader: _Reader) -> dict[str, Any]:
     return {
         "autoprovisioning": reader.flag("--enable-autoprovisioning"),
@@ -239,7 +245,7 @@ def _capacity(reader: _Reader) -> tuple[Capacity | None, tuple[str, ...]]:
     if len(asked) > 1:
         reader.problems.append(f"{' and '.join(f'--{kind}' for kind in asked)} exclude each other: choose one")
     for each in reservations:
-        if not _RESERVATION.fullmatch(each):
+        if not RESERVATION.fullmatch(each):
             reader.problems.append(
                 f"reservation '{each}' is neither a name nor projects/P/reservations/R[/reservationBlocks/B"
                 "[/reservationSubBlocks/S]]"

@@ -9,7 +9,7 @@ from typing import Any
 
 from xpk.capacity.gke.desired import MAINTENANCE
 from xpk.capacity.gke.difference import Change, missing_names, pool_changes
-from xpk.capacity.gke.observed import Observed, shape_of_pool
+from xpk.capacity.gke.observed import Observed, is_autoprovisioned, shape_of_pool
 from xpk.capacity.gke.request import Capacity, Request
 from xpk.model.accelerators import SliceShape, find_shape
 from xpk.model.errors import ConflictError, UsageError
@@ -45,7 +45,8 @@ def request_like(request: Request, cluster: Mapping[str, Any], shape: SliceShape
     pools = cluster.get("node_pools", [])
     others = sum(int(pool.get("initial_node_count", 0)) for pool in pools if shape_of_pool(pool) is None)
     request = replace(request, default_nodes=others)
-    model = next((pool for pool in pools if shape_of_pool(pool) == shape and pool.get("status") != "STOPPING"), None)
+    like_these = (pool for pool in pools if shape_of_pool(pool) == shape and not is_autoprovisioned(pool))
+    model = next((pool for pool in like_these if pool.get("status") != "STOPPING"), None)
     if model is None:
         return request
     config = model.get("config", {})

@@ -81,7 +81,7 @@ def choose(seen: Seen, pools: Sequence[str], spec: ClusterSpec, *, force: bool) 
             hint=f"`xpk workload delete {busy[0]} --cluster {spec.name}`, or --force to end it",
         )
     if seen.api and not force:
-        check_promised(seen.api, spec.shape, spec.num_slices)
+        check_promised(seen.api, spec.shape, spec.quota_slices)
         _check_admitted(seen.api, seen.held, spec)
     return going
 
@@ -197,11 +197,11 @@ def _check_unused(api: ObjectApi, spec: ClusterSpec, pools: Sequence[str]) -> No
 def _check_admitted(api: ObjectApi, held: Mapping[str, str], spec: ClusterSpec) -> None:
     """Raise ConflictError if workloads were admitted to more slices than would be left, pods or not."""
     slices = _admitted(api, spec)
-    if sum(slices.values()) > spec.num_slices:
+    if sum(slices.values()) > spec.quota_slices:
         waiting = sorted(set(slices) - set(held.values())) or sorted(slices)
         raise ConflictError(
             f"{', '.join(waiting)} was admitted, and {sum(slices.values()):g} slices of {spec.shape.name} "
-            f"are in use of the {spec.num_slices} that would be left; nothing was removed",
+            f"are in use of the {spec.quota_slices} that would be left; nothing was removed",
             hint=f"`xpk workload delete {waiting[0]} --cluster {spec.name}`, or --force",
         )
 

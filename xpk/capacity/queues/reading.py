@@ -182,8 +182,8 @@ def promised(api: ObjectApi) -> Mapping[str, float] | None:
     return {kind: sum(numbers.values()) for kind, numbers in found.items()} or None
 
 
-def check_promised(api: ObjectApi, shape: SliceShape, num_slices: int) -> None:
-    """Raise ConflictError if a cluster of so many slices could not keep what queues were promised."""
+def check_promised(api: ObjectApi, shape: SliceShape, num_slices: int, *, hint: str = "") -> None:
+    """Raise ConflictError if so many slices are fewer than queues were promised; `hint`: what else helps."""
     try:
         numbers = Queues.read(api).promised().get(shape.name, {})
     except MissingToolError:  # without Kueue there are no queues
@@ -193,7 +193,7 @@ def check_promised(api: ObjectApi, shape: SliceShape, num_slices: int) -> None:
         first = next(iter(numbers))
         raise ConflictError(
             f"{num_slices} slices of {shape.name} would be left, and queues were promised more: {whom}",
-            hint=f"`xpk queue create {first} --quota {shape.name}=N` first, or --force",
+            hint=f"`xpk queue create {first} --quota {shape.name}=N` first{hint}",
         )
 
 

@@ -1,0 +1,44 @@
+"""What is told of a cluster of GKE: its node pools and, where it answers, what is on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from xpk.api.base import ObjectApi
+from xpk.capacity.gke import shrinking
+from xpk.capacity.gke.observed import shape_of_pool, slice_of_pool
+from xpk.capacity.gke.slices import slices_of_pools
+from xpk.capacity.nodes import cluster_info, has_queues, slice_nodes
+from xpk.capacity.provider import ClusterInfo
+from xpk.model.errors import XpkError
+from xpk.model.specs import ClusterSpec
+
+
+def describe(
+    cluster: Mapping[str, Any], specs: Sequence[ClusterSpec], connect: Callable[[], ObjectApi], **known: str
+) -> ClusterInfo:
+    """Return what a cluster is. `specs`: its slices by type; `known`: its name, provider and location."""
+    pools = {pool["name"]: pool for pool in cluster.get("node_pools", [])}
+    there = slices_of_pools(pools, every=True)
+    spec = specs[0] if len(specs) == 1 else None
+    state = "Incomplete" if cluster.get("status") == "RUNNING" else str(cluster.get("status", "")).capitalize()
+    with suppress(XpkError):  # a cluster that does not answer yet has node pools all the same
+        api = connect()
+        info = cluster_info(api, spec, slice_nodes(api), **known)
+        if spec and len(info.slices) == spec.num_slices:
+            return info
+        if specs and has_queues(api, *specs):
+            state = "Ready"
+    held = shrinking.see(known["name"], connect).held
+    return ClusterInfo(
+        **known,
+        accelerator_type=",".join(each.shape.name for each in specs) or "unknown",
+        num_slices=len(there),
+        hosts_per_slice=spec.shape.hosts if spec else 0,
+        chips=sum(shape.chips for shape in there.values()),
+        state=state,
+        created=str(cluster.get("create_time", "")),
+        slices=tuple(slice_of_pool(pool, held) for pool in pools.values() if shape_of_pool(pool)),
+    )

@@ -1,0 +1,61 @@
+"""As what slices are bought: on demand, spot, flex-start, or of a reservation. Pure.
+
+A capacity is a word as its flag has it: `spot` for --spot, `reservation=R` for --reservation R.
+"""
+
+from __future__ import annotations
+
+import re
+
+ON_DEMAND, SPOT, FLEX = "on-demand", "spot", "flex"
+RESERVATION = re.compile(
+    r"(projects/[^/]+/reservations/)?[a-z0-9-]+(/reservationBlocks/[^/]+(/reservationSubBlocks/[^/]+)?)?"
+)
+_RESERVED = "reservation="
+_LABELS = "cloud.google.com/"
+
+
+def reserved(reservation: str) -> str:
+    """Return the capacity of a reservation: its name, or its path where it is of another project."""
+    return f"{_RESERVED}{reservation}"
+
+
+def flag_of(capacity: str) -> str:
+    """Return the flag that asks for a capacity."""
+    return f"--{capacity}"
+
+
+def is_same(one: str, other: str) -> bool:
+    """Tell whether two capacities are the same: a reservation's project may be left out, and its block."""
+    if not (one.startswith(_RESERVED) and other.startswith(_RESERVED)):
+        return one == other
+    (project, name), (theirs, other_name) = _parts(one), _parts(other)
+    return name == other_name and (project == theirs or "" in (project, theirs))
+
+
+def node_selector(capacity: str) -> dict[str, str]:
+    """Return the labels by which pods ask node autoprovisioning for a capacity.
+
+    They are those of Google's xpk, but for a reservation of another project, whose path is no label's value, and
+    flex-start without a queue, where pods that ask for `gke-queued` would wait for a ProvisioningRequest.
+    """
+    if capacity == SPOT:
+        return {f"{_LABELS}gke-spot": "true"}
+    if capacity == FLEX:
+        return {f"{_LABELS}gke-flex-start": "true"}
+    if capacity.startswith(_RESERVED):
+        project, name = _parts(capacity)
+        of_project = {f"{_LABELS}reservation-project": project} if project else {}
+        return {f"{_LABELS}reservation-name": name, **of_project}
+    return {}
+
+
+def tolerated(capacity: str) -> dict[str, str]:
+    """Return the taints of the nodes that are made for a capacity, which its pods have to tolerate."""
+    return {f"{_LABELS}gke-spot": "true"} if capacity == SPOT else {}
+
+
+def _parts(capacity: str) -> tuple[str, str]:
+    """Return a reservation's project, "" if it is the cluster's, and its name."""
+    path = capacity.removeprefix(_RESERVED).split("/")
+    return (path[1], path[3]) if path[0] == "projects" else ("", path[0])
