@@ -25,6 +25,7 @@ from trainer import (
     preparing,
     reading,
     step,
+    waits,
 )
 from trainer.checkpoint import Checkpoints
 from trainer.compiling import Compiler
@@ -193,6 +194,7 @@ def _corpus(job: Job, batch: int) -> tuple[Corpus, tuple[int, ...]]:
     """
     began = time.monotonic()
     config = job.config
+    waits.data(job, "the data set to be made", own=job.is_first)
     if job.is_first:
         made = _prepared(job)
         counts = reading.counts(made, config.model)
@@ -204,6 +206,7 @@ def _corpus(job: Job, batch: int) -> tuple[Corpus, tuple[int, ...]]:
             metrics.say(f"data: {made.documents:,} documents fill {full:.0%} of {sum(counts):,} packed examples")
         job.peers.announce("corpus", [dataclasses.asdict(made), counts])
     told, counts = job.peers.await_("corpus")
+    job.watchdog.idle()
     job.events.write("data", None, time.monotonic() - began, records=sum(counts))
     return corpus.from_notes(told["path"], told), tuple(counts)
 
@@ -215,8 +218,11 @@ def _reader(job: Job, tokens: Corpus, counts: tuple[int, ...], order: Order, sha
     """
     read = Reader(tokens, job.config.model, counts) if shards else None
     if read is not None:
+        waits.data(job, "its copy of the data", own=True)
         read.fetch([*map(order.range_of, shards), range(order.records, sum(counts))])
+    waits.data(job, "all hosts to have their data", own=False)
     job.peers.barrier("data")
+    job.watchdog.idle()
     return read
 
 
