@@ -249,7 +249,7 @@ def test_data_is_made_by_process_0_and_copied_by_each_host(
     ):
         hang.begun.clear()
         hang.over.clear()
-        with under_way(hang, functools.partial(_ended, setup._reader, run.job, None, (4,), order, shards)):
+        with under_way(hang, functools.partial(_ended, setup._reader, run.job, None, (4,), order, shards, 8)):
             assert run.job.watchdog.told == told
         assert run.job.watchdog.now is None
 

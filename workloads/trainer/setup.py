@@ -125,7 +125,8 @@ def set_up(job: Job, meeting: "Future[Address]") -> Run:
     mesh = make_mesh(sizes, devices, job.host.hosts_per_slice)
     slots = data.make_slots(mesh, sizes.loader_hosts, chips.hosts, sizes.global_batch, shards=order.shards)
     mine = [place for place in slots.readers if mesh.devices.flat[place].process_index == jax.process_index()]
-    read = _reader(job, tokens, counts, order, data.shards_of(slots, mine, order))
+    examples = job.config.run.steps * slots.rows * len(mine)
+    read = _reader(job, tokens, counts, order, data.shards_of(slots, mine, order), examples)
     notes = _notes(job.config, tokens, sizes.global_batch)
     place = job.out / "checkpoints"
     if job.is_first:
@@ -211,15 +212,18 @@ def _corpus(job: Job, batch: int) -> tuple[Corpus, tuple[int, ...]]:
     return corpus.from_notes(told["path"], told), tuple(counts)
 
 
-def _reader(job: Job, tokens: Corpus, counts: tuple[int, ...], order: Order, shards: set[int]) -> Reader | None:
+def _reader(
+    job: Job, tokens: Corpus, counts: tuple[int, ...], order: Order, shards: set[int], examples: int
+) -> Reader | None:
     """Open the files of a host's shards, if it has any, and of what is held out; wait until all hosts have.
 
-    Here, for a file in a bucket is copied then, and a step that waited for that would look as if it hung.
+    Here, for a file in a bucket is copied then, and a step that waited for that would look as if it hung. A host that
+    trains on few `examples` of it copies them when it reads them.
     """
     read = Reader(tokens, job.config.model, counts) if shards else None
     if read is not None:
         waits.data(job, "its copy of the data", own=True)
-        read.fetch([*map(order.range_of, shards), range(order.records, sum(counts))])
+        read.fetch([*map(order.range_of, shards), range(order.records, sum(counts))], examples)
     waits.data(job, "all hosts to have their data", own=False)
     job.peers.barrier("data")
     job.watchdog.idle()
