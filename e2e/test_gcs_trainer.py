@@ -27,7 +27,7 @@ from google.cloud import storage
 
 from e2e.bucket import BucketServer, bucket_server, missing
 from tests.trainer.small import Cluster, arguments, run_alone, start
-from trainer import data, preparing, reading
+from trainer import corpus, data, preparing, ranges, reading
 from trainer.appending import BucketLines
 from trainer.bucket import Bucket
 from trainer.config import Model
@@ -347,3 +347,53 @@ def test_a_host_copies_the_files_of_its_shards_and_names_one_that_was_changed(
     made.place(victim.name).write(bytes(content))
     with pytest.raises(FatalError, match=f"gs://drills/many/{victim.name} is damaged"):
         read(np.array([sum(counts) - 1]))
+
+
+def test_a_host_reads_only_the_blocks_of_its_examples_where_that_is_less(
+    server: BucketServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = np.random.default_rng(0).integers(97, 123, 8_000_000, np.uint8).tobytes()
+    place(server, "long-text/words.txt").write(words)
+    made = preparing.prepare("gs://drills/long-text", open_place("gs://drills/long"), file_tokens=2**28)
+    (file,), counts = made.files, reading.counts(made, Model(seq_len=16))
+    order = Order(0, 8, sum(counts))
+    steps = list(itertools.islice(data.train_ids(order, 0), 3))
+
+    def host(name: str, first_row: int) -> tuple[reading.Reader, list[Any], int, int]:
+        """Read a host's half of three batches with an empty disk; return the bytes and requests of it, too."""
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))
+        (tmp_path / name).mkdir(exist_ok=True)
+        sent, asked = server.sent(), len(server.requests())
+        read = reading.Reader(made, Model(seq_len=16), counts)
+        read.fetch([range(sum(counts))], examples=4 * len(steps))
+        rows = [read(ids_B[first_row : first_row + 4]) for ids_B in steps]
+        return read, rows, server.sent() - sent, len(server.requests()) - asked
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    whole = reading.Reader(made, Model(seq_len=16), counts)
+    whole.fetch([range(sum(counts))])
+    for name, first_row in (("one", 0), ("two", 4)):
+        blocks = {n * 16 // corpus.BLOCK for ids_B in steps for n in ids_B[first_row : first_row + 4].tolist()}
+        read, rows, sent, asked = host(name, first_row)
+        for row_NS, ids_B in zip(rows, steps, strict=True):
+            np.testing.assert_array_equal(row_NS, whole(ids_B[first_row : first_row + 4]))
+        assert len(blocks) >= 10 and sent < (len(blocks) + 4) * corpus.BLOCK < file.tokens // 6
+        assert asked <= len(blocks) + 4, "one a block, and a few for the index and what the file is"
+        _, again, sent, asked = host(name, first_row)
+        assert sent < corpus.BLOCK and asked <= 4, "a restart finds the blocks on its disk"
+        np.testing.assert_array_equal(again, rows)
+    (disk,) = (tmp_path / "two").glob("xpk-trainer-*/*.parts")
+    assert disk.stat().st_size == file.tokens and disk.stat().st_blocks * 512 < file.tokens // 4
+    content = bytearray(made.place(file.name).read())
+    for at in range(0, len(content), corpus.BLOCK):
+        content[at] ^= 1
+    made.place(file.name).write(bytes(content))
+    unread = next(n for n in range(sum(counts)) if n * 16 // corpus.BLOCK not in blocks)
+    with pytest.raises(FatalError, match=f"gs://drills/long/{file.name}' is damaged: bytes "):
+        read(np.array([unread]))
+
+
+def test_copying_pays_for_a_host_that_reads_most_of_the_data() -> None:
+    assert ranges.pays(10, 100, 4 * 11 * 2 * corpus.BLOCK)
+    assert not ranges.pays(10, 100, 3 * 10 * corpus.BLOCK)
+    assert list(ranges.runs([5, 1, 2, 9, 2])) == [(1, 3), (5, 6), (9, 10)] and list(ranges.runs([])) == []

@@ -6,6 +6,9 @@ Hosts of a test that run this instead of `python -m trainer` do what a broken ma
     lock     neither does it, in C code that holds Python's lock
     slow     reading a batch takes a second longer
     stuck    writing the checkpoint of STEP, and of later ones, never ends
+    late     writing the checkpoint of STEP, and of later ones, takes five seconds longer
+    copy     (whatever STEP) copying the data to this host never ends
+    compile  from the STEPth program on, compiling never ends
     disk     writing the local checkpoint of STEP, and of later ones, never ends
     lr       (whatever STEP) its learning rate is 0.5
     flip     (at STEP alone) one bit of one parameter changes on the host's second chip
@@ -75,6 +78,43 @@ def _stuck(step: int) -> None:
     setattr(Checkpoints, real.__name__, commit)
 
 
+class _Late:
+    def result(self) -> None:
+        time.sleep(5.0)
+
+
+def _late(step: int) -> None:
+    from trainer.checkpoint import Checkpoints
+
+    real = Checkpoints._commit
+
+    def commit(self: Checkpoints, at: int, writes: list[Any], *arguments: Any) -> None:
+        real(self, at, [*writes, _Late()] if at >= step else writes, *arguments)
+
+    setattr(Checkpoints, real.__name__, commit)
+
+
+def _copy(step: int) -> None:
+    from trainer.reading import Reader
+
+    setattr(Reader, Reader.fetch.__name__, lambda *_: read_that_never_ends())
+
+
+def _compile(step: int) -> None:
+    import jax
+
+    real, compiled = jax.stages.Lowered.compile, 0
+
+    def compile(*arguments: Any, **named: Any) -> Any:
+        nonlocal compiled
+        compiled += 1
+        if compiled >= step:
+            read_that_never_ends()
+        return real(*arguments, **named)
+
+    setattr(jax.stages.Lowered, real.__name__, compile)
+
+
 def _disk(step: int) -> None:
     from trainer.local_tier import LocalTier
 
@@ -134,6 +174,7 @@ def _flip(step: int) -> None:
 
 
 FAULTS |= {"hang": _hang, "lock": _lock, "slow": _slow, "lr": _lr, "flip": _flip, "stuck": _stuck, "disk": _disk}
+FAULTS |= {"late": _late, "copy": _copy, "compile": _compile}
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from trainer.finite import Finite
 def look(dp: int, fsdp: int, tp: int) -> tuple[Trainer, Finite, Any]:
     trainer = on(dp, fsdp, tp)
     finite = Finite(trainer.mesh, trainer.programs.state)
-    finite.compile(lambda name, program, state: program.lower(state).compile())
+    finite.compile(lambda name, program, state: (program.lower(state).compile(), False))
     return trainer, finite, trainer.init(np.uint32(0))
 
 

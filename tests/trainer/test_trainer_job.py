@@ -121,6 +121,24 @@ def test_a_loss_that_is_not_finite_ends_the_run_before_it_is_saved(tmp_path: Pat
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_loss_that_is_not_finite_does_not_cut_off_the_save_before_it(tmp_path: Path) -> None:
+    ram = tmp_path / "ram"
+    settings = ["optim.lr=1e38", "optim.warmup=1", "optim.clip=0", "checkpoint.every=1", "run.steps=50"]
+    local = ["checkpoint.local_every=1", f"checkpoint.local_path={ram}"]
+    out = tmp_path / "out"
+    job = start(out, [*settings, *local, "data.max_bytes=50000"], faults={0: "late:1", 1: "late:1"})
+    assert job.exit_codes(200) == [42, 42], job.logs()
+    (found,) = [event for event in job.events(0) if event["event"] == "not_finite"]
+    last = found["step"] - 1
+    assert last >= 1
+    assert last in [event["step"] for event in job.events(0) if event["event"] == "save"]
+    assert (out / "checkpoints" / str(last) / "manifest.json").is_file()
+    assert {path.name for path in ram.glob("*/s*-h0/[0-9]*")} == {str(last)}
+    assert job.logs().count("error: ") == 2, "one line a host, or two hosts that find the same"
+
+
+@pytest.mark.slow
 def test_an_update_that_overflows_is_not_saved(tmp_path: Path) -> None:
     """Its step's loss and gradient are from before it, so they are finite. The learning rate of step 1 is 0."""
     huge = ["optim.lr=3e38", "optim.weight_decay=10", "optim.warmup=1", "optim.clip=0", "run.steps=2"]

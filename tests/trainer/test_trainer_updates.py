@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 from tests.trainer.emulated import Trainer, on
 from tests.trainer.test_trainer_checkpoint import Store
-from trainer import config, train
+from trainer import config, fitting
 from trainer.compiling import Compiler
 from trainer.update_sharding import spread_spec
 
@@ -89,7 +89,7 @@ def test_a_checkpoint_of_another_optimizer_is_named_in_one_line(saved: str, now:
         {"model": {"mlp": made.model.mlp}, "optimizer": made.optim.state_notes()}
         for made in (config.load("tiny", [saved]), config.load("tiny", [saved, now]))
     ]
-    problem = train.mismatch("/out/checkpoints/3", notes[1], notes[0])
+    problem = fitting.mismatch("/out/checkpoints/3", notes[1], notes[0])
     if says is None:
         assert problem is None
     else:
@@ -105,18 +105,18 @@ def test_examples_may_become_longer_where_positions_are_not_learned() -> None:
                 config.load("tiny", [f"model.family={family}", f"model.seq_len={size}"]) for size in (128, 256)
             )
         )
-        assert says in str(train.mismatch("/out/checkpoints/3", now, was) or "")
-        assert bool(says) == (train.mismatch("/out/checkpoints/3", now, was) is not None)
+        assert says in str(fitting.mismatch("/out/checkpoints/3", now, was) or "")
+        assert bool(says) == (fitting.mismatch("/out/checkpoints/3", now, was) is not None)
 
 
 def test_a_checkpoint_of_another_tokenizer_is_refused() -> None:
     mine = {"model": {}, "optimizer": config.load("tiny").optim.state_notes(), "tokenizer": "sentencepiece:12"}
-    assert train.mismatch("/out/checkpoints/3", mine, mine) is None
+    assert fitting.mismatch("/out/checkpoints/3", mine, mine) is None
     for notes, was in ((mine | {"tokenizer": "sentencepiece:34"}, "sentencepiece:34"), ({"model": {}}, "bytes")):
-        problem = str(train.mismatch("/out/checkpoints/3", mine, notes))
+        problem = str(fitting.mismatch("/out/checkpoints/3", mine, notes))
         assert f"checkpoint /out/checkpoints/3 was trained on tokens of {was}, the data has those of" in problem
 
 
 def test_a_checkpoint_that_names_no_optimizer_is_one_of_adamw() -> None:
     mine = {"model": {}, "optimizer": config.load("tiny").optim.state_notes()}
-    assert train.mismatch("/out/checkpoints/3", mine, {"model": {}}) is None
+    assert fitting.mismatch("/out/checkpoints/3", mine, {"model": {}}) is None

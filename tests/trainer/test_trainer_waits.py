@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import threading
 import time
 from collections.abc import Callable
@@ -16,8 +17,11 @@ import pytest
 from tests.trainer.small import SETTINGS
 from tests.trainer.test_trainer_local import tier
 from tests.trainer.test_trainer_peers import connected
-from trainer import config, pieces, train
+from trainer import config, pieces, setup, train
+from trainer.compiling import Compiler
 from trainer.due import Due
+from trainer.errors import FatalError, Problem
+from trainer.finite import Finite
 from trainer.local_tier import LocalTier
 from trainer.pace import Pace
 from trainer.profiling import Profiler
@@ -176,13 +180,124 @@ def test_chips_that_do_not_answer_are_this_hosts_own(tmp_path: Path, hang: Hang)
     run = run_of(tmp_path)
 
     def make() -> Any:
-        assert run.job.watchdog.now is None  # it is compiled
+        assert run.job.watchdog.told == ("the compilation of its products of matrices", True, 7200.0)
         return hang
 
     pace = Pace(run.job, make)
     run.job.peers = SimpleNamespace(report=lambda key, value: None)
     with under_way(hang, lambda: _compared(pace)):
         assert run.job.watchdog.told == ("its chips' products of matrices after step 10", True, 0.0)
+
+
+@pytest.mark.parametrize("mine", [True, False])
+def test_a_program_is_waited_for_by_who_compiles_it_and_by_who_waits_for_that(
+    mine: bool, tmp_path: Path, hang: Hang
+) -> None:
+    def compiler(name: str, *_: Any) -> Any:
+        return hang(), False
+
+    compiler.busy = mine  # type: ignore[attr-defined]
+    compiler.loaded = set()  # type: ignore[attr-defined]
+    run = run_of(tmp_path, "observe.compile_hang_seconds=50", compiler=compiler)
+    with under_way(hang, lambda: train._compiled(run, "train", None)):
+        assert run.job.watchdog.told == ("the compilation of the program 'train'", mine, 50.0)
+    assert run.job.watchdog.now is None
+
+
+def test_a_host_that_waits_for_process_0_to_compile_is_not_busy_itself(tmp_path: Path, hang: Hang) -> None:
+    first, second = connected(2)[0]
+    compiler, lowered = Compiler(str(tmp_path), second), threading.Event()
+    compiler._emulated = False  # there every host compiles for itself
+
+    def lower(*_: Any) -> Any:
+        lowered.set()
+        return SimpleNamespace(compile=hang)
+
+    program = SimpleNamespace(lower=lower)
+    thread = threading.Thread(target=compiler, args=("train", program), daemon=True)
+    thread.start()
+    assert lowered.wait(SECONDS)
+    while compiler.busy:
+        time.sleep(0.01)
+    assert thread.is_alive() and not hang.begun.is_set()
+    first.announce("compiled/train", None)
+    assert hang.begun.wait(SECONDS)
+    assert compiler.busy
+    hang.over.set()
+    thread.join(SECONDS)
+    assert not compiler.busy
+
+
+def test_data_is_made_by_process_0_and_copied_by_each_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hang: Hang
+) -> None:
+    for first in (True, False):
+        run = run_of(tmp_path, "observe.data_hang_seconds=800")
+        hang.begun.clear()
+        hang.over.clear()
+        run.job.is_first = first
+        run.job.peers = SimpleNamespace(await_=lambda key: hang(), barrier=hang)
+        monkeypatch.setattr(setup, "_prepared", lambda job: hang())
+        with under_way(hang, functools.partial(_ended, setup._corpus, run.job, 8)):
+            assert run.job.watchdog.told == ("the data set to be made", first, 800.0)
+    reader = SimpleNamespace(fetch=hang)
+    monkeypatch.setattr(setup, "Reader", lambda *_: reader)
+    order = SimpleNamespace(range_of=lambda shard: range(3), records=3)
+    for shards, told in (
+        ({0}, ("its copy of the data", True, 800.0)),
+        (set(), ("all hosts to have their data", False, 800.0)),
+    ):
+        hang.begun.clear()
+        hang.over.clear()
+        with under_way(hang, functools.partial(_ended, setup._reader, run.job, None, (4,), order, shards, 8)):
+            assert run.job.watchdog.told == told
+        assert run.job.watchdog.now is None
+
+
+def _ended(action: Callable[..., Any], *arguments: Any) -> None:
+    with contextlib.suppress(TypeError, AttributeError):  # what never ends gives nothing
+        action(*arguments)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_what_is_not_finite_waits_for_the_saves_under_way_and_not_for_ever(
+    ends: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waited: list[float] = []
+
+    def ended(seconds: float) -> bool:
+        waited.append(seconds)
+        return ends
+
+    def finish(pending: Any) -> Any:
+        raise FatalError(Problem("the loss of step 3 is nan", ""))
+
+    tiers = {"checkpoints": SimpleNamespace(ended=ended), "local": SimpleNamespace(ended=ended)}
+    run = run_of(tmp_path, progress=SimpleNamespace(finish=finish), **tiers)
+    run.job.watchdog.waits("step 3", 3)
+    with pytest.raises(FatalError, match="step 3 is nan"):
+        train._finished(run, Pending(3, None, 0.0, None))  # type: ignore[arg-type]
+    assert run.job.watchdog.now is None, "it waits for a save, which has its own limit"
+    assert waited == [pytest.approx(900.0, abs=60)] * 2
+    assert ("takes too long" in capsys.readouterr().out) is not ends
+
+
+def test_a_program_that_comes_late_is_waited_for_before_a_save(tmp_path: Path, hang: Hang) -> None:
+    finite = Finite(SimpleNamespace(), STATE)  # type: ignore[arg-type]
+    made = lambda name, program, state: (hang() or (lambda state: "looked"), False)  # noqa: E731
+    run = run_of(tmp_path, finite=finite, compiler=made)
+    run.compiler.busy = True
+    found: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("trainer.finite.finite_program", lambda *_: None)
+        with under_way(hang, lambda: found.append(train._look(run, 5, STATE))):
+            while run.job.watchdog.now is None:
+                time.sleep(0.01)
+            assert run.job.watchdog.told == ("the compilation of the program 'finite'", True, 7200.0)
+    assert found == ["looked"]
+    assert run.job.watchdog.told == ("step 5", False, 0.0), "the step goes on to be waited for"
+    train._look(run, 6, STATE)
+    assert run.job.watchdog.all.count("the compilation of the program 'finite'") == 1
 
 
 def _compared(pace: Pace) -> None:
@@ -199,8 +314,9 @@ def test_a_check_of_the_copies_is_waited_for(tmp_path: Path, hang: Hang) -> None
 
 def test_a_state_that_a_stop_saves_is_looked_through(tmp_path: Path) -> None:
     looked: list[Any] = []
-    finite, progress = SimpleNamespace(begin=lambda state: state), SimpleNamespace(require=lambda *a: looked.append(a))
-    run = run_of(tmp_path, finite=finite, progress=progress)
+    finite = SimpleNamespace(begin=lambda state: state, compile=lambda compiler: None, ready=True)
+    progress = SimpleNamespace(require=lambda *a: looked.append(a))
+    run = run_of(tmp_path, finite=finite, progress=progress, compiler=None)
     nothing = Due(saving=False, keeping=False, evaluating=False, checking=True, comparing=False)
     for due in (nothing, dataclasses.replace(nothing, saving=True), dataclasses.replace(nothing, keeping=True)):
         train._require(run, 10, STATE, due)

@@ -133,6 +133,27 @@ def test_a_job_whose_host_cannot_read_on_ends_and_blames_that_host(tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    ("fault", "limit", "what"),
+    [
+        ("copy:1", "observe.data_hang_seconds=12", "its copy of the data"),
+        ("compile:2", "observe.compile_hang_seconds=40", "the compilation of the program 'train'"),
+    ],
+)
+def test_a_job_of_which_a_host_hangs_before_its_first_step_ends_and_blames_that_host(
+    fault: str, limit: str, what: str, tmp_path: Path
+) -> None:
+    settings = ["run.steps=1000", "run.eval_every=0", "data.max_bytes=50000", "observe.hang_seconds=10", limit]
+    job = start(tmp_path, settings, faults={1: fault})
+    assert job.exit_codes(200) == [75, 76], job.logs()
+    assert "slice 0 host 0: ends so that the job can restart; slice 1 host 0 hangs" in job.logs()
+    assert "in read_that_never_ends" in (tmp_path / "stacks" / "s1-h0-0.txt").read_text()
+    (hang,) = [event for event in job.events(1) if event["event"] == "hang"]
+    assert (hang["waited_for"], hang["own"]) == (what, True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
 def test_a_job_whose_host_cannot_write_a_checkpoint_ends_and_blames_that_host(tmp_path: Path) -> None:
     settings = ["run.steps=1000", "run.eval_every=0", "data.max_bytes=50000", "checkpoint.every=3"]
     limits = ["observe.hang_seconds=15", "checkpoint.hang_seconds=20"]

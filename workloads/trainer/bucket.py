@@ -144,6 +144,23 @@ class Bucket:
                 self._keep(file, entry.changed)
         return copy
 
+    def partial(self, size: int) -> Path:
+        """Return this host's copy, whole or with holes in it; what is in it has yet to be checked."""
+        entry = self.entry()
+        if entry.size != size:
+            message = f"{str(self)!r} has {entry.size:,} bytes but should have {size:,}"
+            raise FatalError(Problem(message, "Copy it here again, or prepare the data set anew"))
+        whole, parts = self._copy(entry.changed), self._copy(f"{entry.changed}.parts")
+        if whole.is_file() and whole.stat().st_size == size:
+            return whole
+        if not (parts.is_file() and parts.stat().st_size == size):
+            with making(_copies()) as file:
+                os.truncate(file, size)
+                for old in _copies().glob(self._copy("*").name):
+                    old.unlink(missing_ok=True)
+                os.replace(file, parts)
+        return parts
+
     def lines(self) -> BucketLines:
         """Begin to append lines in the background."""
         return BucketLines(self)

@@ -21,6 +21,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding
 
+from trainer.alone import Alone
 from trainer.compiling import Compiler
 from trainer.errors import StorageError, Unreachable, reason
 from trainer.metrics import Events, flush, say
@@ -45,7 +46,12 @@ class Checkpoints:
         self._failure = ""
         self._unreadable: set[int] = set()  # steps that may be whole, and are not read from now
         self.last: int | None = None  # step of the newest committed checkpoint this host knows of
-        self.busy = False  # whether this host itself reads or writes one, and does not just wait for others
+        self._alone = Alone()
+
+    @property
+    def busy(self) -> bool:
+        """Whether this host itself reads or writes a checkpoint, and does not just wait for others."""
+        return self._alone.busy
 
     def choose(self, newer_than: int = -1) -> tuple[int, dict[str, Any]] | None:
         """Agree with all hosts on the newest whole checkpoint after step `newer_than`; return (step, notes), or None.
@@ -54,22 +60,25 @@ class Checkpoints:
         the first save. Raises StorageError where checkpoints cannot be read: a run that has some does not begin anew.
         """
         if self._peers.process_id == 0:
-            self.busy = True
-            claim = self._shelf.claim(self._events.attempt)
-            steps = self._shelf.steps()
-            self.last = max(steps, default=None)
-            newer = reversed([step for step in steps if step > newer_than])
-            whole = next(filter(self._is_whole, newer), None)
-            if whole is None and newer_than < 0 and self._unreadable:
-                raise StorageError(f"none of the checkpoints in {self.place} can be read. They are kept there")
-            chosen = None if whole is None else [whole, self._shelf.notes(whole)]
-            self.busy = False
-            self._peers.announce("restore", [claim, chosen])
+            with self._alone:
+                found = self._look(newer_than)
+            self._peers.announce("restore", found)
         self._claim, chosen = self._peers.await_("restore")
         if chosen is None:
             return None
         self.last = int(chosen[0])
         return self.last, chosen[1]
+
+    def _look(self, newer_than: int) -> tuple[str, tuple[int, dict[str, Any]] | None]:
+        """Return (what names this attempt's saves, the newest whole checkpoint after a step and its notes)."""
+        claim = self._shelf.claim(self._events.attempt)
+        steps = self._shelf.steps()
+        self.last = max(steps, default=None)
+        newer = reversed([step for step in steps if step > newer_than])
+        whole = next(filter(self._is_whole, newer), None)
+        if whole is None and newer_than < 0 and self._unreadable:
+            raise StorageError(f"none of the checkpoints in {self.place} can be read. They are kept there")
+        return claim, None if whole is None else (whole, self._shelf.notes(whole))
 
     def room(self, state: State) -> tuple[int | None, int]:
         """Return (bytes free, bytes that a save of `state` needs); None is room without end."""
@@ -85,14 +94,14 @@ class Checkpoints:
         """
         began = time.monotonic()
         self.wait()
-        self.busy = True
         self._events.write("save_begin", step)
         writes: list[Any] = []
         failure = ""
         try:
-            draft = self._shelf.draft(step, self._claim)
-            begun = _handler().async_save(_epath(draft), args=_orbax().args.PyTreeSave(state))
-            writes = asyncio.run(begun) or []
+            with self._alone:
+                draft = self._shelf.draft(step, self._claim)
+                begun = _handler().async_save(_epath(draft), args=_orbax().args.PyTreeSave(state))
+                writes = asyncio.run(begun) or []
         except Exception as error:
             failure = reason(error)
         timed = began, time.monotonic() - began
@@ -106,6 +115,12 @@ class Checkpoints:
             self._committing.join()
             self._committing = None
         return self._failure
+
+    def ended(self, seconds: float) -> bool:
+        """Wait so long for the save under way; return whether there is none any more."""
+        if self._committing is not None:
+            self._committing.join(seconds)
+        return self._committing is None or not self._committing.is_alive()
 
     def restore(
         self, step: int, notes: dict[str, Any], mesh: Mesh, abstract: State, compiler: Compiler
@@ -121,12 +136,11 @@ class Checkpoints:
 
         def read() -> None:
             try:
-                outcome.append(_read(self._shelf.content(step, notes), mesh, abstract, readers) if reads else None)
+                with self._alone:
+                    outcome.append(_read(self._shelf.content(step, notes), mesh, abstract, readers) if reads else None)
             except BaseException as error:
                 outcome.append(error)
-            self.busy = False
 
-        self.busy = reads
         thread = threading.Thread(target=read, name="restore", daemon=True)
         thread.start()
 
@@ -172,18 +186,18 @@ class Checkpoints:
         self, step: int, writes: list[Any], failure: str, timed: tuple[float, float], notes: dict[str, Any]
     ) -> None:
         """Wait for the writes and the verdict; `timed`: when the save began, and how long it held up the steps."""
-        for write in writes:
-            try:
-                write.result()
-            except Exception as error:
-                failure = failure or reason(error)
-        self.busy = False
+        with self._alone:
+            for write in writes:
+                try:
+                    write.result()
+                except Exception as error:
+                    failure = failure or reason(error)
         self._peers.report(f"written/{step}", failure)
         if self._peers.process_id == 0:
             failures = self._peers.collect(f"written/{step}")
-            self.busy = True
-            self._peers.announce(f"saved/{step}", self._seal(step, failures, notes))
-            self.busy = False
+            with self._alone:
+                failure = self._seal(step, failures, notes)
+            self._peers.announce(f"saved/{step}", failure)
         self._failure = self._peers.await_(f"saved/{step}")
         if self._failure:
             self.fail(step, self._failure)

@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 
+from trainer.alone import Alone
 from trainer.executables import Executables
 from trainer.peers import Peers
 
@@ -33,6 +34,7 @@ class Compiler:
         self._kept: Executables | None = None
         self._emulated = jax.devices()[0].platform == "cpu" and jax.device_count() > 1
         self._hits = 0
+        self._alone = Alone()
         if self._emulated:
             jax.config.update("jax_enable_compilation_cache", False)
             return
@@ -44,20 +46,28 @@ class Compiler:
         jax.monitoring.register_event_listener(self._count)
         self._kept = kept() if kept else None
 
+    @property
+    def busy(self) -> bool:
+        """Whether this host itself compiles or loads a program, and does not just wait for process 0 to."""
+        return self._alone.busy
+
     def __call__(self, name: str, program: Any, *arguments: Any) -> tuple[Any, bool]:
         """Return (`program` compiled for arguments like these, whether an attempt before had compiled it).
 
-        Every host must call this with the same names in the same order.
+        Every host must call this with the same names; several threads may, with one each.
         """
         if self._emulated:
-            return program.lower(*arguments).compile(_QUICK_ON_CPU), False
+            with self._alone:
+                return program.lower(*arguments).compile(_QUICK_ON_CPU), False
         kept = self._kept if name in _KEPT else None
-        loaded = kept.load(name, arguments) if kept else None
-        lowered = None if loaded else program.lower(*arguments)
+        with self._alone:
+            loaded = kept.load(name, arguments) if kept else None
+            lowered = None if loaded else program.lower(*arguments)
         if self._peers.process_id != 0:
             self._peers.await_(f"compiled/{name}")
         hits = self._hits
-        compiled = lowered.compile() if lowered else loaded
+        with self._alone:
+            compiled = lowered.compile() if lowered else loaded
         if self._peers.process_id == 0:
             self._peers.announce(f"compiled/{name}", None)
             self._peers.await_(f"compiled/{name}")

@@ -146,6 +146,8 @@ class Observe:
     """What is watched while it trains (docs/observability.md)."""
 
     hang_seconds: float = 300.0  # that a host may wait for its data or for a step before it ends; 0 = without limit
+    compile_hang_seconds: float = 7200.0  # that compiling a program may take before the job ends and restarts
+    data_hang_seconds: float = 43200.0  # that making the data set, or copying it to a host, may take at set-up
     hang_factor: float = 20.0  # recent steps' median that it may wait for in any case
     pace_every: int = 100  # steps after which hosts are compared, to name the slow ones; 0 = never
     checksum_every: int = 0  # steps, and before each checkpoint: do all copies of the state hold the same? 0 = never

@@ -2,7 +2,9 @@
 
 # mypy: disallow-untyped-calls=False
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import jax
@@ -21,16 +23,41 @@ class Finite:
 
     def __init__(self, mesh: Mesh, state: State) -> None:
         self._mesh, self._abstract = mesh, state
-        self._program: Any = None
+        self._made: Future[tuple[Any, bool]] | None = None
         self.names = [name for name, leaf in zip(names(state), jax.tree.leaves(state), strict=True) if _is_float(leaf)]
 
-    def compile(self, compiled: Callable[[str, Any, State], Any]) -> None:
-        """Make the program ready with `compiled(name, program, arguments)`."""
-        self._program = compiled("finite", finite_program(self._mesh, self._abstract), self._abstract)
+    def compile(self, compiled: Callable[[str, Any, State], tuple[Any, bool]]) -> None:
+        """Begin to make the program with `compiled(name, program, arguments)`, which says too if it was cached.
+
+        On a thread, beside the steps: nothing needs it before the first save. Does nothing when called again.
+        """
+        if self._made is not None:
+            return
+        made = self._made = Future()
+
+        def work() -> None:
+            try:
+                made.set_result(compiled("finite", finite_program(self._mesh, self._abstract), self._abstract))
+            except BaseException as error:
+                made.set_exception(error)
+
+        threading.Thread(target=work, name="compile-finite", daemon=True).start()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the program is there, so that `begin` does not wait for it."""
+        return self._made is not None and self._made.done()
+
+    def wait(self) -> bool:
+        """Wait for the program; return whether it was cached. Raises what its compilation did."""
+        assert self._made is not None, "compile comes first"
+        return self._made.result()[1]
 
     def begin(self, state: State) -> Array:
         """Begin to look; the result, bool [arrays], says which of those in `names` are not. All hosts call it."""
-        return self._program(state)  # type: ignore[no-any-return]
+        assert self._made is not None, "compile comes first"
+        found: Array = self._made.result()[0](state)
+        return found
 
 
 def finite_program(mesh: Mesh, abstract: State) -> Any:

@@ -66,8 +66,16 @@ class Folder:
 
     def head(self, size: int) -> bytes:
         """Return the first bytes."""
+        return self.part(0, size)
+
+    def part(self, start: int, size: int) -> bytes:
+        """Return `size` bytes from `start`, or as many as there are."""
         with self.path.open("rb") as file:
+            file.seek(start)
             return file.read(size)
+
+    def partial(self, size: int) -> None:
+        """Return None: nothing has to be copied."""
 
     def write(self, content: bytes) -> None:
         """Write whole or not at all, also through a power cut."""

@@ -13,7 +13,6 @@ the network. What an earlier run has left at the same address is told by the run
 
 # mypy: disallow-untyped-calls=False
 
-import contextlib
 import dataclasses
 import hashlib
 import os
@@ -21,7 +20,7 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ import jax
 from jax.sharding import Mesh
 
 from trainer import integrity, pieces
+from trainer.alone import Alone
 from trainer.compiling import Compiler
 from trainer.errors import FatalError, Problem, reason
 from trainer.job import Job
@@ -75,7 +75,7 @@ class LocalTier:
         self._mine = [self._own]  # stores that are this host's to use: its own, and those of hosts that moved away
         self._found: dict[tuple[int, str], Path] = {}
         self._committing: threading.Thread | None = None
-        self.busy = False  # whether this host itself reads or writes here, and does not just wait for others
+        self._alone = Alone()
         if self.every:
             self._open()
 
@@ -91,6 +91,11 @@ class LocalTier:
         """This host's own folder."""
         return self._own
 
+    @property
+    def busy(self) -> bool:
+        """Whether this host itself reads or writes here, and does not just wait for others."""
+        return self._alone.busy
+
     def due(self, step: int) -> bool:
         """Return whether finished step `step` is to be kept."""
         return self.every > 0 and step % self.every == 0
@@ -103,7 +108,7 @@ class LocalTier:
         if not self.every:
             return None
         self._share_stores()
-        with self._alone():
+        with self._alone:
             offers = self._offers(abstract)
         self._peers.report("local/offers", [dataclasses.asdict(offer) for offer in offers])
         if self._peers.process_id == 0:
@@ -120,7 +125,7 @@ class LocalTier:
 
     def settle(self, step: int) -> None:
         """Remove checkpoints after `step`, from which this attempt goes on: they are another attempt's future."""
-        with self._alone():
+        with self._alone:
             for (found, _), path in self._found.items():
                 if found > step:
                     shutil.rmtree(path, ignore_errors=True)
@@ -133,7 +138,7 @@ class LocalTier:
         def work() -> None:
             try:
                 nothing = [{} for _ in jax.tree.leaves(abstract)]  # type: list[pieces.Placed]
-                with self._alone():
+                with self._alone:
                     outcome.append(nothing if path is None else pieces.read(path, abstract))
             except BaseException as error:
                 outcome.append(error)
@@ -159,7 +164,7 @@ class LocalTier:
         """
         began = time.monotonic()
         self.wait()
-        with self._alone():
+        with self._alone:
             held = pieces.copied(state)
         blocked = time.monotonic() - began
         about = self._notes | notes | {"run": self._run, "session": self._session}
@@ -173,35 +178,32 @@ class LocalTier:
             self._committing.join()
             self._committing = None
 
+    def ended(self, seconds: float) -> bool:
+        """Wait so long for the save under way; return whether there is none any more."""
+        if self._committing is not None:
+            self._committing.join(seconds)
+        return self._committing is None or not self._committing.is_alive()
+
     def clear(self) -> None:
         """Remove everything of this host: the run is complete."""
         self.wait()
         if not self.every:
             return
-        with self._alone():
+        with self._alone:
             for store in self._mine:
                 shutil.rmtree(store, ignore_errors=True)
-
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Mark what this host does without the others: if that does not end, it is the one that hangs."""
-        self.busy = True
-        try:
-            yield
-        finally:
-            self.busy = False
 
     def _commit(
         self, step: int, held: Mapping[str, Pieces], notes: dict[str, Any], began: float, blocked: float
     ) -> None:
-        with self._alone():
+        with self._alone:
             failure = self._write(step, held, notes)
         self._peers.report(f"local/{step}", failure)
         if self._peers.process_id == 0:
             self._peers.announce(f"kept/{step}", next(filter(None, self._peers.collect(f"local/{step}")), ""))
         failure = self._peers.await_(f"kept/{step}")
         try:
-            with self._alone():
+            with self._alone:
                 self._promote(step) if not failure else shutil.rmtree(self._written(step), ignore_errors=True)
         except OSError as error:  # it stays as what is written, and the others know that all have it
             failure = reason(error)
@@ -244,7 +246,7 @@ class LocalTier:
 
         A host that starts on another's node finds that one's store there.
         """
-        with self._alone():
+        with self._alone:
             seen = {path.name: _identity(path) for path in self._stores.iterdir() if path.is_dir()}
             run = _run_id(self._out) if self._peers.process_id == 0 else ""
         self._peers.report("local/stores", seen)

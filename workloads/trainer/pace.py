@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from trainer import waits
 from trainer.job import Job
 from trainer.metrics import say
 
@@ -87,7 +88,7 @@ class Pace:
     def compare(self, step: int) -> None:
         """Measure the chips and tell process 0; every host calls it, while no step is under way."""
         if self._probe is None:
-            self._job.watchdog.idle()  # it is compiled, which has no limit
+            waits.compilation(self._job, "its products of matrices", step, own=lambda: True)
             self._probe = self._make_probe()
             self._watch(step)
             self._probe()

@@ -77,6 +77,12 @@ class Place(Protocol):
     def local(self, digest: str) -> Path:
         """Return this file where it can be mapped into memory; `digest`: the beginning of its SHA-256."""
 
+    def part(self, start: int, size: int) -> bytes:
+        """Return `size` bytes from `start`, or as many as there are."""
+
+    def partial(self, size: int) -> Path | None:
+        """Return a file of this host's, of `size` bytes, that parts are copied into; None: this file is here itself."""
+
     def lines(self) -> Lines:
         """Open for appending."""
 

@@ -11,21 +11,22 @@ import os
 import resource
 import struct
 import threading
-import zlib
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from trainer import corpus, packing
+from trainer import corpus, packing, ranges
 from trainer.config import Model
 from trainer.corpus import AGAIN, BLOCK, TOKEN_BYTES, Corpus, Index, TokenFile
 from trainer.errors import FatalError, Problem
 from trainer.records import Record, record
 
 _ABREAST = 4  # files that are copied at a time
+_PARTS_ABREAST = 16  # requests at a time, where parts are
 _MOST_OPEN = 4096  # files that are open at a time
 Records = npt.NDArray[np.generic]
 
@@ -73,23 +74,30 @@ class Reader:
         self._files: dict[int, _File] = {}
         self._open: OrderedDict[int, _File] = OrderedDict()  # the one that was asked for last comes last
         self._most_open, self._lock = most_open(), threading.Lock()
+        self._by_parts = False
+        self._fetching = ThreadPoolExecutor(_PARTS_ABREAST, "parts")
 
     @property
     def bytes(self) -> int:
         """Bytes read from the data set's files and their indexes."""
         return sum(file.bytes for file in list(self._files.values()))
 
-    def fetch(self, ranges: Iterable[range]) -> None:
+    def fetch(self, some: Iterable[range], examples: int | None = None) -> None:
         """Look at all files with one of these records; those in a bucket are copied here, some at a time.
 
-        What is not fetched is when it is asked for. Raises as `__call__`, and StorageError if it does not fit.
+        Where this host reads no more than so many `examples` and copying does not pay, parts are copied when they are
+        asked for. So are files that are not fetched. Raises as `__call__`, and StorageError if it does not fit.
         """
         wanted = {
             nth
-            for some in ranges
+            for each in some
             for nth in range(len(self._ends_F))
-            if max(some.start, self._first_F[nth]) < min(some.stop, self._ends_F[nth])
+            if max(each.start, self._first_F[nth]) < min(each.stop, self._ends_F[nth])
         }
+        if examples is not None:
+            width = TOKEN_BYTES[self._data.dtype]
+            total = width * sum(self._data.files[nth].tokens for nth in wanted)
+            self._by_parts = ranges.pays(examples, width * self._record.length, total)
         with ThreadPoolExecutor(_ABREAST, "fetch") as pool:
             list(pool.map(self._file, sorted(wanted)))
 
@@ -97,14 +105,25 @@ class Reader:
         """Return the records [N, S]. Raises FatalError naming the file that is damaged."""
         made_NS = np.zeros((len(ids_N), self._record.length), self._record.dtype)
         with self._lock:
-            for row_S, number in zip(made_NS, ids_N.tolist(), strict=True):
-                nth = int(np.searchsorted(self._ends_F, number, side="right"))
-                self._opened(nth).read(number - int(self._first_F[nth]), row_S)
+            files_N = np.searchsorted(self._ends_F, ids_N, side="right")
+            wanted = list(zip(files_N.tolist(), (ids_N - self._first_F[files_N]).tolist(), strict=True))
+            if self._by_parts:
+                self._copy_parts(wanted)
+            for row_S, (nth, number) in zip(made_NS, wanted, strict=True):
+                self._opened(nth).read(number, row_S)
         return made_NS
+
+    def _copy_parts(self, wanted: Iterable[tuple[int, int]]) -> None:
+        """Copy what is not here of the records that are wanted: many requests at a time, none for the same block."""
+        missing: dict[int, set[int]] = {}
+        for nth, number in wanted:
+            missing.setdefault(nth, set()).update(self._opened(nth).missing(number))
+        todo = [(self._files[nth], run) for nth, blocks in missing.items() for run in ranges.runs(blocks)]
+        list(self._fetching.map(lambda each: each[0].copy(each[1]), todo))
 
     def _file(self, nth: int) -> "_File":
         if nth not in self._files:
-            self._files[nth] = _File(self._data, self._data.files[nth], self._record)
+            self._files[nth] = _File(self._data, self._data.files[nth], self._record, by_parts=self._by_parts)
         return self._files[nth]
 
     def _opened(self, nth: int) -> "_File":
@@ -122,11 +141,12 @@ class Reader:
 class _File:
     """A file of a data set, which is open while it is read."""
 
-    def __init__(self, data: Corpus, file: TokenFile, example: Record) -> None:
+    def __init__(self, data: Corpus, file: TokenFile, example: Record, *, by_parts: bool = False) -> None:
         self._data, self._file, self._record = data, file, example
         self._dtype = np.dtype(data.dtype).newbyteorder("<")
         self._name, self._size = str(data.place(file.name)), file.tokens * self._dtype.itemsize
-        self._path, self._fd, self._which = corpus.local(data, file), -1, (0, 0, 0, 0)
+        self._by_parts = by_parts and bool(file.index)  # without checksums of blocks it is compared as a whole
+        self._path, self._fd, self._which = self._copied(), -1, (0, 0, 0, 0)
         index = read_index(data, file)
         self.bytes = len(index.pack()) if index else 0
         self._sums = index.sums if index else ()
@@ -143,7 +163,7 @@ class _File:
         """
         try:
             if not self._path.exists():  # a copy may have been cleaned up
-                self._path = corpus.local(self._data, self._file)
+                self._path = self._copied()
             self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             raise FatalError(Problem(f"{self._name!r} is not there", AGAIN)) from None
@@ -155,6 +175,28 @@ class _File:
                 self._compare()
             self._which = which
 
+    def _copied(self) -> Path:
+        """Return the file on this host's disk: as it is, copied, or with holes for what is copied when it is read."""
+        place = self._data.place(self._file.name)
+        path = place.partial(self._size) if self._by_parts else None
+        self._by_parts = path is not None
+        return path or corpus.local(self._data, self._file)
+
+    def missing(self, number: int) -> Iterator[int]:
+        """Yield the blocks of record `number` that are not here yet."""
+        for block in range(*self._blocks(*self._span(number))) if self._by_parts else ():
+            if not self._checked[block]:
+                begin = block * BLOCK
+                content = os.pread(self._fd, min(BLOCK, self._size - begin), begin)
+                if ranges.wrong(content, self._sums, block) is None:
+                    self._checked[block] = True
+                else:
+                    yield block
+
+    def copy(self, run: ranges.Run) -> None:
+        """Copy blocks that are missing. Raises FatalError or StorageError."""
+        ranges.copy(self._data.place(self._file.name), self._path, self._size, self._sums, run)
+
     def close(self) -> None:
         """Close it; it can be opened again."""
         os.close(self._fd)
@@ -162,27 +204,36 @@ class _File:
 
     def read(self, number: int, row_S: Records) -> None:
         """Fill in the file's record `number`; of a packed one the rest stays as it is."""
+        start, end = self._span(number)
         if self._plan is None:
-            start = number * self._record.stride
-            row_S[:] = self._tokens(start, start + self._record.length)
+            row_S[:] = self._tokens(start, end)
             return
-        start, end = self._plan[number].tolist()
         tokens, segments = np.split(row_S, 2)
         tokens[: end - start] = self._tokens(start, end)
         segments[: end - start] = packing.segments(self._ends_D, start, end)
 
+    def _span(self, number: int) -> tuple[int, int]:
+        """Return the first token of record `number` and the one after its last."""
+        if self._plan is None:
+            start = number * self._record.stride
+            return start, start + self._record.length
+        start, end = self._plan[number].tolist()
+        return start, end
+
+    def _blocks(self, start: int, end: int) -> tuple[int, int]:
+        """Return the first block with one of these tokens and the one after the last."""
+        width = self._dtype.itemsize
+        return start * width // BLOCK, -(-end * width // BLOCK)
+
     def _tokens(self, start: int, end: int) -> Records:
         width = self._dtype.itemsize
         begin, stop = start * width, end * width
-        first, last = begin // BLOCK, -(-stop // BLOCK)
+        first, last = self._blocks(start, end)
         if self._checked[first:last].all():
             return np.frombuffer(self._bytes(begin, stop), self._dtype)
         content = self._bytes(first * BLOCK, min(last * BLOCK, self._size))
-        for block in range(first, last):
-            at = (block - first) * BLOCK
-            if zlib.crc32(content[at : at + BLOCK]) != self._sums[block]:
-                where = f"bytes {block * BLOCK:,} to {min((block + 1) * BLOCK, self._size):,}"
-                raise FatalError(Problem(f"{self._name!r} is damaged: {where} are not those that were written", AGAIN))
+        if (block := ranges.wrong(content, self._sums, first)) is not None:
+            raise FatalError(ranges.damage(self._name, block, self._size))
         self._checked[first:last] = True
         return np.frombuffer(content[begin - first * BLOCK : stop - first * BLOCK], self._dtype)
 

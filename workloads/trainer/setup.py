@@ -25,6 +25,7 @@ from trainer import (
     preparing,
     reading,
     step,
+    waits,
 )
 from trainer.checkpoint import Checkpoints
 from trainer.compiling import Compiler
@@ -124,7 +125,8 @@ def set_up(job: Job, meeting: "Future[Address]") -> Run:
     mesh = make_mesh(sizes, devices, job.host.hosts_per_slice)
     slots = data.make_slots(mesh, sizes.loader_hosts, chips.hosts, sizes.global_batch, shards=order.shards)
     mine = [place for place in slots.readers if mesh.devices.flat[place].process_index == jax.process_index()]
-    read = _reader(job, tokens, counts, order, data.shards_of(slots, mine, order))
+    examples = job.config.run.steps * slots.rows * len(mine)
+    read = _reader(job, tokens, counts, order, data.shards_of(slots, mine, order), examples)
     notes = _notes(job.config, tokens, sizes.global_batch)
     place = job.out / "checkpoints"
     if job.is_first:
@@ -193,6 +195,7 @@ def _corpus(job: Job, batch: int) -> tuple[Corpus, tuple[int, ...]]:
     """
     began = time.monotonic()
     config = job.config
+    waits.data(job, "the data set to be made", own=job.is_first)
     if job.is_first:
         made = _prepared(job)
         counts = reading.counts(made, config.model)
@@ -204,19 +207,26 @@ def _corpus(job: Job, batch: int) -> tuple[Corpus, tuple[int, ...]]:
             metrics.say(f"data: {made.documents:,} documents fill {full:.0%} of {sum(counts):,} packed examples")
         job.peers.announce("corpus", [dataclasses.asdict(made), counts])
     told, counts = job.peers.await_("corpus")
+    job.watchdog.idle()
     job.events.write("data", None, time.monotonic() - began, records=sum(counts))
     return corpus.from_notes(told["path"], told), tuple(counts)
 
 
-def _reader(job: Job, tokens: Corpus, counts: tuple[int, ...], order: Order, shards: set[int]) -> Reader | None:
+def _reader(
+    job: Job, tokens: Corpus, counts: tuple[int, ...], order: Order, shards: set[int], examples: int
+) -> Reader | None:
     """Open the files of a host's shards, if it has any, and of what is held out; wait until all hosts have.
 
-    Here, for a file in a bucket is copied then, and a step that waited for that would look as if it hung.
+    Here, for a file in a bucket is copied then, and a step that waited for that would look as if it hung. A host that
+    trains on few `examples` of it copies them when it reads them.
     """
     read = Reader(tokens, job.config.model, counts) if shards else None
     if read is not None:
-        read.fetch([*map(order.range_of, shards), range(order.records, sum(counts))])
+        waits.data(job, "its copy of the data", own=True)
+        read.fetch([*map(order.range_of, shards), range(order.records, sum(counts))], examples)
+    waits.data(job, "all hosts to have their data", own=False)
     job.peers.barrier("data")
+    job.watchdog.idle()
     return read
 
 

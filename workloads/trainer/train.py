@@ -2,6 +2,7 @@
 
 # mypy: disallow-untyped-calls=False
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -13,21 +14,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from trainer import checkpoint, data, metrics, models, step
-from trainer.checkpoint import Checkpoints
-from trainer.config import Model, Optim
+from trainer import checkpoint, data, fitting, metrics, models, step, waits
 from trainer.due import Due
-from trainer.errors import ExitCode, FatalError, Problem, SaveError
+from trainer.errors import ExitCode, FatalError, SaveError
 from trainer.job import Address, Job, leave
-from trainer.local_tier import LocalTier
 from trainer.pace import percentiles
 from trainer.progress import Flags, Pending
 from trainer.setup import Run, set_up
 from trainer.step import State
-from trainer.tokenizer import BYTES
 
-# Of a model, from one attempt to the next.
-_MAY_CHANGE = ("compute_dtype", "remat", "attention_chunk", "loss_chunk", "seq_len", "packed")
 _FLUSH_SECONDS = 60.0  # for the last metrics, of which the result is made
 
 
@@ -54,7 +49,6 @@ def steps(job: Job, meeting: "Future[Address]") -> Generator[int, None, ExitCode
         run, "train", run.programs.train, run.programs.state, run.programs.blocks, run.programs.flags
     )
     run.replicas.compile(functools.partial(_compiled, run))
-    run.finite.compile(functools.partial(_compiled, run))
     return (yield from _loop(run, train_step, state(), start, trained))
 
 
@@ -67,19 +61,24 @@ def _first_state(run: Run) -> tuple[Any, int, int]:
     chosen = _choose(run)
     if chosen is not None:
         _check_notes(run, chosen.where, chosen.notes)
-    _watch_storage(run, "the removal of another attempt's local checkpoints", 0, run.local)
+    waits.storage(run.job, "the removal of another attempt's local checkpoints", 0, run.local)
     run.local.settle(chosen.step if chosen else 0)
     job.watchdog.idle()
     if chosen is None:
         seed = np.uint32(job.config.run.seed)
-        state = run.compiler("init", run.programs.init, seed)[0](seed)
+        waits.compilation(job, "the fresh state's program", 0, own=lambda: run.compiler.busy)
+        init, _ = run.compiler("init", run.programs.init, seed)
+        job.watchdog.idle()
+        state = init(seed)
         job.events.write("restore", 0, time.monotonic() - began, source="init", read=False)
         return lambda: state, 0, 0
     start, notes, source = chosen.step, chosen.notes, chosen.source
     finish = chosen.begin()
 
     def restored() -> State:
-        _watch_storage(run, f"the restore of step {start}", start, run.local if source == "local" else run.checkpoints)
+        waits.storage(
+            run.job, f"the restore of step {start}", start, run.local if source == "local" else run.checkpoints
+        )
         state, read = finish()
         jax.block_until_ready(state)
         job.watchdog.idle()
@@ -108,9 +107,9 @@ class _Chosen:
 def _choose(run: Run) -> _Chosen | None:
     """Agree on the newest checkpoint that is whole over all hosts; of the same step, the local one."""
     into = run.mesh, run.programs.state, run.compiler
-    _watch_storage(run, "the choice of a local checkpoint", 0, run.local)
+    waits.storage(run.job, "the choice of a local checkpoint", 0, run.local)
     kept = run.local.choose(run.mesh, run.programs.state)
-    _watch_storage(run, "the choice of a checkpoint", 0, run.checkpoints)
+    waits.storage(run.job, "the choice of a checkpoint", 0, run.checkpoints)
     found = run.checkpoints.choose(newer_than=kept.step if kept else -1)
     if found:
         step, notes = found
@@ -125,7 +124,7 @@ def _choose(run: Run) -> _Chosen | None:
 def _check_notes(run: Run, where: str, notes: dict[str, Any]) -> None:
     """Refuse a checkpoint of another model or optimizer; tell of other data."""
     mine = run.checkpoints.notes
-    problem = mismatch(where, mine, notes)
+    problem = fitting.mismatch(where, mine, notes)
     if problem is not None:
         raise FatalError(problem)
     was = notes | {"data": notes.get("data", "")[:12]}
@@ -137,35 +136,13 @@ def _check_notes(run: Run, where: str, notes: dict[str, Any]) -> None:
         metrics.say(f"warning: the order of records changes: {', '.join(other)}")
 
 
-def mismatch(checkpoint: str, mine: dict[str, Any], notes: dict[str, Any]) -> Problem | None:
-    """Return why a checkpoint with these notes is none of this run's model, optimizer and tokenizer, if it is none."""
-    # What an older checkpoint does not tell, it had by default.
-    defaults = {"model": dataclasses.asdict(Model()), "optimizer": Optim().state_notes()}
-    others = []
-    learned = ("seq_len",) if mine["model"].get("family") == "bert" else ()  # its positions are parameters
-    for kind, section in (("model", "model"), ("optimizer", "optim")):
-        saved = defaults[kind] | notes.get(kind, {})
-        changed = {k: v for k, v in mine[kind].items() if saved.get(k) != v and (k not in _MAY_CHANGE or k in learned)}
-        if changed:
-            was = ", ".join(f"{section}.{key} {saved.get(key)} -> {value}" for key, value in changed.items())
-            others.append((kind, f"another {kind} ({was})"))
-    if others:
-        what, kinds = " and of ".join(other for _, other in others), " and ".join(kind for kind, _ in others)
-        hint = f"Use another run.output_dir, or the {kinds} it was made with"
-        return Problem(f"checkpoint {checkpoint} is of {what}", hint)
-    was, now = notes.get("tokenizer", BYTES), mine.get("tokenizer", BYTES)
-    if was != now:
-        hint = "Use data that was prepared with its tokenizer, or another run.output_dir"
-        return Problem(f"checkpoint {checkpoint} was trained on tokens of {was}, the data has those of {now}", hint)
-    return None
-
-
 def _compiled(run: Run, name: str, program: Any, *arguments: Any) -> Any:
-    run.job.watchdog.idle()  # compiling has no limit
+    waits.compilation(run.job, f"the program {name!r}", 0, own=lambda: run.compiler.busy)
     began = time.monotonic()
     compiled, cached = run.compiler(name, program, *arguments)
     loaded = {"loaded": True} if name in run.compiler.loaded else {}
     run.job.events.write("compile", None, time.monotonic() - began, cached=cached, program=name, **loaded)
+    run.job.watchdog.idle()
     return compiled
 
 
@@ -193,6 +170,7 @@ def _loop(run: Run, train_step: Any, state: State, at: int, trained: int) -> Gen
         if pending is not None:
             flags = _finished(run, pending)
             checkpoint.warm_up()
+            run.finite.compile(run.compiler)
         pending = begun
         if not (due.ended_step or flags.stop):
             continue
@@ -249,13 +227,14 @@ def _begin(
     if due.checking:
         out["differ"] = run.replicas.begin(at, state)
     if due.storing:
-        out["broken"] = run.finite.begin(state)
+        out["broken"] = _look(run, at, state)
     return state, run.progress.began(at, out, dispatched)
 
 
 def _finished(run: Run, pending: Pending) -> Flags:
     """Wait for a step and what was checked after it. Raises FatalError or CorruptError."""
-    flags = run.progress.finish(pending)
+    with _saves_end(run):
+        flags = run.progress.finish(pending)
     run.replicas.judge(pending.step, flags.differ)
     run.pace.took(flags.seconds)
     return flags
@@ -286,19 +265,50 @@ def _require(run: Run, at: int, state: State, due: Due) -> None:
     if not due.checking:
         run.replicas.require(at, state)
     if not due.storing:
-        run.progress.require(at, run.finite.begin(state))
+        broken = _look(run, at, state)
+        with _saves_end(run):
+            run.progress.require(at, broken)
+
+
+def _look(run: Run, at: int, state: State) -> jax.Array:
+    """Begin to look through the state after step `at`; the first time the program may have to be waited for."""
+    run.finite.compile(run.compiler)
+    if not run.finite.ready:
+        began = time.monotonic()
+        waits.compilation(run.job, "the program 'finite'", at, own=lambda: run.compiler.busy)
+        cached = run.finite.wait()
+        run.job.events.write("compile", None, time.monotonic() - began, cached=cached, program="finite")
+        run.job.watchdog.waits(f"step {at}", at)
+    return run.finite.begin(state)
+
+
+@contextlib.contextmanager
+def _saves_end(run: Run) -> Iterator[None]:
+    """Where what is inside finds numbers that are not finite, let saves of earlier steps that are under way end.
+
+    All hosts find the same, so all wait for the same saves, each no longer than `checkpoint.hang_seconds`.
+    """
+    try:
+        yield
+    except FatalError:
+        run.job.watchdog.idle()
+        deadline = time.monotonic() + run.job.config.checkpoint.hang_seconds
+        for tier in (run.checkpoints, run.local):
+            if not tier.ended(max(0.0, deadline - time.monotonic())):
+                metrics.say("warning: the save under way takes too long, and is cut off by the end of the run")
+        raise
 
 
 def _keep(run: Run, at: int, state: State, trained: int) -> None:
     """Keep the state in the local tier, in the background."""
-    _watch_storage(run, f"the local checkpoint of step {at}, or the one before it", at, run.local)
+    waits.storage(run.job, f"the local checkpoint of step {at}, or the one before it", at, run.local)
     run.local.save(at, state, tokens=trained)
     run.job.watchdog.idle()
 
 
 def _save(run: Run, at: int, state: State, trained: int, disk_low: bool, *, final: bool) -> None:
     """Save in the background, or for good if it is the last thing this host does. Raises SaveError then."""
-    _watch_storage(run, f"the checkpoint of step {at}, or the one before it", at, run.checkpoints)
+    waits.storage(run.job, f"the checkpoint of step {at}, or the one before it", at, run.checkpoints)
     if disk_low:
         free, need = run.checkpoints.room(state)
         run.checkpoints.wait()
@@ -307,17 +317,11 @@ def _save(run: Run, at: int, state: State, trained: int, disk_low: bool, *, fina
         run.checkpoints.save(at, state, tokens=trained)
     failure = run.checkpoints.wait() if final else ""
     if final:
-        _watch_storage(run, "the last local checkpoint", at, run.local)
+        waits.storage(run.job, "the last local checkpoint", at, run.local)
         run.local.wait()
     run.job.watchdog.idle()
     if failure:
         raise SaveError(f"the state of step {at} is not saved in {run.checkpoints.place}: {failure}")
-
-
-def _watch_storage(run: Run, what: str, at: int, storage: Checkpoints | LocalTier) -> None:
-    """Say that this host waits for a checkpoint; it is to blame where its own part of it does not end."""
-    least = run.job.config.checkpoint.hang_seconds
-    run.job.watchdog.waits(what, at, own=lambda: storage.busy, least=least)
 
 
 def _preempted(run: Run, at: int) -> ExitCode:
@@ -370,7 +374,7 @@ def _finish(run: Run, at: int, trained: int, eval_loss: float | None) -> ExitCod
         result["step_seconds"] = percentiles(metrics.step_seconds(written))
         (job.out / "result.json").write(metrics.as_json(result, indent=1).encode())
     job.events.write("done", at, data_bytes=run.read.bytes if run.read else 0)
-    _watch_storage(run, "the removal of its local checkpoints", at, run.local)
+    waits.storage(run.job, "the removal of its local checkpoints", at, run.local)
     run.local.clear()
     job.watchdog.waits("all hosts to be done", at, least=least)
     job.peers.barrier("done")
