@@ -122,8 +122,7 @@ def _cluster_queues(api: ObjectApi) -> list[Obj]:
 def read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
     """Return the status of one JobSet."""
     meta, spec, status = jobset["metadata"], jobset["spec"], jobset.get("status", {})
-    workload = owned_by(snapshot.workloads, meta["uid"])
-    pods = pods_of(jobset, snapshot.pods)
+    workload, pods = owned_by(snapshot.workloads, meta["uid"]), pods_of(jobset, snapshot.pods)
     attempt = str(status.get("restarts", 0))
     hosts = _hosts(pods, attempt)
     events = happened.events_of(jobset, snapshot) if snapshot.events else []
@@ -170,6 +169,7 @@ def read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
         restart_history=restarts(events, meta["uid"], status.get("restarts", 0)),
         events=happened.occurrences(happened.telling(events)),
         maker=maker_of(jobset),
+        launcher=annotations.get(names.LAUNCHER_ANNOTATION, "plain"),
     )
 
 

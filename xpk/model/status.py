@@ -169,6 +169,7 @@ class WorkloadStatus:
     events: tuple[Occurrence, ...]
     maker: str
     previous_logs: bool = False
+    launcher: str = "plain"  # or "ray"
 
 
 _KNOWN = {
