@@ -106,7 +106,8 @@ def test_the_heads_trainer_under_ray_is_replaced_without_a_restart(lab: Lab, und
     run.await_(lambda: bool(run.steps[-1]["attempt"] == 1), SECONDS)
     assert pids(run) == before
     assert finish(run) == undisturbed
-    assert run.describe()["restarts"] == 0 and run.lost_steps <= INTERVAL
+    described = run.describe()
+    assert (described["restarts"], described["progress"]["replacements"]) == (0, 1) and run.lost_steps <= INTERVAL
 
 
 def test_a_save_cut_in_half(lab: Lab, undisturbed: dict[int, str]) -> None:

@@ -41,6 +41,17 @@ def test_a_loss_that_is_not_finite_is_none(word: str, tmp_path: Path) -> None:
     assert latest_progress(str(tmp_path)) == Progress(2, None, 2.0)
 
 
+@pytest.mark.parametrize(
+    ("kept", "count"), [('{"job": "j", "replaced": 2}', 2), ("{", 0), ("[]", 0), ('{"replaced": null}', 0), (None, 0)]
+)
+def test_under_ray_the_replacements_of_trainers_are_told(kept: str | None, count: int, tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 5.5, "step_seconds": 2}')
+    if kept is not None:
+        (tmp_path / "ray.json").write_text(kept)
+    assert latest_progress(str(tmp_path), ray=True) == Progress(1, 5.5, 2.0, replacements=count)
+    assert latest_progress(str(tmp_path)) == Progress(1, 5.5, 2.0)
+
+
 @pytest.mark.skipif(bool(bucket.missing()), reason=bucket.missing() or "there")
 def test_a_bucket_that_is_silent_costs_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     with bucket.bucket_server() as server:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from xpk.jobs.forwarding import ray_token
 from xpk.jobs.request import Ray, ray_command
 from xpk.model.accelerators import find_shape
 from xpk_ray.launcher import odd_hosts, token
+from xpk_ray.shipping import default_of_program
 
 WORKLOADS = Path(__file__).parents[2] / "workloads"
 FOUR = Host(num_slices=2, hosts_per_slice=2)
@@ -89,3 +91,13 @@ def test_every_host_is_told_its_chips_and_the_program_is_for_the_head() -> None:
     bundled = ray_command(None, ("--config", "tiny"), Ray(), cpu, max_restarts=3)
     assert bundled[-4:] == ("--max-restarts=3", "--", "--config", "tiny")
     assert not [word for word in bundled if word.startswith(("--chips", "--dashboard"))]
+
+
+def test_code_of_the_users_own_is_for_the_head_to_ship() -> None:
+    cpu = find_shape("n2-standard-4-2")
+    assert "--ship-code" in ray_command("python it.py", (), Ray(ships_code=True), cpu, max_restarts=0)
+    assert "--ship-code" not in ray_command("python it.py", (), Ray(), cpu, max_restarts=0)
+    found = default_of_program("gcs://_ray_pkg_1.zip", {})
+    assert json.loads(found["RAY_JOB_CONFIG_JSON_ENV_VAR"]) == {"runtime_env": {"working_dir": "gcs://_ray_pkg_1.zip"}}
+    assert default_of_program("", {}) == {}
+    assert default_of_program("gcs://_ray_pkg_1.zip", {"RAY_JOB_CONFIG_JSON_ENV_VAR": "{}"}) == {}

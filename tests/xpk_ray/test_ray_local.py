@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import signal
@@ -9,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -16,15 +18,17 @@ import pytest
 from e2e.harness import DrillError, Lab, Workload
 
 ROOT = Path(__file__).resolve().parents[2]
-STEPS, EVERY = 150, 15
+STEPS, EVERY = 60, 6
 SECONDS = 300.0  # quiet: 10; other tests may run beside
 TRAINER = [
     "--config", "tiny", "--set", f"run.steps={STEPS}", "--set", f"checkpoint.every={EVERY}",
-    "--set", "run.log_every=1", "--set", "data.max_bytes=100000", "--set", "data.eval_fraction=0",
+    "--set", "run.log_every=1", "--set", "data.path=corpus", "--set", "data.eval_fraction=0",
     "--set", "data.global_batch=16", "--set", "model.seq_len=16", "--set", "model.layers=1", "--set", "model.embed=32",
     "--set", "model.heads=2", "--set", "model.head_dim=8", "--set", "model.mlp=64",
 ]  # fmt: skip
 RAY = ("--launcher", "ray")
+SHIPPED = "/runtime_resources/working_dir_files/"  # where Ray unpacks what runtime_env ships
+CORPUS = "".join(f"{number} times {number} is {number * number}.\n" for number in range(4000))
 pytestmark = pytest.mark.timeout(900)
 
 
@@ -53,23 +57,28 @@ def until(reached: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def test_losses_are_the_plain_launchers_when_a_trainer_and_then_a_host_is_killed(tmp_path: Path) -> None:
-    with cluster(tmp_path, "n2-standard-4-1", 2) as lab:
-        plain = create(lab, "plain")
+# A trainer that dies and is replaced: see the drills of e2e.
+def test_losses_are_the_plain_launchers_when_a_host_is_killed(tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    (code / "corpus").mkdir(parents=True)
+    (code / "corpus" / "squares.txt").write_text(CORPUS)
+    with cluster(tmp_path, "n2-standard-4-2", 2) as lab:
+        plain = create(lab, "plain", "--script-dir", str(code))
         plain.wait(SECONDS)
-        run = create(lab, "rays", *RAY, restarts=2)
+        run = create(lab, "rays", *RAY, "--script-dir", str(code), restarts=1)
         run.await_(lambda: run.describe()["phase"] == "Running", SECONDS)
         host = int(run.host(1, 0)["pid"])
         until(lambda: run.saved() >= EVERY)
-        os.kill(next(event["pid"] for event in run.events("start") if event["slice"] == 1), signal.SIGKILL)
-        until(lambda: run.saved(attempt=1) > run.saved(attempt=0))
-        os.kill(host, signal.SIGKILL)  # the trainers were replaced, and it has stayed
+        trainer = next(e["pid"] for e in run.events("start") if (e["slice"], e["host"]) == (1, 1))
+        assert SHIPPED in os.readlink(f"/proc/{trainer}/cwd")  # there, the corpus is the head's, too
+        os.kill(host, signal.SIGKILL)
         run.wait(SECONDS)
         described = run.describe()
         assert (described["phase"], described["restarts"]) == ("Succeeded", 1)
-        assert {line["attempt"] for line in run.steps} == {0, 1, 2}
+        assert described["progress"]["replacements"] == 0
+        assert {line["attempt"] for line in run.steps} == {0, 1}
         assert run.losses == plain.losses and len(plain.losses) == STEPS
-        assert {event["slice"] for event in run.events("done")} == {0, 1}
+        assert {(event["slice"], event["host"]) for event in run.events("done")} == set(product((0, 1), (0, 1)))
 
 
 def _left(lab: Lab) -> list[str]:
@@ -84,6 +93,37 @@ def _left(lab: Lab) -> list[str]:
             except OSError:
                 continue
     return found
+
+
+@pytest.mark.slow
+def test_changed_code_reaches_all_hosts_by_runtime_env(tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / ".gitignore").write_text("helper.py\n")  # what is shipped is for .xpkignore to say
+    (code / "mine.py").write_text(
+        """
+import ray, xpk_ray
+
+def look():
+    import helper, os
+    return helper.VERSION, helper.__file__, os.getcwd()
+
+ray.init(runtime_env={"env_vars": {"MINE": "1"}})
+print(xpk_ray.each_host(look))
+"""
+    )
+    with cluster(tmp_path, "n2-standard-4-2", 1) as lab:
+        for version in ("one", "two"):
+            (code / "helper.py").write_text(f"VERSION = {version!r}\n")
+            asked = ("--cluster", lab.cluster, *RAY, "--script-dir", str(code), "--command", "python mine.py")
+            lab.xpk("workload", "create", version, *asked)
+            Workload(lab, version).wait(SECONDS)
+            told = lab.xpk("workload", "logs", version, "--cluster", lab.cluster, "--no-prefix", capture=True)
+            hosts = ast.literal_eval(next(line for line in told.splitlines() if line.startswith("[(")))
+            assert len(hosts) == 2 and len({file for _, file, _ in hosts}) == 2
+            for found, file, folder in hosts:
+                assert found == version and SHIPPED in folder and SHIPPED in file
+                assert Path(file).parent.name == Path(folder).name
 
 
 @pytest.mark.slow

@@ -31,13 +31,14 @@ class Report:
 class Trainer:
     """The trainer of one host. Training is on a thread, so that a lost peer is told while it hangs in a collective."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, shipped: bool) -> None:
         self._changed = threading.Condition()
         self._report = Report(0)
         self._allowed = 0  # steps that may be begun
         self._ready = False
         self._job: jobs.Job | None = None
-        os.chdir(os.environ["XPK_RAY_FOLDER"])
+        if not shipped:  # else Ray has started it in the code
+            os.chdir(os.environ["XPK_RAY_FOLDER"])
         _write_as_host(os.environ["XPK_RAY_HOST_PID"])
 
     def meeting_place(self) -> str:

@@ -1,14 +1,12 @@
 """The driver of the bundled trainer: actors on all hosts, steps by remote calls, new actors after a failure.
 
-It runs in the head's launcher. What it keeps of its own is one file beside the metrics, `ray.json`: how often it
-has replaced the actors of this job, so that attempts have numbers that go up, whoever began them.
+It runs in the head's launcher. Attempts have numbers that go up, whether new actors or the JobSet began them.
 """
 
 # mypy: disallow-untyped-calls=False
 
-import contextlib
 import dataclasses
-import json
+import os
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -18,15 +16,15 @@ from trainer.distributed import Host
 from trainer.errors import ExitCode
 from trainer.main import train_config
 from trainer.metrics import say
-from trainer.places import Place, open_place
+from trainer.places import open_place
 from xpk_ray.actor import Report, Trainer
+from xpk_ray.budget import Budget
 from xpk_ray.launcher import Launcher, Work, joined
 from xpk_ray.slices import Slice, one_line, slices
 
 _CALL_SECONDS = 2.0  # that a call of several steps takes about: within it a SIGTERM reaches the trainers
 _VERDICT_SECONDS = 3.0  # from the first that has failed until all have been heard
 _POLL_SECONDS = 0.5
-_KEPT = "ray.json"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,26 +35,28 @@ class Failure:
     words: str
 
 
-def training(arguments: Sequence[str], replacements: int) -> Work:
-    """Return the work of training with the trainer's `arguments`, with actors replaced that many times at most.
+def training(arguments: Sequence[str], restarts: int) -> Work:
+    """Return the work of training with the trainer's `arguments`, begun anew by whomever that many times at most.
 
     Raises FatalError for arguments that the trainer refuses.
     """
     config = train_config(arguments)
 
     def run(launcher: Launcher) -> int:
-        return _Driver(launcher, config, replacements).run()
+        return _Driver(launcher, config, restarts).run()
 
     return run
 
 
 class _Driver:
-    def __init__(self, launcher: Launcher, config: Config, replacements: int) -> None:
-        self._launcher, self._config, self._budget = launcher, config, replacements
+    def __init__(self, launcher: Launcher, config: Config, restarts: int) -> None:
+        asked = config.run.output_dir
+        if asked and "://" not in asked and launcher.ships_code:  # actors start in another folder
+            config = dataclasses.replace(config, run=dataclasses.replace(config.run, output_dir=os.path.abspath(asked)))
+        self._launcher, self._config = launcher, config
         self._host: Host = launcher.host
         where = config.run.output_dir or self._host.output_dir or f"output/{config.name}"
-        self._kept: Place = open_place(where) / _KEPT
-        self._replaced = self._read()
+        self._budget = Budget(open_place(where), self._host.job_id, restarts)
         self._ray: Any = None
         self._slices: list[Slice] = []
 
@@ -65,6 +65,9 @@ class _Driver:
         self._ray = joined(self._launcher)
         if self._launcher.stopping.is_set():
             return ExitCode.PREEMPTED
+        self._budget.begin()
+        if self._budget.is_overdrawn:
+            return self._nothing_left()
         self._slices = slices()
         while True:
             actors = self._make()
@@ -72,23 +75,32 @@ class _Driver:
             if not isinstance(outcome, Failure):
                 return outcome
             say(f"driver: {outcome.words}")
-            if self._launcher.stopping.is_set():
+            if self._is_asked_to_stop():
                 return ExitCode.PREEMPTED
             if outcome.code in (ExitCode.FATAL, ExitCode.PREEMPTED):
                 return outcome.code
-            if self._replaced >= self._budget:
-                return ExitCode.CRASH
+            if not self._budget.replace():
+                # Without replacements the JobSet's count is the same, and it knows better what counts.
+                return self._nothing_left() if self._budget.replaced else ExitCode.CRASH
             for actor in actors:
                 self._ray.kill(actor)
-            self._replaced += 1
-            with contextlib.suppress(OSError):  # should the head die, too, an attempt's number comes twice
-                self._kept.write(json.dumps({"job": self._host.job_id, "replaced": self._replaced}).encode())
-            say(f"driver: all trainers are started anew, on the same hosts ({self._replaced} of {self._budget})")
+            say(f"driver: all trainers are started anew, on the same hosts (restarts: {self._budget})")
+
+    def _nothing_left(self) -> int:
+        say(f"driver: error: no restart is left: {self._budget}")
+        return ExitCode.FATAL
+
+    def _is_asked_to_stop(self) -> bool:
+        if not self._launcher.stopping.is_set():
+            return False
+        self._budget.asked_to_stop()
+        return True
 
     def _make(self) -> list[Any]:
         """Start an actor on every host, in the order of their process ids."""
         remote = self._ray.remote(max_restarts=0, max_task_retries=0)(Trainer)
-        return [remote.options(**one.options(host)).remote() for one in self._slices for host in range(one.hosts)]
+        places = [one.options(host) for one in self._slices for host in range(one.hosts)]
+        return [remote.options(**place).remote(shipped=self._launcher.ships_code) for place in places]
 
     def _attempt(self, actors: list[Any]) -> int | Failure:
         """Drive actors until all have ended in order, which gives the exit code, or one fails."""
@@ -96,7 +108,7 @@ class _Driver:
             coordinator = self._ray.get(actors[0].meeting_place.remote())
         except self._ray.exceptions.RayError as error:
             return Failure(ExitCode.CRASH, f"{self._host.name(0)}: {one_line(error)}")
-        attempt = self._host.attempt + self._replaced
+        attempt = self._host.attempt + self._budget.replaced
         begun = [actor.begin.remote(self._config, attempt, coordinator) for actor in actors]
         reports = self._gather(begun, until_stop=True)
         steps = 1
@@ -105,7 +117,7 @@ class _Driver:
             if codes:
                 return int(max(code for code in codes if code is not None))
             before, began = reports[0].step, time.monotonic()
-            stop = self._launcher.stopping.is_set()
+            stop = self._is_asked_to_stop()
             reports = self._gather([actor.advance.remote(steps, stop=stop) for actor in actors])
             if not isinstance(reports, Failure):
                 done, seconds = max(1, reports[0].step - before), time.monotonic() - began
@@ -122,7 +134,7 @@ class _Driver:
         waiting, deadline = list(calls), None
         while waiting:
             ready, waiting = self._ray.wait(waiting, num_returns=1, timeout=_POLL_SECONDS)
-            if until_stop and self._launcher.stopping.is_set():
+            if until_stop and self._is_asked_to_stop():
                 return Failure(ExitCode.PREEMPTED, "asked to stop before the first step; there is nothing to save")
             if not ready and (deadline is None or time.monotonic() < deadline):
                 continue
@@ -153,16 +165,6 @@ class _Driver:
             return Failure(ExitCode.CRASH, f"{self._host.name(first)}: its trainer died")
         code = ExitCode.FATAL if any(r.code == ExitCode.FATAL for r in reports.values()) else ExitCode.CRASH
         return Failure(code, next(report.why for report in reports.values() if report.code not in _IN_ORDER))
-
-    def _read(self) -> int:
-        """Return how often actors of this job were replaced before."""
-        if not self._kept.is_file():
-            return 0
-        try:
-            kept = json.loads(self._kept.read())
-        except ValueError:
-            return 0
-        return int(kept["replaced"]) if kept.get("job") == self._host.job_id else 0
 
 
 _IN_ORDER = (None, ExitCode.DONE, ExitCode.PREEMPTED, ExitCode.INTERRUPTED)

@@ -24,7 +24,7 @@ from trainer.errors import AddressError, ExitCode, FatalError, PeerAbsent, Probl
 from trainer.metrics import say
 from trainer.peers import Peers
 from trainer.stop import Stop
-from xpk_ray import raylet
+from xpk_ray import raylet, shipping
 from xpk_ray.raylet import Raylet, Services, Shape
 
 JOIN_SECONDS = 300.0  # for all hosts to come and to start Ray
@@ -45,6 +45,7 @@ class Launcher:
     services: Services
     join_seconds: float
     environ: Mapping[str, str]
+    ships_code: bool = False  # the folder that the head starts in, to all tasks and actors
     stopping: threading.Event = field(default_factory=threading.Event)
     children: list[subprocess.Popen[bytes]] = field(default_factory=list)  # process groups that end with this host
     head: str = ""  # host:port of Ray's head
@@ -216,7 +217,13 @@ class Launcher:
 
 
 def launch(
-    work: Work, shape: Shape, services: Services, *, join_seconds: float, environ: Mapping[str, str] = os.environ
+    work: Work,
+    shape: Shape,
+    services: Services,
+    *,
+    join_seconds: float,
+    ships_code: bool = False,
+    environ: Mapping[str, str] = os.environ,
 ) -> NoReturn:
     """Run this host to its end; the exit code is that of the whole. Raises FatalError for a bad environment."""
     host = read_host(environ)
@@ -226,7 +233,7 @@ def launch(
         environ = {**environ, **os.environ}
     if host.processes == 1 and not host.coordinator:
         raise FatalError(Problem("this is no host of a workload", "Use `xpk workload create --launcher ray`"))
-    Launcher(host, shape, services, join_seconds, dict(environ)).run(work)
+    Launcher(host, shape, services, join_seconds, dict(environ), ships_code).run(work)
 
 
 def token(job_id: str) -> str:
@@ -261,7 +268,7 @@ def odd_hosts(host: Host, found: Sequence[Sequence[str]]) -> list[tuple[str, str
 
 
 def joined(launcher: Launcher) -> Any:
-    """Connect to Ray from the head and wait until every host is in; return Ray.
+    """Connect to Ray from the head, ship the code, and wait until every host is in; return Ray.
 
     Raises PeerAbsent naming those that do not come.
     """
@@ -275,6 +282,7 @@ def joined(launcher: Launcher) -> Any:
         log_to_driver=False,
         logging_level="warning",
         _node_ip_address=launcher.address,
+        runtime_env=shipping.runtime_env(os.getcwd()) if launcher.ships_code else None,
     )
     launcher.stop.claim()  # Ray takes SIGTERM for itself
     host, deadline, told = launcher.host, time.monotonic() + launcher.join_seconds, -1

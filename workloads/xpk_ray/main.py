@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             work = program(rest)
         # The trainers print into their own hosts' logs.
         services = Services(options.dashboard, driver_logs=options.command == "run")
-        launcher.launch(work, shape, services, join_seconds=options.join_seconds)
+        launcher.launch(work, shape, services, join_seconds=options.join_seconds, ships_code=options.ship_code)
     except FatalError as error:
         for problem in error.problems:
             print(problem, file=sys.stderr)
@@ -41,8 +41,11 @@ def _parser() -> argparse.ArgumentParser:
     common.add_argument("--topology", default="", metavar="AxB", help="the slice's topology")
     common.add_argument("--join-seconds", type=float, default=launcher.JOIN_SECONDS, help="that hosts may take to join")
     common.add_argument("--dashboard", action="store_true", help="serve Ray's dashboard and its jobs")
+    common.add_argument("--ship-code", action="store_true", help="ship the folder that the head starts in to all")
     train = commands.add_parser("train", parents=[common], help="the bundled trainer, an actor a host")
-    train.add_argument("--max-restarts", type=int, default=0, metavar="N", help="how often actors are replaced")
+    train.add_argument(
+        "--max-restarts", type=int, default=0, metavar="N", help="how often actors are replaced, or the JobSet restarts"
+    )
     run = commands.add_parser("run", parents=[common], help="a program on the head")
     for command in (train, run):
         command.add_argument("rest", nargs=argparse.REMAINDER, metavar="-- ARGUMENTS")

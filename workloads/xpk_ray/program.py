@@ -1,4 +1,4 @@
-"""The user's own program: it runs once, on the head, and finds Ray by RAY_ADDRESS."""
+"""The user's own program: it runs once, on the head, and finds Ray by RAY_ADDRESS, the code shipped."""
 
 import os
 import signal
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from trainer.metrics import say
 from xpk_ray.launcher import Launcher, Work, joined
+from xpk_ray.shipping import default_of_program, shipped
 
 _POLL_SECONDS = 0.1
 
@@ -18,8 +19,8 @@ def program(argv: Sequence[str]) -> Work:
     """
 
     def run(launcher: Launcher) -> int:
-        joined(launcher)
-        environment = {**launcher.environ, "RAY_ADDRESS": launcher.head}
+        found = default_of_program(shipped(joined(launcher)), launcher.environ)
+        environment = {**launcher.environ, "RAY_ADDRESS": launcher.head, **found}
         child = subprocess.Popen(list(argv), env=environment, process_group=0)
         launcher.children.append(child)
         told = False

@@ -25,10 +25,14 @@ _LOG_TAIL = 4096
 # Hosts that share a machine: its memory is no sign that one of them takes too much, and it may be busy for long.
 _ON_A_SHARED_MACHINE = {
     "RAY_memory_monitor_refresh_ms": "0",
+    "RAY_prestart_worker_first_driver": "false",  # a process a host that nobody may need: it is not in the code shipped
+    "RAY_enable_worker_prestart": "false",
     "RAY_agent_register_timeout_ms": "300000",
     "RAY_worker_register_timeout_seconds": "300",
     "RAY_health_check_failure_threshold": "20",
 }
+# What Ray measures of itself every few seconds, on every host, is for a dashboard.
+_WITHOUT_DASHBOARD = {"RAY_enable_metrics_collection": "false", "REPORTER_UPDATE_INTERVAL_MS": "60000"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,8 @@ def start(
     log = folder / "start.log"
     is_head, (name, _, port) = host.process_id == 0, head.rpartition(":")
     emulated = environ.get("JAX_PLATFORMS") == "cpu"
+    if emulated and not services.dashboard:
+        environ = {**_WITHOUT_DASHBOARD, **environ}
     argv = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--log-color=false"]
     argv += ["--disable-usage-stats"]
     argv += [f"--node-ip-address={address}", f"--temp-dir={here}", "--min-worker-port=0", "--max-worker-port=0"]

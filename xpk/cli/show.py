@@ -98,7 +98,7 @@ def status(found: WorkloadStatus, progress: Progress | None, cluster: str) -> st
         took = "" if progress.step_seconds is None else f", {progress.step_seconds:.3g} s a step"
         loss = "not finite" if progress.loss is None else f"{progress.loss:.4f}"
         lines.append(f"  progress   step {progress.step}, loss {loss}{took}")
-    lines += _restart_lines(found)
+    lines += _restart_lines(found, progress.replacements if progress else 0)
     lines.append(f"  created    {age(found.created)} ago" + (f" by {found.user}" if found.user else ""))
     if found.finished:
         lines.append(f"  finished   {age(found.finished)} ago")
@@ -179,8 +179,10 @@ def _queue_lines(found: WorkloadStatus) -> list[str]:
     return [*lines, *([f"  kueue      {', '.join(told)}"] if told else [])]
 
 
-def _restart_lines(found: WorkloadStatus) -> list[str]:
+def _restart_lines(found: WorkloadStatus, replacements: int) -> list[str]:
     lines = [f"  restarts   {found.restarts}, of which {found.restarts_counted} count; {found.max_restarts} may"]
+    if replacements:
+        lines.append(f"             and {replacements} of the trainers alone, on the same hosts, which count, too")
     shown = found.restart_history[-_ROWS_SHOWN:]
     lines += [f"             {restart.time[:19]}Z  {restart.cause}" for restart in shown]
     if 0 < len(shown) < found.restarts:

@@ -323,7 +323,7 @@ def _wait(console: Console, cluster: str, name: str, namespace: str, timeout: st
 def _progress(console: Console, found: WorkloadStatus) -> output.Progress | None:
     """Return how far a workload is; where its output cannot be read, say so and go on."""
     try:
-        return output.latest_progress(found.output_dir) if found.output_dir else None
+        return output.latest_progress(found.output_dir, ray=found.launcher == "ray") if found.output_dir else None
     except XpkError as error:
         console.tell(f"warning: no progress: {error.message}")
         return None

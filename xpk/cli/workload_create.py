@@ -337,7 +337,9 @@ def _ray(given: dict[str, Any]) -> request.Ray | None:
     """Return how Ray coordinates the hosts, None if it does not. Raises UsageError."""
     seconds = parse_duration(given["ray_join_timeout"], "--ray-join-timeout")
     if given["launcher"] == "ray":
-        return request.Ray(given["ray_dashboard"], seconds or request.Ray().join_seconds)
+        return request.Ray(
+            given["ray_dashboard"], seconds or request.Ray().join_seconds, given["script_dir"] is not None
+        )
     if given["ray_dashboard"]:
         raise UsageError("there is no dashboard without Ray", hint="add --launcher ray, or leave out --ray-dashboard")
     return None

@@ -124,8 +124,8 @@ def _cluster_queues(api: ObjectApi) -> list[Obj]:
 def read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
     """Return the status of one JobSet."""
     meta, spec, status = jobset["metadata"], jobset["spec"], jobset.get("status", {})
-    workload = owned_by(snapshot.workloads, meta["uid"])
-    pods, attempt = pods_of(jobset, snapshot.pods), str(status.get("restarts", 0))
+    workload, pods = owned_by(snapshot.workloads, meta["uid"]), pods_of(jobset, snapshot.pods)
+    attempt = str(status.get("restarts", 0))
     hosts = _hosts(pods, attempt)
     events = happened.events_of(jobset, snapshot) if snapshot.events else []
     num_slices, hosts_per_slice, size = _size(spec)
@@ -170,6 +170,7 @@ def read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
         events=happened.occurrences(happened.telling(events)),
         maker=maker_of(jobset),
         mounts=mounts_of(_pod_spec(jobset)),
+        launcher=annotations.get(names.LAUNCHER_ANNOTATION, "plain"),
     )
 
 

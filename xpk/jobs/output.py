@@ -30,6 +30,7 @@ class Progress:
     step: int
     loss: float | None  # None: it is not finite
     step_seconds: float | None = None  # the median of the newest steps
+    replacements: int = 0  # how often Ray's driver has started all trainers anew, without the JobSet
 
 
 def at_root(target: Target, root: str | None) -> Target:
@@ -75,12 +76,14 @@ def remove_output(url: str) -> None:
     open_folder(url).remove()
 
 
-def latest_progress(url: str) -> Progress | None:
+def latest_progress(url: str, *, ray: bool = False) -> Progress | None:
     """Return the newest step in `metrics.jsonl`, None if there is none or it cannot be seen from here.
+
+    With `ray` the replacements of its trainers, too.
 
     Raises XpkError if it cannot be read, or if a bucket does not answer soon.
     """
-    return promptly(url, _progress)
+    return promptly(url, _progress_under_ray if ray else _progress)
 
 
 def promptly(url: str, look: Callable[[Folder], Found]) -> Found:
@@ -107,6 +110,17 @@ def promptly(url: str, look: Callable[[Folder], Found]) -> Found:
     if found:
         return found[0]
     raise failed[0] if failed else TimedOutError(f"cannot read {url}: no answer after {_PATIENCE:g} s")
+
+
+def _progress_under_ray(folder: Folder) -> Progress | None:
+    found = _progress(folder)
+    if found is None:
+        return None
+    try:
+        kept = json.loads(folder.read_end("ray.json", _TAIL) or b"{}")
+        return replace(found, replacements=int(kept.get("replaced", 0)))
+    except (ValueError, AttributeError, TypeError):  # it is being written
+        return found
 
 
 def _progress(folder: Folder) -> Progress | None:

@@ -67,10 +67,11 @@ def parse_exit_codes(text: str | None) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Ray:
-    """How hosts become a Ray cluster: with its dashboard, and how long they may take, in seconds."""
+    """How hosts become a Ray cluster: with its dashboard, how long they may take, in seconds, with code to ship."""
 
     dashboard: bool = False
     join_seconds: float = 300.0
+    ships_code: bool = False
 
 
 def ray_command(
@@ -78,6 +79,7 @@ def ray_command(
 ) -> tuple[str, ...]:
     """Return what every host runs where Ray coordinates them: the program, on the head, or the trainer's actors."""
     options = [f"--join-seconds={ray.join_seconds:.0f}", *(["--dashboard"] if ray.dashboard else [])]
+    options += ["--ship-code"] if ray.ships_code else []
     if shape.kind != "cpu":
         options += [f"--chips={shape.chips_per_host}", f"--resource={shape.kind.upper()}"]
         options += [f"--accelerator={shape.name}", *([f"--topology={shape.topology}"] if shape.topology else [])]

@@ -187,6 +187,7 @@ class WorkloadStatus:
     maker: str
     mounts: tuple[Mount, ...] = ()
     previous_logs: bool = False
+    launcher: str = "plain"  # or "ray"
 
 
 _KNOWN = {

@@ -1,0 +1,22 @@
+"""What `status` prints of a workload for people to read."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.jobs.objects import ADMITTED, jobset
+from xpk.cli import show
+from xpk.jobs.observe import read
+from xpk.jobs.output import Progress
+from xpk.jobs.reading import Snapshot
+
+
+@pytest.mark.parametrize("replaced", [0, 2])
+def test_the_replacements_of_trainers_stand_below_the_restarts(replaced: int) -> None:
+    annotations = {"xpk.dev/launcher": "ray"}
+    found = read(jobset(annotations=annotations, restarts=1), Snapshot(jobsets=[], workloads=[ADMITTED], events=[]))
+    assert found.launcher == "ray"
+    told = show.status(found, Progress(5, 1.5, replacements=replaced), "dev").splitlines()
+    (at,) = (index for index, line in enumerate(told) if line.startswith("  restarts   1, of which"))
+    more = "             and 2 of the trainers alone, on the same hosts, which count, too"
+    assert (told[at + 1] == more) is bool(replaced)
