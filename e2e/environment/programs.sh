@@ -86,7 +86,8 @@ go_build() {
   fi
   (
     cd "$HERE/tools/$1" || exit
-    export CGO_ENABLED=0 GOBIN=$BIN
+    # Compilers that collect garbage less often take a sixth less time; the limit keeps two of them within any machine.
+    export CGO_ENABLED=0 GOBIN=$BIN GOGC=400 GOMEMLIMIT=6GiB
     if [ -e main.go ]; then go build -ldflags "$flags" -o "$BIN/$1" .; else go install -ldflags "$flags" tool; fi
   )
 }
