@@ -89,7 +89,8 @@ FOR_SERVERS = [file for file in sorted(GOLDEN.glob("*.yaml")) if "kind.x-k8s.io"
 def test_golden_manifests_hold_no_field_that_the_controllers_do_not_know(whole: Path, file: Path) -> None:
     objects = _objects(file)
     for namespace in {obj["metadata"].get("namespace", "default") for obj in objects} - {"default"}:
-        _kubectl(whole, "create", "namespace", namespace)
+        if not _kubectl(whole, "get", "namespace", namespace, "--ignore-not-found"):
+            _kubectl(whole, "create", "namespace", namespace)
     _dry_run(whole, objects)
 
 
@@ -241,6 +242,6 @@ def _crds(controller: str, pattern: str) -> list[Path]:
     return sorted((Path(json.loads(module.stdout)["Dir"]) / "config" / "components" / "crd" / "bases").glob(pattern))
 
 
-def _kubectl(kubeconfig: Path, *arguments: str, given: str = "") -> None:
+def _kubectl(kubeconfig: Path, *arguments: str, given: str = "") -> str:
     argv = [str(BINARIES / "kubectl"), f"--kubeconfig={kubeconfig}", *arguments]
-    subprocess.run(argv, input=given, text=True, check=True, capture_output=True)
+    return subprocess.run(argv, input=given, text=True, check=True, capture_output=True).stdout
