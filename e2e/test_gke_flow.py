@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,16 +52,20 @@ class Cloud:
         """Return what a command prints as JSON."""
         return json.loads(self.xpk(*arguments, "-o", "json"))
 
-    def killed_after_a_step(self, *arguments: str) -> str:
-        """Run a command and kill it once it says that a step is done; return which. If none is, it ends: ""."""
+    def killed_after_a_step(self, *arguments: str, known: Sequence[str] = ()) -> str:
+        """Run a command and kill it once it says that a step is done that is not `known`; return which.
+
+        If none is, it ends: "". A run looks again at what is to go, whatever an earlier one has seen.
+        """
         with subprocess.Popen(_argv(arguments), env=self.environ, stderr=subprocess.PIPE, text=True) as process:
             assert process.stderr
             said = []
             for line in process.stderr:
                 said.append(line)
-                if "✓" in line:
+                step = line.partition("✓")[2].strip()
+                if step and step not in known:
                     process.send_signal(signal.SIGKILL)
-                    return line.partition("✓")[2].strip()
+                    return step
             assert process.wait() == 0, "".join(said)
             return ""
 
@@ -199,7 +203,7 @@ def test_killed_after_every_step_and_run_again(cloud: Cloud) -> None:
 def until_done(cloud: Cloud, *arguments: str) -> list[str]:
     """Run a command until nothing is left to do, killing it after each step; return the steps."""
     steps: list[str] = []
-    while step := cloud.killed_after_a_step(*arguments):
+    while step := cloud.killed_after_a_step(*arguments, known=steps):
         steps.append(step)
         assert len(steps) < 20, steps
     return steps
