@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,6 @@ NO_CAPACITY = "Quota 'PREEMPTIBLE_TPU_LITE_PODSLICE_V5' exceeded"
 WAITS = "Waiting for resources. Currently there are not enough resources available to fulfill the request."
 _QUOTAS = {"CPUS": 1000, "TPU_LITE_PODSLICE_V5": 1000, "PREEMPTIBLE_TPU_LITE_PODSLICE_V5": 1000}
 _CLUSTER = "projects/p/locations/us-central1/clusters/c"
-_TIME = "2026-01-01T00:00:00Z"
 pytestmark = pytest.mark.skipif(
     bool(why := missing(*PROGRAMS, "jobset", "kueue", "kubectl") or bucket.missing()), reason=why
 )
@@ -134,9 +134,10 @@ class Autoscaler:
         return found
 
     def answer(self, request: dict[str, Any], **conditions: tuple[str, str]) -> None:
-        """Set the conditions of a request: each with its status and message."""
+        """Set the conditions of a request: each with its status and message, from now on: Kueue counts from there."""
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         told = [
-            {"type": kind, "status": status, "reason": kind, "message": message, "lastTransitionTime": _TIME}
+            {"type": kind, "status": status, "reason": kind, "message": message, "lastTransitionTime": now}
             for kind, (status, message) in conditions.items()
         ]
         status = {"conditions": told, "provisioningClassDetails": {"ResizeRequestName": "resize-1"}}

@@ -201,6 +201,10 @@ def test_a_request_for_nodes_that_failed() -> None:
     found = provisioning("Reset to Pending after eviction. Previously: Retry", failures=1, **conditions)
     assert found.phase is Phase.QUEUED
     assert found.reason == f"GKE made no nodes: Quota 'TPUS' exceeded (1 attempt failed, tried again at {at(60)})"
+    # The same while Kueue has not taken its quota away yet, and counts the attempt after that.
+    reserved: dict[str, Any] = {"QuotaReserved": ("True", "", "")}
+    early = provisioning("Retrying after failure: Quota 'TPUS' exceeded", state="Retry", failures=1, **reserved)
+    assert early.reason == f"GKE made no nodes: Quota 'TPUS' exceeded (2 attempts failed, tried again at {at(60)})"
 
 
 def test_a_request_for_nodes_that_is_given_up() -> None:

@@ -10,7 +10,7 @@ from xpk.jobs.reading import condition
 from xpk.model import names
 from xpk.model.status import Check
 
-_READY = "Ready"
+_READY, _RETRY = "Ready", "Retry"
 _LENGTH = 300
 # In Kueue's conditions: AdmissionCheck in Rejected state: "dws-prov" (what the autoscaler said)
 _VERDICT = re.compile(r'AdmissionChecks? in (?P<state>\w+) state: "(?P<name>[^"]+)"(?: \((?P<message>.*)\))?')
@@ -44,9 +44,8 @@ def why_evicted(workload: Obj) -> str:
     if verdict is None or condition(workload, "Evicted").get("reason") != "AdmissionCheck":
         return ""
     check = next((each for each in checks_of(workload) if each.name == verdict["name"]), None)
-    failed = _failed(check.failures) if check else ""
-    again = f"tried again at {check.next_attempt}" if check and check.next_attempt else "tried again soon"
-    return f"{_said(verdict['name'], verdict['message'])} ({', '.join(filter(None, [failed, again]))})"
+    failures, again = (check.failures, check.next_attempt) if check else (0, None)
+    return _tried_again(verdict["name"], verdict["message"], failures, again)
 
 
 def why_deactivated(workload: Obj) -> str:
@@ -60,12 +59,19 @@ def why_deactivated(workload: Obj) -> str:
 def _words(check: Check) -> str:
     is_ours = check.name == names.PROVISIONING_CHECK
     failed = f"; {_failed(check.failures)}" if check.failures else ""
+    if check.state == _RETRY:  # the quota is not given back yet, and this attempt not counted
+        return _tried_again(check.name, check.message, check.failures + 1, check.next_attempt)
     if not is_ours:
         return f"admission check '{check.name}' is {check.state}: {short(check.message)}".rstrip(": ") + failed
     # Of an earlier attempt Kueue says that it was reset, which tells nothing of this one.
     said = "" if check.message.startswith("Reset to Pending") else short(check.message, _LENGTH)
     said = said or "its ProvisioningRequest is not answered yet"
     return f"waiting for GKE to make its nodes: {said} (admission check '{check.name}' is {check.state}{failed})"
+
+
+def _tried_again(name: str, message: str | None, failures: int, again: str | None) -> str:
+    when = f"tried again at {again}" if again else "tried again soon"
+    return f"{_said(name, message)} ({', '.join(filter(None, [_failed(failures), when]))})"
 
 
 def _said(name: str, message: str | None) -> str:
