@@ -59,6 +59,7 @@ def test_a_killed_host_costs_only_the_steps_since_the_checkpoint(tmp_path: Path)
     assert float(result["final_loss"]).hex() == expected[16]
 
 
+@pytest.mark.slow
 def test_sigterm_to_one_host_saves_the_same_step_on_all(tmp_path: Path) -> None:
     job = start(tmp_path, ["run.steps=100000", "checkpoint.every=100000", "data.max_bytes=100000"])
     job.wait_for_step(3)
