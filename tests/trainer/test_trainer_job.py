@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import resource
 import shutil
 import signal
@@ -130,13 +131,14 @@ def test_a_loss_that_is_not_finite_does_not_cut_off_the_save_before_it(tmp_path:
     out = tmp_path / "out"
     job = start(out, [*settings, *local, "data.max_bytes=50000"], faults={0: "late:1", 1: "late:1"})
     assert job.exit_codes(200) == [42, 42], job.logs()
-    (found,) = [event for event in job.events(0) if event["event"] == "not_finite"]
-    last = found["step"] - 1
+    (step,) = {event["step"] for host in (0, 1) for event in job.events(host) if event["event"] == "not_finite"}
+    last = step - 1
     assert last >= 1
     assert last in [event["step"] for event in job.events(0) if event["event"] == "save"]
     assert (out / "checkpoints" / str(last) / "manifest.json").is_file()
     assert {path.name for path in ram.glob("*/s*-h0/[0-9]*")} == {str(last)}
-    assert job.logs().count("error: ") == 2, "one line a host, or two hosts that find the same"
+    for log in sorted(out.glob("log-0-*")):  # each finds it itself, or hears first of the host that did
+        assert re.search(r"error: the loss of step \d+ is|host 0 found an error no retry cures", log.read_text()), log
 
 
 @pytest.mark.slow
