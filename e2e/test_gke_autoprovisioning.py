@@ -6,16 +6,19 @@ are real.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 from google.cloud.container_v1 import ClusterManagerClient, NodePool
 from google.cloud.container_v1.services.cluster_manager.transports import ClusterManagerGrpcTransport
 
-from e2e.test_gke_flow import WHERE, Cloud, check_each_slice_has_a_pool, cloud, pytestmark, runs
+from e2e.cloud import MISSING, QUOTAS, WHERE, Cloud, empty_project
 from xpk.api.base import Obj
 
-__all__ = ["cloud", "pytestmark"]  # pytest finds them here
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 LIMITS = ("--enable-autoprovisioning", "--autoprovisioning-max-chips", "32")
 CREATE = ("cluster", "create", "c", *WHERE, "--on-demand", "--tpu-type", "v5litepod-16", "--num-slices", "0", *LIMITS)
 WANTED = {
@@ -23,6 +26,12 @@ WANTED = {
     "cloud.google.com/gke-tpu-topology": "4x4",
     "cloud.google.com/gke-spot": "true",
 }
+
+
+@pytest.fixture
+def cloud(tmp_path: Path) -> Iterator[Cloud]:
+    with empty_project(tmp_path, QUOTAS) as project:
+        yield project
 
 
 def test_a_workload_is_admitted_before_there_is_a_slice(cloud: Cloud) -> None:
@@ -37,15 +46,14 @@ def test_a_workload_is_admitted_before_there_is_a_slice(cloud: Cloud) -> None:
         assert WANTED.items() <= pod["spec"]["nodeSelector"].items()
         spot = {"key": "cloud.google.com/gke-spot", "operator": "Equal", "value": "true", "effect": "NoSchedule"}
         assert spot in pod["spec"]["tolerations"]
-    assert runs(cloud, "train")["phase"] == "Starting"
+    assert cloud.run("train")["phase"] == "Starting"
     cloud.api.create(scaling_event(leaders[0]))
     status = cloud.xpk("workload", "status", "train", "--cluster", "c")
     assert "GKE adds nodes: pod triggered scale-up: [{nap-0 0->4 (max: 4)}]" in " ".join(status.split())
 
     for number in (0, 1):
         make_pool(cloud, f"c-np-{number}")
-    running = cloud.until(lambda: (found := runs(cloud, "train"))["phase"] == "Running" and found)
-    check_each_slice_has_a_pool(cloud, {(host["slice"], host["host"]): host for host in running["hosts"]})
+    cloud.check_each_slice_has_a_pool(cloud.running("train"))
     described = cloud.json("cluster", "describe", "c")
     assert (described["state"], described["num_slices"], described["chips"]) == ("Ready", 2, 32)
     cloud.xpk(*CREATE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -15,34 +14,16 @@ import pytest
 from google.cloud.container_v1.services.cluster_manager import ClusterManagerClient
 from google.cloud.container_v1.services.cluster_manager.transports import ClusterManagerGrpcTransport
 
-from e2e import bucket
-from e2e.api_server import BINARIES, missing
-from e2e.control_plane import PROGRAMS, control_plane
-from e2e.controllers import controllers
-from e2e.gke import GkeEmulator
-from e2e.test_gke_flow import DELETE, WHERE, Cloud, check_each_slice_has_a_pool, runs
-from xpk.api.kubernetes import KubernetesApi
+from e2e.api_server import BINARIES
+from e2e.cloud import DELETE, MISSING, QUOTAS, WHERE, Cloud, empty_project
 
-CREATE = (
-    "cluster",
-    "create",
-    "c",
-    *WHERE,
-    "--flex",
-    "--queued-provisioning",
-    "--tpu-type",
-    "v5litepod-16",
-    "--num-slices",
-    "2",
-)
+SHAPE = ("--flex", "--queued-provisioning", "--tpu-type", "v5litepod-16", "--num-slices", "2")
+CREATE = ("cluster", "create", "c", *WHERE, *SHAPE)
 WHAT = ("--cluster", "c", "--image", "none", "--command", "sleep inf", "--output-root", "gs://runs/here")
 NO_CAPACITY = "Quota 'PREEMPTIBLE_TPU_LITE_PODSLICE_V5' exceeded"
 WAITS = "Waiting for resources. Currently there are not enough resources available to fulfill the request."
-_QUOTAS = {"CPUS": 1000, "TPU_LITE_PODSLICE_V5": 1000, "PREEMPTIBLE_TPU_LITE_PODSLICE_V5": 1000}
 _CLUSTER = "projects/p/locations/us-central1/clusters/c"
-pytestmark = pytest.mark.skipif(
-    bool(why := missing(*PROGRAMS, "jobset", "kueue", "kubectl") or bucket.missing()), reason=why
-)
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 # The fields of k8s.io/autoscaler's autoscaling.x-k8s.io/v1, which GKE has on its clusters.
 _SPEC = {
     "type": "object",
@@ -119,8 +100,8 @@ CRD = {
 class Autoscaler:
     """What GKE's autoscaler does with ProvisioningRequests, as far as it is told."""
 
-    def __init__(self, cloud: Cloud, kubeconfig: Path) -> None:
-        self._cloud, self._kubeconfig = cloud, kubeconfig
+    def __init__(self, cloud: Cloud) -> None:
+        self._cloud = cloud
 
     def requests(self) -> list[dict[str, Any]]:
         """Return the ProvisioningRequests that there are, oldest first."""
@@ -158,35 +139,16 @@ class Autoscaler:
                 self._cloud.api.patch("Node", node["metadata"]["name"], {"metadata": {"labels": labels}})
 
     def _kubectl(self, *arguments: str) -> str:
-        argv = [str(BINARIES / "kubectl"), f"--kubeconfig={self._kubeconfig}", *arguments]
+        argv = [str(BINARIES / "kubectl"), f"--kubeconfig={self._cloud.kubeconfig}", *arguments]
         return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[tuple[Cloud, Autoscaler]]:
     """A project without clusters; the API server behind it knows ProvisioningRequests, as GKE's does."""
-    server = tmp_path / "server"
-    server.mkdir()
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("XPK_")}
-    with (
-        control_plane(server) as kubeconfig,
-        controllers(tmp_path / "controllers", kubeconfig) as manifests,
-        GkeEmulator(speed=1000, api_server=kubeconfig, quotas=_QUOTAS) as gke,
-        bucket.bucket_server() as storage,
-    ):
-        storage.create_bucket("runs")
-        ours = {
-            "XPK_STATE_DIR": str(tmp_path / "state"),
-            "XPK_CONFIG_DIR": str(tmp_path / "config"),
-            "XPK_GKE_ENDPOINT": gke.grpc_target,
-            "XPK_COMPUTE_ENDPOINT": gke.http_url,
-            "XPK_GKE_TOKEN": gke.token,
-            "XPK_GKE_POLL_SECONDS": "0.1",
-            "STORAGE_EMULATOR_HOST": storage.url,
-        }
-        cloud = Cloud(gke, KubernetesApi(kubeconfig=kubeconfig), kept | ours | manifests)
+    with empty_project(tmp_path, {**QUOTAS, "PREEMPTIBLE_TPU_LITE_PODSLICE_V5": 1000}) as cloud:
         cloud.api.apply(CRD)
-        yield cloud, Autoscaler(cloud, kubeconfig)
+        yield cloud, Autoscaler(cloud)
 
 
 def test_nodes_come_when_a_workload_asks_for_them(site: tuple[Cloud, Autoscaler]) -> None:
@@ -212,13 +174,12 @@ def test_nodes_come_when_a_workload_asks_for_them(site: tuple[Cloud, Autoscaler]
     cloud.until(lambda: WAITS in reason(cloud, "train"))
     for pool in ("c-np-0", "c-np-1"):
         autoscaler.make_nodes(pool, 4)
-    found = runs(cloud, "train")
+    found = cloud.run("train")
     assert (found["phase"], found["hosts"]) == ("Queued", []), "nodes alone are no answer"
 
     autoscaler.answer(asked, Accepted=("True", "taken"), Provisioned=("True", "made"))
-    running = cloud.until(lambda: (found := runs(cloud, "train"))["phase"] == "Running" and found)
-    assert [(check["name"], check["state"]) for check in running["checks"]] == [("dws-prov", "Ready")]
-    check_each_slice_has_a_pool(cloud, {(host["slice"], host["host"]): host for host in running["hosts"]})
+    cloud.check_each_slice_has_a_pool(cloud.running("train"))
+    assert [(check["name"], check["state"]) for check in cloud.run("train")["checks"]] == [("dws-prov", "Ready")]
     for pod in cloud.api.list("Pod"):
         assert pod["spec"]["nodeSelector"]["autoscaling.gke.io/provisioning-request"] == "resize-1"
         given = pod["metadata"]["annotations"]["autoscaling.x-k8s.io/consume-provisioning-request"]
@@ -249,14 +210,14 @@ def test_a_request_that_fails_is_told(site: tuple[Cloud, Autoscaler]) -> None:
     cloud.xpk("workload", "create", "never", *WHAT)
     (asked,) = cloud.until(autoscaler.requests)
     autoscaler.answer(asked, Failed=("True", NO_CAPACITY))
-    cloud.until(lambda: runs(cloud, "never")["phase"] == "Suspended")
+    cloud.until(lambda: cloud.run("never")["phase"] == "Suspended")
     words = f"given up: GKE made no nodes: {NO_CAPACITY} (admission check 'dws-prov' is Rejected)"
     cloud.until(lambda: reason(cloud, "never") == words)
 
 
 def reason(cloud: Cloud, workload: str) -> str:
     """Return why a workload is in its phase."""
-    return str(runs(cloud, workload)["reason"])
+    return str(cloud.run(workload)["reason"])
 
 
 def quota(cloud: Cloud) -> str:
