@@ -22,6 +22,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 
 from trainer.alone import Alone
+from trainer.background import Background
 from trainer.compiling import Compiler
 from trainer.errors import StorageError, Unreachable, reason
 from trainer.metrics import Events, flush, say
@@ -42,7 +43,7 @@ class Checkpoints:
         self._shelf = place.shelf()
         self._peers, self._events = peers, events
         self._claim = ""  # names this attempt's saves, once all hosts know it
-        self._committing: threading.Thread | None = None
+        self._committing = Background("commit")
         self._failure = ""
         self._unreadable: set[int] = set()  # steps that may be whole, and are not read from now
         self.last: int | None = None  # step of the newest committed checkpoint this host knows of
@@ -105,22 +106,16 @@ class Checkpoints:
         except Exception as error:
             failure = reason(error)
         timed = began, time.monotonic() - began
-        arguments = (step, writes, failure, timed, self.notes | notes)
-        self._committing = threading.Thread(target=self._commit, args=arguments, name="commit", daemon=True)
-        self._committing.start()
+        self._committing.begin(functools.partial(self._commit, step, writes, failure, timed, self.notes | notes))
 
     def wait(self) -> str:
         """Wait for the save under way; return why it failed, or nothing."""
-        if self._committing is not None:
-            self._committing.join()
-            self._committing = None
+        self._committing.wait()
         return self._failure
 
     def ended(self, seconds: float) -> bool:
         """Wait so long for the save under way; return whether there is none any more."""
-        if self._committing is not None:
-            self._committing.join(seconds)
-        return self._committing is None or not self._committing.is_alive()
+        return self._committing.ended(seconds)
 
     def restore(
         self, step: int, notes: dict[str, Any], mesh: Mesh, abstract: State, compiler: Compiler

@@ -21,6 +21,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from jax.sharding import Mesh
 
 from trainer import integrity, pieces
 from trainer.alone import Alone
+from trainer.background import Background
 from trainer.compiling import Compiler
 from trainer.errors import FatalError, Problem, reason
 from trainer.job import Job
@@ -74,7 +76,7 @@ class LocalTier:
         self._own = self._stores / f"s{job.host.slice_id}-h{job.host.worker_id}"
         self._mine = [self._own]  # stores that are this host's to use: its own, and those of hosts that moved away
         self._found: dict[tuple[int, str], Path] = {}
-        self._committing: threading.Thread | None = None
+        self._committing = Background("keep")
         self._alone = Alone()
         if self.every:
             self._open()
@@ -168,21 +170,15 @@ class LocalTier:
             held = pieces.copied(state)
         blocked = time.monotonic() - began
         about = self._notes | notes | {"run": self._run, "session": self._session}
-        arguments = (step, held, about, began, blocked)
-        self._committing = threading.Thread(target=self._commit, args=arguments, name="keep", daemon=True)
-        self._committing.start()
+        self._committing.begin(partial(self._commit, step, held, about, began, blocked))
 
     def wait(self) -> None:
         """Wait for the save under way."""
-        if self._committing is not None:
-            self._committing.join()
-            self._committing = None
+        self._committing.wait()
 
     def ended(self, seconds: float) -> bool:
         """Wait so long for the save under way; return whether there is none any more."""
-        if self._committing is not None:
-            self._committing.join(seconds)
-        return self._committing is None or not self._committing.is_alive()
+        return self._committing.ended(seconds)
 
     def clear(self) -> None:
         """Remove everything of this host: the run is complete."""

@@ -125,6 +125,11 @@ def target_of(api: ObjectApi, hint: str) -> Target:
     )
 
 
+def autoprovisioned_of(specs: Sequence[ClusterSpec]) -> dict[str, str]:
+    """Return the types of which GKE makes more by itself, with the capacity that is asked for."""
+    return {spec.shape.name: spec.provisions for spec in specs if spec.max_slices is not None}
+
+
 def autoprovisioned_in(found: Mapping[str, str] | None) -> dict[str, str]:
     """Return the types of which GKE makes slices by itself, each with its capacity, as a cluster says it."""
     types: dict[str, str] = json.loads((found or {}).get("autoprovisioned", "{}"))
@@ -206,7 +211,7 @@ def output_root_problems(output_root: str | None) -> list[str]:
 def _bought(specs: Sequence[ClusterSpec]) -> dict[str, str]:
     """Return as what a cloud's slices are bought, and of which types it makes more, as JSON."""
     capacities = {spec.shape.name: spec.capacities for spec in specs if spec.capacities}
-    made = {spec.shape.name: spec.provisions for spec in specs if spec.max_slices is not None}
+    made = autoprovisioned_of(specs)
     return {
         **({"capacities": json.dumps(capacities)} if capacities else {}),
         **({"autoprovisioned": json.dumps(made)} if made else {}),

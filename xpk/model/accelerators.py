@@ -51,6 +51,11 @@ class SliceShape:
         """Return how much of `resource` a slice has."""
         return self.hosts * self.resource_per_host
 
+    @property
+    def accelerator(self) -> str:
+        """Return what GKE calls the accelerator of its nodes, "" if they have none."""
+        return next((value for label, value in self.node_labels.items() if label.endswith("accelerator")), "")
+
 
 def find_shape(name: str) -> SliceShape:
     """Return the shape of a type by any of its names. Raises UsageError naming the closest ones."""

@@ -106,8 +106,7 @@ def autoprovisioning(shape: SliceShape, request: Request, chips: int) -> Dict | 
     ]
     if shape.kind != "cpu":
         most = request.max_chips or max(chips, request.min_chips)
-        accelerator = next(value for key, value in shape.node_labels.items() if key.endswith("accelerator"))
-        limits.append({"resource_type": accelerator, "minimum": request.min_chips, "maximum": most})
+        limits.append({"resource_type": shape.accelerator, "minimum": request.min_chips, "maximum": most})
     return {
         "enable_node_autoprovisioning": True,
         "autoprovisioning_locations": [request.zone],

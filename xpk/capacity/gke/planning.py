@@ -15,7 +15,7 @@ from xpk.capacity.gke.networks import DATA_NICS, DataNetwork, data_networks, des
 from xpk.capacity.gke.observed import Observed, capacity_of, shape_of_pool
 from xpk.capacity.gke.queued import check_alike
 from xpk.capacity.gke.request import Request, provisions_of, region_of, reservation_path
-from xpk.capacity.gke.slices import accelerator_of, is_shared, specs_of_pools, with_limits
+from xpk.capacity.gke.slices import is_shared, specs_of_pools, with_limits
 from xpk.model import names
 from xpk.model.accelerators import SliceShape
 from xpk.model.errors import CapacityError, ConflictError, NotFoundError, UsageError, XpkError
@@ -361,7 +361,7 @@ def _specs_after(spec: ClusterSpec, request: Request, have: Observed, changes: S
 def _chips_alike(spec: ClusterSpec, have: Observed) -> int:
     """Return the chips of all slices with a type's accelerator: what there is of other types, and what is asked for."""
     others = [each for each in specs_of_pools(spec.name, have.pools) if each.shape != spec.shape]
-    alike = [each for each in others if accelerator_of(each.shape) == accelerator_of(spec.shape)]
+    alike = [each for each in others if each.shape.accelerator == spec.shape.accelerator]
     return sum(each.num_slices * each.shape.chips for each in [*alike, spec])
 
 

@@ -34,11 +34,11 @@ from xpk.capacity.gke.planning import (
 from xpk.capacity.gke.queued import is_queued
 from xpk.capacity.gke.reach import Connect, Known, Place, check_foreign, check_project
 from xpk.capacity.gke.request import SETTINGS, Request, project_of, read_poll_seconds, read_request, region_of
-from xpk.capacity.gke.slices import autoprovisioned_of, is_shared, slices_of_pools, specs_of_cluster
+from xpk.capacity.gke.slices import is_shared, slices_of_pools, specs_of_cluster
 from xpk.capacity.kubeconfig import connect
 from xpk.capacity.local import state_dir
 from xpk.capacity.plan import Plan
-from xpk.capacity.prepare import target_of
+from xpk.capacity.prepare import autoprovisioned_of, target_of
 from xpk.capacity.provider import ClusterInfo, environment
 from xpk.capacity.queues.foreign import Judgement
 from xpk.capacity.together import Activity, Step

@@ -16,11 +16,6 @@ from xpk.model.specs import ClusterSpec
 Pools = Mapping[str, Mapping[str, Any]]
 
 
-def accelerator_of(shape: SliceShape) -> str:
-    """Return what node autoprovisioning's limits call a type's accelerator, "" if it has none."""
-    return next((value for key, value in shape.node_labels.items() if key.endswith("accelerator")), "")
-
-
 def specs_of_pools(name: str, pools: Pools) -> list[ClusterSpec]:
     """Return what the node pools of a cluster that came up hold, by type; not those that GKE made by itself."""
     shared = {shape_of_pool(pool) for pool in pools.values() if is_shared(pool)}
@@ -92,18 +87,16 @@ def with_limits(
     made = {
         shape: capacity
         for kind, capacity in sorted(autoprovisioned.items())
-        if accelerator_of(shape := find_shape(kind)) in limits
+        if (shape := find_shape(kind)).accelerator in limits
     }
     for shape in made:
         there.setdefault(shape, ClusterSpec(name=name, shape=shape, num_slices=0))
     found = []
     for shape, spec in there.items():
         if shape in made:
-            accelerator = accelerator_of(shape)
-            taken = sum(
-                each.num_slices * key.chips for key, each in there.items() if accelerator_of(key) == accelerator
-            )
-            left = max(0, limits[accelerator] - taken) // sum(accelerator_of(each) == accelerator for each in made)
+            accelerator = shape.accelerator
+            taken = sum(each.num_slices * key.chips for key, each in there.items() if key.accelerator == accelerator)
+            left = max(0, limits[accelerator] - taken) // sum(each.accelerator == accelerator for each in made)
             most = spec.num_slices + left // shape.chips
             spec = replace(spec, max_slices=most, provisions=made[shape])
         found.append(spec)
@@ -121,13 +114,8 @@ def limits_of(autoscaling: Mapping[str, Any] | None) -> dict[str, int]:
     }
 
 
-def autoprovisioned_of(specs: Sequence[ClusterSpec]) -> dict[str, str]:
-    """Return the types of which GKE makes more by itself, with the capacity that is asked for."""
-    return {spec.shape.name: spec.provisions for spec in specs if spec.max_slices is not None}
-
-
 def guessed(cluster: Mapping[str, Any]) -> dict[str, str]:
     """Return which types GKE makes more of where nobody wrote it down: those of the slices there are."""
     limits = limits_of(cluster.get("autoscaling"))
     specs = specs_of_pools("any", {pool["name"]: pool for pool in cluster.get("node_pools", [])})
-    return {spec.shape.name: spec.capacities[0] for spec in specs if accelerator_of(spec.shape) in limits}
+    return {spec.shape.name: spec.capacities[0] for spec in specs if spec.shape.accelerator in limits}
