@@ -244,6 +244,17 @@ def test_bad_input_is_one_line_with_a_hint_and_creates_nothing(
     assert dev("workload", "list", "--cluster", "dev", "-o", "json").data == []
 
 
+def test_all_that_is_wrong_is_told_at_once(dev: Xpk) -> None:
+    wrong = ("--env", "X", "--fatal-exit-codes", "999", "--max-run-duration", "soon", "--command", "")
+    outcome = dev("workload", "create", "Bad_Name", *wrong, "--output-root", "gs:/runs")
+    assert outcome.code == 2
+    lines = outcome.err.splitlines()
+    for part in ("--env 'X'", "--fatal-exit-codes '999'", "'soon' is not a time", "--command is empty", "Bad_Name"):
+        assert sum(part in line for line in lines) == 1, outcome.err
+    assert "(for example 3,10-12)" in outcome.err, "the hint of each stands beside it"
+    assert lines[-1] == "  next: see `xpk workload create --help`" and outcome.err.count("next:") == 1
+
+
 def test_a_name_that_is_taken(dev: Xpk) -> None:
     create = ("workload", "create", "one", "--command", "sleep 60")
     assert dev(*create).code == 0

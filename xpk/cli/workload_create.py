@@ -30,7 +30,7 @@ from xpk.jobs import create as creating
 from xpk.jobs.script import Archive
 from xpk.model import names
 from xpk.model.accelerators import SliceShape
-from xpk.model.errors import UsageError, XpkError
+from xpk.model.errors import Problems, UsageError, XpkError
 from xpk.model.specs import Target, WorkloadSpec
 from xpk.model.status import WorkloadStatus
 from xpk.proc import LocalRunner
@@ -267,7 +267,6 @@ def _working_dir() -> str:
 
 def check(console: Console, spec: WorkloadSpec, trainer_args: tuple[str, ...], given: dict[str, Any]) -> None:
     """Find all that can be wrong before anything is created."""
-    creating.check_spec(spec)
     request.check_local_path(trainer_args, spec)
     if spec.ray and spec.target.on_this_machine:
         trainer.check_ray_installed()
@@ -290,29 +289,28 @@ def _spec(
     trainer_args: tuple[str, ...],
     given: dict[str, Any],
 ) -> WorkloadSpec:
-    """Put together what was asked for; `own` is the cluster's own target."""
-    target = output.at_root(own, given["output_root"])
-    code = shipping.place(archive, own, target) if archive else None
-    ray, working_dir = _ray(given), None
+    """Put together what was asked for; `own` is the cluster's own target. Raises UsageError with all that is wrong."""
+    wrong = Problems()
+    target = wrong.read(own, output.at_root, own, given["output_root"])
+    code = wrong.read(None, shipping.place, archive, own, target) if archive else None
+    ray, working_dir = wrong.read(None, _ray, given), None
     if target.on_this_machine:
         working_dir = code.source if code else _working_dir()
-    return WorkloadSpec(
+    spec = WorkloadSpec(
         name=name,
         namespace=given["namespace"],
         shape=shape,
         num_slices=given["num_slices"],
-        command=request.ray_command(given["command"], trainer_args, ray, shape, max_restarts=given["max_restarts"])
-        if ray
-        else request.host_command(given["command"], trainer_args),
+        command=wrong.read(("true",), _command, given, trainer_args, ray, shape),
         ray=ray is not None,
         target=target,
         image=_image(given["image"], target),
         image_pull_secret=given["pull_secret"],
-        env=request.bucket_env(target) | request.parse_env(given["env"], given["env_files"]),
+        env=request.bucket_env(target) | wrong.read({}, request.parse_env, given["env"], given["env_files"]),
         queue=given["queue"],
         priority=given["priority"],
         max_restarts=given["max_restarts"],
-        fatal_exit_codes=request.parse_exit_codes(given["fatal_exit_codes"]),
+        fatal_exit_codes=wrong.read((), request.parse_exit_codes, given["fatal_exit_codes"]),
         termination_grace_seconds=given["grace"],
         ttl_seconds=given["ttl"],
         working_dir=working_dir,
@@ -320,12 +318,23 @@ def _spec(
         user=getpass.getuser(),
         within=given["within"],
         node_folder=given["node_folder"],
-        mounts=mounting.read_mounts(given["mounts"], target, given["node_folder"]),
-        max_run_seconds=_max_run_seconds(given["max_run_duration"]),
+        mounts=wrong.read((), mounting.read_mounts, given["mounts"], target, given["node_folder"]),
+        max_run_seconds=wrong.read(None, _max_run_seconds, given["max_run_duration"]),
         capacity=given["capacity"],
         # The trainer's hosts, and Ray's, watch each other.
         peer_watch=given["peer_watch"] and given["command"] is not None and ray is None,
     )
+    wrong.read(None, creating.check_spec, spec)
+    wrong.check(f"workload '{name}' cannot be created", hint=creating.HELP)
+    return spec
+
+
+def _command(
+    given: dict[str, Any], trainer_args: tuple[str, ...], ray: request.Ray | None, shape: SliceShape
+) -> tuple[str, ...]:
+    if ray:
+        return request.ray_command(given["command"], trainer_args, ray, shape, max_restarts=given["max_restarts"])
+    return request.host_command(given["command"], trainer_args)
 
 
 def _max_run_seconds(text: str | None) -> int | None:

@@ -18,6 +18,8 @@ from xpk.model.quotas import ceiling
 from xpk.model.specs import WorkloadSpec
 from xpk.render import render_workload
 
+HELP = "see `xpk workload create --help`"
+
 
 @dataclass(frozen=True, slots=True)
 class Queue:
@@ -122,9 +124,7 @@ def check_spec(spec: WorkloadSpec) -> None:
     """Raise UsageError with all that is wrong with a spec by itself."""
     problems = spec.problems()
     if problems:
-        raise UsageError(
-            f"workload '{spec.name}' cannot be created", problems=problems, hint="see `xpk workload create --help`"
-        )
+        raise UsageError(f"workload '{spec.name}' cannot be created", problems=problems, hint=HELP)
 
 
 def check_run_duration(queue: Queue, spec: WorkloadSpec, *, cluster: str) -> None:

@@ -16,7 +16,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import ParamSpec, TypeVar
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 class XpkError(Exception):
@@ -38,6 +42,32 @@ class UsageError(XpkError):
     def __init__(self, message: str, *, hint: str = "", problems: Sequence[str] = ()) -> None:
         super().__init__(message, hint=hint)
         self.problems = tuple(problems) or (message,)
+
+
+class Problems:
+    """What is wrong with several parts of a request, told together."""
+
+    def __init__(self) -> None:
+        self._found: list[UsageError] = []
+
+    def read(self, otherwise: _T, parse: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Return what `parse` makes of a part; `otherwise`, to look at the rest, where it raises UsageError."""
+        try:
+            return parse(*args, **kwargs)
+        except UsageError as error:
+            self._found.append(error)
+            return otherwise
+
+    def check(self, message: str, *, hint: str) -> None:
+        """Raise UsageError if anything was wrong: one error as it was, several as `message`, with the hint of each."""
+        if len(self._found) == 1:
+            raise self._found[0]
+        if self._found:
+            problems: list[str] = []
+            for error in self._found:
+                *others, last = error.problems
+                problems += [*others, last if error.hint in ("", hint) else f"{last} ({error.hint})"]
+            raise UsageError(message, problems=problems, hint=hint)
 
 
 class NotFoundError(XpkError):
