@@ -4,6 +4,7 @@
 #   make e2e       drills on this machine and on a real kind cluster: hosts, nodes, controllers killed (as root; about
 #                  40 minutes, and 30 more the first time, when the environment is built)
 #   make e2e-local those with processes of this machine only (8 minutes; needs neither root nor Docker)
+#   make e2e-compiler  estimates against XLA's compiler for TPUs (2 minutes, and 700 MB of libtpu the first time)
 #   make check     what CI checks first: format, lint, types, layers
 #   make format    let ruff fix what it can
 #   make golden    write golden manifests and generated docs anew after a wanted change
@@ -28,11 +29,14 @@ PARALLEL := --max-worker-restart 0 --numprocesses
 # Real controllers on a busy machine: what fails once is tried once more, and the summary names it.
 AGAIN := --reruns 1 -r fER
 
+# XLA's compiler for TPUs, which no other test has to find (docs/results.md): 700 MB.
+TPU := $(VENV)/tpu
+
 # A line for each test, whole when it is written: two runs write at once.
 DRILLS := $(PARALLEL) 1 --verbose --timeout 1200 --maxfail 5 $(AGAIN)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test e2e e2e-kind e2e-here e2e-local check format golden clean
+.PHONY: help install demo test e2e e2e-kind e2e-here e2e-local e2e-compiler check format golden clean
 
 help:  ## show this
 	@sed -n 's/^#\( \{0,1\}\)/\1/p' Makefile | sed '/^$$/q'
@@ -63,6 +67,17 @@ e2e: $(STAMP)
 	  $(MAKE) --no-print-directory --keep-going --jobs 2 e2e-kind e2e-here; \
 	  echo "==> the slow ones among the local tests"; \
 	  $(BIN)/python -m pytest -m slow $(PARALLEL) 2 --dist worksteal $(AGAIN) $(PYTEST_ARGS)
+	@$(MAKE) --no-print-directory e2e-compiler
+
+e2e-compiler: $(TPU)/.installed
+	@echo "==> XLA's compiler for TPUs: what it says of programs, and whether estimates are near it"
+	@PYTHONPATH=$(CURDIR)/$(TPU) $(BIN)/python -m pytest tests/trainer/test_trainer_aot.py --verbose $(PYTEST_ARGS)
+
+$(TPU)/.installed: $(STAMP) constraints.txt
+	@echo "==> installing libtpu (700 MB)"
+	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --quiet --no-deps \
+	  --constraint constraints.txt --target $(TPU) --upgrade libtpu
+	@touch $@
 
 e2e-kind:
 	@echo "==> drills with real pods and controllers"

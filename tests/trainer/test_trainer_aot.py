@@ -1,5 +1,6 @@
 """What XLA's own TPU compiler says; only where the extra `tpu` is installed."""
 
+import itertools
 import json
 import math
 import pickle
@@ -8,18 +9,28 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.small import run_alone
+from bench.compiled import estimated, until_buffers
+from tests.trainer.small import WORKLOADS, run_alone
 from trainer import config, metrics
 from trainer.transfers import Transfer
 
-pytest.importorskip("libtpu", reason="the extra `tpu` is not installed")
+libtpu = pytest.importorskip("libtpu", reason="the extra `tpu` is not installed")
 
 SETTINGS = ("model.embed=256", "model.mlp=1024", "model.compute_dtype=bfloat16", "model.remat=full", "mesh.tp=2")
 
 
+@pytest.fixture(autouse=True)
+def _programs_as_for_chips(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Emulated chips are compiled for in haste."""
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+
+
 def compiled(*words: str, settings: tuple[str, ...] = ()) -> dict[str, Any]:
     chosen = [word for setting in (*SETTINGS, *settings) for word in ("--set", setting)]
-    ran = run_alone("compile", "--config", "tiny", "--tpu-type", "v5e-4", "-o", "json", *chosen, *words)
+    path = f"{WORKLOADS}:{Path(libtpu.__file__).parents[1]}"
+    ran = run_alone(
+        "compile", "--config", "tiny", "--tpu-type", "v5e-4", "-o", "json", *chosen, *words, PYTHONPATH=path
+    )
     assert ran.returncode == 0, ran.stderr
     found: dict[str, Any] = json.loads(ran.stdout)
     return found
@@ -46,3 +57,15 @@ def test_what_the_compiler_refuses_has_a_size_and_does_not_fit() -> None:
     found = compiled(settings=("data.global_batch=2097152",))
     assert not found["fits"]
     assert found["peak_gib"] > found["hbm_gib"]
+
+
+@pytest.mark.parametrize(
+    ("model", "slices"), [*itertools.product(("16b", "32b", "64b", "128b"), (1, 2)), ("128b", 199)]
+)
+def test_estimates_are_near_what_the_compiler_says(model: str, slices: int) -> None:
+    """From two slices on their number changes nothing, which the last one shows. Arguments are the state and tokens."""
+    found, guess = until_buffers(model, slices), estimated(model, slices)
+    assert guess["peak_gib"] == pytest.approx(found["peak_gib"], rel=0.1)
+    assert guess["state_gib"] == pytest.approx(found["state_gib"], rel=0.01)
+    assert guess["dcn_gib_per_step"] == pytest.approx(found["dcn_gib_per_step"], rel=0.02)
+    assert guess["fits"] == (found["peak_gib"] <= found["hbm_gib"])
