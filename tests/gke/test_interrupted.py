@@ -75,7 +75,11 @@ def subject(request: dict[str, dict[str, str]]) -> object:
     return request.get("name") or next(each["name"] for key, each in request.items() if key != "parent")
 
 
-@pytest.mark.parametrize("task", TASKS)
+_LONG = ("create", "shrink")
+_SOME_LONG = [pytest.param(task, marks=pytest.mark.slow) if task in _LONG else task for task in TASKS]
+
+
+@pytest.mark.parametrize("task", _SOME_LONG)
 def test_killed_after_any_step(begin: Begin, task: str) -> None:
     undisturbed = begin(task)
     assert not undisturbed.run(task)

@@ -136,6 +136,7 @@ def test_a_guess_sees_both_sides_of_it() -> None:
     assert (np.abs(np.asarray(encode(params, before) - encode(params, after))).max(axis=(0, 2)) > 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [RESNET, BERT], ids=["resnet", "bert"])
 def test_a_few_examples_can_be_learnt_by_heart(settings: tuple[str, ...]) -> None:
     made = trainer(settings)

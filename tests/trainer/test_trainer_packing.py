@@ -176,6 +176,7 @@ def test_packed_examples_train_the_same_spread_in_stages_and_in_chunks(folder: P
     same_gradients(spread, one)
 
 
+@pytest.mark.slow
 def test_a_packed_bert_sees_each_document_alone(folder: Path) -> None:
     made = config.load("bert-tiny", ["model.seq_len=16", "model.packed=true", "model.embed=32", "model.layers=1"]).model
     packed_BS = records(folder, made)

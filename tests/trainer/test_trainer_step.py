@@ -30,6 +30,7 @@ def test_fresh_parameters_are_the_same_to_the_bit_on_every_mesh() -> None:
         np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
 
 
+@pytest.mark.slow
 def test_a_pipeline_over_slices_trains_as_one_stage_does() -> None:
     made = Trainer(2, 1, 2, "mesh.stages=2", "mesh.microbatches=4", "model.remat=full", num_slices=2)
     assert [len({chip.id // 4 for chip in made.mesh.devices[:, stage].flat}) for stage in (0, 1)] == [1, 1]
@@ -37,10 +38,12 @@ def test_a_pipeline_over_slices_trains_as_one_stage_does() -> None:
     same_gradients(made, on(1, 1, 1))
 
 
+@pytest.mark.slow
 def test_a_subset_of_readers_trains_the_same() -> None:
     np.testing.assert_allclose(Trainer(2, 2, 1, readers=(0, 2)).losses(5), on_one_chip(), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mesh", "settings"),
     [
