@@ -105,7 +105,7 @@ def test_teams_and_a_full_scale_job_share_a_cluster(dev: Xpk) -> None:
 
 def test_bad_input_is_a_line_with_a_hint_and_changes_nothing(dev: Xpk) -> None:
     for arguments, code, says in (
-        (("create",), 2, "which queue?"),
+        (("create",), 2, "which queue?\n  next: xpk queue create NAME ..."),
         (("create", "red"), 2, "what is its quota?"),
         (("create", "red", "--quota", "3"), 5, "cannot have 3 slices of v5litepod-8: the cluster has 2"),
         (("create", "red", "--quota", "v5p-8=1"), 2, "no slices of v5p-8"),

@@ -70,6 +70,12 @@ def test_an_unknown_type_gets_the_closest_names_or_the_list(name: str) -> None:
     assert "closest" in caught.value.hint or "accelerator list" in caught.value.hint
 
 
+def test_what_is_like_none_gets_the_list() -> None:
+    with pytest.raises(UsageError) as caught:
+        find_shape("v9")
+    assert caught.value.hint == "`xpk accelerator list` shows all types"
+
+
 @pytest.mark.parametrize(("name", "closest"), [("v5litepod-255", "v5litepod-256"), ("v5p-99", "v5p-128")])
 def test_the_closest_name_is_offered_first(name: str, closest: str) -> None:
     with pytest.raises(UsageError) as caught:

@@ -110,7 +110,9 @@ def the_name(what: str, name: str | None, name_flag: str | None) -> str:
         raise UsageError(f"two names for one {what}: '{name}' and '{name_flag}'", hint="give one of them")
     chosen = name or name_flag
     if not chosen:
-        raise UsageError(f"which {what}?", hint=f"`xpk {what} list` shows those there are")
+        path = click.get_current_context().command_path
+        known = f"`xpk {what} list` shows those there are"
+        raise UsageError(f"which {what}?", hint=f"{path} NAME ..." if path.endswith(" create") else known)
     return chosen
 
 

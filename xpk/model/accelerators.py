@@ -75,13 +75,14 @@ def type_of_nodes(labels: Mapping[str, str]) -> str:
 
 
 def _closest(name: str, known: list[str]) -> list[str]:
-    """Return up to five names: of the same family those nearest in size, else those spelt most alike."""
+    """Return up to five names: of the same family those nearest in size, else those it begins or is spelt like."""
     family, _, size = name.rpartition("-")
     if size.isdecimal():
         sizes = {int(rest): other for other in known if (rest := other.removeprefix(f"{family}-")).isdecimal()}
         if sizes:
             return [sizes[near] for near in sorted(sizes, key=lambda each: (abs(each - int(size)), each))[:5]]
-    return difflib.get_close_matches(name, known, n=5, cutoff=0.5)
+    begun = [other for other in known if name and other.startswith(name)]
+    return begun[:5] or difflib.get_close_matches(name, known, n=5, cutoff=0.6)
 
 
 @cache
