@@ -73,7 +73,7 @@ e2e-compiler: $(TPU)/.installed
 	@echo "==> XLA's compiler for TPUs: what it says of programs, and whether estimates are near it"
 	@PYTHONPATH=$(CURDIR)/$(TPU) $(BIN)/python -m pytest tests/trainer/test_trainer_aot.py --verbose $(PYTEST_ARGS)
 
-$(TPU)/.installed: $(STAMP) constraints.txt
+$(TPU)/.installed: constraints.txt | $(STAMP)
 	@echo "==> installing libtpu (700 MB)"
 	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --quiet --no-deps \
 	  --constraint constraints.txt --target $(TPU) --upgrade libtpu
