@@ -170,3 +170,28 @@ def test_a_pod_that_went_away_meanwhile_does_not_hide_the_others() -> None:
     told: list[str] = []
     lines = read_logs(Gone([sized(2, 1), labelled(0), labelled(1)]), "w", "default", Wanted(), tell=told.append)
     assert [line.text for line in lines] == ["hello"] and told == ["no log yet of s1/h0 (its pod is gone)"]
+
+
+@pytest.mark.parametrize(("wanted", "says"), [(Wanted(slice=2), "no slice 2"), (Wanted(host=1), "no host 1")])
+def test_a_host_that_will_never_be_is_not_waited_for(wanted: Wanted, says: str) -> None:
+    with pytest.raises(NotFoundError, match=says):
+        next(follow_logs(FakeApi([sized(2, 1), labelled(0)]), "w", "default", wanted))
+
+
+class ComesLater(FakeApi):
+    """A second host that starts while the first one is followed; all have written three lines."""
+
+    def logs(self, pod: Obj, *, tail: int | None = None, **_: Any) -> Iterator[LogLine]:
+        """Let the second host come, or end the workload."""
+        texts = [f"{pod['metadata']['uid']} line {number}" for number in range(3)]
+        yield from (LogLine(datetime(2026, 1, 1, tzinfo=UTC), text) for text in texts[-tail if tail else 0 :])
+        if pod["metadata"]["uid"] == "pod-0":
+            self.create(labelled(1))
+        else:
+            self.patch("JobSet", "w", {"status": {"conditions": [{"type": "Completed", "status": "True"}]}})
+
+
+def test_what_starts_later_is_followed_from_its_first_line() -> None:
+    api = ComesLater([sized(2, 1), labelled(0)])
+    seen = [line.text for line in follow_logs(api, "w", "default", Wanted(tail=1))]
+    assert seen == ["pod-0 line 2", "pod-1 line 0", "pod-1 line 1", "pod-1 line 2"]

@@ -8,7 +8,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import chain
 
@@ -91,7 +91,9 @@ def follow_logs(api: ObjectApi, name: str, namespace: str, wanted: Wanted) -> It
     Raises as `read_logs` does, and what a host's log cannot be read for.
     """
     keep = _filter(wanted)
-    _check_few(find(api, name, namespace), wanted)
+    status = find(api, name, namespace)
+    _check_few(status, wanted)
+    _check_there(status, wanted)
     lines: _Lines = queue.Queue(maxsize=_AHEAD)
     readers: dict[str, threading.Thread] = {}
     readable = threading.Event()
@@ -106,13 +108,14 @@ def follow_logs(api: ObjectApi, name: str, namespace: str, wanted: Wanted) -> It
         except SIGNS as error:
             outage.goes_on(error)
             continue
+        asked = wanted if passed_over is None else replace(wanted, tail=None)  # what comes later is followed whole
         if passed_over is None:
             passed_over = {pod["metadata"]["uid"] for pod in _by_age(pods)[1]}
         for pod in _matching(pods, wanted):
             uid = pod["metadata"]["uid"]
             started = pod.get("status", {}).get("phase", "Pending") != "Pending"
             if started and uid not in readers and uid not in passed_over:
-                readers[uid] = threading.Thread(target=_pump, args=(api, pod, wanted, lines, readable), daemon=True)
+                readers[uid] = threading.Thread(target=_pump, args=(api, pod, asked, lines, readable), daemon=True)
                 readers[uid].start()
         while True:
             yield from filter(keep, _drain(lines))
@@ -121,6 +124,15 @@ def follow_logs(api: ObjectApi, name: str, namespace: str, wanted: Wanted) -> It
                 break
         if final:
             return
+
+
+def _check_there(status: WorkloadStatus, wanted: Wanted) -> None:
+    """Raise NotFoundError for a slice or host that the workload will never have."""
+    sizes = (("slice", wanted.slice, status.num_slices), ("host", wanted.host, status.hosts_per_slice))
+    for what, asked, count in sizes:
+        if asked is not None and not 0 <= asked < count:
+            there = f"they are 0 to {count - 1}" if count > 1 else "there is 0 alone"
+            raise NotFoundError(f"'{status.name}' has no {what} {asked}", hint=there)
 
 
 def _pods(api: ObjectApi, name: str, namespace: str, wanted: Wanted, *, previous: bool) -> list[Obj]:
