@@ -165,3 +165,18 @@ def test_an_archive_is_uploaded_once_and_removed_when_nobody_names_it(tmp_path: 
     api.delete("JobSet", "one")
     shipping.upload(api, other, shipping.place(other, shared, shared), shared)
     assert [file.name for file in (tmp_path / ".code").iterdir()] == ["xpk-code-4567.tar.gz"]
+
+
+def test_another_users_archive_of_the_same_code_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time cannot be begun anew, and the workload that is to name it does not exist yet."""
+    shared = replace(BARE, output_root=str(tmp_path), shared_folder=str(tmp_path))
+    api, code = FakeApi(), shipping.place(LARGE, shared, shared)
+    shipping.upload(api, LARGE, code, shared)
+    os.utime(code.source, (0, 0))
+
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "utime", refuse)
+    assert not shipping.upload(api, LARGE, code, shared)
+    assert Path(code.source).exists()

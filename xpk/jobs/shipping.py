@@ -52,7 +52,7 @@ def upload(api: ObjectApi, archive: Archive, code: Code, target: Target) -> bool
     """
     if target.on_this_machine:
         new = _snapshot(archive, Path(code.source))
-        _remove_unused(api, Path(code.source).parent)
+        _remove_unused(api, Path(code.source).parent, archive.name)
         return new
     where, _, file = code.source.rpartition("/")
     folder = open_folder(where)
@@ -61,7 +61,7 @@ def upload(api: ObjectApi, archive: Archive, code: Code, target: Target) -> bool
         folder.write(file, archive.content)
     if not in_bucket(where):  # a bucket may be shared with clusters that we do not know
         _keep(Path(code.source))
-        _remove_unused(api, Path(where))
+        _remove_unused(api, Path(where), archive.name)
     return new
 
 
@@ -138,13 +138,13 @@ def _keep(path: Path) -> None:
         os.utime(path)
 
 
-def _remove_unused(api: ObjectApi, folder: Path) -> None:
-    """Remove code that no workload of the cluster names any more, as far as it is ours."""
+def _remove_unused(api: ObjectApi, folder: Path, coming: str) -> None:
+    """Remove code that no workload of the cluster names any more, as far as it is ours; not that of one to come."""
     try:
         jobsets = api.list("JobSet", None)
     except AuthorizationError:  # those of other namespaces are not ours to see
         return
-    named = {jobset["metadata"].get("annotations", {}).get(names.CODE_ANNOTATION) for jobset in jobsets}
+    named = {jobset["metadata"].get("annotations", {}).get(names.CODE_ANNOTATION) for jobset in jobsets} | {coming}
     with suppress(OSError):
         for entry in folder.iterdir():
             used = entry.name.removesuffix(".tar.gz") in named
