@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.small import arguments, run_alone
-from trainer import integrity
+from trainer import bucket, integrity
 from trainer.errors import FatalError
 from trainer.places import open_place
 
@@ -54,3 +54,15 @@ def test_an_earlier_attempt_never_replaces_a_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="not empty"):
         earlier.commit(5, old, {"attempt": 0})
     assert json.loads((tmp_path / "5" / "manifest.json").read_bytes())["notes"] == {"attempt": 1}
+
+
+def test_a_copy_of_the_present_generation_is_nobodys_to_remove(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another job may be filling it block by block while this one copies the whole."""
+    monkeypatch.setattr(bucket, "_copies", lambda: tmp_path)
+    place = bucket.Bucket(None, "data", "train.bin")
+    for generation in ("6", "6.parts", "7.parts"):
+        place._copy(generation).touch()
+    whole = tmp_path / "new"
+    whole.touch()
+    place._keep(whole, 7)
+    assert {path.name.rpartition("-")[2] for path in tmp_path.iterdir()} == {"7", "7.parts"}

@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from trainer import integrity
+from trainer import integrity, job
 from trainer.checkpoint import Checkpoints
+from trainer.errors import SaveError, StorageError
 from trainer.metrics import Events, JsonLines
 from trainer.peers import Peers
 from trainer.places import open_place
@@ -137,3 +138,16 @@ Life.TestCase.settings = settings(
     max_examples=25, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestLife = Life.TestCase
+
+
+@pytest.mark.parametrize(
+    ("error", "full"),
+    [
+        (SaveError("not saved in /home/u/workspace/checkpoints: Permission denied"), False),
+        (SaveError("not saved in /out: no room: 5 MiB free, 80 MiB needed"), True),
+        (StorageError("/workspace/out: Disk quota exceeded"), True),
+        (StorageError("/out: No space left on device"), True),
+    ],
+)
+def test_who_has_no_room_is_told_to_make_some(error: Exception, full: bool) -> None:
+    assert str(job._one_line(error)).endswith("Free some space there") == full

@@ -156,8 +156,7 @@ class Bucket:
         if not (parts.is_file() and parts.stat().st_size == size):
             with making(_copies()) as file:
                 os.truncate(file, size)
-                for old in _copies().glob(self._copy("*").name):
-                    old.unlink(missing_ok=True)
+                self._forget_older(entry.changed)
                 os.replace(file, parts)
         return parts
 
@@ -250,9 +249,14 @@ class Bucket:
 
     def _keep(self, file: Path, generation: int) -> None:
         """Make a file this host's copy, in place of older ones."""
-        for old in _copies().glob(self._copy("*").name):
-            old.unlink(missing_ok=True)
+        self._forget_older(generation)
         os.replace(file, self._copy(generation))
+
+    def _forget_older(self, generation: int) -> None:
+        """Remove the copies of other generations: those of this one another job may be reading, or filling."""
+        kept = {self._copy(generation), self._copy(f"{generation}.parts")}
+        for old in set(_copies().glob(self._copy("*").name)) - kept:
+            old.unlink(missing_ok=True)
 
 
 def open_bucket(address: str) -> Bucket:

@@ -37,6 +37,7 @@ Address = tuple[str, int]
 _MEETING_SECONDS = 300.0
 FLUSH_SECONDS = 10.0  # that events and metrics may take to be in their place when the process ends
 _OPENING_SECONDS = 30.0  # that a bucket may take to say whether this host can write to it
+_FULL = ("No space left on device", "Disk quota exceeded", "no room: ")
 _VERDICT_SECONDS = 2.0  # how long a failed host waits to learn that a peer's death was the cause
 
 
@@ -194,7 +195,7 @@ def explain(job: Job, error: BaseException) -> ExitCode:
 def _one_line(error: BaseException) -> str | None:
     """Return all there is to say of an error that a later attempt may not have; None for a bug of ours."""
     if isinstance(error, SaveError | StorageError):
-        return f"{error}. Free some space there" if "space" in str(error) else str(error)
+        return f"{error}. Free some space there" if any(words in str(error) for words in _FULL) else str(error)
     if isinstance(error, AddressError):
         return f"{error}. Another job may use it: end that one, or try again later"
     if isinstance(error, ChipsError):
