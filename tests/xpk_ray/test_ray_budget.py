@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,8 +11,10 @@ import pytest
 
 from trainer.config import Config
 from trainer.distributed import Host
+from trainer.errors import ExitCode, FatalError
 from trainer.places import open_place
 from xpk_ray import driver
+from xpk_ray.actor import Report
 from xpk_ray.budget import Budget
 from xpk_ray.driver import Failure
 
@@ -75,3 +78,35 @@ def test_the_driver_ends_for_good_when_nothing_is_left(attempts: Any, capsys: py
     assert attempts(3, died, died, died) == (42, 3)  # it was 1 restart and 2 replacements
     assert "no restart is left: 2 by new trainers and 1 by the JobSet, of 3" in "".join(capsys.readouterr())
     assert attempts(3, 0) == (42, 0)
+
+
+def test_an_output_that_may_not_be_used_is_no_crash(attempts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(driver, "Budget", refuse)
+    with pytest.raises(FatalError, match="cannot be used: Permission denied"):
+        attempts(3, 0)
+
+
+@pytest.mark.parametrize(
+    ("codes", "failure"),
+    [
+        ({0: 75, 1: 76}, Failure(1, "slice 0 host 1: it hangs; see its log")),
+        ({0: 75, 1: 75}, Failure(1, "slice 0 host 0: its trainer ended with 75; see its log")),
+        ({0: 75, 1: 42}, Failure(42, "slice 0 host 1: its trainer ended with 42; see its log")),
+    ],
+)
+def test_a_trainer_that_gives_no_reason_is_named(codes: dict[int, int], failure: Failure, tmp_path: Path) -> None:
+    host = Host(job_id="j", output_dir=str(tmp_path), hosts_per_slice=2)
+    one = driver._Driver(SimpleNamespace(host=host, ships_code=False), Config(), 3)  # type: ignore[arg-type]
+    assert one._judge({process: Report(0, ExitCode(code)) for process, code in codes.items()}, {}) == failure
+
+
+def test_output_in_the_home_folder_is_not_written_beside_shipped_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    launcher: Any = SimpleNamespace(host=Host(job_id="j"), ships_code=True)
+    asked = dataclasses.replace(Config(), run=dataclasses.replace(Config().run, output_dir="~/out"))
+    assert driver._Driver(launcher, asked, 3)._config.run.output_dir == str(tmp_path / "out")

@@ -13,7 +13,7 @@ from typing import Any
 
 from trainer.config import Config
 from trainer.distributed import Host
-from trainer.errors import ExitCode
+from trainer.errors import ExitCode, FatalError, Problem, reason
 from trainer.main import train_config
 from trainer.metrics import say
 from trainer.places import open_place
@@ -52,11 +52,15 @@ class _Driver:
     def __init__(self, launcher: Launcher, config: Config, restarts: int) -> None:
         asked = config.run.output_dir
         if asked and "://" not in asked and launcher.ships_code:  # actors start in another folder
-            config = dataclasses.replace(config, run=dataclasses.replace(config.run, output_dir=os.path.abspath(asked)))
+            asked = os.path.abspath(os.path.expanduser(asked))
+            config = dataclasses.replace(config, run=dataclasses.replace(config.run, output_dir=asked))
         self._launcher, self._config = launcher, config
         self._host: Host = launcher.host
         where = config.run.output_dir or self._host.output_dir or f"output/{config.name}"
-        self._budget = Budget(open_place(where), self._host.job_id, restarts)
+        try:
+            self._budget = Budget(open_place(where), self._host.job_id, restarts)
+        except PermissionError as error:  # no restart cures it; what an outage is may be over by then
+            raise FatalError(Problem(f"{where} cannot be used: {reason(error)}", "Use --set run.output_dir")) from error
         self._ray: Any = None
         self._slices: list[Slice] = []
 
@@ -158,13 +162,23 @@ class _Driver:
                 return Failure(ExitCode.FATAL, f"{self._host.name(process)}: {report.why}")
         for process, report in sorted(reports.items()):
             if report.code not in (*_IN_ORDER, ExitCode.PEER_LOST, ExitCode.FATAL):
-                return Failure(ExitCode.CRASH, f"{self._host.name(process)}: {report.why}")
+                return Failure(ExitCode.CRASH, f"{self._host.name(process)}: {_why(report)}")
         # JAX aborts all others when process 0 is gone: its death explains theirs.
         if died:
             first = 0 if 0 in died else next(iter(died))
             return Failure(ExitCode.CRASH, f"{self._host.name(first)}: its trainer died")
-        code = ExitCode.FATAL if any(r.code == ExitCode.FATAL for r in reports.values()) else ExitCode.CRASH
-        return Failure(code, next(report.why for report in reports.values() if report.code not in _IN_ORDER))
+        ended = [
+            (each.code != ExitCode.FATAL, process) for process, each in reports.items() if each.code not in _IN_ORDER
+        ]
+        only_lost, process = min(ended)
+        words = f"{self._host.name(process)}: {_why(reports[process])}"
+        return Failure(ExitCode.CRASH if only_lost else ExitCode.FATAL, words)
+
+
+def _why(report: Report) -> str:
+    """Return why a trainer ended; what ends it beside its training is told in its host's log alone."""
+    ended = "it hangs" if report.code == ExitCode.HUNG else f"its trainer ended with {report.code}"
+    return report.why or f"{ended}; see its log"
 
 
 _IN_ORDER = (None, ExitCode.DONE, ExitCode.PREEMPTED, ExitCode.INTERRUPTED)
