@@ -15,6 +15,12 @@ from xpk.model.errors import ConflictError, NotFoundError
 from xpk.render import render_workload
 from xpk.testing import FakeApi
 
+KUEUES = {
+    "kueue.x-k8s.io/workload": "jobset-w-1",
+    "autoscaling.x-k8s.io/consume-provisioning-request": "jobset-w-1-dws-prov-1",
+    "autoscaling.x-k8s.io/provisioning-class-name": "queued-provisioning.gke.io",
+}
+
 
 class Defaulting(FakeApi):
     """A server that gives defaults, and holds back what is queued, as JobSet's and Kueue's webhooks do."""
@@ -32,7 +38,7 @@ def admitted(api: FakeApi, **changes: Any) -> Obj:
     jobset = api.create(render_workload(spec(**changes))[-1])
     jobset["spec"]["suspend"] = False
     pod = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
-    pod["metadata"] |= {"creationTimestamp": None, "annotations": {"kueue.x-k8s.io/workload": "jobset-w-1"}}
+    pod["metadata"] |= {"creationTimestamp": None, "annotations": dict(KUEUES)}
     pod["metadata"]["labels"] |= {"kueue.x-k8s.io/podset": "slice-job"}
     pod["spec"]["nodeSelector"] |= {"cloud.google.com/gke-flavor": "there"}
     pod["spec"]["tolerations"].append({"key": "of-the-flavor", "operator": "Exists"})

@@ -20,7 +20,8 @@ from xpk.model.specs import WorkloadSpec
 from xpk.render import render_workload, to_yaml
 
 _KUEUE = "kueue.x-k8s.io/"
-_ADMITTED = f"{_KUEUE}workload"  # an annotation that Kueue gives pods; others of its names are ours
+# Annotations that Kueue gives pods, the second for a ProvisioningRequest; others of its names are ours.
+_ADMITTED = (f"{_KUEUE}workload", "autoscaling.x-k8s.io/")
 _SECRET = re.compile(r"(?i)token|secret|passw|credential|api_?key|_key$|private_?key")
 _LETTERS = "xyzabcdefg"
 # What holds the name of a workload because xpk put it there. In anything else it is the user's own text.
