@@ -154,3 +154,11 @@ def test_a_variable_comes_before_the_file_and_that_before_gcloud(environ: dict[s
     assert (request.project, request.zone) == ("of-file", "us-central1-a")
     assert project_of(environ | {"GOOGLE_CLOUD_PROJECT": "of-variable"}, tmp_path) == "of-variable"
     assert project_of(environ | {"XPK_GKE_PROJECT": "of-flag", "GOOGLE_CLOUD_PROJECT": "v"}, tmp_path) == "of-flag"
+
+
+def test_googles_name_of_a_setting_in_the_file_is_that_setting(environ: dict[str, str]) -> None:
+    file = preferences.path(environ)
+    file.parent.mkdir()
+    file.write_text('project-id = "old-one-1"\ncluster-name = "dev"\nzone = "us-central1-a"\n')
+    preferences.change({"project": "new-one-1", "cluster": None}, environ)
+    assert preferences.load(environ) == {"project": "new-one-1", "zone": "us-central1-a"}

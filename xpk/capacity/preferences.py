@@ -231,7 +231,7 @@ def change(changes: Mapping[str, str | None], environ: Mapping[str, str] = os.en
         if problems:
             raise UsageError(problems[0], problems=problems, hint=_NEXT)
         for key, value in changes.items():
-            for each in {key, own_name(key)} & set(kept):
+            for each in [other for other in kept if own_name(other) == own_name(key)]:
                 del kept[each]
             if value is not None:
                 kept[own_name(key)] = value
