@@ -12,7 +12,7 @@ from xpk.api.base import Obj, ObjectApi
 from xpk.capacity.nodes import has_queues
 from xpk.capacity.prepare import apply_queues
 from xpk.capacity.queues.planning import plan_create
-from xpk.capacity.queues.reading import Queues, quotas_of
+from xpk.capacity.queues.reading import Queues, promised, quotas_of
 from xpk.capacity.queues.removal import plan_delete
 from xpk.capacity.queues.request import Wanted
 from xpk.model.accelerators import find_shape
@@ -343,3 +343,33 @@ def test_two_who_take_the_same_slices_at_once_are_told() -> None:
     with pytest.raises(ConflictError, match="others were given slices meanwhile"):
         plans[1].carry_out(lambda step: None)
     assert cluster.quotas("cluster-queue")[TYPE] == 0
+
+
+def test_slices_are_not_counted_by_the_cpus_of_their_hosts() -> None:
+    """Another tool's queue may have quotas of all that its pods ask for."""
+    amounts = {"google.com/tpu": 16, "cpu": 112, "memory": "100Gi"}
+    theirs = {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "ClusterQueue",
+        "metadata": {"name": "theirs"},
+        "spec": {
+            "cohortName": "cluster-cohort",
+            "resourceGroups": [
+                {
+                    "coveredResources": list(amounts),
+                    "flavors": [
+                        {
+                            "name": TYPE,
+                            "resources": [{"name": key, "nominalQuota": amounts[key]} for key in amounts],
+                        }
+                    ],
+                }
+            ],
+        },
+    }
+    cluster = Cluster()
+    cluster.overcommitted = True
+    cluster.api.create(theirs)
+    assert promised(cluster.api) == {TYPE: 1}
+    (share,) = Queues.read(cluster.api).info(theirs).shares
+    assert (share.type, share.quota) == (TYPE, 1)

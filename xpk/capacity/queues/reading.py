@@ -155,6 +155,8 @@ class Queues:
         queued, found = queued_flavors(queue), []
         for (flavor, resource), mine in allotments(queue).items():
             kind = self.types.get(flavor, flavor)
+            if not _counts(kind, resource):
+                continue
             units = _units(kind, resource)
             everybody = [each[flavor, resource] for each in cohort if (flavor, resource) in each]
 
@@ -202,6 +204,8 @@ def quotas_of(queue: Obj, types: Mapping[str, str] | None = None) -> dict[str, f
     found: dict[str, float] = {}
     for (flavor, resource), each in allotments(queue).items():
         kind = (types or {}).get(flavor) or type_of(flavor) or flavor
+        if not _counts(kind, resource):
+            continue
         found[kind] = _whole(found.get(kind, 0) + each.nominal / _units(kind, resource))
     return found
 
@@ -237,6 +241,14 @@ def maker_of(obj: Obj) -> str:
 
 def _is_going(obj: Obj) -> bool:
     return "deletionTimestamp" in obj["metadata"]
+
+
+def _counts(kind: str, resource: str) -> bool:
+    """Tell whether slices of a type are counted by a resource, not by their CPUs; other flavors have all of theirs."""
+    try:
+        return find_shape(kind).resource == resource
+    except UsageError:
+        return True
 
 
 def _units(kind: str, resource: str) -> int:
