@@ -6,11 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from e2e.gke.faults import PoolFault
 from tests.gke.site import Site
 from xpk.api.base import Obj
 from xpk.capacity.cordon import MARK
 from xpk.capacity.gke.shrinking import drain
-from xpk.model.errors import AuthorizationError, ConflictError, ProtectedError, TimedOutError, UnavailableError
+from xpk.model.errors import (
+    AuthorizationError,
+    CapacityError,
+    ConflictError,
+    ProtectedError,
+    TimedOutError,
+    UnavailableError,
+)
 from xpk.testing import FakeApi
 
 
@@ -62,6 +70,44 @@ def test_a_workload_that_was_admitted_and_has_no_pods_yet_counts(site: Site) -> 
     assert closed(site) == [] and site.quotas() == {"v5litepod-16": 32}
     with pytest.raises(ConflictError, match="late was admitted"):
         site.provider().plan_resize("c", 1, force=False)
+
+
+def test_workloads_of_one_name_in_two_namespaces_are_two(site: Site) -> None:
+    site.create(3)
+    for namespace, chips in (("team-a", 32), ("team-b", 16)):
+        one = admitted("train", chips)
+        one["metadata"]["namespace"] = namespace
+        site.api.create(one)
+    with pytest.raises(ConflictError, match="team-a/train, team-b/train was admitted, and 3 slices") as error:
+        site.provider().plan_resize("c", 2, force=False)
+    assert "`xpk workload delete train --cluster c --namespace team-a`" in error.value.hint
+
+
+def test_a_slice_that_never_came_up_goes_first(site: Site) -> None:
+    site.gke.add_fault(PoolFault("stockout", name="c-np-1"))
+    with pytest.raises(CapacityError):
+        site.create(3)
+    site.provider().plan_resize("c", 2, force=False).carry_out(lambda title: None)
+    assert site.pools() == {"default-pool": "RUNNING", "c-np-0": "RUNNING", "c-np-2": "RUNNING"}
+    assert site.quotas() == {"v5litepod-16": 32}
+
+
+def test_quota_is_of_what_came_up_alone(site: Site) -> None:
+    site.gke.add_fault(PoolFault("stockout", name="c-np-[12]"))
+    with pytest.raises(CapacityError):
+        site.create(3)
+    site.provider().plan_resize("c", 2, force=False).carry_out(lambda title: None)
+    assert "c-np-2" not in site.pools() and site.quotas() == {"v5litepod-16": 16}
+
+
+def test_a_slice_on_which_a_jobset_of_others_runs_stays(site: Site) -> None:
+    site.create(2)
+    site.run_workload("theirs", "c-np-1")
+    for pod in site.api.list("Pod"):
+        labels = {"xpk.google.com/workload": None, "jobset.sigs.k8s.io/jobset-name": "theirs"}
+        site.api.patch("Pod", pod["metadata"]["name"], {"metadata": {"labels": labels}})
+    site.provider().plan_resize("c", 1, force=False).carry_out(lambda title: None)
+    assert "c-np-1" in site.pools() and "c-np-0" not in site.pools()
 
 
 def test_who_comes_while_the_quota_is_taken_gets_all_of_it_back(site: Site) -> None:

@@ -11,7 +11,7 @@ from xpk.jobs import create
 from xpk.jobs.create import check_free, create_workload, read_queue
 from xpk.jobs.observe import find_all
 from xpk.model.accelerators import find_shape
-from xpk.model.errors import CapacityError, NotFoundError
+from xpk.model.errors import CapacityError, ConflictError, NotFoundError
 from xpk.model.specs import ClusterSpec, QueueSpec, SliceQuota, Target, WorkloadSpec
 from xpk.render import render_queue, render_queues, render_workload
 from xpk.testing import FakeApi
@@ -133,3 +133,12 @@ def test_a_list_makes_as_many_requests_for_many_as_for_few() -> None:
 
     assert asked(50) == asked(1)
     assert {verb for verb, _, _ in asked(1)} == {"list"}
+
+
+def test_a_name_that_is_taken_is_told_with_its_namespace() -> None:
+    """Without it, the command would delete another workload."""
+    wanted = spec(namespace="team-a")
+    api = FakeApi([render_workload(wanted)[-1]])
+    with pytest.raises(ConflictError) as error:
+        check_free(api, wanted, cluster="c")
+    assert "`xpk workload delete w --cluster c --namespace team-a` first" in error.value.hint

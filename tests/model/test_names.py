@@ -7,10 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xpk.model.names import (
+    addressed,
     cluster_name_problems,
     env_problems,
     host_name,
     node_folder_problems,
+    qualified,
     workload_name_problems,
 )
 
@@ -79,3 +81,8 @@ def test_folders_of_nodes_that_hosts_cannot_be_given(folder: str, says: str) -> 
 )
 def test_bad_variables(name: str, value: str, says: str) -> None:
     assert says in env_problems(name, value)[0]
+
+
+def test_a_command_finds_a_workload_in_its_own_namespace() -> None:
+    assert addressed(qualified("train", "default"), "dev") == "train --cluster dev"
+    assert addressed(qualified("train", "team-a"), "dev") == "train --cluster dev --namespace team-a"

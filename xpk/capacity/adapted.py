@@ -156,7 +156,8 @@ class AdaptedProvider:
         if running and not force:
             raise ConflictError(
                 f"workloads are on cluster '{name}': {', '.join(running)}",
-                hint=f"`xpk workload delete {running[0]} --cluster {name}`, or --force to leave them without a queue",
+                hint=f"`xpk workload delete {names.addressed(running[0], name)}`, "
+                "or --force to leave them without a queue",
             )
         spec, steps = spec_of(name, nodes), []
         if spec:

@@ -11,6 +11,7 @@ from xpk.api.base import Obj, ObjectApi, Objs
 from xpk.capacity.nodes import live_workloads, pool_of, pool_order, slice_nodes
 from xpk.capacity.pulls import some_of
 from xpk.capacity.together import Step
+from xpk.model import names
 from xpk.model.errors import ConflictError, NotFoundError, XpkError
 
 MARK = "xpk.dev/cordoned"  # an annotation of nodes: their slice is about to go
@@ -49,7 +50,7 @@ def close_unused(read: Callable[[], Objs], api: ObjectApi, check: Callable[[], N
 def check_deletable(api: ObjectApi, name: str) -> None:
     """Raise ConflictError if workloads are on a cluster."""
     if running := live_workloads(api, name):
-        hint = f"`xpk workload delete {running[0]} --cluster {name}`, or --force to end them"
+        hint = f"`xpk workload delete {names.addressed(running[0], name)}`, or --force to end them"
         if any(map(is_marked, slice_nodes(api))):
             hint += f"; `xpk cluster resize {name}` to the slices that it has opens those that were closed to go"
         raise ConflictError(f"workloads are on cluster '{name}': {', '.join(running)}", hint=hint)

@@ -78,7 +78,7 @@ class LocalProvider:
         if busy and not force:
             raise ConflictError(
                 f"{len(going)} slices would go, and {', '.join(busy)} runs on them",
-                hint=f"`xpk workload delete {busy[0]} --cluster {name}`, or --force to end it",
+                hint=f"`xpk workload delete {names.addressed(busy[0], name)}`, or --force to end it",
             )
         api = self.connect(name)
         if not force:
@@ -101,7 +101,7 @@ class LocalProvider:
             if running:
                 raise ConflictError(
                     f"workloads are on cluster '{name}': {', '.join(running)}",
-                    hint=f"`xpk workload delete {running[0]} --cluster {name}`, or --force to end them",
+                    hint=f"`xpk workload delete {names.addressed(running[0], name)}`, or --force to end them",
                 )
         folder = self._root / name
         return Plan(

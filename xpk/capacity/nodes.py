@@ -167,12 +167,18 @@ def holders(api: ObjectApi) -> dict[str, str]:
     except AuthorizationError:
         return {node["metadata"]["name"]: "unknown" for node in slice_nodes(api)}
     return {
-        pod["spec"]["nodeName"]: pod["metadata"]["labels"][names.WORKLOAD_LABEL]
+        pod["spec"]["nodeName"]: names.qualified(workload, pod["metadata"].get("namespace", "default"))
         for pod in pods
         if pod["spec"].get("nodeName")
-        and names.WORKLOAD_LABEL in pod["metadata"].get("labels", {})
+        and (workload := _workload_of(pod))
         and pod.get("status", {}).get("phase", "Pending") in ("Pending", "Running")
     }
+
+
+def _workload_of(pod: Obj) -> str:
+    """Return the workload that a pod is of, whoever made it; "" for a pod of none."""
+    labels = pod["metadata"].get("labels") or {}
+    return str(labels.get(names.WORKLOAD_LABEL) or labels.get("jobset.sigs.k8s.io/jobset-name") or "")
 
 
 def slice_info(pool: str, nodes: Objs, hosts: int, held: dict[str, str], *, spare: bool = False) -> SliceInfo:
@@ -199,7 +205,8 @@ def live_workloads(api: ObjectApi, name: str) -> list[str]:
             f"cannot see whether workloads are on cluster '{name}': {error.message}",
             hint=f"`xpk cluster delete {name} --force` removes it all the same",
         ) from error
-    return [obj["metadata"]["name"] for obj in jobsets if not obj.get("status", {}).get("terminalState")]
+    on = [obj["metadata"] for obj in jobsets if not obj.get("status", {}).get("terminalState")]
+    return [names.qualified(meta["name"], meta["namespace"]) for meta in on]
 
 
 def difference(have: ClusterSpec | None, want: ClusterSpec) -> str:

@@ -11,6 +11,7 @@ import click
 from xpk.cli.output import Console, age, table
 from xpk.jobs.logs import HostLine
 from xpk.jobs.output import Progress
+from xpk.model import names
 from xpk.model.status import Occurrence, Phase, WorkloadStatus
 
 COLUMNS = (
@@ -121,10 +122,9 @@ def describe(found: WorkloadStatus, progress: Progress | None, events: Sequence[
 
 def next_command(found: WorkloadStatus, progress: Progress | None, cluster: str) -> str:
     """Return the one command that helps most now."""
-    space = "" if found.namespace == "default" else f" --namespace {found.namespace}"
-    where = f"{found.name} --cluster {cluster}{space}"
+    where = found.name + names.where(cluster, found.namespace)
     if found.phase is Phase.QUEUED:
-        return _next_of_queued(found, cluster, where, space)
+        return _next_of_queued(found, cluster, where)
     if found.phase is Phase.SUSPENDED:
         return f"xpk workload {'resume' if found.queue else 'describe'} {where}"
     if found.phase is Phase.SUCCEEDED:
@@ -144,13 +144,16 @@ def next_command(found: WorkloadStatus, progress: Progress | None, cluster: str)
     return f"xpk workload logs {where} -f"
 
 
-def _next_of_queued(found: WorkloadStatus, cluster: str, where: str, space: str) -> str:
+def _next_of_queued(found: WorkloadStatus, cluster: str, where: str) -> str:
     if any(each.needed > each.most for each in found.quota):
         return f"xpk workload delete {where}"  # it will never fit
     if any(each.type == "QuotaReserved" and each.reason == "Inadmissible" for each in found.conditions):
         return f"xpk cluster describe {cluster}"
     others = [*found.ahead, *(share.workload for each in found.quota for share in each.holders)]
-    return f"xpk workload list --cluster {cluster}" + (" --all-namespaces" if any("/" in o for o in others) else space)
+    everywhere = any("/" in other for other in others)
+    return "xpk workload list" + (
+        f" --cluster {cluster} --all-namespaces" if everywhere else names.where(cluster, found.namespace)
+    )
 
 
 def _queue_lines(found: WorkloadStatus) -> list[str]:

@@ -196,7 +196,10 @@ def suspend(console: Console, name: str | None, name_flag: str | None, cluster: 
     """Give a workload's slices back; it saves, ends, and waits for `resume`."""
     place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
     manage.set_active(provider_of(place).connect(place), chosen, namespace, active=False)
-    console.done(f"workload '{chosen}' is suspended; `xpk workload resume {chosen} --cluster {place}` queues it again")
+    console.done(
+        f"workload '{chosen}' is suspended; "
+        f"`xpk workload resume {chosen}{names.where(place, namespace)}` queues it again"
+    )
 
 
 @workload.command(cls=WorkloadCommand)
@@ -312,7 +315,7 @@ def _tell_of_ray(console: Console, pod: Obj, address: str) -> None:
 
 def _wait(console: Console, cluster: str, name: str, namespace: str, timeout: str | None) -> None:
     """Return when a workload has succeeded. Raises WorkloadFailedError or TimedOutError."""
-    seconds, where = parse_duration(timeout, "--timeout"), f" --cluster {cluster}"
+    seconds, where = parse_duration(timeout, "--timeout"), names.where(cluster, namespace)
     api = provider_of(cluster).connect(cluster)
     ended = manage.wait(api, name, namespace, timeout=seconds, tell=show.Ticker(console), where=where)
     if console.is_data:

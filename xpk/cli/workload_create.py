@@ -190,11 +190,11 @@ def create(ctx: click.Context, /, name: str | None, name_flag: str | None, clust
     if given["wait"]:
         status = _stay(console, api, spec, place, timeout)
     else:
-        console.tell(f"  next: xpk workload logs {chosen} --cluster {place} -f")
+        console.tell(f"  next: xpk workload logs {chosen}{names.where(place, spec.namespace)} -f")
     if console.is_data:
         console.data(asdict(status or observe.find(api, chosen, spec.namespace)))
     if status:
-        manage.check_succeeded(status, where=f" --cluster {place}")
+        manage.check_succeeded(status, where=names.where(place, spec.namespace))
 
 
 def asked_for(
@@ -361,7 +361,7 @@ def _image(asked: str, target: Target) -> str:
 
 def _stay(console: Console, api: ObjectApi, spec: WorkloadSpec, cluster: str, timeout: float | None) -> WorkloadStatus:
     """Wait for the end; Ctrl-C leaves the workload to itself."""
-    where = f" --cluster {cluster}"
+    where = names.where(cluster, spec.namespace)
     try:
         return manage.wait(api, spec.name, spec.namespace, timeout=timeout, tell=show.Ticker(console), where=where)
     except KeyboardInterrupt:

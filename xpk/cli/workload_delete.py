@@ -19,6 +19,7 @@ from xpk.cli.output import Console, interactive
 from xpk.cli.upstream import WorkloadCommand
 from xpk.cli.workload_filters import filter_options, filtered
 from xpk.jobs import manage, observe, output
+from xpk.model import names
 from xpk.model.errors import UsageError
 from xpk.model.status import WorkloadStatus
 
@@ -60,7 +61,7 @@ def delete(
             console.tell(f"there is no workload '{one}'")
             continue
         if one in there and not given["yes"]:
-            manage.check_ours(there[one], where=f" --cluster {place}")
+            manage.check_ours(there[one], where=names.where(place, namespace))
         manage.delete(api, one, namespace, grace_seconds=given["grace_period"], timeout=timeout)
         if given["with_output"] and there[one].output_dir:
             output.remove_output(there[one].output_dir)

@@ -188,10 +188,10 @@ def _taken(have: Obj, spec: WorkloadSpec, cluster: str) -> ConflictError:
     wanted = render_workload(spec)[-1]
     changed = different_fields(wanted["spec"], have["spec"])
     what = f"with other settings ({', '.join(changed[:3])})" if changed else "with the same settings"
+    it = spec.name + names.where(cluster, spec.namespace)
     return ConflictError(
         f"workload '{spec.name}' exists already, {what}",
-        hint=f"`xpk workload status {spec.name} --cluster {cluster}`, another name, "
-        f"or `xpk workload delete {spec.name} --cluster {cluster}` first",
+        hint=f"`xpk workload status {it}`, another name, or `xpk workload delete {it}` first",
     )
 
 

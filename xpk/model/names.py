@@ -36,6 +36,22 @@ _SYSTEM = frozenset(("bin", "boot", "dev", "etc", "lib", "lib64", "opt", "proc",
 _OURS = re.compile(r"XPK_.*|MEGASCALE_.*|TPU_WORKER_(ID|HOSTNAMES)")
 
 
+def where(cluster: str, namespace: str) -> str:
+    """Return what commands need beside a workload's name to find it."""
+    return f" --cluster {cluster}" + ("" if namespace == "default" else f" --namespace {namespace}")
+
+
+def qualified(name: str, namespace: str) -> str:
+    """Return how to call a workload among those of all namespaces: names are unique in one only."""
+    return name if namespace == "default" else f"{namespace}/{name}"
+
+
+def addressed(workload: str, cluster: str) -> str:
+    """Return what commands need to find a workload that is called by its `qualified` name."""
+    namespace, _, name = workload.rpartition("/")
+    return name + where(cluster, namespace or "default")
+
+
 def workload_name_problems(name: str, *, num_slices: int, hosts_per_slice: int) -> list[str]:
     """Return what is wrong with a workload's name, one line each.
 

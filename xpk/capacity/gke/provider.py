@@ -143,7 +143,9 @@ class GkeProvider:
             return self._grow(summary, spec, place, cluster)
         running = running_operations(self._google, place.project, place.location, name)
         have, request = Observed(cluster=cluster, pools=pools, operations=running), self._request(place)
-        specs = self._specs(name, cluster, resized=spec)
+        up = sum(pools[key].get("status") != "ERROR" for key in there)
+        specs = self._specs(name, cluster, resized=replace(spec, num_slices=min(num_slices, up)))
+        spec = replace(spec, max_slices=next((each.max_slices for each in specs if each.shape == shape), None))
         steps = self._shrink(spec, place, request, have, there, specs, force=force)
         gone = [step.key.partition(":")[2] for step in steps if step.key.startswith("delete-pool:")]
         return Plan(
@@ -302,7 +304,8 @@ class GkeProvider:
     ) -> list[Step]:
         """Return what removes slices, and opens those that an earlier run has closed and that stay."""
         name = spec.name
-        seen = shrinking.see(name, partial(self._api, name, have.cluster), must=not force)
+        broken = frozenset(key for key in there if have.pools[key].get("status") == "ERROR")
+        seen = replace(shrinking.see(name, partial(self._api, name, have.cluster), must=not force), broken=broken)
         try:
             going = shrinking.choose(seen, there, spec, force=force)
         except ConflictError as error:

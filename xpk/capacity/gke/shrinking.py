@@ -17,6 +17,7 @@ from xpk.capacity.prepare import set_up
 from xpk.capacity.pulls import some_of
 from xpk.capacity.queues.reading import check_promised
 from xpk.capacity.together import Step
+from xpk.model import names
 from xpk.model.errors import (
     ConflictError,
     MissingToolError,
@@ -36,12 +37,14 @@ _CORDON, _LOOK = "cordon", "look-again"
 class Seen:
     """A cluster's node pools as its API server has them; None if it does not answer.
 
-    `held`: the workload on each; `marked`: those that a command has cordoned which did not end.
+    `held`: the workload on each; `marked`: those that a command has cordoned which did not end; `broken`: those that
+    never came up.
     """
 
     api: ObjectApi | None = None
     held: Mapping[str, str] = field(default_factory=dict)
     marked: frozenset[str] = frozenset()
+    broken: frozenset[str] = frozenset()
 
 
 def see(name: str, connect: Callable[[], ObjectApi], *, must: bool = False) -> Seen:
@@ -66,9 +69,11 @@ def held_pools(api: ObjectApi, nodes: Objs) -> dict[str, str]:
 
 
 def victims(pools: Sequence[str], seen: Seen, count: int) -> list[str]:
-    """Return the pools that go: free ones first, of them those that were to go before, then the highest numbers."""
+    """Return the pools that go: free ones first, of them broken ones, those that were to go before, the highest."""
     ordered = sorted(pools, key=pool_order, reverse=True)
-    return sorted(ordered, key=lambda pool: (pool in seen.held, pool not in seen.marked))[:count]
+    return sorted(ordered, key=lambda pool: (pool in seen.held, pool not in seen.broken, pool not in seen.marked))[
+        :count
+    ]
 
 
 def choose(seen: Seen, pools: Sequence[str], spec: ClusterSpec, *, force: bool) -> list[str]:
@@ -78,7 +83,7 @@ def choose(seen: Seen, pools: Sequence[str], spec: ClusterSpec, *, force: bool) 
     if busy and not force:
         raise ConflictError(
             f"{len(going)} slices would go, and {', '.join(busy)} runs on them",
-            hint=f"`xpk workload delete {busy[0]} --cluster {spec.name}`, or --force to end it",
+            hint=f"`xpk workload delete {names.addressed(busy[0], spec.name)}`, or --force to end it",
         )
     if seen.api and not force:
         check_promised(seen.api, spec.shape, spec.quota_slices)
@@ -202,7 +207,7 @@ def _check_admitted(api: ObjectApi, held: Mapping[str, str], spec: ClusterSpec) 
         raise ConflictError(
             f"{', '.join(waiting)} was admitted, and {sum(slices.values()):g} slices of {spec.shape.name} "
             f"are in use of the {spec.quota_slices} that would be left; nothing was removed",
-            hint=f"`xpk workload delete {waiting[0]} --cluster {spec.name}`, or --force",
+            hint=f"`xpk workload delete {names.addressed(waiting[0], spec.name)}`, or --force",
         )
 
 
@@ -218,8 +223,10 @@ def _admitted(api: ObjectApi, spec: ClusterSpec) -> dict[str, float]:
             _units(each, spec) for each in workload.get("status", {}).get("admission", {}).get("podSetAssignments", [])
         )
         if used and not _has_ended(workload):
-            owners = workload["metadata"].get("ownerReferences") or [workload["metadata"]]
-            found[str(owners[0]["name"])] = used / spec.shape.units
+            meta = workload["metadata"]
+            owner = next(iter(meta.get("ownerReferences") or []), meta)
+            name = names.qualified(str(owner["name"]), meta.get("namespace", "default"))
+            found[name] = found.get(name, 0.0) + used / spec.shape.units
     return found
 
 
