@@ -107,7 +107,7 @@ class Site:
     def run_workload(self, name: str, pool: str) -> None:
         """Put a workload onto a slice."""
         meta = {"name": f"{name}-0", "namespace": "default", "labels": {"xpk.google.com/workload": name}}
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"nodeName": f"{pool}-0"}}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"nodeName": f"{pool}-0", "containers": []}}
         self.api.create({**pod, "status": {"phase": "Running"}})
 
     def _connect(self, kubeconfig: Path | None) -> ObjectApi:

@@ -110,6 +110,25 @@ def test_a_slice_on_which_a_jobset_of_others_runs_stays(site: Site) -> None:
     assert "c-np-1" in site.pools() and "c-np-0" not in site.pools()
 
 
+def test_a_slice_whose_chips_a_pod_of_no_workload_has_stays(site: Site) -> None:
+    site.create(2)
+
+    def run_alone(name: str, pool: str) -> None:
+        meta, chips = {"name": name, "namespace": "lab"}, {"resources": {"limits": {"google.com/tpu": "4"}}}
+        spec = {"nodeName": f"{pool}-0", "containers": [chips]}
+        site.api.create({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+
+    run_alone("notebook", "c-np-1")
+    plan = site.provider().plan_resize("c", 1, force=False)
+    run_alone("second", "c-np-0")
+    with pytest.raises(ConflictError, match="lab/Pod second runs on c-np-0 now"):
+        plan.carry_out(lambda title: None)
+    with pytest.raises(ConflictError, match="lab/Pod notebook runs on them") as refused:
+        site.provider().plan_resize("c", 1, force=False)
+    assert "`kubectl delete pod notebook --namespace lab`" in str(refused.value.hint)
+    assert {"c-np-0", "c-np-1"} <= site.pools().keys()
+
+
 def test_who_comes_while_the_quota_is_taken_gets_all_of_it_back(site: Site) -> None:
     site.create(2)
     plan = site.provider().plan_resize("c", 1, force=False)

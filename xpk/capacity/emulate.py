@@ -11,7 +11,7 @@ from xpk.api.base import Obj, ObjectApi, Objs
 from xpk.capacity.nodes import advertises, in_slices, is_ready, pool_of
 from xpk.capacity.plan import Step
 from xpk.model import names
-from xpk.model.accelerators import NODEPOOL_LABEL, SliceShape
+from xpk.model.accelerators import CHIP_RESOURCES, NODEPOOL_LABEL, SliceShape
 from xpk.model.errors import CapacityError, ConflictError, TimedOutError
 from xpk.model.specs import ClusterSpec
 
@@ -82,7 +82,7 @@ def undo(api: ObjectApi, nodes: Objs) -> None:
         meta, kept = node["metadata"], [taint for taint in node["spec"].get("taints", []) if not _is_ours(taint)]
         labels = dict.fromkeys((NODEPOOL_LABEL, names.TYPE_ANNOTATION, *_shape_labels(meta["labels"])))
         api.patch("Node", meta["name"], {"metadata": {"labels": labels}, "spec": {"taints": kept or None}})
-        gone = dict.fromkeys(key for key in node["status"]["capacity"] if key in ("google.com/tpu", "nvidia.com/gpu"))
+        gone = dict.fromkeys(key for key in node["status"]["capacity"] if key in CHIP_RESOURCES)
         api.patch("Node", f"{meta['name']}/status", {"status": {"capacity": gone, "allocatable": gone}})
 
 
@@ -112,7 +112,7 @@ def _is_free(node: Obj) -> bool:
 
 
 def _is_ours(taint: Obj) -> bool:
-    return taint["key"] in ("google.com/tpu", "nvidia.com/gpu") and taint.get("value") == "present"
+    return taint["key"] in CHIP_RESOURCES and taint.get("value") == "present"
 
 
 def _shape_labels(labels: dict[str, str]) -> list[str]:

@@ -7,11 +7,12 @@ from collections import defaultdict
 
 from xpk.api.base import Obj, ObjectApi, Objs
 from xpk.api.cluster_queues import allotments, queued_flavors, type_of
+from xpk.api.quantities import requests
 from xpk.capacity.provider import ClusterInfo, SliceInfo
 from xpk.capacity.queues.foreign import has_quota, is_foreign, with_quota
 from xpk.capacity.queues.reading import promised, quotas_of
 from xpk.model import names
-from xpk.model.accelerators import NODEPOOL_LABEL, SliceShape, all_shapes, find_shape
+from xpk.model.accelerators import CHIP_RESOURCES, NODEPOOL_LABEL, SliceShape, all_shapes, find_shape
 from xpk.model.errors import AuthorizationError, ConflictError, MissingToolError, NotFoundError, XpkError
 from xpk.model.specs import ClusterSpec
 from xpk.render import render_queues
@@ -161,16 +162,19 @@ def not_theirs(api: ObjectApi, objects: Objs) -> Objs:
 
 
 def holders(api: ObjectApi) -> dict[str, str]:
-    """Return the workload that runs on each node, by the node's name; "unknown" where we may not see it."""
+    """Return what runs on each node, by the node's name; "unknown" where we may not see it.
+
+    A workload by its qualified name; a pod of none that has chips as "Pod NAME", which `names.ending` knows.
+    """
     try:
         pods = api.list("Pod", None)
     except AuthorizationError:
         return {node["metadata"]["name"]: "unknown" for node in slice_nodes(api)}
     return {
-        pod["spec"]["nodeName"]: names.qualified(workload, pod["metadata"].get("namespace", "default"))
+        pod["spec"]["nodeName"]: names.qualified(holder, pod["metadata"].get("namespace", "default"))
         for pod in pods
         if pod["spec"].get("nodeName")
-        and (workload := _workload_of(pod))
+        and (holder := _workload_of(pod) or _with_chips(pod))
         and pod.get("status", {}).get("phase", "Pending") in ("Pending", "Running")
     }
 
@@ -179,6 +183,11 @@ def _workload_of(pod: Obj) -> str:
     """Return the workload that a pod is of, whoever made it; "" for a pod of none."""
     labels = pod["metadata"].get("labels") or {}
     return str(labels.get(names.WORKLOAD_LABEL) or labels.get("jobset.sigs.k8s.io/jobset-name") or "")
+
+
+def _with_chips(pod: Obj) -> str:
+    """Return how to call a pod that asks for chips, such as one of a plain Job; "" for any other."""
+    return f"{names.POD} {pod['metadata']['name']}" if set(CHIP_RESOURCES) & requests(pod["spec"]).keys() else ""
 
 
 def slice_info(pool: str, nodes: Objs, hosts: int, held: dict[str, str], *, spare: bool = False) -> SliceInfo:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from xpk.api.base import Obj, Objs
 from xpk.api.words import IMAGE_TROUBLES, image_words, short
 from xpk.capacity.nodes import is_ready
+from xpk.model.accelerators import CHIP_RESOURCES
 
 # As kubelet words its events; what follows the time has been there since Kubernetes 1.30.
 _PULLED = re.compile(
@@ -207,7 +208,7 @@ def _size_on(nodes: Objs, image: str) -> int | None:
 def _why_not(node: Obj) -> str:
     """Return what keeps a DaemonSet's pod away from a node."""
     taints = [each for each in node["spec"].get("taints", []) if each["effect"] in ("NoSchedule", "NoExecute")]
-    strange = [str(each["key"]) for each in taints if each["key"] not in ("google.com/tpu", "nvidia.com/gpu")]
+    strange = [str(each["key"]) for each in taints if each["key"] not in CHIP_RESOURCES]
     return f"it has the taint {', '.join(strange)}" if strange else ""
 
 

@@ -23,6 +23,7 @@ PEER_WATCH_VARIABLE = "XPK_PEER_WATCH"  # holds the program that runs the comman
 IMAGE_CACHE_LABEL = "xpk.dev/image-cache"  # on what makes nodes pull images
 RUN_SECONDS_ANNOTATION = "provreq.kueue.x-k8s.io/maxRunDurationSeconds"  # Kueue passes it on to GKE
 QUEUED_LABEL = "cloud.google.com/gke-queued"  # GKE's, on nodes of queued provisioning; their taint is called so too
+POD = "Pod"  # stands before the name of what holds a slice without being a workload's
 SLICES_ANNOTATION = "xpk.dev/slices"  # of the cluster's own queue: how many of each type all queues share
 SPARE_LABEL = "xpk.dev/spare"  # on nodes of slices that no quota counts: a failed slice's workload moves there
 
@@ -50,6 +51,14 @@ def addressed(workload: str, cluster: str) -> str:
     """Return what commands need to find a workload that is called by its `qualified` name."""
     namespace, _, name = workload.rpartition("/")
     return name + where(cluster, namespace or "default")
+
+
+def ending(holder: str, cluster: str) -> str:
+    """Return the command that ends what holds a slice: a workload by its `qualified` name, or a pod of none."""
+    namespace, _, name = holder.rpartition("/")
+    if name.startswith(f"{POD} "):
+        return f"kubectl delete pod {name.removeprefix(f'{POD} ')} --namespace {namespace or 'default'}"
+    return f"xpk workload delete {addressed(holder, cluster)}"
 
 
 def workload_name_problems(name: str, *, num_slices: int, hosts_per_slice: int) -> list[str]:

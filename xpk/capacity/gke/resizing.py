@@ -11,7 +11,7 @@ from xpk.capacity.gke.desired import MAINTENANCE
 from xpk.capacity.gke.difference import Change, missing_names, pool_changes
 from xpk.capacity.gke.observed import Observed, is_autoprovisioned, shape_of_pool
 from xpk.capacity.gke.request import Capacity, Request
-from xpk.model.accelerators import SliceShape, find_shape
+from xpk.model.accelerators import CHIP_RESOURCES, SliceShape, find_shape
 from xpk.model.errors import ConflictError, UsageError
 
 Dict = dict[str, Any]
@@ -92,7 +92,5 @@ def like(pool: Mapping[str, Any], name: str) -> Dict:
         body[part] = {key: value for key, value in body.get(part, {}).items() if key not in answers}
     config = body["config"]
     if config.get("taints"):  # GKE adds its own for accelerators
-        config["taints"] = [
-            each for each in config["taints"] if each["key"] not in ("google.com/tpu", "nvidia.com/gpu")
-        ]
+        config["taints"] = [each for each in config["taints"] if each["key"] not in CHIP_RESOURCES]
     return {**body, "name": name}

@@ -83,7 +83,7 @@ def choose(seen: Seen, pools: Sequence[str], spec: ClusterSpec, *, force: bool) 
     if busy and not force:
         raise ConflictError(
             f"{len(going)} slices would go, and {', '.join(busy)} runs on them",
-            hint=f"`xpk workload delete {names.addressed(busy[0], spec.name)}`, or --force to end it",
+            hint=f"`{names.ending(busy[0], spec.name)}`, or --force to end it",
         )
     if seen.api and not force:
         check_promised(seen.api, spec.shape, spec.quota_slices)
