@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,13 @@ from typing import Any
 import yaml
 
 Answer = tuple[int, Any]  # status, and text or what becomes JSON
+
+
+@dataclass(frozen=True)
+class Slow:
+    """An answer that begins at once and goes on after some seconds."""
+
+    seconds: float
 
 
 class Script:
@@ -45,12 +54,15 @@ def serving(script: Script) -> Iterator[str]:
                 self.connection.close()
                 return
             status, body = found
+            slow, body = (body.seconds, "\n") if isinstance(body, Slow) else (0.0, body)
             content = (body if isinstance(body, str) else json.dumps(body)).encode()
             self.send_response(status)
             self.send_header("Content-Type", "text/html" if isinstance(body, str) else "application/json")
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
-            self.wfile.write(content)
+            time.sleep(slow)
+            with suppress(BrokenPipeError):
+                self.wfile.write(content)
 
         do_GET = do_POST = do_PATCH = do_DELETE = answer
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.server import Answer, Script, kubeconfig, serving
+from tests.api.server import Answer, Script, Slow, kubeconfig, serving
 from xpk.api.kubernetes import KubernetesApi
 from xpk.api.paths import container_of
 from xpk.model.errors import UnavailableError, UsageError
@@ -94,6 +94,44 @@ def test_a_container_that_has_not_started_ends_no_followed_log(tmp_path: Path) -
                 (400, {"kind": "Status", "message": waits}),
                 (200, "2026-01-01T00:00:00.1Z hello\n"),
             ],
+            f"GET {PODS}/p": [(200, pod("host")), (200, {**pod("host"), "status": {"phase": "Succeeded"}})],
+        }
+    )
+    with serving(script) as server:
+        assert [line.text for line in api(tmp_path, server).logs(pod("host"), follow=True)] == ["hello"]
+
+
+def test_words_of_kubelet_end_no_log(tmp_path: Path) -> None:
+    """It writes them between the container's lines, without a time, and again whenever it is asked."""
+    words = "failed to create fsnotify watcher: too many open files"
+    first, second = "2026-01-01T00:00:00.1Z one\n", "2026-01-01T00:00:01.1Z two\n"
+    script = Script(
+        {
+            f"GET {PODS}/p/log": [(200, first + words), (200, f"{first}{words}\n"), (200, f"{first}{words}\n{second}")],
+            f"GET {PODS}/p": [(200, pod("host")), (200, {**pod("host"), "status": {"phase": "Succeeded"}})],
+        }
+    )
+    with serving(script) as server:
+        assert [line.text for line in api(tmp_path, server).logs(pod("host"), follow=True)] == ["one", words, "two"]
+
+
+def test_a_line_that_was_cut_off_is_read_again_whole(tmp_path: Path) -> None:
+    first, second = "2026-01-01T00:00:00.1Z one\n", "2026-01-01T00:00:01.1Z two"
+    script = Script(
+        {
+            f"GET {PODS}/p/log": [(200, first + second[:-1]), (200, first + second[:9]), (200, first + second)],
+            f"GET {PODS}/p": [(200, pod("host")), (200, {**pod("host"), "status": {"phase": "Succeeded"}})],
+        }
+    )
+    with serving(script) as server:
+        assert [line.text for line in api(tmp_path, server).logs(pod("host"), follow=True)] == ["one", "two"]
+
+
+def test_a_connection_that_was_dropped_unnoticed_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xpk.api.kubernetes._QUIET_SECONDS", 0.2)
+    script = Script(
+        {
+            f"GET {PODS}/p/log": [(200, Slow(1.0)), (200, "2026-01-01T00:00:00.1Z hello\n")],
             f"GET {PODS}/p": [(200, pod("host")), (200, {**pod("host"), "status": {"phase": "Succeeded"}})],
         }
     )

@@ -214,6 +214,33 @@ def test_nodes_stand_in_for_slices_and_are_given_back(tmp_path: Path) -> None:
     assert len(site.api.list("Deployment", None)) == 2, "JobSet and Kueue may serve others"
 
 
+def test_nodes_that_stand_in_for_slices_do_so_also_when_it_is_not_said_again(tmp_path: Path) -> None:
+    site = Site(tmp_path, [node(f"worker-{index}") for index in range(3)])
+    site.adapt(emulated=True, shape=V5E_8, num_slices=2, output_root="/shared")
+    site.api.patch("Node", "worker-1/status", {"status": {"capacity": {"google.com/tpu": None}}})
+    assert site.adapt(trainer_image="r/trainer:2") == [
+        "advertise 8 google.com/tpu on every slice's node",
+        "write down how workloads run on it",
+    ]
+    assert site.provider.target("mine").emulated
+    site.provider.plan_delete("mine", force=False).carry_out(lambda title: None)
+    assert not any(NODEPOOL_LABEL in each["metadata"]["labels"] for each in site.api.list("Node"))
+
+
+@pytest.mark.parametrize("later", ["another type", "none left"])
+def test_whatever_slices_there_are_nothing_of_ours_is_left(later: str, tmp_path: Path) -> None:
+    site = Site(tmp_path, gke())
+    site.adapt()
+    if later == "another type":
+        site.api.create(node("other", "other-np", 4, "v6e-4"))
+    else:
+        for each in site.api.list("Node"):
+            site.api.delete("Node", each["metadata"]["name"])
+    site.provider.plan_delete("mine", force=False).carry_out(lambda title: None)
+    for kind in ("ClusterQueue", "ResourceFlavor", "LocalQueue", "WorkloadPriorityClass", "PriorityClass"):
+        assert site.api.list(kind, None) == [], kind
+
+
 def test_too_few_nodes(tmp_path: Path) -> None:
     with pytest.raises(CapacityError, match="has 1 that can stand in") as caught:
         Site(tmp_path, [node("worker-0")]).plan(emulated=True, shape=V5E_8, num_slices=2)

@@ -14,7 +14,7 @@ from xpk.api.base import LogLine
 from xpk.api.refusal import NotStartedError
 from xpk.jobs import logs
 from xpk.jobs.logs import Wanted, follow_logs, read_logs
-from xpk.model.errors import AuthorizationError, NotFoundError, UsageError, XpkError
+from xpk.model.errors import AuthorizationError, NotFoundError, UnavailableError, UsageError, XpkError
 from xpk.testing import FakeApi
 
 
@@ -158,6 +158,25 @@ def test_where_no_host_has_a_log_yet_one_line_says_why() -> None:
     with pytest.raises(XpkError, match=r"no host of 'w' has a log yet: s0/h0 \(ContainerCreating\), s1/h0 \(") as error:
         list(read_logs(api, "w", "default", Wanted()))
     assert error.value.exit_code == 1 and "xpk workload status w" in error.value.hint
+
+
+def test_a_host_whose_node_is_dead_does_not_hide_the_others() -> None:
+    class Dead(FakeApi):
+        def logs(self, pod: Obj, **_: Any) -> Iterator[LogLine]:
+            if pod["metadata"]["uid"] == "pod-1":
+                yield LogLine(datetime(2026, 1, 1, tzinfo=UTC), "the last word")
+            if pod["metadata"]["uid"] != "pod-2":
+                raise UnavailableError("dial tcp 10.0.0.2:10250: i/o timeout")
+            yield LogLine(datetime(2026, 1, 2, tzinfo=UTC), "hello")
+
+    told: list[str] = []
+    pods = [labelled(index) for index in range(3)]
+    lines = read_logs(Dead([sized(3, 1), *pods]), "w", "default", Wanted(), tell=told.append)
+    assert [line.text for line in lines] == ["the last word", "hello"]
+    assert told == [
+        "no log yet of s0/h0 (dial tcp 10.0.0.2:10250: i/o timeout)",
+        "the log of s1/h0 breaks off here: dial tcp 10.0.0.2:10250: i/o timeout",
+    ]
 
 
 def test_a_pod_that_went_away_meanwhile_does_not_hide_the_others() -> None:

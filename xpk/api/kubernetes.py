@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,9 @@ from xpk.api.kinds import EVERY_KIND as KINDS
 from xpk.api.kinds import Kind
 from xpk.api.kubeconfig import new_client
 from xpk.api.paths import access_review, container_of, dry, kind_of, path_of, selecting
+from xpk.api.podlog import AWAY, read_log
 from xpk.api.portforward import open_port
-from xpk.api.refusal import GoneError, NotStartedError, budget_of, explain, other_version
+from xpk.api.refusal import GoneError, budget_of, explain, other_version
 from xpk.model.errors import (
     AuthorizationError,
     ConflictError,
@@ -39,9 +41,9 @@ from xpk.proc import LocalRunner, Runner
 
 _BUSY = (408, 429, 500, 502, 503, 504)
 _TRIES, _FIRST_PAUSE, _LONGEST_PAUSE = 6, 0.2, 5.0  # seconds
-_AWAY = (UnavailableError, AuthorizationError)  # it first has to learn its own rules when it comes back
 _AWAY_SECONDS = 300.0  # for which a followed log outlasts a server that is away
 _TIMEOUT = (5.0, 60.0)  # seconds to connect, to wait for bytes
+_QUIET_SECONDS = 120.0  # after which a log is asked for again: the connection may have been dropped unnoticed
 _WATCH_SECONDS = 290  # servers end watches themselves after five minutes or more
 _PAGE = 500  # objects in one answer to a list
 _LISTS = 5  # times that a list is begun which the server forgets while it is read
@@ -144,40 +146,12 @@ class KubernetesApi:
         """See `ObjectApi.logs`."""
         meta = pod["metadata"]
         path = f"{path_of(KINDS['Pod'], meta['namespace'], meta['name'])}/log"
-        last: datetime | None = None
-        final, connected = not follow, False
-        while True:
-            query = {"timestamps": "true", "follow": str(follow).lower(), "container": container_of(pod)}
-            if begin := last or since:
-                query["sinceTime"] = begin.isoformat()
-            if tail is not None and last is None:
-                query["tailLines"] = str(tail)
-            told = last
-            try:
-                for line in self._stream(path, query, None):
-                    found = LogLine.parse(line)
-                    if told is None or found.time > told:  # sinceTime has whole seconds: some come again
-                        yield found
-                        last = found.time
-            except urllib3.exceptions.HTTPError:
-                pass
-            except _AWAY as error:  # also where the node that has the log does not answer
-                if not follow or (isinstance(error, AuthorizationError) and not connected):
-                    raise
-                self._pause(_LONGEST_PAUSE)
-            except NotStartedError:
-                if not follow:
-                    raise
-            except NotFoundError:
-                if last is None:
-                    raise
-                return
-            connected = True
-            if final:
-                return
-            # After its end once more: it may have written since the connection was cut off.
-            final = self._has_ended(meta["namespace"], meta["name"])
-            self._pause(_FIRST_PAUSE)
+
+        def stream(query: dict[str, str], last_line: bool) -> Iterator[str]:
+            return self._stream(path, {**query, "container": container_of(pod)}, _QUIET_SECONDS, last_line=last_line)
+
+        has_ended = partial(self._has_ended, meta["namespace"], meta["name"])
+        return read_log(stream, has_ended, self._pause, follow=follow, since=since, tail=tail)
 
     def exec(self, pod: Obj, argv: Sequence[str], *, interactive: bool = False) -> int:
         """See `ObjectApi.exec`. kubectl does it: it knows terminals and every version of the protocol."""
@@ -215,7 +189,7 @@ class KubernetesApi:
             try:
                 found = self._find(path_of(KINDS["Pod"], namespace, name))
                 break
-            except _AWAY:
+            except AWAY:
                 if time.monotonic() > deadline:
                     raise
                 self._pause(_FIRST_PAUSE)
@@ -333,8 +307,11 @@ class KubernetesApi:
                     return other_version(parts[2], parts[3], served)
         return found
 
-    def _stream(self, path: str, query: Mapping[str, str], seconds: float | None) -> Iterator[str]:
-        """Yield the lines of an answer as they come."""
+    def _stream(self, path: str, query: Mapping[str, str], seconds: float, *, last_line: bool = False) -> Iterator[str]:
+        """Yield the lines of an answer as they come; a last one without an end was cut off, unless it may have none.
+
+        Raises urllib3's HTTPError when nothing came for `seconds`.
+        """
         try:
             answer = self._request("GET", path, query, None, "application/json", (_TIMEOUT[0], seconds))
         except ApiException as error:
@@ -345,7 +322,7 @@ class KubernetesApi:
             for chunk in response.stream(65536, decode_content=False):
                 *lines, rest = (rest + chunk).split(b"\n")
                 yield from (line.decode(errors="replace") for line in lines if line)
-            if rest:
+            if rest and last_line:
                 yield rest.decode(errors="replace")
         finally:
             response.close()

@@ -22,7 +22,6 @@ from xpk.capacity.nodes import (
     in_slices,
     live_workloads,
     slice_nodes,
-    spec_of,
 )
 from xpk.capacity.plan import Plan, Step
 from xpk.capacity.prepare import (
@@ -49,6 +48,7 @@ from xpk.model.specs import ClusterSpec, Target
 from xpk.render import render_queues
 
 _KUBECONFIG = "kubeconfig"
+_OF_TYPES = ("ResourceFlavor", "Topology", "ProvisioningRequestConfig", "AdmissionCheck")  # one for a type of slice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +102,7 @@ class AdaptedProvider:
         known = wanted.name in self.names() and not wanted.context
         api = self.connect(wanted.name) if known else self._open(None, context)
         nodes = api.list("Node")
+        wanted = emulate.as_before(wanted, recorded(api), nodes)
         spec, steps = emulate.plan(api, nodes, wanted) if wanted.emulated else (_found(nodes, wanted), [])
         note = record(api, [spec], wanted)
         pinned = any(install.CONTROL_PLANE in node["metadata"].get("labels", {}) for node in nodes)
@@ -159,10 +160,7 @@ class AdaptedProvider:
                 hint=f"`xpk workload delete {names.addressed(running[0], name)}`, "
                 "or --force to leave them without a queue",
             )
-        spec, steps = spec_of(name, nodes), []
-        if spec:
-            objects = [*render_queues(spec), *team_objects(api)]
-            steps.append(Step("remove its queues and priorities", partial(_remove_queues, api, objects)))
+        steps = [Step("remove its queues and priorities", partial(_remove_queues, api))]
         if (recorded(api) or {}).get("emulated") == "true":
             steps.append(Step("take the labels of slices off its nodes", partial(emulate.undo, api, nodes)))
         settings = Step("remove how workloads run on it", partial(_remove, api, [config_map({})]))
@@ -262,9 +260,18 @@ def _remove(api: ObjectApi, objects: Objs) -> None:
             continue
 
 
-def _remove_queues(api: ObjectApi, objects: Objs) -> None:
-    _remove(api, objects)
+def _remove_queues(api: ObjectApi) -> None:
+    # Whatever slices there are by now: those of which they were made may have changed, or be gone.
+    of_types = [obj for kind in _OF_TYPES for obj in _those(api, kind)]
+    _remove(api, [*of_types, *render_queues(), *team_objects(api)])
     remove_priorities(api)
+
+
+def _those(api: ObjectApi, kind: str) -> Objs:
+    try:
+        return api.list(kind)
+    except MissingToolError:
+        return []
 
 
 def _summary(spec: ClusterSpec, context: str, *, emulated: bool) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from xpk.api.base import Obj, ObjectApi, Objs
 from xpk.capacity.nodes import advertises, in_slices, is_ready, pool_of
 from xpk.capacity.plan import Step
 from xpk.model import names
-from xpk.model.accelerators import CHIP_RESOURCES, NODEPOOL_LABEL, SliceShape
+from xpk.model.accelerators import CHIP_RESOURCES, NODEPOOL_LABEL, SliceShape, find_shape
 from xpk.model.errors import CapacityError, ConflictError, TimedOutError
 from xpk.model.specs import ClusterSpec
 
@@ -19,6 +20,15 @@ if TYPE_CHECKING:
     from xpk.capacity.adapted import Adaptation
 
 _NODES_SECONDS, _POLL_SECONDS = 120.0, 1.0
+
+
+def as_before(wanted: Adaptation, recorded: Mapping[str, str] | None, nodes: Objs) -> Adaptation:
+    """Return what is wanted of a cluster, with what was said before of how its nodes stand in for slices."""
+    ours = len(_ours(nodes))
+    if wanted.emulated or not ours or (recorded or {}).get("emulated") != "true":
+        return wanted
+    shape = wanted.shape or find_shape((recorded or {})["accelerator-type"])
+    return replace(wanted, emulated=True, shape=shape, num_slices=ours)
 
 
 def plan(api: ObjectApi, nodes: Objs, wanted: Adaptation) -> tuple[ClusterSpec, list[Step]]:
@@ -29,7 +39,7 @@ def plan(api: ObjectApi, nodes: Objs, wanted: Adaptation) -> tuple[ClusterSpec, 
     assert wanted.shape and wanted.num_slices
     spec = ClusterSpec(name=wanted.name, shape=wanted.shape, num_slices=wanted.num_slices)
     units = spec.shape.units
-    ours = [node for node in in_slices(nodes) if names.TYPE_ANNOTATION in node["metadata"]["labels"]]
+    ours = _ours(nodes)
     wrong = {node["metadata"]["labels"][names.TYPE_ANNOTATION] for node in ours} - {spec.shape.name}
     if wrong or len(ours) > spec.num_slices:
         raise ConflictError(
@@ -103,6 +113,10 @@ def _label(api: ObjectApi, chosen: list[tuple[Obj, str]], shape: SliceShape) -> 
         labels = {NODEPOOL_LABEL: pool, names.TYPE_ANNOTATION: shape.name, **shape.node_labels}
         change = {"metadata": {"labels": labels}, "spec": {"taints": [*node["spec"].get("taints", []), taint]}}
         api.patch("Node", node["metadata"]["name"], change)
+
+
+def _ours(nodes: Objs) -> Objs:
+    return [node for node in in_slices(nodes) if names.TYPE_ANNOTATION in node["metadata"]["labels"]]
 
 
 def _is_free(node: Obj) -> bool:

@@ -14,11 +14,12 @@ from itertools import chain
 
 from xpk.api.base import LogLine, Obj, ObjectApi
 from xpk.api.refusal import NotStartedError
+from xpk.api.words import short
 from xpk.jobs.observe import find
 from xpk.jobs.outage import SIGNS, Outage
 from xpk.jobs.reading import host_key, host_label, is_true
 from xpk.jobs.trouble import waits_for
-from xpk.model.errors import AuthorizationError, NotFoundError, UsageError, XpkError
+from xpk.model.errors import AuthorizationError, NotFoundError, UnavailableError, UsageError, XpkError
 from xpk.model.status import WorkloadStatus
 
 _PAUSE = 0.2  # seconds between looks for new hosts
@@ -76,7 +77,7 @@ def read_logs(
         if why:
             causes.setdefault(why, []).append(host_label(pod))
         else:
-            begun.append(lines)
+            begun.append(_to_the_break(lines, host_label(pod), tell))
     hosts = ", ".join(f"{_some(hosts)} ({why})" for why, hosts in causes.items())
     if not begun:
         raise XpkError(f"no host of '{name}' has a log yet: {hosts}", hint=f"`xpk workload status {name}` says more")
@@ -215,8 +216,18 @@ def _begin(api: ObjectApi, pod: Obj, wanted: Wanted) -> tuple[Iterator[HostLine]
         return lines, waits_for(pod)
     except NotFoundError:
         return lines, "its pod is gone"
+    except UnavailableError as error:  # its node does not answer
+        return lines, short(error.message)
     except StopIteration:  # a server gives an empty log of a pod that has no node
         return lines, waits_for(pod) if pod.get("status", {}).get("phase", "Pending") == "Pending" else ""
+
+
+def _to_the_break(lines: Iterator[HostLine], host: str, tell: Callable[[str], None]) -> Iterator[HostLine]:
+    """Yield a host's lines as far as they can be read: those of other hosts go on."""
+    try:
+        yield from lines
+    except UnavailableError as error:
+        tell(f"the log of {host} breaks off here: {error.message}")
 
 
 def _some(hosts: list[str]) -> str:

@@ -1,0 +1,86 @@
+"""The log of one pod on a real API server, gone on with where the connection, the server or the node went away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+
+import urllib3
+
+from xpk.api.base import LogLine
+from xpk.api.refusal import NotStartedError
+from xpk.model.errors import AuthorizationError, NotFoundError, UnavailableError
+
+AWAY = (UnavailableError, AuthorizationError)  # a server first has to learn its own rules when it comes back
+_SOON, _LATER = 0.2, 5.0  # seconds until it is asked again
+
+Stream = Callable[[dict[str, str], bool], Iterator[str]]
+
+
+def read_log(
+    stream: Stream,
+    has_ended: Callable[[], bool],
+    pause: Callable[[float], None],
+    *,
+    follow: bool,
+    since: datetime | None,
+    tail: int | None,
+) -> Iterator[LogLine]:
+    """Yield the lines of a log, each once. `has_ended` tells whether the pod will write no more.
+
+    `stream` asks with a query and tells whether a last line without an end belongs to it. Raises what it raises, and
+    UnavailableError where a log that is not followed breaks off.
+    """
+    last: datetime | None = None
+    final, connected = not follow, False
+    said = set[str]()
+    while True:
+        told, own_words = last, False
+        try:
+            for line in stream(_query(last or since, follow, None if last else tail), final):
+                found = _parsed(line)
+                if found is None:
+                    own_words = True
+                    if line not in said:
+                        yield LogLine(last or datetime.now(UTC), line)
+                    said.add(line)
+                elif told is None or found.time > told:  # sinceTime has whole seconds: some come again
+                    yield found
+                    last = found.time
+        except urllib3.exceptions.HTTPError as error:
+            if not follow:
+                raise UnavailableError("the connection was lost while it was read", hint="try again") from error
+        except AWAY as error:  # also where the node that has the log does not answer
+            if not follow or (isinstance(error, AuthorizationError) and not connected):
+                raise
+            pause(_LATER)
+        except NotStartedError:
+            if not follow:
+                raise
+        except NotFoundError:
+            if last is None:
+                raise
+            return
+        connected = True
+        if final:
+            return
+        # After its end once more: it may have written since the connection was cut off.
+        final = has_ended()
+        pause(_LATER if own_words and not final else _SOON)
+
+
+def _query(begin: datetime | None, follow: bool, tail: int | None) -> dict[str, str]:
+    query = {"timestamps": "true", "follow": str(follow).lower()}
+    if begin:
+        query["sinceTime"] = begin.isoformat()
+    if tail is not None:
+        query["tailLines"] = str(tail)
+    return query
+
+
+def _parsed(line: str) -> LogLine | None:
+    """Return a line of the container; None for kubelet's own words, such as that it cannot watch the file."""
+    try:
+        return LogLine.parse(line)
+    except ValueError:
+        return None
