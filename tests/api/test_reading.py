@@ -10,7 +10,7 @@ import pytest
 from tests.api.server import Answer, Script, Slow, kubeconfig, serving
 from xpk.api.kubernetes import KubernetesApi
 from xpk.api.paths import container_of
-from xpk.model.errors import UnavailableError, UsageError
+from xpk.model.errors import NotFoundError, UnavailableError, UsageError
 from xpk.testing import FakeRunner
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -72,6 +72,14 @@ def test_a_list_that_is_forgotten_again_and_again_ends(tmp_path: Path) -> None:
 )
 def test_the_container_of_a_pod(made: dict[str, Any], container: str) -> None:
     assert container_of(made) == container
+
+
+def test_a_deletion_whose_answer_was_lost_has_been_made(tmp_path: Path) -> None:
+    gone: Answer = (404, {"kind": "Status", "message": 'pods "p" not found'})
+    with serving(Script({"*": [None, gone]})) as server:
+        api(tmp_path, server).delete("Pod", "p")
+    with serving(Script({"*": [gone]})) as server, pytest.raises(NotFoundError):
+        api(tmp_path, server).delete("Pod", "p")
 
 
 def test_logs_and_exec_are_of_the_container_that_there_is(tmp_path: Path) -> None:

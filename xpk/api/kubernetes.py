@@ -273,6 +273,8 @@ class KubernetesApi:
             try:
                 return connection.parsed(self._host, self._request(method, path, query, body, content, _TIMEOUT).read())
             except ApiException as error:
+                if error.status == 404 and method == "DELETE" and left < _TRIES - 1:
+                    return {}  # the answer to an earlier try was lost
                 # A POST that may have been carried out must not be made twice. No status: TLS did not even begin.
                 again = (429, 503) if method == "POST" else _BUSY
                 if (

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import click
 
+from xpk.api.base import ObjectApi
 from xpk.capacity.provider import provider_of
 from xpk.cli.options import (
     cluster_option,
@@ -18,9 +20,9 @@ from xpk.cli.options import (
 from xpk.cli.output import Console, interactive
 from xpk.cli.upstream import WorkloadCommand
 from xpk.cli.workload_filters import filter_options, filtered
-from xpk.jobs import manage, observe, output
+from xpk.jobs import ending, observe, output
 from xpk.model import names
-from xpk.model.errors import UsageError
+from xpk.model.errors import NotFoundError, UsageError, XpkError
 from xpk.model.status import WorkloadStatus
 
 
@@ -45,6 +47,8 @@ def delete(
     many = some or given["every"]
     if many and (name or name_flag):
         raise UsageError("one workload, or many?", hint="give its name, or --all and filters, not both")
+    if given["with_output"] and not given["wait"]:
+        raise UsageError("--with-output has to wait: hosts write there to their end", hint="leave out --no-wait")
     named = None if many else the_name("workload", name, name_flag)
     place = the_cluster(cluster)
     api = provider_of(place).connect(place)
@@ -55,23 +59,43 @@ def delete(
         return
     if many and not given["yes"]:
         _ask(chosen, place, every=not some)
-    timeout = parse_duration(given["timeout"], "--timeout") if given["wait"] else None
+    if named and named in there and not given["yes"]:
+        ending.check_ours(there[named], where=names.where(place, namespace))
+    _delete(console, api, chosen, namespace, given)
+
+
+def _delete(console: Console, api: ObjectApi, chosen: list[str], namespace: str, given: dict[str, Any]) -> None:
+    """End all that are meant before the first is waited for: what one leaves free must not let in the next."""
+    timeout, grace = parse_duration(given["timeout"], "--timeout") or 0.0, given["grace_period"]
+    outputs: dict[str, str] = {}
+    failed: list[XpkError] = []
     for one in chosen:
-        if given["ignore_not_found"] and one not in there:
-            console.tell(f"there is no workload '{one}'")
-            continue
-        if one in there and not given["yes"]:
-            manage.check_ours(there[one], where=names.where(place, namespace))
-        manage.delete(api, one, namespace, grace_seconds=given["grace_period"], timeout=timeout)
-        if given["with_output"] and there[one].output_dir:
-            output.remove_output(there[one].output_dir)
-        console.done(f"workload '{one}' is deleted")
+        try:
+            outputs[one] = ending.end(api, one, namespace, grace_seconds=grace)
+        except NotFoundError as error:
+            if len(chosen) == 1 and not given["ignore_not_found"]:
+                raise
+            console.tell(error.message)
+    begun = time.monotonic()
+    for one, output_dir in outputs.items():
+        try:
+            if given["wait"]:
+                ending.await_end(api, one, namespace, timeout=timeout, begun=begun, hurried=grace == 0)
+            if given["with_output"] and output_dir:
+                output.remove_output(output_dir)
+            console.done(f"workload '{one}' is deleted")
+        except XpkError as error:
+            failed.append(error)
+    for each in failed[1:]:
+        console.tell(f" • {each.message}")
+    if failed:
+        raise failed[0]
 
 
 def _many(there: dict[str, WorkloadStatus], given: dict[str, Any]) -> list[str]:
     """Return the names of our workloads that are meant; those that somebody else made have to be named."""
     found = filtered(there.values(), given["filter_by_status"], given["filter_by_job"])
-    return [status.name for status in found if status.maker == "xpk"]
+    return [status.name for status in ending.in_order(found) if status.maker == "xpk"]
 
 
 def _ask(chosen: list[str], cluster: str, *, every: bool) -> None:

@@ -1,4 +1,4 @@
-"""Wait for workloads, and end them."""
+"""Wait for workloads, suspend them and let them go on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from xpk.api.base import Obj, ObjectApi
-from xpk.jobs.observe import find, not_found, read, take
+from xpk.jobs.observe import find, read, take
 from xpk.jobs.outage import SIGNS, Outage
 from xpk.jobs.reading import Snapshot, owned_by
 from xpk.model import names
@@ -93,41 +93,6 @@ def check_succeeded(status: WorkloadStatus, *, where: str = "") -> None:
         raise WorkloadFailedError(
             f"workload '{status.name}' failed: {status.reason}", hint=f"`xpk workload logs {status.name}{where}`"
         )
-
-
-def check_ours(status: WorkloadStatus, *, where: str = "") -> None:
-    """Raise ConflictError for a JobSet that another tool made: its maker may count on it."""
-    if status.maker != "xpk":
-        raise ConflictError(
-            f"'{status.name}' was made by {status.maker}, not xpk",
-            hint=f"`xpk workload delete {status.name}{where} --force` deletes it all the same",
-        )
-
-
-def delete(
-    api: ObjectApi, name: str, namespace: str, *, grace_seconds: int | None = None, timeout: float | None = None
-) -> None:
-    """End a workload. With `timeout`, wait that many seconds for its last host to be gone.
-
-    Raises NotFoundError, or TimedOutError if hosts are still there.
-    """
-    try:
-        api.delete("JobSet", name, namespace, grace_seconds=grace_seconds)
-    except NotFoundError:
-        raise not_found(api, name, namespace) from None
-    if timeout is None:
-        return
-    selector = {"jobset.sigs.k8s.io/jobset-name": name}
-    deadline = time.monotonic() + timeout
-    while left := len(api.list("Pod", namespace, selector)):
-        if time.monotonic() > deadline:
-            raise TimedOutError(
-                f"{left} hosts of '{name}' still run after {timeout:g} s",
-                hint="--grace-period 0 ends them at once" if grace_seconds != 0 else "wait, or look at their processes",
-            )
-        for _change in api.watch("Pod", namespace, selector, timeout=min(1.0, timeout)):
-            if _change[0] == "DELETED":
-                break
 
 
 def set_active(api: ObjectApi, name: str, namespace: str, *, active: bool) -> None:

@@ -1,0 +1,39 @@
+"""`xpk workload delete`: hosts that do not end, many at once, and the output that goes with them."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from tests.cli.conftest import Xpk
+
+
+def test_hosts_that_do_not_end_are_ended_by_the_command_that_is_hinted(dev: Xpk, state: Path) -> None:
+    stubborn = "trap '' TERM; echo up > $XPK_OUTPUT_DIR/up-$$; while true; do sleep 0.1; done"
+    dev("workload", "create", "run", "-tgps", "300", "--command", stubborn)
+    output = Path(dev("workload", "status", "run", "-o", "json").data["output_dir"])
+    while len(list(output.glob("up-*"))) < 2:
+        time.sleep(0.1)
+    stuck = dev("workload", "delete", "run", "--with-output", "--timeout", "1")
+    assert stuck.code == 124 and "2 hosts of 'run' still run after 1 s" in stuck.err and "--grace-period 0" in stuck.err
+    assert output.exists()
+    ended = dev("workload", "delete", "run", "--with-output", "--grace-period", "0")
+    assert ended.code == 0 and not output.exists(), ended.err
+    assert dev("workload", "delete", "run").code == 3
+
+
+def test_of_many_none_is_let_in_by_the_end_of_another(dev: Xpk) -> None:
+    for name in ("a", "b", "c"):
+        dev("workload", "create", name, "--num-slices", "2", "--command", "touch $XPK_WORKLOAD; sleep 60")
+    while not Path("a").exists():
+        time.sleep(0.1)
+    assert dev("workload", "delete", "--all", "--yes").code == 0
+    assert dev("workload", "list", "-o", "json").data == []
+    assert not Path("b").exists() and not Path("c").exists()
+
+
+def test_output_is_not_removed_while_hosts_write_there(dev: Xpk) -> None:
+    dev("workload", "create", "run", "--command", "sleep 60")
+    refused = dev("workload", "delete", "run", "--with-output", "--no-wait")
+    assert refused.code == 2 and "leave out --no-wait" in refused.err
+    assert dev("workload", "status", "run").code == 0

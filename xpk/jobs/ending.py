@@ -1,0 +1,90 @@
+"""End workloads: the manifest goes at once, its hosts when they have saved what they had to."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+
+from xpk.api.base import Obj, ObjectApi, Objs
+from xpk.jobs.observe import not_found
+from xpk.model import names
+from xpk.model.errors import ConflictError, NotFoundError, TimedOutError
+from xpk.model.status import Phase, WorkloadStatus
+
+
+def check_ours(status: WorkloadStatus, *, where: str = "") -> None:
+    """Raise ConflictError for a JobSet that another tool made: its maker may count on it."""
+    if status.maker != "xpk":
+        raise ConflictError(
+            f"'{status.name}' was made by {status.maker}, not xpk",
+            hint=f"`xpk workload delete {status.name}{where} --force` deletes it all the same",
+        )
+
+
+def in_order(statuses: list[WorkloadStatus]) -> list[WorkloadStatus]:
+    """Return workloads as they are to be ended: those that wait first, so that nobody is let in for a moment."""
+    return sorted(statuses, key=lambda status: status.phase is not Phase.QUEUED)
+
+
+def end(api: ObjectApi, name: str, namespace: str, *, grace_seconds: int | None = None) -> str:
+    """End a workload, and return where its output is, "" if it does not tell.
+
+    One that was deleted before, and whose hosts still run, gets the shorter grace period. Raises NotFoundError.
+    """
+    try:
+        jobset = api.get("JobSet", name, namespace)
+        api.delete("JobSet", name, namespace, grace_seconds=grace_seconds)
+    except NotFoundError:
+        left = _hosts(api, name, namespace)
+        if not left:
+            raise not_found(api, name, namespace) from None
+        if grace_seconds is not None:
+            for pod in left:
+                _hurry(api, pod, grace_seconds)
+        return _output_of(left[0])
+    return str((jobset["metadata"].get("annotations") or {}).get(names.OUTPUT_ANNOTATION, ""))
+
+
+def await_end(
+    api: ObjectApi,
+    name: str,
+    namespace: str,
+    *,
+    timeout: float,
+    begun: float | None = None,
+    hurried: bool = False,
+) -> None:
+    """Wait for the last host of a workload that was ended. Raises TimedOutError `timeout` seconds after `begun`.
+
+    `begun` is a time of `time.monotonic`, now if left out. `hurried`: its hosts were given no time, so that giving
+    them less is no advice.
+    """
+    deadline = (time.monotonic() if begun is None else begun) + timeout
+    while left := len(_hosts(api, name, namespace)):
+        if time.monotonic() > deadline:
+            again = "the same command with --grace-period 0 ends them at once"
+            raise TimedOutError(
+                f"{left} hosts of '{name}' still run after {timeout:g} s",
+                hint="wait, or look at their nodes" if hurried else again,
+            )
+        for change, _pod in api.watch("Pod", namespace, _selector(name), timeout=min(1.0, timeout)):
+            if change == "DELETED":
+                break
+
+
+def _hurry(api: ObjectApi, pod: Obj, grace_seconds: int) -> None:
+    with suppress(NotFoundError):  # it is gone by itself
+        api.delete("Pod", pod["metadata"]["name"], pod["metadata"]["namespace"], grace_seconds=grace_seconds)
+
+
+def _hosts(api: ObjectApi, name: str, namespace: str) -> Objs:
+    return api.list("Pod", namespace, _selector(name))
+
+
+def _selector(name: str) -> dict[str, str]:
+    return {"jobset.sigs.k8s.io/jobset-name": name}
+
+
+def _output_of(pod: Obj) -> str:
+    env = [each for container in pod["spec"]["containers"] for each in container.get("env") or []]
+    return next((str(each.get("value", "")) for each in env if each["name"] == "XPK_OUTPUT_DIR"), "")
