@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from xpk.api.kubeconfig import new_client
 from xpk.capacity.kubeconfig import only_context
 from xpk.model.errors import NotFoundError, UsageError, XpkError
 
@@ -63,3 +64,17 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, content: object, cont
 def test_no_kubeconfig(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="there is no kubeconfig"):
         only_context(None, {"KUBECONFIG": str(tmp_path / "none")})
+
+
+def test_a_context_needs_neither_a_user_nor_to_be_the_current_one(tmp_path: Path) -> None:
+    """`kubectl proxy` asks nobody who they are; merged kubeconfigs have no current context."""
+    config = {
+        "contexts": [{"name": "proxy", "context": {"cluster": "c"}}],
+        "clusters": [{"name": "c", "cluster": {"server": "http://localhost:8001"}}],
+    }
+    file = tmp_path / "config"
+    file.write_text(yaml.safe_dump(config))
+    assert only_context("proxy", {"KUBECONFIG": str(file)})["clusters"][0]["name"] == "c"
+    assert new_client(file, "proxy").configuration.host == "http://localhost:8001"
+    with pytest.raises(XpkError, match="gone"):
+        new_client(file, "gone")

@@ -167,6 +167,27 @@ def test_an_admission_check_that_is_not_ready_is_named() -> None:
     mine["status"]["admissionChecks"] = [{"name": "provision", "state": "Pending", "message": "no nodes yet"}]
     found = read(jobset(), Snapshot(jobsets=[], workloads=[mine]))
     assert found.reason == "admission check 'provision' is Pending: no nodes yet"
+    assert found.position is None and found.quota == (), "nobody holds what it has itself"
+
+
+def test_the_exit_code_is_that_of_the_users_program_whatever_runs_beside_it() -> None:
+    """Kubelet sorts containers by their names, and starts sidecars again that have ended."""
+    beside = {"name": "datadog", "state": {"terminated": {"exitCode": 0, "finishedAt": at(9)}}}
+    ours = {"name": "host", "state": {"terminated": {"exitCode": 9, "finishedAt": at(8)}}}
+    again = {"name": "proxy", "state": {"running": {"startedAt": NOW}}, "lastState": {"terminated": {"exitCode": 3}}}
+    failed = {"phase": "Failed", "containerStatuses": [beside, ours], "initContainerStatuses": [again]}
+    over = jobset(conditions=[{"type": "Failed", "status": "True", "reason": "FailedJobs"}])
+    both = pod(0, failed)
+    both["spec"]["containers"] = [{"name": "datadog"}, {"name": "host"}]
+    found = read(over, Snapshot(jobsets=[], pods=[both]))
+    assert found.hosts[0].exit_code == 9 and "s0/h0 ended with exit code 9" in found.reason
+
+
+def test_a_jobset_without_any_jobs_hides_no_other() -> None:
+    empty = jobset()
+    del empty["spec"]["replicatedJobs"]
+    found = read(empty, Snapshot(jobsets=[], events=[event("Pod", "p", "Pulled", "", 1)]))
+    assert (found.num_slices, found.num_hosts, found.command, found.mounts) == (0, 0, (), ())
 
 
 def provisioning(message: str, *, state: str = "Pending", failures: int = 0, **conditions: Any) -> WorkloadStatus:

@@ -44,7 +44,10 @@ def new_client(kubeconfig: Path | None, context: str | None) -> client.ApiClient
 
 
 def _check_context(file: str | None, context: str, named: str) -> None:
-    contexts, _ = config.list_kube_config_contexts(config_file=file)  # type: ignore[no-untyped-call]
+    try:
+        contexts, _ = config.list_kube_config_contexts(config_file=file)  # type: ignore[no-untyped-call]
+    except config.ConfigException:  # also for want of a current context, which nobody has asked for
+        return
     there = [str(each["name"]) for each in contexts or []]
     if context not in there:
         raise NotFoundError(

@@ -50,6 +50,8 @@ def only_context(context: str | None, environ: Mapping[str, str] = os.environ) -
         raise NotFoundError(f"there is no context '{wanted}' in your kubeconfig", hint=_names(found["contexts"]))
     chosen = found["contexts"][wanted]
     parts = {"clusters": chosen["context"].get("cluster"), "users": chosen["context"].get("user")}
+    if not parts["users"]:  # such as that of `kubectl proxy`, which asks nobody who they are
+        del parts["users"]
     missing = [f"{section[:-1]} '{name}'" for section, name in parts.items() if name not in found[section]]
     if missing:
         raise UsageError(

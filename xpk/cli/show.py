@@ -149,6 +149,8 @@ def _next_of_queued(found: WorkloadStatus, cluster: str, where: str) -> str:
         return f"xpk workload delete {where}"  # it will never fit
     if any(each.type == "QuotaReserved" and each.reason == "Inadmissible" for each in found.conditions):
         return f"xpk cluster describe {cluster}"
+    if _has_quota(found):
+        return f"xpk workload describe {where}"
     others = [*found.ahead, *(share.workload for each in found.quota for share in each.holders)]
     everywhere = any("/" in other for other in others)
     return "xpk workload list" + (
@@ -156,11 +158,18 @@ def _next_of_queued(found: WorkloadStatus, cluster: str, where: str) -> str:
     )
 
 
+def _has_quota(found: WorkloadStatus) -> bool:
+    reserved = any(each.type == "QuotaReserved" and each.status == "True" for each in found.conditions)
+    return reserved and found.position is None
+
+
 def _queue_lines(found: WorkloadStatus) -> list[str]:
     """Return who is before a workload that waits, what it waits for, and how its queue's controller calls that."""
     if found.phase is not Phase.QUEUED:
         return []
     place = f"{found.position} in '{found.queue}'" if found.position else "not in the queue yet"
+    if _has_quota(found):
+        place = "past the queue: it has its quota, and waits for its admission checks"
     if found.cluster_queue:
         place += f", which is of cluster queue '{found.cluster_queue}'"
     more = f" and {len(found.ahead) - _ROWS_SHOWN} more" if len(found.ahead) > _ROWS_SHOWN else ""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from xpk.api.base import Obj
-from xpk.jobs.reading import Snapshot, event_times, label, owned_by, when
+from xpk.jobs.reading import Snapshot, event_times, jobs_in, label, owned_by, when
 from xpk.jobs.trouble import is_passing
 from xpk.model.status import Occurrence
 
@@ -25,7 +25,7 @@ def events_of(jobset: Obj, snapshot: Snapshot) -> list[Obj]:
     """
     meta = jobset["metadata"]
     workload = owned_by(snapshot.workloads, meta["uid"])
-    jobs = "|".join(re.escape(item["name"]) for item in jobset["spec"]["replicatedJobs"])
+    jobs = "|".join(re.escape(item["name"]) for item in jobs_in(jobset["spec"]))
     job = re.compile(rf"{re.escape(meta['name'])}-(?:{jobs})-\d+")
     pod = re.compile(rf"{job.pattern}-\d+-\w{{5}}")
     uids = {meta["uid"], *([workload["metadata"].get("uid")] if workload else [])}

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from xpk.api.base import Obj, ObjectApi
+from xpk.api.paths import container_of
 from xpk.api.words import short
 from xpk.jobs import events as happened
 from xpk.jobs import queueing
@@ -20,6 +21,7 @@ from xpk.jobs.reading import (
     condition,
     host_key,
     is_true,
+    jobs_in,
     label,
     owned_by,
     pods_of,
@@ -160,7 +162,8 @@ def read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
         ahead=ahead or (),
         conditions=queueing.conditions(workload),
         checks=checks_of(workload),
-        quota=queueing.quota_for(queued, snapshot, kind) if queued else (),
+        # One that has its quota waits for other things.
+        quota=queueing.quota_for(queued, snapshot, kind) if queued and ahead is not None else (),
         user=annotations.get(names.USER_ANNOTATION, ""),
         command=_command(jobset),
         output_dir=annotations.get(names.OUTPUT_ANNOTATION, ""),
@@ -176,13 +179,14 @@ def read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
 
 def _size(spec: Obj) -> tuple[int, int, int]:
     """Return how many slices there are, how many hosts the largest has, and how many hosts in all."""
-    jobs = [(job.get("replicas", 1), job["template"]["spec"].get("parallelism", 1)) for job in spec["replicatedJobs"]]
-    return sum(count for count, _ in jobs), max(hosts for _, hosts in jobs), sum(count * hosts for count, hosts in jobs)
+    sizes = [(job.get("replicas", 1), job["template"]["spec"].get("parallelism", 1)) for job in jobs_in(spec)]
+    largest = max((hosts for _, hosts in sizes), default=0)
+    return sum(count for count, _ in sizes), largest, sum(count * hosts for count, hosts in sizes)
 
 
 def _pod_spec(jobset: Obj) -> Obj:
-    spec: Obj = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
-    return spec
+    specs: list[Obj] = [job["template"]["spec"]["template"]["spec"] for job in jobs_in(jobset["spec"])]
+    return next(iter(specs), {"containers": [{}]})
 
 
 def _type(jobset: Obj) -> str:
@@ -267,7 +271,9 @@ def _hosts(pods: Iterable[Obj], attempt: str) -> tuple[HostStatus, ...]:
 
 def _host(pod: Obj, slice_id: int, host: int) -> HostStatus:
     status = pod.get("status", {})
-    container = (status.get("containerStatuses") or [{}])[0]
+    # By its name: kubelet sorts them, and whatever else a pod was given may come before the user's program.
+    there, ours = status.get("containerStatuses") or [{}], container_of(pod)
+    container = next((each for each in there if each.get("name") == ours), there[0])
     ended = container.get("state", {}).get("terminated") or failed_start(pod)
     running = container.get("state", {}).get("running") or {}
     scheme, _, pid = str(container.get("containerID", "")).partition("://")

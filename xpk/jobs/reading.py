@@ -31,6 +31,12 @@ class Snapshot:
     events: list[Obj] = field(default_factory=list)
 
 
+def jobs_in(spec: Obj) -> list[Obj]:
+    """Return the replicated jobs of a JobSet's spec, which may have none."""
+    found: list[Obj] = spec.get("replicatedJobs") or []
+    return found
+
+
 def condition(obj: Obj | None, kind: str) -> Mapping[str, Any]:
     """Return a condition, empty if there is none."""
     conditions = (obj or {}).get("status", {}).get("conditions") or []

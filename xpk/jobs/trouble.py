@@ -92,6 +92,8 @@ def failed_start(pod: Obj) -> dict[str, Any]:
     """Return how a container ended that runs before the host and failed, in its own words; empty if none did."""
     for item in pod.get("status", {}).get("initContainerStatuses") or []:
         state: dict[str, Any] = item.get("state") or {}
+        if state.get("running"):  # again, or beside the host: of a sidecar only the last life has ended
+            continue
         ended = state.get("terminated") or (item.get("lastState") or {}).get("terminated") or {}
         if ended.get("exitCode"):
             said = short(ended.get("message"), 300)
