@@ -87,7 +87,9 @@ class Machine:
         Path(given["--kubeconfig"]).write_text(name)
         return ""
 
-    def _delete(self, argv: tuple[str, ...]) -> str:
+    def _delete(self, argv: tuple[str, ...]) -> Result | str:
+        if "kind delete cluster" in self.fails:
+            return Result(argv, 1, "", "ERROR: failed to delete nodes")
         self.clusters.pop(argv[argv.index("--name") + 1], None)
         return ""
 

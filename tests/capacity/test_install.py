@@ -223,6 +223,21 @@ def test_a_kueue_that_does_not_give_up_dead_nodes_hosts_is_set_up_again(tmp_path
     assert _stamp(api) == stamp, "its pods restart with the configuration"
 
 
+def test_a_kueue_that_began_before_its_configuration_is_restarted(tmp_path: Path) -> None:
+    """Setting it up anew was interrupted between the two: it still does what it was told before."""
+    api = installed(KUEUE, tmp_path, hosts=4)
+    stamp = _stamp(api)
+    old = {"spec": {"template": {"metadata": {"annotations": {"xpk.dev/configuration": "of-before"}}}}}
+    api.patch("Deployment", KUEUE.deployment, old, KUEUE.namespace)
+    assert install.whats_missing(api, KUEUE) == "restart Kueue with its newest configuration"
+    install.install(api, KUEUE, pinned=False, environ=release(KUEUE, tmp_path))
+    assert install.whats_missing(api, KUEUE) is None and _stamp(api) == stamp
+    api.patch("Deployment", KUEUE.deployment, old, KUEUE.namespace)
+    stored = api.objects["ConfigMap", KUEUE.namespace, "kueue-manager-config"]
+    stored["metadata"]["managedFields"] = [{"manager": "kubectl-edit", "operation": "Update"}]
+    assert install.whats_missing(api, KUEUE) is None, "who changes it restarts it in a way of their own"
+
+
 def test_a_kueue_of_others_has_to_give_up_dead_nodes_hosts_where_they_are_fenced(tmp_path: Path) -> None:
     api = installed(KUEUE, tmp_path, hosts=4)
     stored = api.objects["Deployment", KUEUE.namespace, KUEUE.deployment]

@@ -127,6 +127,16 @@ def test_a_failed_create_leaves_nothing_unless_retained(machine: Machine, retain
     assert provider.describe("dev").state == "Ready"
 
 
+def test_what_a_failed_create_could_not_remove_is_taken_up_by_the_next(machine: Machine) -> None:
+    machine.fails |= {"kind create cluster", "kind delete cluster"}
+    with pytest.raises(XpkError, match="port taken"):
+        carry_out(machine.provider().plan_create(spec()))
+    assert machine.clusters and machine.provider().names() == ["dev"]
+    machine.fails.clear()
+    titles = carry_out(machine.provider().plan_create(spec()))
+    assert titles[0] == "remove what an interrupted create left of 'dev'"
+
+
 def test_another_shape_is_a_conflict(machine: Machine) -> None:
     provider = machine.provider()
     carry_out(provider.plan_create(spec()))

@@ -200,7 +200,7 @@ def test_a_dry_run_shows_the_configmap_and_writes_nothing(counted: Counted, proj
     command = ("one", "--command", "true")
     shown = list(yaml.safe_load_all(counted.xpk(*CREATE, *command, "--dry-run").stdout))
     assert [obj["kind"] for obj in shown] == ["ConfigMap", "JobSet"]
-    assert {verb for verb, _, _ in counted.noted["calls"]} == {"get"}
+    assert {verb for verb, _, _ in counted.noted["calls"]} == {"get", "list"}
     assert counted.xpk(*CREATE, *command, "--dry-run").stdout == to_yaml(shown)
     counted.xpk(*CREATE, *command)
     (made,) = counted.objects("ConfigMap")

@@ -119,7 +119,7 @@ def test_a_create_makes_few_requests() -> None:
     check_fits(api, wanted, cluster="c")
     check_free(api, wanted, cluster="c")
     create_workload(api, wanted, cluster="c")
-    assert [verb for verb, _, _ in api.calls] == ["get", "get", "get", "create"]
+    assert [verb for verb, _, _ in api.calls] == ["get", "list", "get", "create"]
 
 
 def test_a_list_makes_as_many_requests_for_many_as_for_few() -> None:

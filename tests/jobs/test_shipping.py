@@ -15,7 +15,7 @@ from xpk.api.base import Obj, Objs
 from xpk.jobs import create, shipping
 from xpk.jobs.script import Archive
 from xpk.model.accelerators import find_shape
-from xpk.model.errors import AuthorizationError, ConflictError, UsageError
+from xpk.model.errors import AuthorizationError, ConflictError, UnavailableError, UsageError
 from xpk.model.specs import Target, WorkloadSpec
 from xpk.testing import FakeApi
 
@@ -44,7 +44,7 @@ def owners(api: FakeApi) -> list[str]:
 
 def test_where_code_goes(tmp_path: Path) -> None:
     local = replace(BARE, output_root="/clusters/dev/output", on_this_machine=True)
-    shared = replace(BARE, output_root=str(tmp_path), shared_folder=str(tmp_path))
+    shared = replace(BARE, output_root=str(tmp_path), shared_folder=str(tmp_path), exclusive=True)
     bucket = replace(shared, output_root="gs://b/p")
     assert shipping.place(LARGE, local, bucket).source == "/clusters/dev/output/.code/xpk-code-0123"
     assert shipping.place(SMALL, shared, bucket).archive == SMALL.content
@@ -134,13 +134,30 @@ class OneNamespace(FakeApi):
 
 
 def test_who_does_not_see_all_workloads_removes_no_code(tmp_path: Path) -> None:
-    shared = replace(BARE, output_root=str(tmp_path), shared_folder=str(tmp_path))
+    shared = replace(BARE, output_root=str(tmp_path), shared_folder=str(tmp_path), exclusive=True)
     api, code = OneNamespace(), shipping.place(LARGE, shared, shared)
     (tmp_path / ".code").mkdir()
     (tmp_path / ".code" / "xpk-code-4567.tar.gz").touch()
     os.utime(tmp_path / ".code" / "xpk-code-4567.tar.gz", (0, 0))
     assert shipping.upload(api, LARGE, code, shared)
     assert len(list((tmp_path / ".code").iterdir())) == 2
+
+
+class Forgetful(FakeApi):
+    """An API server that does what it is asked, and whose answer is lost."""
+
+    def create(self, obj: Obj, *, dry_run: bool = False) -> Obj:
+        made = super().create(obj, dry_run=dry_run)
+        if obj["kind"] == "JobSet":
+            raise UnavailableError("the connection was lost; it may have been carried out")
+        return made
+
+
+def test_a_workload_whose_creation_was_not_answered_gets_its_code() -> None:
+    api = Forgetful()
+    assert create.create_workload(api, spec("one"), cluster="c")
+    (code,) = api.list("ConfigMap")
+    assert [each["name"] for each in code["metadata"]["ownerReferences"]] == ["one"]
 
 
 def test_a_workload_without_its_code_does_not_stay() -> None:
@@ -151,7 +168,7 @@ def test_a_workload_without_its_code_does_not_stay() -> None:
 
 
 def test_an_archive_is_uploaded_once_and_removed_when_nobody_names_it(tmp_path: Path) -> None:
-    shared = replace(BARE, output_root=str(tmp_path), shared_folder=str(tmp_path))
+    shared = replace(BARE, output_root=str(tmp_path), shared_folder=str(tmp_path), exclusive=True)
     api, code = FakeApi(), shipping.place(LARGE, shared, shared)
     assert shipping.upload(api, LARGE, code, shared)
     assert not shipping.upload(api, LARGE, code, shared)
@@ -167,9 +184,19 @@ def test_an_archive_is_uploaded_once_and_removed_when_nobody_names_it(tmp_path: 
     assert [file.name for file in (tmp_path / ".code").iterdir()] == ["xpk-code-4567.tar.gz"]
 
 
+def test_what_another_cluster_may_need_stays(tmp_path: Path) -> None:
+    shared = replace(BARE, output_root=str(tmp_path), shared_folder=str(tmp_path))
+    theirs = tmp_path / ".code" / "xpk-code-4567.tar.gz"
+    theirs.parent.mkdir()
+    theirs.touch()
+    os.utime(theirs, (0, 0))
+    shipping.upload(FakeApi(), LARGE, shipping.place(LARGE, shared, shared), shared)
+    assert theirs.exists()
+
+
 def test_another_users_archive_of_the_same_code_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its time cannot be begun anew, and the workload that is to name it does not exist yet."""
-    shared = replace(BARE, output_root=str(tmp_path), shared_folder=str(tmp_path))
+    shared = replace(BARE, output_root=str(tmp_path), shared_folder=str(tmp_path), exclusive=True)
     api, code = FakeApi(), shipping.place(LARGE, shared, shared)
     shipping.upload(api, LARGE, code, shared)
     os.utime(code.source, (0, 0))

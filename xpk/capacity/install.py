@@ -96,6 +96,8 @@ def whats_missing(api: ObjectApi, controller: Controller, *, hosts: int = 0) -> 
             return f"let {controller.name} take {more}, for {hosts:,} hosts"
         if lacking := _lacks(api, controller, deployment):
             return f"set up {controller.name} {controller.version} with {' and '.join(lacking)}"
+        if controller is KUEUE and _is_stale(api, deployment):
+            return f"restart {controller.name} with its newest configuration"
     return None if _runs(deployment) else f"wait until {controller.name} runs"
 
 
@@ -253,8 +255,7 @@ def _stamp(objects: list[Obj]) -> None:
     for obj in objects:
         if texts and obj["kind"] == "Deployment":
             meta = obj["spec"]["template"].setdefault("metadata", {})
-            stamp = hashlib.sha256(texts.encode()).hexdigest()[:16]
-            meta["annotations"] = {**meta.get("annotations", {}), names.CONFIG_ANNOTATION: stamp}
+            meta["annotations"] = {**meta.get("annotations", {}), names.CONFIG_ANNOTATION: _digest(texts)}
 
 
 def _configured(text: str, *, pinned: bool) -> str:
@@ -278,6 +279,26 @@ def _is_wanted(webhook: Obj) -> bool:
 
 def _lacks(api: ObjectApi, controller: Controller, deployment: Obj) -> tuple[str, ...]:
     return lacks(api, deployment) if controller is KUEUE else ()
+
+
+def _is_stale(api: ObjectApi, deployment: Obj) -> bool:
+    """Tell whether a controller began with another configuration than the one that is there.
+
+    So it is where setting it up anew was interrupted between the two.
+    """
+    began = (deployment["spec"]["template"].get("metadata", {}).get("annotations") or {}).get(names.CONFIG_ANNOTATION)
+    if not began:
+        return False
+    try:
+        found = api.get("ConfigMap", CONFIG_MAP, deployment["metadata"]["namespace"])
+    except (NotFoundError, AuthorizationError):
+        return False
+    changed_by_others = any(each.get("manager") != MANAGER for each in found["metadata"].get("managedFields") or [])
+    return not changed_by_others and began != _digest(found.get("data", {}).get(CONFIG, ""))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _is_ours(deployment: Obj) -> bool:

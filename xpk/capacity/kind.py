@@ -202,6 +202,7 @@ class KindProvider:
             sets_slice_environment=True,
             output_root=output,
             shared_folder=output,
+            exclusive=True,
             fenced=True,
             trainer_image=self._loaded_image(name),
         )
@@ -282,10 +283,17 @@ class KindProvider:
                 spec.name, config=file, kubeconfig=fresh, image=options.node_image, retain=options.retain
             )
         except BaseException:
-            if not existed and not options.retain:
+            # What is left of it stays known, so that the next `create` or `delete` takes it up.
+            if not existed and not options.retain and self._is_gone(spec.name):
                 shutil.rmtree(folder, ignore_errors=True)
             raise
         fresh.rename(self._path(spec.name, _KUBECONFIG))
+
+    def _is_gone(self, name: str) -> bool:
+        try:
+            return name not in self._engine.clusters()
+        except XpkError:
+            return False
 
     def _advertise_step(self, spec: ClusterSpec, options: KindOptions) -> Step:
         return advertise_step(lambda: self.connect(spec.name), spec, _units(spec, options), self._pause)

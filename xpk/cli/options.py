@@ -138,6 +138,8 @@ def the_cluster(cluster: str | None, provider: str | None = None) -> str:
             find(cluster, place)
         return cluster
 
+    if place:
+        raise UsageError(f"which cluster? {' and '.join(place)} only say where it is", hint="--cluster NAME")
     known = cluster_names(provider)
     if len(known) == 1:
         return known[0]

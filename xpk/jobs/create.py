@@ -7,13 +7,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from xpk.api.base import Obj, ObjectApi
+from xpk.api.base import Obj, ObjectApi, Objs
 from xpk.api.cluster_queues import allotments, cohort_of, members, queued_flavors, types_of
 from xpk.jobs import shipping
 from xpk.jobs.observe import maker_of
 from xpk.model import names, sub_slices
 from xpk.model.accelerators import SliceShape, find_shape
-from xpk.model.errors import CapacityError, ConflictError, NotFoundError, UsageError, XpkError
+from xpk.model.errors import (
+    AuthorizationError,
+    CapacityError,
+    ConflictError,
+    NotFoundError,
+    UnavailableError,
+    UsageError,
+    XpkError,
+)
 from xpk.model.quotas import ceiling
 from xpk.model.specs import WorkloadSpec
 from xpk.render import render_workload
@@ -101,6 +109,8 @@ def create_workload(api: ObjectApi, spec: WorkloadSpec, *, cluster: str) -> bool
         made = api.create(jobset)
     except ConflictError as error:
         raise _taken(api.get("JobSet", spec.name, spec.namespace), spec, cluster) from error
+    except UnavailableError as error:
+        made = _made_all_the_same(api, jobset, error)
     try:
         for wanted, have in zip(configmaps, there, strict=True):
             shipping.share_configmap(api, wanted, have, made)
@@ -109,6 +119,18 @@ def create_workload(api: ObjectApi, spec: WorkloadSpec, *, cluster: str) -> bool
             api.delete("JobSet", spec.name, spec.namespace)  # its hosts would wait for their code for ever
         raise
     return None in there
+
+
+def _made_all_the_same(api: ObjectApi, wanted: Obj, error: UnavailableError) -> Obj:
+    """Return what a server has made whose answer was lost. Raises the error if it has not, or does not tell."""
+    meta = wanted["metadata"]
+    try:
+        have = api.get("JobSet", meta["name"], meta["namespace"])
+    except XpkError:
+        raise error from None
+    if different_fields(wanted["spec"], have["spec"]):
+        raise error
+    return have
 
 
 def check_free(api: ObjectApi, spec: WorkloadSpec, *, cluster: str) -> None:
@@ -163,10 +185,10 @@ def _what_fits(api: ObjectApi, spec: WorkloadSpec, quota: float, cluster: str) -
 def _read(api: ObjectApi, local_queue: Obj) -> Queue:
     name = local_queue["metadata"]["name"]
     try:
-        mine = api.get("ClusterQueue", local_queue["spec"]["clusterQueue"])
+        mine, there = _cluster_queues(api, local_queue["spec"]["clusterQueue"])
     except NotFoundError:
         return Queue(name, {})
-    cohort = members(mine, api.list("ClusterQueue", None)) if cohort_of(mine) == names.COHORT else [mine]
+    cohort = members(mine, there) if cohort_of(mine) == names.COHORT else [mine]
     everybody = [allotments(each) for each in cohort]
     types = types_of(api, [mine])
     most: dict[str, dict[str, float]] = {}
@@ -176,6 +198,21 @@ def _read(api: ObjectApi, local_queue: Obj) -> Queue:
         of_type[resource] = max(of_type.get(resource, 0), ceiling(each, lent))  # a workload gets one of its flavors
     queued = frozenset(types[flavor] for flavor in queued_flavors(mine))
     return Queue(name, most, is_judged=cohort_of(mine) in ("", names.COHORT), queued=queued)
+
+
+def _cluster_queues(api: ObjectApi, name: str) -> tuple[Obj, Objs]:
+    """Return a ClusterQueue and all there are, with one request if we may list them."""
+    try:
+        there = api.list("ClusterQueue", None)
+    except AuthorizationError:
+        mine = api.get("ClusterQueue", name)
+        if cohort_of(mine) == names.COHORT:
+            raise
+        return mine, [mine]
+    found = [each for each in there if each["metadata"]["name"] == name]
+    if not found:
+        raise NotFoundError(f"there is no ClusterQueue '{name}'")
+    return found[0], there
 
 
 def _taken(have: Obj, spec: WorkloadSpec, cluster: str) -> ConflictError:

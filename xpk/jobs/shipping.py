@@ -59,8 +59,9 @@ def upload(api: ObjectApi, archive: Archive, code: Code, target: Target) -> bool
     new = not folder.has(file)
     if new:
         folder.write(file, archive.content)
-    if not in_bucket(where):  # a bucket may be shared with clusters that we do not know
+    if not in_bucket(where):
         _keep(Path(code.source))
+    if target.exclusive:  # otherwise clusters that we do not know may need what ours does not name
         _remove_unused(api, Path(where), archive.name)
     return new
 

@@ -93,10 +93,11 @@ class Target:
 
     `emulated`: the chips are virtual CPU devices. `sets_slice_environment`: nobody else injects
     MEGASCALE_* and TPU_WORKER_*, so the manifest does. `output_root`: the shared folder or bucket.
-    `shared_folder`: a folder of the nodes that pods mount at the same path. `fenced`: hosts of a node that is
-    gone are declared dead, so that the workload goes on elsewhere; only where such a node is sure not to run
-    them any more, or a second incarnation does no harm. `trainer_image`: the bundled trainer's image, where
-    the nodes have one. `on_this_machine`: hosts are processes here, which see all files and need no image.
+    `shared_folder`: a folder of the nodes that pods mount at the same path; `exclusive`: of no other cluster.
+    `fenced`: hosts of a node that is gone are declared dead, so that the workload goes on elsewhere; only where
+    such a node is sure not to run them any more, or a second incarnation does no harm. `trainer_image`: the
+    bundled trainer's image, where the nodes have one. `on_this_machine`: hosts are processes here, which see all
+    files and need no image.
     `region`: of a cloud that charges for the slices. `sub_slicing`: the type of slices that are shared by parts.
     `capacities`: of the slices of each type. `autoprovisioned`: the types of which the cloud makes slices when
     workloads ask for them, and the capacity that these have if a workload does not say.
@@ -106,6 +107,7 @@ class Target:
     sets_slice_environment: bool
     output_root: str
     shared_folder: str | None = None
+    exclusive: bool = False
     fenced: bool = False
     trainer_image: str | None = None
     region: str | None = None
