@@ -343,3 +343,16 @@ def test_a_port_of_a_host_is_reached_at_the_address_that_is_printed(dev: Xpk) ->
 def test_options_of_ray_need_ray(dev: Xpk) -> None:
     outcome = dev("workload", "create", "w", "--command", "true", "--ray-dashboard")
     assert outcome.code == 2 and "add --launcher ray" in outcome.err
+
+
+def test_a_dry_run_is_data_for_those_who_ask_for_it(dev: Xpk) -> None:
+    command = ("workload", "create", "run", "--command", "true", "--dry-run")
+    shown = dev(*command, "-o", "json").data
+    assert shown["kind"] == "List" and [each["kind"] for each in shown["items"]] == ["JobSet"]
+    assert dev(*command, "-o", "name").out == "jobset/run\n"
+
+
+def test_a_dry_run_refuses_what_create_would(dev: Xpk) -> None:
+    for dry_run in ("client", "server"):
+        refused = dev("workload", "create", "run", "--num-slices", "3", "--command", "true", f"--dry-run={dry_run}")
+        assert refused.code == 5 and refused.out == "" and "--num-slices 2" in refused.err

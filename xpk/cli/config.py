@@ -15,7 +15,7 @@ from xpk.model.errors import NotFoundError, UsageError
 
 _COLUMNS = (
     ("NAME", lambda s: s["name"]),
-    ("VALUE", lambda s: s["value"] or "-"),
+    ("VALUE", lambda s: s["value"] or s["default"]),
     ("SOURCE", lambda s: s["source"]),
 )
 

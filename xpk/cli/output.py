@@ -63,6 +63,18 @@ class Console:
         else:
             click.echo(_json(value))
 
+    def objects(self, objects: Sequence[dict[str, Any]]) -> None:
+        """Print objects of Kubernetes as kubectl takes them: YAML documents, or a List as JSON; or their names."""
+        if self.output == "json":
+            self.data({"apiVersion": "v1", "kind": "List", "items": list(objects)})
+        elif self.output == "name":
+            for each in objects:
+                click.echo(f"{each['kind'].lower()}/{each['metadata']['name']}")
+        else:
+            from xpk.render import to_yaml
+
+            click.echo(to_yaml(list(objects)), nl=False)
+
     @property
     def is_data(self) -> bool:
         """Whether a program will read what we print."""

@@ -173,13 +173,10 @@ def create(ctx: click.Context, /, name: str | None, name_flag: str | None, clust
     api, queue, spec, archive = asked_for(chosen, place, trainer_args, given)
     check(console, spec, trainer_args, given)
     _write_manifest(spec, given["output_manifest_file"])
-    if given["dry_run"] == "client":
-        click.echo(to_yaml(render_workload(spec)), nl=False)
-        return
-    if given["dry_run"]:
-        click.echo(to_yaml(creating.preview(api, spec)), nl=False)
-        return
     creating.check_fits(api, queue, spec, cluster=place)
+    if given["dry_run"]:
+        console.objects(creating.preview(api, spec) if given["dry_run"] == "server" else render_workload(spec))
+        return
     cost = _cost(spec, given["max_cost"])
     _create(console, api, spec, archive, place, given)
     hosts = spec.num_slices * spec.shape.hosts
