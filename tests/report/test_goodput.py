@@ -181,6 +181,33 @@ def test_a_host_that_fails_by_itself_is_the_cause(tmp_path: Path) -> None:
     assert second.ended == "running"
 
 
+@pytest.mark.parametrize("retrained", [0, 10])
+def test_a_finished_run_that_was_extended_is_not_done_by_its_old_result(retrained: int, tmp_path: Path) -> None:
+    run = RunWriter(tmp_path)
+    run.bring_up(0)
+    run.steps(1, 20)
+    run.save(20)
+    run.done(20)
+    run.now += 60
+    run.bring_up(20 - retrained)
+    assert [attempt.ended for attempt in attempts(read_folder(run.write()))] == ["done", "running"]
+    run.steps(21 - retrained, 25 - retrained)
+    assert [attempt.ended for attempt in attempts(read_folder(run.write()))] == ["done", "running"]
+    run.event("fail", (1, 0), reason="disk full")
+    record = read_folder(run.write())
+    assert [attempt.ended for attempt in attempts(record)] == ["done", "failed"]
+    assert goodput(record, end=run.now + 30).seconds(Cause.DOWN) == pytest.approx(30)
+
+
+def test_a_result_of_the_last_attempt_ends_it_although_its_hosts_said_no_more(tmp_path: Path) -> None:
+    run = RunWriter(tmp_path)
+    run.bring_up(0)
+    run.steps(1, 20)
+    run.write()
+    (tmp_path / "result.json").write_text('{"steps": 20}')
+    assert [attempt.ended for attempt in attempts(read_folder(tmp_path))] == ["done"]
+
+
 def test_a_host_that_hung_is_the_cause_and_what_others_say_of_it_is_no_work(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
     run.bring_up(0)

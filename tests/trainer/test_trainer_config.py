@@ -109,6 +109,7 @@ def test_everything_that_cannot_be_divided_is_said_at_once() -> None:
         (("model.family=bert", "model.loss_chunk=16"), "Leave model.loss_chunk out"),
         (("model.family=resnet", "quant.dots=forward"), "Leave quant.dots out"),
         (("model.family=bert", "mesh.tp=8"), "model.heads = 4 is not divisible by mesh.tp = 8"),
+        (("model.family=bert", "mesh.tp=4", "model.embed=66"), "model.embed = 66 is not divisible by mesh.tp = 4"),
         (("model.family=resnet", "model.blocks=3,x"), "Write one such as 3,4,6,3"),
         (("model.family=resnet", "mesh.stages=2"), "a resnet has no pipeline"),
         (("model.family=resnet", "model.norm_examples=5"), "Nearest that work: 30 or 35"),

@@ -176,24 +176,51 @@ def test_prefetch_raises_what_went_wrong_while_reading() -> None:
         next(data.prefetch(fail, iter([np.zeros(1, np.int64)]), 2))
 
 
+def by_hand(folder: Path, written: bytes) -> corpus.Corpus:
+    """Write a data set as people do who have no text: one file without an index."""
+    (folder / "tokens.bin").write_bytes(written)
+    notes = {"tokens": len(written), "dtype": "uint8", "vocab": 256, "documents": 1, "skipped": 0}
+    notes["digest"] = hashlib.sha256(written).hexdigest()[:16]
+    (folder / "tokens.json").write_text(json.dumps(notes))
+    return corpus.open_corpus(open_place(folder / "tokens.bin"))
+
+
 @pytest.mark.parametrize(
     ("model", "numbers", "records"),
     [
         (Model(seq_len=7), 50, [range(0, 8), range(42, 50)]),  # the last target of one is the first token of the next
         (Model(family="bert", seq_len=7), 50, [range(0, 7), range(42, 49)]),
-        (Model(family="resnet", image=2), 42, [range(0, 14), range(28, 42)]),
+        (Model(family="resnet", image=2, classes=1 << 14), 42, [range(0, 14), range(28, 42)]),
     ],
     ids=["decoder", "bert", "resnet"],
 )
 def test_records_are_cut_as_their_model_wants_them(
     model: Model, numbers: int, records: list[range], tmp_path: Path
 ) -> None:
-    written = bytes(range(numbers))
-    (tmp_path / "tokens.bin").write_bytes(written)
-    notes = {"tokens": numbers, "dtype": "uint8", "vocab": 256, "documents": 1, "skipped": 0}
-    notes["digest"] = hashlib.sha256(written).hexdigest()[:16]
-    (tmp_path / "tokens.json").write_text(json.dumps(notes))
-    made = corpus.open_corpus(open_place(tmp_path / "tokens.bin"))
+    made = by_hand(tmp_path, bytes(range(numbers)))
     counts = reading.counts(made, model)
     read = reading.Reader(made, model, counts)(np.array([0, sum(counts) - 1]))
     assert (read.dtype, read.tolist()) == (np.dtype(record(model).dtype), [list(one) for one in records])
+
+
+@pytest.mark.parametrize(
+    ("model", "last", "says"),
+    [
+        (
+            Model(family="resnet", image=2, classes=300),
+            (44, 1),
+            "image 1 of .* has label 300, model.classes = 300 has 0 to 299",
+        ),
+        (Model(family="bert", seq_len=7, vocab=44), (3, 44), "example 3 of .* has token 44, model.vocab = 44 has 0 to"),
+        (Model(seq_len=9, vocab=44), (44, 3), "example 2 of .* has token 44, model.vocab = 44 has 0 to 43"),
+    ],
+    ids=["resnet", "bert", "decoder"],
+)
+def test_what_a_model_has_no_place_for_is_no_target(
+    model: Model, last: tuple[int, int], says: str, tmp_path: Path
+) -> None:
+    made = by_hand(tmp_path, bytes([*range(12), 43, 1, *range(12), *last]))
+    read = reading.Reader(made, model, counts := reading.counts(made, model))
+    read(np.arange(counts[0] - 1))
+    with pytest.raises(FatalError, match=says):
+        read(np.array([counts[0] - 1]))

@@ -193,6 +193,30 @@ def test_what_is_wrong_is_said_before_training(
         reading.counts(corpus.open_corpus(open_place(made.path)), Model(seq_len=16, packed=True))
 
 
+def test_the_folder_of_a_prepared_data_set_is_no_text(made: Corpus, tmp_path: Path) -> None:
+    says = f"is the folder of a prepared data set. Give its manifest: {made.path}"
+    with pytest.raises(FatalError) as error:
+        preparing.prepare(str(tmp_path), open_place(tmp_path / "out"))
+    assert says in str(error.value.problems[0])
+    (problem,) = corpus.check_source(config.load("tiny", [f"data.path={tmp_path}"]), 1)
+    assert says in str(problem)
+
+
+def test_a_data_set_that_was_written_by_hand_is_no_text_either(tmp_path: Path) -> None:
+    (tmp_path / "images.bin").write_bytes(bytes(9))
+    notes = {"dtype": "uint8", "vocab": 256, "tokens": 9, "documents": 1, "skipped": 0, "digest": "0"}
+    (tmp_path / "images.json").write_text(json.dumps(notes))
+    with pytest.raises(FatalError, match="is the folder of a prepared data set"):
+        preparing.prepare(str(tmp_path), open_place(tmp_path / "out"))
+
+
+@pytest.mark.parametrize("name", ["tokens-list.json", "images.json"])
+def test_text_in_json_is_text(name: str, tmp_path: Path) -> None:
+    (tmp_path / "images.bin").write_bytes(bytes(9))
+    (tmp_path / name).write_text('{"dtype": "uint8"}')
+    assert preparing.prepare(str(tmp_path), open_place(tmp_path / "out")).documents == 1
+
+
 def test_a_tokenizers_tokens_are_those_of_the_text(tokenizer: str, tmp_path: Path) -> None:
     said = ["Slices train together.\n", "A host is killed, and the run goes on.\n"]
     source, out = tmp_path / "source", open_place(tmp_path / "out")

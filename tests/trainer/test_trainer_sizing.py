@@ -153,6 +153,13 @@ def test_traffic_grows_with_slices_to_twice_the_gradients_and_stays_in_a_lone_sl
     assert many == pytest.approx(2 * 2 * metrics.parameters(asked.model) / 256, rel=0.02)
 
 
+def test_replicas_of_a_slice_share_what_they_send_over_dcn() -> None:
+    settings = ["model.compute_dtype=bfloat16", "mesh.reduction=explicit", "mesh.dp=4"]
+    asked = config.load("tiny", settings)
+    compiled = 215_040  # by XLA's TPU compiler for two slices of v5litepod-4: docs/parallelism.md
+    assert traffic(asked, layout.layout(asked, layout.Chips(2, 1, 4))).dcn == pytest.approx(compiled, rel=0.1)
+
+
 QUICK = """
 import sys
 from trainer import main

@@ -3,6 +3,7 @@
 # mypy: disallow-untyped-calls=False
 
 import dataclasses
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from jax.sharding import PartitionSpec as P
 
 from tests.trainer.emulated import Trainer, on
 from tests.trainer.test_trainer_checkpoint import Store
-from trainer import config, fitting
+from trainer import config, fitting, preparing, reading, setup
 from trainer.compiling import Compiler
+from trainer.places import open_place
 from trainer.update_sharding import spread_spec
 
 LAMB = ("optim.name=lamb", "optim.lr=0.01")
@@ -120,3 +122,34 @@ def test_a_checkpoint_of_another_tokenizer_is_refused() -> None:
 def test_a_checkpoint_that_names_no_optimizer_is_one_of_adamw() -> None:
     mine = {"model": {}, "optimizer": config.load("tiny").optim.state_notes()}
     assert fitting.mismatch("/out/checkpoints/3", mine, {"model": {}}) is None
+
+
+def notes_of(text: Path, *settings: str) -> dict[str, Any]:
+    """Return what a run on this text keeps with its checkpoints, as it is read again."""
+    made = config.load("tiny", ["model.seq_len=16", "data.eval_fraction=0.1", *settings])
+    tokens = preparing.prepare(str(text), open_place(text.parent / "out"))
+    order = setup._order(made, reading.counts(tokens, made.model), 8)
+    read: dict[str, Any] = json.loads(json.dumps(setup._notes(made, tokens, order)))
+    return read
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (("data.eval_fraction=0.2",), "the number of trained examples was 113, is 100"),
+        (("model.seq_len=32",), "model.seq_len was 16, is 32"),
+        (("model.packed=true",), "model.packed was False, is True"),
+    ],
+)
+def test_other_held_out_examples_are_told(settings: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "a.txt").write_text("x" * 2_000)
+    was, now = notes_of(tmp_path / "text"), notes_of(tmp_path / "text", *settings)
+    assert fitting.other_examples(was, was) == []
+    order, held_out = fitting.other_examples(now, was)
+    assert order.startswith("the order of records changes: ") and says in order
+    assert "some of it may have been trained on" in held_out
+    only = notes_of(tmp_path / "text", "data.seed=5")
+    assert fitting.other_examples(only, was) == ["the order of records changes: data.seed was 0, is 5"]
+    before = {key: value for key, value in was.items() if key not in ("trained", "held_out", "order")}
+    assert fitting.other_examples(was, before) == []

@@ -87,6 +87,24 @@ def from_notes(path: str, notes: dict[str, Any]) -> Corpus:
     return Corpus(**{field: notes[field] for field in Corpus.__dataclass_fields__ if field not in known}, **known)
 
 
+def refuse_prepared(folder: Place) -> None:
+    """Raise FatalError if a folder of text is that of a prepared data set, whose manifest would be taken for text.
+
+    A manifest lies right in the folder; those written by hand may have any name, and their only file the same one.
+    """
+    there = {entry.name: entry for entry in folder.files()}
+    for entry in sorted(there.values(), key=lambda entry: entry.changed, reverse=True):
+        stem = entry.name.removesuffix(".json")
+        if stem == entry.name or not (stem.startswith("tokens-") or f"{stem}.bin" in there):
+            continue
+        try:
+            from_notes(entry.name, json.loads((folder / entry.name).read()))
+        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+            continue
+        message = f"data.path={str(folder)!r} is the folder of a prepared data set"
+        raise FatalError(Problem(message, f"Give its manifest: {folder / entry.name}"))
+
+
 def open_corpus(file: Place) -> Corpus:
     """Return the data set of a manifest, or of the one beside a file. Raises FatalError if it is none or damaged."""
     name = str(file)
@@ -99,7 +117,7 @@ def open_corpus(file: Place) -> Corpus:
         raise FatalError(
             Problem(
                 f"data.path={name!r} is {is_what}",
-                "Give a folder of text, or prepare one: python -m trainer prepare SRC --out FOLDER",
+                "Give a folder of text, or what `python -m trainer prepare SRC --out FOLDER` prints",
             )
         ) from None
     there = {entry.name: entry.size for entry in corpus.place("").files()}
@@ -169,7 +187,8 @@ def eval_records(config: Config, records: int) -> int:
 
 def unset() -> Problem:
     """Return that there is no data."""
-    return Problem("data.path is not set", "Give a folder of text or a prepared data set: --set data.path=FOLDER")
+    hint = "Give a folder of text, or the manifest of a prepared data set: --set data.path=FOLDER"
+    return Problem("data.path is not set", hint)
 
 
 def missing(path: str) -> Problem:
@@ -188,6 +207,7 @@ def empty(path: str, suffixes: str, skipped: int = 0) -> Problem:
 
 def _check_folder(config: Config, source: Place, batch: int) -> list[Problem]:
     """Count bytes: of tokens there may be fewer, which process 0 finds out when it makes them."""
+    refuse_prepared(source)
     needed, found, skipped = _needed_tokens(config, batch), 0, 0
     suffixes = wanted_suffixes(config.data.path, config.data.suffixes)
     identity(config.data.tokenizer)

@@ -10,6 +10,19 @@ from trainer.tokenizer import BYTES
 # Of a model, from one attempt to the next.
 _MAY_CHANGE = ("compute_dtype", "remat", "attention_chunk", "loss_chunk", "seq_len", "packed")
 
+# What examples a step has, and which are held out, is a function of these notes.
+_EXAMPLES = {
+    "data": "the corpus",
+    "seed": "data.seed",
+    "global_batch": "data.global_batch",
+    "order": "the shuffling",
+    "seq_len": "model.seq_len",
+    "packed": "model.packed",
+    "trained": "the number of trained examples",
+    "held_out": "the number of held-out examples",
+}
+_MOVES_NO_EXAMPLE = ("seed", "global_batch", "order")  # from the trained ones to those held out, or back
+
 
 def mismatch(checkpoint: str, mine: dict[str, Any], notes: dict[str, Any]) -> Problem | None:
     """Return why a checkpoint with these notes is none of this run's model, optimizer and tokenizer, if it is none."""
@@ -32,3 +45,27 @@ def mismatch(checkpoint: str, mine: dict[str, Any], notes: dict[str, Any]) -> Pr
         hint = "Use data that was prepared with its tokenizer, or another run.output_dir"
         return Problem(f"checkpoint {checkpoint} was trained on tokens of {was}, the data has those of {now}", hint)
     return None
+
+
+def other_examples(mine: dict[str, Any], notes: dict[str, Any]) -> list[str]:
+    """Return in a line each what changes in the examples of a run that goes on from a checkpoint with these notes."""
+    was, now = _of_examples(notes), _of_examples(mine)
+    # Of before there was a choice, and of before they were counted.
+    was = {"order": "records, window 0, shards 1", "trained": now["trained"], "held_out": now["held_out"]} | was
+    changed = [key for key in _EXAMPLES if key in now and was.get(key) != now[key]]
+    if not changed:
+        return []
+    told = ", ".join(f"{_EXAMPLES[key]} was {was.get(key)}, is {now[key]}" for key in changed)
+    lines = [f"the order of records changes: {told}"]
+    if now["held_out"] and not set(changed).issubset(_MOVES_NO_EXAMPLE):
+        lines.append(
+            "the held-out part changes: some of it may have been trained on, and eval_loss is of other examples"
+        )
+    return lines
+
+
+def _of_examples(notes: dict[str, Any]) -> dict[str, Any]:
+    model = dataclasses.asdict(Model()) | notes.get("model", {})
+    length = {} if model["family"] == "resnet" else {key: model[key] for key in ("seq_len", "packed")}
+    found = {key: value for key, value in notes.items() if key in _EXAMPLES}
+    return found | length | {"data": notes.get("data", "")[:12]}

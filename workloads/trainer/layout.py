@@ -149,6 +149,8 @@ def _divisions(config: Config, mesh: Layout) -> Iterator[Problem]:
             ("model.seq_len", model.seq_len, {"model.loss_chunk": model.loss_chunk or 1}),
             ("model.loss_chunk", model.loss_chunk, times),
         ]
+    if model.family == "bert":
+        sizes.append(("model.embed", model.embed, {"mesh.tp": mesh.tp}))  # the width of its head's dense layer
     for name, value, by in sizes:
         if value % math.prod(by.values()):
             size = f"{' x '.join(by)} = {' x '.join(map(str, by.values()))}"

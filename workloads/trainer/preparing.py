@@ -23,6 +23,7 @@ from trainer.corpus import (
     from_notes,
     missing,
     open_corpus,
+    refuse_prepared,
     unset,
 )
 from trainer.errors import FatalError
@@ -102,6 +103,7 @@ def prepare(
         return open_corpus(folder)
     if not folder.is_folder():
         raise FatalError(missing(source))
+    refuse_prepared(folder)
     suffixes = wanted_suffixes(source, suffixes)
     asked: dict[str, Any] = {"source": str(folder), "suffixes": suffixes, "max_bytes": max_bytes}
     asked |= {} if identity(tokenizer) == BYTES else {"tokenizer": identity(tokenizer)}

@@ -23,7 +23,7 @@ from trainer import corpus, packing, ranges
 from trainer.config import Model
 from trainer.corpus import AGAIN, BLOCK, TOKEN_BYTES, Corpus, Index, TokenFile
 from trainer.errors import FatalError, Problem
-from trainer.records import Record, record
+from trainer.records import LABEL_BYTES, Record, record
 
 _ABREAST = 4  # files that are copied at a time
 _PARTS_ABREAST = 16  # requests at a time, where parts are
@@ -205,12 +205,28 @@ class _File:
     def read(self, number: int, row_S: Records) -> None:
         """Fill in the file's record `number`; of a packed one the rest stays as it is."""
         start, end = self._span(number)
+        numbers = self._tokens(start, end)
+        self._require(number, numbers)
         if self._plan is None:
-            row_S[:] = self._tokens(start, end)
+            row_S[:] = numbers
             return
         tokens, segments = np.split(row_S, 2)
-        tokens[: end - start] = self._tokens(start, end)
+        tokens[: end - start] = numbers
         segments[: end - start] = packing.segments(self._ends_D, start, end)
+
+    def _require(self, number: int, numbers: Records) -> None:
+        """Raise FatalError if the model has no place for a label or token: of such a target a loss has no floor."""
+        below, name = self._record.below, self._name
+        if self._record.noun == "image":
+            found = int.from_bytes(numbers[-LABEL_BYTES:].tobytes(), "little")
+            message = f"image {number:,} of {name!r} has label {found}, model.classes = {below} has 0 to {below - 1}"
+            hint = f"Labels begin at 0: count them from there, or use --set model.classes={found + 1} or more"
+        else:
+            found = int(numbers.max(initial=0)) if np.iinfo(self._dtype).max >= below else 0
+            message = f"example {number:,} of {name!r} has token {found}, model.vocab = {below} has 0 to {below - 1}"
+            hint = f"Use --set model.vocab={found + 1} or more, or prepare the data with another tokenizer"
+        if found >= below:
+            raise FatalError(Problem(message, hint))
 
     def _span(self, number: int) -> tuple[int, int]:
         """Return the first token of record `number` and the one after its last."""

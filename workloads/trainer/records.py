@@ -16,6 +16,7 @@ class Record:
     dtype: str  # that it is sent to the chips as
     items: int  # tokens or images of one record: what speed is told in
     noun: str  # of those items
+    below: int = 2**31  # what each of its tokens, or its label, has to be
     packed: bool = False  # half of its numbers are tokens, of whole documents; the rest says which document each is of
 
     def count(self, numbers: int) -> int:
@@ -39,7 +40,7 @@ def record(model: Model) -> Record:
     """
     if model.family == "resnet":
         length = 3 * model.image * model.image + LABEL_BYTES
-        return Record(length, length, "uint8", 1, "image")
+        return Record(length, length, "uint8", 1, "image", model.classes)
     tokens = model.seq_len + (1 if model.family == "decoder" else 0)
     length = 2 * tokens if model.packed else tokens
-    return Record(length, model.seq_len, "int32", model.seq_len, "token", model.packed)
+    return Record(length, model.seq_len, "int32", model.seq_len, "token", model.vocab, model.packed)

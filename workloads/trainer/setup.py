@@ -127,7 +127,7 @@ def set_up(job: Job, meeting: "Future[Address]") -> Run:
     mine = [place for place in slots.readers if mesh.devices.flat[place].process_index == jax.process_index()]
     examples = job.config.run.steps * slots.rows * len(mine)
     read = _reader(job, tokens, counts, order, data.shards_of(slots, mine, order), examples)
-    notes = _notes(job.config, tokens, sizes.global_batch)
+    notes = _notes(job.config, tokens, order)
     place = job.out / "checkpoints"
     if job.is_first:
         _introduce(job.config, mesh, sum(counts), sizes.global_batch)
@@ -160,7 +160,7 @@ def set_up(job: Job, meeting: "Future[Address]") -> Run:
     )
 
 
-def _notes(config: Config, tokens: Corpus, batch: int) -> dict[str, Any]:
+def _notes(config: Config, tokens: Corpus, order: Order) -> dict[str, Any]:
     """Return what is kept with every checkpoint of the run."""
     return {
         "model": dataclasses.asdict(config.model),
@@ -169,7 +169,9 @@ def _notes(config: Config, tokens: Corpus, batch: int) -> dict[str, Any]:
         "tokenizer": tokens.tokenizer,
         "seed": config.data.seed,
         "order": f"{config.data.shuffle}, window {config.data.shuffle_window}, shards {config.data.shards}",
-        "global_batch": batch,
+        "global_batch": order.batch,
+        "trained": order.records,
+        "held_out": sum(order.files) - order.records,
     }
 
 

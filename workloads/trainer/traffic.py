@@ -37,7 +37,7 @@ def traffic(config: Config, sizes: Layout) -> Traffic:
     activations are gathered and scattered over tp, two times each way and pass. Over slices go the gradients that
     are left, each chip's own part, of which XLA sends tiles of 8 rows: in the compute type, but the norms' gains in
     float32, and the output projection's unless it is added up in chunks. If the reduction is explicit, all of them go
-    in its type, once. Stages of a pipeline hand on each token's activations
+    in its type, once, and replicas of one slice share them. Stages of a pipeline hand on each token's activations
     and get back their gradients.
     """
     model, parts, width = config.model, config.optim.accumulate, 2 if config.model.compute_dtype == "bfloat16" else 4
@@ -51,6 +51,7 @@ def traffic(config: Config, sizes: Layout) -> Traffic:
     handed = parts * (padded * (matrices * width + table * (projection + width)) / spread + 4 * gains)
     if config.mesh.reduction == "explicit":
         handed = ((matrices + table) / spread + gains) * (2 if config.mesh.reduction_dtype == "bfloat16" else 4)
+        handed /= sizes.dp // sizes.dp_slices  # scattered inside a slice first
     between = 2 * stream / sizes.tp * _others(sizes.stage_slices)
     return Traffic(
         fsdp=_others(sizes.fsdp) * parts * passes * width * (matrices + table) / sizes.tp,

@@ -122,18 +122,14 @@ def _choose(run: Run) -> _Chosen | None:
 
 
 def _check_notes(run: Run, where: str, notes: dict[str, Any]) -> None:
-    """Refuse a checkpoint of another model or optimizer; tell of other data."""
+    """Refuse a checkpoint of another model or optimizer; tell of other examples."""
     mine = run.checkpoints.notes
     problem = fitting.mismatch(where, mine, notes)
     if problem is not None:
         raise FatalError(problem)
-    was = notes | {"data": notes.get("data", "")[:12]}
-    now = mine | {"data": mine["data"][:12]}
-    kinds = {"data": "the corpus", "seed": "data.seed", "global_batch": "data.global_batch", "order": "the shuffling"}
-    was.setdefault("order", "records, window 0, shards 1")  # of before there was a choice
-    other = [f"{name} was {was.get(key)}, is {now[key]}" for key, name in kinds.items() if was.get(key) != now[key]]
-    if other and run.job.is_first:
-        metrics.say(f"warning: the order of records changes: {', '.join(other)}")
+    if run.job.is_first:
+        for line in fitting.other_examples(mine, notes):
+            metrics.say(f"warning: {line}")
 
 
 def _compiled(run: Run, name: str, program: Any, *arguments: Any) -> Any:

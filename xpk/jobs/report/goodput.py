@@ -129,7 +129,7 @@ def attempts(record: RunRecord) -> tuple[Attempt, ...]:
     lines: dict[int, list[StepRecord]] = {number: [] for number in numbers}
     for line in (*record.steps, *record.lost_steps):
         lines[line.attempt].append(line)
-    finished = record.result is not None
+    finished = record.finished
     counts = [record.restart_count(number) for number in numbers]
     nexts = [*counts[1:], None]
     return tuple(

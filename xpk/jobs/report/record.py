@@ -117,6 +117,14 @@ class RunRecord:
         return tuple(sorted(found))
 
     @property
+    def finished(self) -> bool:
+        """Whether the result is the last attempt's, and not that of one before it, whose run was then extended."""
+        if self.result is None or not self.steps:
+            return False
+        newest = self.steps[-1]
+        return newest.attempt == self.attempts[-1] and newest.step == self.result.get("steps")
+
+    @property
     def empty(self) -> bool:
         """Whether there is nothing yet."""
         return not self.attempts and not self.evals
