@@ -18,7 +18,7 @@ from tests.trainer.emulated import Trainer, on
 from trainer import integrity
 from trainer.checkpoint import Checkpoints
 from trainer.compiling import Compiler
-from trainer.errors import StorageError
+from trainer.errors import FatalError, StorageError
 from trainer.metrics import Events, JsonLines
 from trainer.peers import Peers
 from trainer.places import open_place
@@ -175,6 +175,37 @@ def test_a_save_that_was_cut_off_is_ignored_and_cleaned_up(store: Store, state: 
     (store.folder / "1").rename(store.folder / ".saving-2-0")
     assert store.checkpoints.choose() is None
     assert list(store.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("found", ["100/items/array", "100", "00000100/_METADATA", "1/array"])
+def test_checkpoints_of_another_program_end_the_run_and_stay(found: str, store: Store, state: Any) -> None:
+    """Also one of ours that has lost its manifest: nobody knows any more what it was."""
+    store.save(1, state)
+    store.save(2, state)
+    if found == "1/array":
+        (store.folder / "1" / "manifest.json").unlink()
+    path = store.folder / found
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"weights")
+    foreign = store.folder / Path(found).parts[0]
+    (store.folder / ".saving-3-0").mkdir()
+    with pytest.raises(FatalError, match=f"{foreign} is no checkpoint of this trainer") as refused:
+        store.checkpoints.choose()
+    (problem,) = refused.value.problems
+    assert "another run.output_dir" in problem.hint
+    assert path.read_bytes() == b"weights" and (store.folder / ".saving-3-0").is_dir()
+    assert store.save(3, state) == "" and store.save(4, state) == "" and store.save(200, state) == ""
+    assert path.read_bytes() == b"weights", "nor is it one too many later"
+
+
+def test_what_a_rename_that_copies_left_is_cleaned_up(store: Store, state: Any) -> None:
+    store.save(1, state)
+    for folder in (".saving-2-0", "2", ".removing-3", "3"):  # as on a bucket that is mounted
+        (store.folder / folder).mkdir()
+        (store.folder / folder / "array").write_bytes(b"half")
+    found = store.checkpoints.choose()
+    assert found is not None and found[0] == 1
+    assert [path.name for path in store.folder.iterdir()] == ["1"]
 
 
 def test_a_failed_save_keeps_the_one_before(store: Store, state: Any) -> None:
