@@ -57,7 +57,7 @@ def test_a_removal_that_was_cut_off_of_a_checkpoint_that_was_copied_here_is_ende
     shelf.claim(0)
     with monkeypatch.context() as killed:
         killed.setattr(Bucket, "remove_each", lambda *_: None)
-        shelf.set_aside(1) if how == "damaged" else shelf.keep(1)
+        shelf.set_aside(1) if how == "damaged" else shelf.keep(1, 2)
     assert shelf.steps() == [2] and (out / "1" / "d" / "array").is_file()
     out.shelf().claim(1)
     assert out.folders() == ["2"]

@@ -160,6 +160,19 @@ def test_one_that_a_disk_does_not_give_back_is_passed_over_and_kept(
     assert store.checkpoints.choose() == (2, {"note": 1})
 
 
+@pytest.mark.parametrize(("keep", "saved", "left"), [(1, 5, [5, 9]), (2, 10, [2, 9, 10])])
+def test_one_that_a_disk_does_not_give_back_pushes_out_none_that_can_be_read(
+    keep: int, saved: int, left: list[int], store: Store, state: Any, unreadable: dict[int, int]
+) -> None:
+    store.save(9, state)
+    unreadable[9] = errno.EIO
+    found = store.checkpoints.choose()
+    assert found is not None and found[0] == 2
+    store.checkpoints.keep = keep
+    assert store.save(saved, state) == ""
+    assert store.steps() == left
+
+
 def test_a_run_whose_checkpoints_cannot_be_read_does_not_begin_anew(store: Store, unreadable: dict[int, int]) -> None:
     unreadable.update({1: errno.EIO, 2: errno.EIO})
     with pytest.raises(StorageError, match=r"none of the checkpoints in .* can be read"):

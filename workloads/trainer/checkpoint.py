@@ -217,7 +217,7 @@ class Checkpoints:
         if failure:
             self._shelf.discard(step, self._claim)
         else:
-            self._shelf.keep(self.keep)
+            self._shelf.keep(self.keep, step, self._unreadable)
         return failure
 
 

@@ -5,7 +5,7 @@ import functools
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -189,9 +189,13 @@ class FolderShelf:
         self._remove([aside])
         os.replace(self._folder / str(step), aside)
 
-    def keep(self, newest: int) -> None:
+    def keep(self, newest: int, committed: int, unread: Collection[int] = ()) -> None:
         """Remove older checkpoints and damaged ones; each is renamed first, so that none is ever there in part."""
-        for old in integrity.outdated(self.steps(), newest, lambda step: integrity.has_sizes(self._folder / str(step))):
+
+        def is_whole(step: int) -> bool:
+            return step not in unread and integrity.has_sizes(self._folder / str(step))
+
+        for old in integrity.outdated([step for step in self.steps() if step <= committed], newest, is_whole):
             with contextlib.suppress(OSError):
                 os.replace(self._folder / str(old), self._folder / f".removing-{old}")
         self._remove([*self._folder.glob(".removing-*"), *self._folder.glob(".damaged-*")])

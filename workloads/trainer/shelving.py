@@ -105,10 +105,11 @@ class BucketShelf:
         """Remove the manifest."""
         self._aside += self._take_down(step)
 
-    def keep(self, newest: int) -> None:
+    def keep(self, newest: int, committed: int, unread: Collection[int] = ()) -> None:
         """Remove older checkpoints and damaged ones."""
         with contextlib.suppress(OSError):
-            for step in integrity.outdated(self.steps(), newest, lambda step: not self.damage(step)):
+            steps = [step for step in self.steps() if step <= committed]
+            for step in integrity.outdated(steps, newest, lambda step: step not in unread and not self.damage(step)):
                 self._clear(self._take_down(step))
             self._clear(self._aside)
             self._aside.clear()
