@@ -19,6 +19,7 @@ from trainer import integrity
 from trainer.checkpoint import Checkpoints
 from trainer.compiling import Compiler
 from trainer.errors import FatalError, StorageError
+from trainer.folder import FolderShelf
 from trainer.metrics import Events, JsonLines
 from trainer.peers import Peers
 from trainer.places import open_place
@@ -219,6 +220,23 @@ def test_what_a_rename_that_copies_left_is_cleaned_up(store: Store, state: Any) 
     found = store.checkpoints.choose()
     assert found is not None and found[0] == 1
     assert [path.name for path in store.folder.iterdir()] == ["1"]
+
+
+def test_a_folder_that_cannot_be_listed_costs_no_save(
+    store: Store, state: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Or the hosts would wait for ever to hear of what is committed."""
+
+    def lost(shelf: FolderShelf) -> list[int]:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(store.folder))
+
+    monkeypatch.setattr(FolderShelf, "steps", lost)
+    store.checkpoints.save(1, state)
+    assert store.checkpoints.ended(60)
+    assert store.checkpoints.wait() == "" and store.save(2, state) == ""
+    assert [event["step"] for event in store.events("save")] == [1, 2] and store.steps() == [1, 2]
+    warning = f"warning: older checkpoints in {store.folder} are not removed: Stale file handle"
+    assert capsys.readouterr().out.count(warning) == 1
 
 
 def test_a_failed_save_keeps_the_one_before(store: Store, state: Any) -> None:

@@ -46,6 +46,7 @@ class Checkpoints:
         self._committing = Background("commit")
         self._failure = ""
         self._unreadable: set[int] = set()  # steps that may be whole, and are not read from now
+        self._warned = False  # that older ones are not removed
         self.last: int | None = None  # step of the newest committed checkpoint this host knows of
         self._alone = Alone()
 
@@ -217,8 +218,17 @@ class Checkpoints:
         if failure:
             self._shelf.discard(step, self._claim)
         else:
-            self._shelf.keep(self.keep, step, self._unreadable)
+            self._remove_older(step)
         return failure
+
+    def _remove_older(self, committed: int) -> None:
+        """Remove what is too old, as far as that works: the others wait to hear of what is committed."""
+        try:
+            self._shelf.keep(self.keep, committed, self._unreadable)
+        except OSError as error:
+            if not self._warned:
+                say(f"warning: older checkpoints in {self.place} are not removed: {reason(error)}")
+            self._warned = True
 
 
 @functools.cache
