@@ -1,6 +1,7 @@
 """Checkpoints: whole or not at all, the newest whole one wins, and a full disk costs no older one."""
 
 import errno
+import functools
 import json
 import os
 import queue
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 from tests.trainer.emulated import Trainer, on
+from tests.trainer.test_trainer_peers import connected, together
 from trainer import integrity
 from trainer.checkpoint import Checkpoints
 from trainer.compiling import Compiler
@@ -220,6 +222,17 @@ def test_what_a_rename_that_copies_left_is_cleaned_up(store: Store, state: Any) 
     found = store.checkpoints.choose()
     assert found is not None and found[0] == 1
     assert [path.name for path in store.folder.iterdir()] == ["1"]
+
+
+def test_all_hosts_know_of_the_newest_where_a_local_one_is_as_new(store: Store, tmp_path: Path, state: Any) -> None:
+    """Whether they save it together at the end must not depend on who looked."""
+    store.save(1, state)
+    store.save(2, state)
+    hosts, _ = connected(2)
+    for newer_than, newest in ((2, 2), (7, 2), (1, 2), (0, 2)):
+        both = [Checkpoints(open_place(store.folder), 3, {}, peers, store.checkpoints._events) for peers in hosts]
+        together([functools.partial(each.choose, newer_than) for each in both])
+        assert [each.last for each in both] == [newest] * 2
 
 
 def test_a_folder_that_cannot_be_listed_costs_no_save(

@@ -322,6 +322,29 @@ def test_a_local_tier_without_a_folder_is_told_in_one_line(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+def test_a_run_that_is_asked_for_fewer_steps_than_it_has_locally_saves_them_before_it_ends(tmp_path: Path) -> None:
+    settings = ["checkpoint.every=100000", "run.eval_every=0", "data.max_bytes=50000"]
+    settings += ["checkpoint.local_every=2", f"checkpoint.local_path={tmp_path / 'ram'}"]
+    out = tmp_path / "out"
+    first = start(out, [*settings, "run.steps=100000"])
+    first.wait_for_step(7)
+    first.kill()
+    for attempt in (1, 2):  # the second finds it done
+        job = start(out, [*settings, "run.steps=3"], attempt=attempt)
+        assert job.exit_codes() == [0, 0], job.logs()
+        assert f"done: {_newest(out)} steps" in job.logs()
+        assert not list((tmp_path / "ram").glob("*/*/*"))
+        restored = next(event for event in job.events(0) if event["event"] == "restore")
+        assert (restored["source"], restored["step"]) == ("local" if attempt == 1 else "checkpoint", _newest(out))
+    saved = open_place(out / "checkpoints").shelf()
+    assert saved.damage(_newest(out)) == "" and saved.notes(_newest(out))["tokens"] == _newest(out) * 8 * 16
+
+
+def _newest(out: Path) -> int:
+    return max(open_place(out / "checkpoints").shelf().steps())
+
+
+@pytest.mark.slow
 def test_a_slice_that_lost_its_tier_gets_it_from_the_other(tmp_path: Path) -> None:
     settings = ["run.steps=14", "checkpoint.every=100000", "run.eval_every=0", "data.max_bytes=50000"]
     whole = start(tmp_path / "whole", settings)
