@@ -189,7 +189,7 @@ def test_a_host_of_an_earlier_attempt_commits_nothing(server: BucketServer) -> N
     assert later.damage(5) == f"{new}/array is missing"
     later.set_aside(5)
     assert later.steps() == []
-    later.keep(1)
+    later.keep(1, 5)
     assert place(server, "two").folders() == []
 
 
@@ -200,7 +200,7 @@ def test_the_manifest_goes_first(server: BucketServer) -> None:
         place(server, f"old/{step}/{claim}/array").write(b"content")
         shelf.commit(step, claim, {})
     seen = len(server.requests())
-    shelf.keep(1)
+    shelf.keep(1, 2)
     removed = [line for line in server.requests()[seen:] if "DELETE" in line]
     assert "manifest.json" in removed[0] and len(removed) > 1
     assert shelf.steps() == [2] and place(server, "old").folders() == ["2"]

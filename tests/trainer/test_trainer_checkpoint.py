@@ -1,6 +1,7 @@
 """Checkpoints: whole or not at all, the newest whole one wins, and a full disk costs no older one."""
 
 import errno
+import functools
 import json
 import os
 import queue
@@ -15,10 +16,12 @@ import numpy as np
 import pytest
 
 from tests.trainer.emulated import Trainer, on
+from tests.trainer.test_trainer_peers import connected, together
 from trainer import integrity
 from trainer.checkpoint import Checkpoints
 from trainer.compiling import Compiler
-from trainer.errors import StorageError
+from trainer.errors import FatalError, StorageError
+from trainer.folder import FolderShelf
 from trainer.metrics import Events, JsonLines
 from trainer.peers import Peers
 from trainer.places import open_place
@@ -160,6 +163,19 @@ def test_one_that_a_disk_does_not_give_back_is_passed_over_and_kept(
     assert store.checkpoints.choose() == (2, {"note": 1})
 
 
+@pytest.mark.parametrize(("keep", "saved", "left"), [(1, 5, [5, 9]), (2, 10, [2, 9, 10])])
+def test_one_that_a_disk_does_not_give_back_pushes_out_none_that_can_be_read(
+    keep: int, saved: int, left: list[int], store: Store, state: Any, unreadable: dict[int, int]
+) -> None:
+    store.save(9, state)
+    unreadable[9] = errno.EIO
+    found = store.checkpoints.choose()
+    assert found is not None and found[0] == 2
+    store.checkpoints.keep = keep
+    assert store.save(saved, state) == ""
+    assert store.steps() == left
+
+
 def test_a_run_whose_checkpoints_cannot_be_read_does_not_begin_anew(store: Store, unreadable: dict[int, int]) -> None:
     unreadable.update({1: errno.EIO, 2: errno.EIO})
     with pytest.raises(StorageError, match=r"none of the checkpoints in .* can be read"):
@@ -175,6 +191,65 @@ def test_a_save_that_was_cut_off_is_ignored_and_cleaned_up(store: Store, state: 
     (store.folder / "1").rename(store.folder / ".saving-2-0")
     assert store.checkpoints.choose() is None
     assert list(store.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("found", ["100/items/array", "100", "00000100/_METADATA", "1/array"])
+def test_checkpoints_of_another_program_end_the_run_and_stay(found: str, store: Store, state: Any) -> None:
+    """Also one of ours that has lost its manifest: nobody knows any more what it was."""
+    store.save(1, state)
+    store.save(2, state)
+    if found == "1/array":
+        (store.folder / "1" / "manifest.json").unlink()
+    path = store.folder / found
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"weights")
+    foreign = store.folder / Path(found).parts[0]
+    (store.folder / ".saving-3-0").mkdir()
+    with pytest.raises(FatalError, match=f"{foreign} is no checkpoint of this trainer") as refused:
+        store.checkpoints.choose()
+    (problem,) = refused.value.problems
+    assert "another run.output_dir" in problem.hint
+    assert path.read_bytes() == b"weights" and (store.folder / ".saving-3-0").is_dir()
+    assert store.save(3, state) == "" and store.save(4, state) == "" and store.save(200, state) == ""
+    assert path.read_bytes() == b"weights", "nor is it one too many later"
+
+
+def test_what_a_rename_that_copies_left_is_cleaned_up(store: Store, state: Any) -> None:
+    store.save(1, state)
+    for folder in (".saving-2-0", "2", ".removing-3", "3"):  # as on a bucket that is mounted
+        (store.folder / folder).mkdir()
+        (store.folder / folder / "array").write_bytes(b"half")
+    found = store.checkpoints.choose()
+    assert found is not None and found[0] == 1
+    assert [path.name for path in store.folder.iterdir()] == ["1"]
+
+
+def test_all_hosts_know_of_the_newest_where_a_local_one_is_as_new(store: Store, tmp_path: Path, state: Any) -> None:
+    """Whether they save it together at the end must not depend on who looked."""
+    store.save(1, state)
+    store.save(2, state)
+    hosts, _ = connected(2)
+    for newer_than, newest in ((2, 2), (7, 2), (1, 2), (0, 2)):
+        both = [Checkpoints(open_place(store.folder), 3, {}, peers, store.checkpoints._events) for peers in hosts]
+        together([functools.partial(each.choose, newer_than) for each in both])
+        assert [each.last for each in both] == [newest] * 2
+
+
+def test_a_folder_that_cannot_be_listed_costs_no_save(
+    store: Store, state: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Or the hosts would wait for ever to hear of what is committed."""
+
+    def lost(shelf: FolderShelf) -> list[int]:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(store.folder))
+
+    monkeypatch.setattr(FolderShelf, "steps", lost)
+    store.checkpoints.save(1, state)
+    assert store.checkpoints.ended(60)
+    assert store.checkpoints.wait() == "" and store.save(2, state) == ""
+    assert [event["step"] for event in store.events("save")] == [1, 2] and store.steps() == [1, 2]
+    warning = f"warning: older checkpoints in {store.folder} are not removed: Stale file handle"
+    assert capsys.readouterr().out.count(warning) == 1
 
 
 def test_a_failed_save_keeps_the_one_before(store: Store, state: Any) -> None:

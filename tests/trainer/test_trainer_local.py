@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.trainer.emulated import Trainer, on
 from tests.trainer.small import arguments, run_alone, start
 from tests.trainer.test_trainer_peers import connected, together
-from trainer import config, local_tier
+from trainer import config, local_tier, setup
 from trainer.compiling import Compiler
 from trainer.distributed import Host
 from trainer.job import Job
@@ -41,17 +41,21 @@ def state(trainer: Trainer) -> Any:
     return trainer.train()(state, trainer.blocks(np.arange(8)), trainer.flags)[0]
 
 
-def tier(folder: Path, peers: Peers | None = None, local: str = "ram") -> LocalTier:
-    """Return the tier of one host, of so many slices as there are peers, that writes to `folder`."""
+def a_job(folder: Path, *asked: str, peers: Peers | None = None, local: str = "ram") -> Job:
+    """Return the job of one host, of so many slices as there are peers, that writes to `folder`."""
     peers = peers or Peers(0, 1, on_lost=lambda peer: None, on_told=lambda what, by: None)
-    settings = ["checkpoint.local_every=1", f"checkpoint.local_path={folder / local}", "observe.hang_seconds=0"]
+    settings = ["checkpoint.local_every=1", f"checkpoint.local_path={folder / local}", "observe.hang_seconds=0", *asked]
     host = Host(num_slices=peers.processes, slice_id=peers.process_id)
     events = Events(JsonLines(open_place(folder / f"events-{peers.process_id}")), host.slice_id, 0, 0, time.monotonic())
     stop = Stop(lambda code: None, lambda code: None)
     made, out = config.load("tiny", settings), open_place(folder / "out")
     watchdog = Watchdog(host, made.observe, events, out, peers.tell, lambda code, seconds: None)
-    job = Job(made, host, out, events, peers, stop, watchdog)
-    return LocalTier(job, {"note": 1})
+    return Job(made, host, out, events, peers, stop, watchdog)
+
+
+def tier(folder: Path, peers: Peers | None = None, local: str = "ram") -> LocalTier:
+    """Return the tier of such a host."""
+    return LocalTier(a_job(folder, peers=peers, local=local), {"note": 1})
 
 
 def chosen(made: LocalTier, trainer: Trainer) -> Kept | None:
@@ -134,6 +138,25 @@ def test_what_was_cut_off_and_what_another_run_left_is_removed(tmp_path: Path, t
     shutil.rmtree(tmp_path / "out")  # the user starts anew at the same address
     assert chosen(tier(tmp_path), trainer) is None
     assert steps(first) == []
+
+
+def test_a_run_that_has_local_checkpoints_alone_goes_on_with_the_data_it_began_with(
+    tmp_path: Path, trainer: Trainer, state: Any
+) -> None:
+    text = tmp_path / "text"
+    text.mkdir()
+    (text / "a.txt").write_text("hello")
+    data = f"data.path={text}"
+    before = setup._prepared(a_job(tmp_path, data))
+    (text / "b.txt").write_text("more")
+    fixed = setup._prepared(a_job(tmp_path, data))
+    assert (before.tokens, fixed.tokens) == (6, 11), "as long as nothing has begun"
+    made = tier(tmp_path)
+    chosen(made, trainer)
+    keep(made, 5, state)
+    (text / "c.txt").write_text("and more")
+    assert setup._prepared(a_job(tmp_path, data)) == fixed
+    assert setup._prepared(a_job(tmp_path, data, "checkpoint.local_every=0")).tokens == 20, "it begins anew"
 
 
 def test_what_is_of_another_mesh_is_left_to_the_persistent_tier(tmp_path: Path, trainer: Trainer, state: Any) -> None:
@@ -296,6 +319,29 @@ def test_a_local_tier_without_a_folder_is_told_in_one_line(tmp_path: Path) -> No
         ran = run_alone("check", *size, *arguments(settings))
         (problem,) = json.loads(ran.stdout)["problems"]
         assert ran.returncode == 42 and "is no folder of a host" in problem["message"]
+
+
+@pytest.mark.slow
+def test_a_run_that_is_asked_for_fewer_steps_than_it_has_locally_saves_them_before_it_ends(tmp_path: Path) -> None:
+    settings = ["checkpoint.every=100000", "run.eval_every=0", "data.max_bytes=50000"]
+    settings += ["checkpoint.local_every=2", f"checkpoint.local_path={tmp_path / 'ram'}"]
+    out = tmp_path / "out"
+    first = start(out, [*settings, "run.steps=100000"])
+    first.wait_for_step(7)
+    first.kill()
+    for attempt in (1, 2):  # the second finds it done
+        job = start(out, [*settings, "run.steps=3"], attempt=attempt)
+        assert job.exit_codes() == [0, 0], job.logs()
+        assert f"done: {_newest(out)} steps" in job.logs()
+        assert not list((tmp_path / "ram").glob("*/*/*"))
+        restored = next(event for event in job.events(0) if event["event"] == "restore")
+        assert (restored["source"], restored["step"]) == ("local" if attempt == 1 else "checkpoint", _newest(out))
+    saved = open_place(out / "checkpoints").shelf()
+    assert saved.damage(_newest(out)) == "" and saved.notes(_newest(out))["tokens"] == _newest(out) * 8 * 16
+
+
+def _newest(out: Path) -> int:
+    return max(open_place(out / "checkpoints").shelf().steps())
 
 
 @pytest.mark.slow

@@ -80,7 +80,7 @@ class Life(RuleBasedStateMachine):
         assert self.writing is not None
         self.shelf.commit(self.writing, self.claim, {})
         self.whole.add(self.writing)
-        self.shelf.keep(self.keep)
+        self.shelf.keep(self.keep, self.step)
         self.writing = None
         self.forget()
 
@@ -116,7 +116,7 @@ class Life(RuleBasedStateMachine):
     @rule()
     def collect(self) -> None:
         """Removing happens once more, with a save under way or without."""
-        self.shelf.keep(self.keep)
+        self.shelf.keep(self.keep, self.step)
         self.forget()
 
     def forget(self) -> None:

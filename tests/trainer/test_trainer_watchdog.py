@@ -1,7 +1,10 @@
 """Hosts that hang: in a wait of this process, and as real processes in which nothing goes on any more."""
 
 import faulthandler
+import os
 import queue
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -9,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.small import start
+from tests.trainer.small import WORKLOADS, start
 from trainer.config import Observe
 from trainer.distributed import Host
 from trainer.errors import ExitCode
@@ -116,6 +119,31 @@ def test_nothing_ends_a_process_that_is_not_watched_any_more(watch: Watch, timer
     with pytest.raises(queue.Empty):
         watched.ended.get(timeout=0.5)
     assert timers == []
+
+
+WAITS_LONG = """
+import sys, time
+from pathlib import Path
+from trainer.config import Observe
+from trainer.distributed import Host
+from trainer.metrics import Events, JsonLines
+from trainer.places import open_place
+from trainer.watchdog import Watchdog
+out = open_place(Path(sys.argv[1]))
+events = Events(JsonLines(out / "events.jsonl"), 0, 0, 0, time.monotonic())
+dog = Watchdog(Host(), Observe(hang_seconds=1.0), events, out, print, lambda code, seconds: None)
+time.sleep(0.5)  # the timer is set for a wait of a second
+dog.waits("a save", 7, least=30.0)
+time.sleep(3.0)
+dog.stop()
+"""
+
+
+def test_a_wait_that_may_take_longer_than_the_one_before_does_not_end_the_process(tmp_path: Path) -> None:
+    environ = os.environ | {"PYTHONPATH": str(WORKLOADS)}
+    command = [sys.executable, "-c", WAITS_LONG, str(tmp_path)]
+    ran = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=SECONDS)
+    assert ran.returncode == 0, ran.stderr
 
 
 @pytest.mark.slow

@@ -46,7 +46,8 @@ class Checkpoints:
         self._committing = Background("commit")
         self._failure = ""
         self._unreadable: set[int] = set()  # steps that may be whole, and are not read from now
-        self.last: int | None = None  # step of the newest committed checkpoint this host knows of
+        self._warned = False  # that older ones are not removed
+        self.last: int | None = None  # step of the newest committed checkpoint; all hosts know of the same
         self._alone = Alone()
 
     @property
@@ -64,22 +65,23 @@ class Checkpoints:
             with self._alone:
                 found = self._look(newer_than)
             self._peers.announce("restore", found)
-        self._claim, chosen = self._peers.await_("restore")
-        if chosen is None:
-            return None
-        self.last = int(chosen[0])
-        return self.last, chosen[1]
+        self._claim, self.last, notes = self._peers.await_("restore")
+        return None if notes is None or self.last is None else (self.last, notes)
 
-    def _look(self, newer_than: int) -> tuple[str, tuple[int, dict[str, Any]] | None]:
-        """Return (what names this attempt's saves, the newest whole checkpoint after a step and its notes)."""
+    def _look(self, newer_than: int) -> tuple[str, int | None, dict[str, Any] | None]:
+        """Return (what names this attempt's saves, the newest whole checkpoint after a step, its notes).
+
+        Where there is none, without notes the newest one up to that step, which nobody has read.
+        """
         claim = self._shelf.claim(self._events.attempt)
         steps = self._shelf.steps()
-        self.last = max(steps, default=None)
         newer = reversed([step for step in steps if step > newer_than])
         whole = next(filter(self._is_whole, newer), None)
         if whole is None and newer_than < 0 and self._unreadable:
             raise StorageError(f"none of the checkpoints in {self.place} can be read. They are kept there")
-        return claim, None if whole is None else (whole, self._shelf.notes(whole))
+        if whole is None:
+            return claim, max((step for step in steps if step <= newer_than), default=None), None
+        return claim, whole, self._shelf.notes(whole)
 
     def room(self, state: State) -> tuple[int | None, int]:
         """Return (bytes free, bytes that a save of `state` needs); None is room without end."""
@@ -217,8 +219,17 @@ class Checkpoints:
         if failure:
             self._shelf.discard(step, self._claim)
         else:
-            self._shelf.keep(self.keep)
+            self._remove_older(step)
         return failure
+
+    def _remove_older(self, committed: int) -> None:
+        """Remove what is too old, as far as that works: the others wait to hear of what is committed."""
+        try:
+            self._shelf.keep(self.keep, committed, self._unreadable)
+        except OSError as error:
+            if not self._warned:
+                say(f"warning: older checkpoints in {self.place} are not removed: {reason(error)}")
+            self._warned = True
 
 
 @functools.cache

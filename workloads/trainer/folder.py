@@ -5,7 +5,7 @@ import functools
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -138,13 +138,20 @@ class FolderShelf:
         self._folder = folder
 
     def claim(self, attempt: int) -> str:
-        """Remove what cut-off saves left. Nobody is kept out: a rename never replaces what is there."""
-        self._remove([*self._folder.glob(".saving-*"), *self._folder.glob(".removing-*")])
+        """Remove what cut-off saves left. Nobody is kept out: a rename never replaces what is there.
+
+        Raises FatalError if there are checkpoints of another program.
+        """
+        unsealed = [path for path in self._numbered() if not _is_sealed(path)]
+        for path in unsealed:
+            if not self._is_half(path):
+                raise integrity.foreign(path)
+        self._remove([*unsealed, *self._folder.glob(".saving-*"), *self._folder.glob(".removing-*")])
         return str(attempt)
 
     def steps(self) -> list[int]:
-        """Return the numbers of the folders."""
-        return sorted(int(path.name) for path in self._folder.glob("*") if path.name.isdigit())
+        """Return the numbers of the folders that have a manifest."""
+        return sorted(int(path.name) for path in self._numbered() if _is_sealed(path))
 
     def draft(self, step: int, claim: str) -> str:
         """Make the folder that is renamed when it is complete."""
@@ -182,12 +189,27 @@ class FolderShelf:
         self._remove([aside])
         os.replace(self._folder / str(step), aside)
 
-    def keep(self, newest: int) -> None:
+    def keep(self, newest: int, committed: int, unread: Collection[int] = ()) -> None:
         """Remove older checkpoints and damaged ones; each is renamed first, so that none is ever there in part."""
-        for old in integrity.outdated(self.steps(), newest, lambda step: integrity.has_sizes(self._folder / str(step))):
+
+        def is_whole(step: int) -> bool:
+            return step not in unread and integrity.has_sizes(self._folder / str(step))
+
+        for old in integrity.outdated([step for step in self.steps() if step <= committed], newest, is_whole):
             with contextlib.suppress(OSError):
                 os.replace(self._folder / str(old), self._folder / f".removing-{old}")
         self._remove([*self._folder.glob(".removing-*"), *self._folder.glob(".damaged-*")])
+
+    def _numbered(self) -> list[Path]:
+        return sorted(path for path in self._folder.glob("*") if path.name.isdigit())
+
+    def _is_half(self, path: Path) -> bool:
+        """Whether a folder without a manifest is half of one of ours: where a bucket is mounted, a rename copies.
+
+        Anywhere else a folder has its manifest before it has its number.
+        """
+        halves = self._folder.glob(f".saving-{path.name}-*"), self._folder.glob(f".removing-{path.name}")
+        return any(True for half in halves for _ in half)
 
     def _draft(self, step: int, claim: str) -> Path:
         return self._folder / f".saving-{step}-{claim}"
@@ -196,6 +218,14 @@ class FolderShelf:
     def _remove(paths: Iterable[Path]) -> None:
         for path in paths:
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_sealed(path: Path) -> bool:
+    """Whether a checkpoint has a manifest; where the disk does not say, it may have, and who reads it is told."""
+    try:
+        return (path / integrity.MANIFEST).is_file()
+    except OSError:
+        return True
 
 
 def _sync_folder(folder: Path) -> None:

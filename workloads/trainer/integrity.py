@@ -14,6 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from trainer.errors import FatalError, Problem
+
 MANIFEST = "manifest.json"
 INSIDE = "inside"  # the note that says in which folder of the checkpoint its arrays are
 _CHUNK = 1 << 22
@@ -48,6 +50,12 @@ def read_manifest(content: bytes) -> Sums | None:
         return {str(name): (int(size), _sum(checksum)) for name, (size, checksum) in told["files"].items()}
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def foreign(where: object) -> FatalError:
+    """Return the error for what has the name of a checkpoint and no manifest: nobody may remove it but its owner."""
+    message = f"{where} is no checkpoint of this trainer: it has no {MANIFEST}"
+    return FatalError(Problem(message, "Use another run.output_dir, or move it away; nothing was removed"))
 
 
 def _own_sum(content: dict[str, Any]) -> int:

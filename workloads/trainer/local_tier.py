@@ -36,10 +36,12 @@ from trainer.errors import FatalError, Problem, reason
 from trainer.job import Job
 from trainer.metrics import say
 from trainer.pieces import Pieces
+from trainer.places import Place
 from trainer.spread import assemble, spread
 from trainer.step import State
 from trainer.update_sharding import dimension_of
 
+_RUN_ID = "run-id"
 _SAVING, _WRITTEN = ".saving-", ".written-"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -367,9 +369,14 @@ def _identity(path: Path) -> str:
     return f"{boot}/{stat.st_dev}/{stat.st_ino}"
 
 
-def _run_id(out: Any) -> str:
+def begun(out: Place) -> bool:
+    """Whether a run with a local tier has begun in an output folder: its nodes may have checkpoints of it."""
+    return (out / _RUN_ID).is_file()
+
+
+def _run_id(out: Place) -> str:
     """Return the name of the run in an output folder; a new one where it has none, as after it was emptied."""
-    place = out / "run-id"
+    place = out / _RUN_ID
     if place.is_file():
         return str(place.read().decode())
     made = uuid.uuid4().hex

@@ -10,7 +10,7 @@ PermissionError for what this host may not do, Unreachable for what may work lat
 
 import dataclasses
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -123,8 +123,12 @@ class Shelf(Protocol):
     def set_aside(self, step: int) -> None:
         """Keep a damaged checkpoint from being counted; it goes with the next `keep`."""
 
-    def keep(self, newest: int) -> None:
-        """Remove all but the newest checkpoints, as far as that works."""
+    def keep(self, newest: int, committed: int, unread: Collection[int] = ()) -> None:
+        """Remove all but the newest checkpoints up to the one just committed, as far as that works.
+
+        Of those that are `unread` nobody knows whether they are whole: they do not count. Nor do any after
+        `committed`, for the run did not go on from them.
+        """
 
 
 def open_place(where: str | Path) -> Place:

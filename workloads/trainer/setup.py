@@ -20,6 +20,7 @@ from trainer import (
     dots,
     drawn,
     layout,
+    local_tier,
     metrics,
     models,
     preparing,
@@ -236,6 +237,8 @@ def _prepared(job: Job) -> Corpus:
     """Return the run's data set, made in its output folder if it has to be."""
     asked, model = job.config.data, job.config.model
     begun, folder = bool((job.out / "checkpoints").shelf().steps()), job.out / "data"
+    if job.config.checkpoint.local_every:
+        begun = begun or local_tier.begun(job.out)
     try:
         if asked.path == corpus.DRAWN:
             return drawn.prepare(model, folder, asked.max_bytes)

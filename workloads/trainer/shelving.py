@@ -3,6 +3,7 @@
     checkpoints/owner.json              the attempt that may commit; its generation names the attempt's saves
     checkpoints/<step>/<generation>/…   what the hosts of that attempt wrote
     checkpoints/<step>/manifest.json    written last, removed first
+    checkpoints/<step>/removing         of a checkpoint that was copied here from a folder: the rest is ours to remove
 
 A host of an earlier attempt that lives on (its machine was only cut off) writes beside the newer ones'
 objects, and finds at its commit that it is not the owner any more.
@@ -11,6 +12,7 @@ objects, and finds at its commit that it is not the owner any more.
 import contextlib
 import json
 import time
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from trainer import integrity, ocdbt
@@ -18,7 +20,7 @@ from trainer import integrity, ocdbt
 if TYPE_CHECKING:
     from trainer.bucket import Bucket
 
-_OWNER = "owner.json"
+_OWNER, _REMOVING = "owner.json", "removing"
 
 
 class BucketShelf:
@@ -29,11 +31,17 @@ class BucketShelf:
         self._aside: list[str] = []  # objects of damaged checkpoints
 
     def claim(self, attempt: int) -> str:
-        """Become the owner, then remove what cut-off saves left: they can no longer be committed."""
+        """Become the owner, then remove what cut-off saves left: they can no longer be committed.
+
+        Raises FatalError if there are checkpoints of another program.
+        """
+        for name in self._unsealed():
+            if not _is_ours((self._place / name).sums()):
+                raise integrity.foreign(self._place / name)
         claim = str(self._own(json.dumps({"attempt": attempt, "time": time.time()}).encode()))
-        for name in self._place.folders():
-            if name.isdigit() and not self._manifest(int(name)).is_file():
-                self._remove(int(name))
+        for name in self._unsealed():
+            if _is_ours(left := (self._place / name).sums()):  # still
+                self._clear(f"{name}/{each}" for each in left)
         return claim
 
     def steps(self) -> list[int]:
@@ -95,15 +103,15 @@ class BucketShelf:
 
     def set_aside(self, step: int) -> None:
         """Remove the manifest."""
-        self._aside += [f"{step}/{name}" for name in (self._place / str(step)).sums()]
-        self._manifest(step).remove()
+        self._aside += self._take_down(step)
 
-    def keep(self, newest: int) -> None:
+    def keep(self, newest: int, committed: int, unread: Collection[int] = ()) -> None:
         """Remove older checkpoints and damaged ones."""
         with contextlib.suppress(OSError):
-            for step in integrity.outdated(self.steps(), newest, lambda step: not self.damage(step)):
-                self._remove(step)
-            self._place.remove_each(name for name in self._aside if not name.endswith(f"/{integrity.MANIFEST}"))
+            steps = [step for step in self.steps() if step <= committed]
+            for step in integrity.outdated(steps, newest, lambda step: step not in unread and not self.damage(step)):
+                self._clear(self._take_down(step))
+            self._clear(self._aside)
             self._aside.clear()
 
     def _own(self, content: bytes) -> int:
@@ -119,7 +127,29 @@ class BucketShelf:
     def _manifest(self, step: int) -> "Bucket":
         return self._place / str(step) / integrity.MANIFEST
 
-    def _remove(self, step: int) -> None:
-        self._manifest(step).remove()
+    def _unsealed(self) -> list[str]:
+        """Return the names of what would be checkpoints if they had a manifest."""
+        names = [name for name in self._place.folders() if name.isdigit()]
+        return [name for name in names if not (self._place / name / integrity.MANIFEST).is_file()]
+
+    def _take_down(self, step: int) -> list[str]:
+        """Remove the manifest, so that a checkpoint is none any more; return what else is to be removed of it."""
         folder = self._place / str(step)
-        folder.remove_each(folder.sums())
+        names = [name for name in folder.sums() if name != integrity.MANIFEST]
+        if names and not _is_ours(names):
+            (folder / _REMOVING).write(b"")
+            names.append(_REMOVING)
+        self._manifest(step).remove()
+        return [f"{step}/{name}" for name in names]
+
+    def _clear(self, names: Iterable[str]) -> None:
+        """Remove objects, what tells that they are ours to remove after the others."""
+        names = list(names)
+        marks = [name for name in names if name.endswith(f"/{_REMOVING}")]
+        self._place.remove_each(name for name in names if name not in marks)
+        self._place.remove_each(marks)
+
+
+def _is_ours(names: Collection[str]) -> bool:
+    """Whether what is in a step's folder without a manifest is of saves, each in its generation, or marked."""
+    return _REMOVING in names or all(name.partition("/")[0].isdigit() and "/" in name for name in names)

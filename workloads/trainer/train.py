@@ -157,6 +157,8 @@ def _loop(run: Run, train_step: Any, state: State, at: int, trained: int) -> Gen
     batches = data.prefetch(run.blocks, ids, config.data.prefetch)
     evaluate = _evaluator(run)
     pending: Pending | None = None
+    if at >= last:
+        _save_for_good(run, at, state, trained)
     while at < last:
         run.job.watchdog.idle()
         yield at
@@ -318,6 +320,13 @@ def _save(run: Run, at: int, state: State, trained: int, disk_low: bool, *, fina
     run.job.watchdog.idle()
     if failure:
         raise SaveError(f"the state of step {at} is not saved in {run.checkpoints.place}: {failure}")
+
+
+def _save_for_good(run: Run, at: int, state: State, trained: int) -> None:
+    """Save a state that only the local tier may have, which is cleared when the run is complete. Raises SaveError."""
+    if run.checkpoints.last != at:
+        _require(run, at, state, Due(False, False, False, False, False))
+        _save(run, at, state, trained, disk_low=False, final=True)
 
 
 def _preempted(run: Run, at: int) -> ExitCode:

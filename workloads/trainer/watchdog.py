@@ -64,7 +64,8 @@ class Watchdog:
         self._wait: Wait | None = None
         self._recent: deque[float] = deque(maxlen=_RECENT)
         self._blamed: set[int] = set()  # processes that wait for something of their own
-        self._lock = threading.Lock()
+        self._lock, self._arming = threading.Lock(), threading.Lock()
+        self._armed, self._armed_for = 0.0, 0.0  # when Python's own C thread was set, and for what limit
         self.hung = False  # whether this host is about to end for a hang, its own or another's
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
@@ -74,10 +75,12 @@ class Watchdog:
     def waits(self, what: str, step: int, *, own: Callable[[], bool] = lambda: False, least: float = 0.0) -> None:
         """Say that the training thread waits for `what` from now on, for `least` seconds or more if need be."""
         self._wait = Wait(what, step, own, least)
+        self._arm()
 
     def idle(self) -> None:
         """Say that the training thread waits for nothing that has a time limit."""
         self._wait = None
+        self._arm()
 
     def stop(self) -> None:
         """Watch no more: the process may go on, and must not be ended for what it does then."""
@@ -103,7 +106,7 @@ class Watchdog:
     def _watch(self) -> None:
         """Watchdog thread: count the time, and keep Python's own C thread from acting."""
         tick = min(1.0, self._limits.hang_seconds / 10)
-        woke, armed = time.monotonic(), 0.0
+        woke = time.monotonic()
         while not (self.hung or self._over.is_set()):
             now, wait = time.monotonic(), self._wait
             limit = self.limit(wait or _NOTHING)
@@ -112,12 +115,29 @@ class Watchdog:
             woke = now
             if wait is not None and wait.waited > limit:
                 self._end(wait)
-            elif now - armed > limit / 4:
+            else:
+                self._arm()
+            self._over.wait(tick)
+        self._disarm()
+
+    def _arm(self) -> None:
+        """Set Python's own C thread to twice the limit of now, if it is set to another one, or was some time ago.
+
+        At once, not at the next tick: there may be none. A timer of a short wait would end a long one, and one of a
+        long wait would let a short one hang for hours.
+        """
+        with self._arming:
+            if self.hung or self._over.is_set() or not self._limits.hang_seconds:
+                return
+            now, limit = time.monotonic(), self.limit(self._wait or _NOTHING)
+            if limit != self._armed_for or now - self._armed > limit / 4:
                 with contextlib.suppress(ValueError, OSError, AttributeError):  # stderr may be no file
                     faulthandler.dump_traceback_later(2 * limit, exit=True)
-                armed = now
-            self._over.wait(tick)
-        faulthandler.cancel_dump_traceback_later()
+                self._armed, self._armed_for = now, limit
+
+    def _disarm(self) -> None:
+        with self._arming:
+            faulthandler.cancel_dump_traceback_later()
 
     def _end(self, wait: Wait) -> None:
         """Tell everybody what this host waits for and does, and end it; once, on whichever thread comes first."""
@@ -125,7 +145,7 @@ class Watchdog:
             if self.hung:
                 return
             self.hung = True
-        faulthandler.cancel_dump_traceback_later()
+        self._disarm()
         me = self._host.process_id
         own = wait.own()
         if own:

@@ -1,0 +1,63 @@
+"""What may be removed of the checkpoints in a bucket, and what never is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import storage
+
+from e2e.bucket import BucketServer, bucket_server, missing
+from trainer import integrity
+from trainer.bucket import Bucket
+from trainer.errors import FatalError
+
+pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing())]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[BucketServer]:
+    with bucket_server() as running, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STORAGE_EMULATOR_HOST", running.url)
+        running.create_bucket("drills")
+        yield running
+
+
+def place(server: BucketServer, name: str) -> Bucket:
+    client = storage.Client(
+        project="e2e", credentials=AnonymousCredentials(), client_options={"api_endpoint": server.url}
+    )  # type: ignore[no-untyped-call, unused-ignore]
+    return Bucket(client, "drills", name)
+
+
+@pytest.mark.parametrize("found", ["100/items/array", "100/_METADATA", "00000100/items/0"])
+def test_checkpoints_of_another_program_end_the_run_and_stay(server: BucketServer, found: str) -> None:
+    out = place(server, f"foreign/{found.replace('/', '-')}")
+    (out / found).write(b"weights")
+    (out / "7" / "1" / "array").write(b"a save that was cut off")
+    before = out.sums()
+    with pytest.raises(FatalError, match=r"/0*100 is no checkpoint of this trainer") as refused:
+        out.shelf().claim(0)
+    assert "another run.output_dir" in refused.value.problems[0].hint
+    assert out.sums() == before
+
+
+@pytest.mark.parametrize("how", ["outdated", "damaged"])
+def test_a_removal_that_was_cut_off_of_a_checkpoint_that_was_copied_here_is_ended(
+    server: BucketServer, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder arrays lie beside the manifest, as those of another program do without one."""
+    out = place(server, f"copied/{how}")
+    for step in (1, 2):
+        (out / str(step) / "d" / "array").write(b"content")
+        sums = (out / str(step)).sums()
+        (out / str(step) / integrity.MANIFEST).write(integrity.manifest(dict(sums), {}))
+    shelf = out.shelf()
+    shelf.claim(0)
+    with monkeypatch.context() as killed:
+        killed.setattr(Bucket, "remove_each", lambda *_: None)
+        shelf.set_aside(1) if how == "damaged" else shelf.keep(1, 2)
+    assert shelf.steps() == [2] and (out / "1" / "d" / "array").is_file()
+    out.shelf().claim(1)
+    assert out.folders() == ["2"]
