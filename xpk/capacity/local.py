@@ -82,7 +82,7 @@ class LocalProvider:
             )
         api = self.connect(name)
         if not force:
-            check_promised(api, have.shape, num_slices)
+            check_promised(api, have.shape, num_slices, cluster=name)
         # Quota never exceeds what there is: it grows after the slices and shrinks before them.
         grow = [self._slice_step(spec, index) for index in range(have.num_slices, num_slices)]
         shrink = [
