@@ -20,7 +20,7 @@ from xpk.cli.cluster_plan import (
     plan_output_option,
     provider_with,
 )
-from xpk.cli.gke_options import carrying_options, chosen_provider, create_options, place_options
+from xpk.cli.gke_options import carrying_options, chosen_provider, create_options, in_seconds, place_options
 from xpk.cli.options import (
     context_option,
     count_slices,
@@ -111,7 +111,7 @@ def create(
     if not accelerator_type:
         raise UsageError("which accelerator type?", hint="--tpu-type v5litepod-8; `xpk accelerator list` shows all")
     spec = _asked_for(the_name("cluster", name, name_flag), accelerator_type, num_slices, num_nodes)
-    given = given_flags(flags)
+    given = given_flags(in_seconds(flags))
     provider = chosen_provider(provider, given, preferences.load().get("provider", "local"))
     check_free(spec.name, provider)
     plan = load_provider(provider, given).plan_create(spec)
@@ -178,7 +178,7 @@ def resize(
     chosen = the_name("cluster", name, name_flag)
     if num_slices is None:
         raise UsageError("how many slices?", hint="--num-slices N")
-    plan = provider_with(chosen, provider, flags).plan_resize(chosen, num_slices, force=force)
+    plan = provider_with(chosen, provider, in_seconds(flags)).plan_resize(chosen, num_slices, force=force)
     if plan.question and not (yes or force or dry_run):
         ask(plan.question)
     carry_out(console.choosing(output), plan, dry_run=dry_run, then=f"xpk cluster describe {chosen}")
