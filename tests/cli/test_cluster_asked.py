@@ -32,3 +32,32 @@ def test_times_are_given_as_everywhere(plan: Xpk, time: str) -> None:
 def test_what_is_no_time_is_refused(plan: Xpk, time: str) -> None:
     outcome = plan("--timeout", time)
     assert outcome.code == 2 and f"'{time}'" in outcome.err and "next:" in outcome.err
+
+
+def test_all_that_is_wrong_is_told_at_once_whatever_reads_it(plan: Xpk, xpk: Xpk) -> None:
+    outcome = xpk("cluster", "create", "c", "--tpu-type", "v5lite-16", "--zone", "us-x", "--timeout", "soon")
+    assert outcome.code == 2 and outcome.err.count("error: ") == 5, outcome.err
+    told = ("unknown accelerator type", "'us-x' is not a zone", "--timeout 'soon'", "which capacity?", "which project?")
+    assert all(each in outcome.err for each in told)
+    outcome = plan("--on-demand", "--num-slices", "0", "--at-once", "1")
+    assert outcome.code == 2 and outcome.err.count("error: ") == 3 and outcome.err.count("next: ") == 1
+    assert all(each in outcome.err for each in ("exclude each other", "0 slices cannot be had", "--at-once is '1'"))
+    outcome = xpk("cluster", "create", "--zone", "us-x", "--project", "p", "--spot")
+    assert outcome.err.count("error: ") == 3 and "which cluster?" in outcome.err and "which accelerator" in outcome.err
+
+
+def test_hints_are_of_the_command_that_was_given(dev: Xpk) -> None:
+    outcome = dev("cluster", "resize", "dev", "--num-slices", "0")
+    assert outcome.code == 2 and "0 slices cannot be had" in outcome.err
+    assert "next: see `xpk cluster resize --help`" in outcome.err
+    outcome = dev("cluster", "resize", "--timeout", "soon")
+    assert all(each in outcome.err for each in ("which cluster?", "how many slices?", "--timeout 'soon'"))
+
+
+def test_create_offers_the_providers_that_make_clusters(xpk: Xpk) -> None:
+    assert "--provider local|kind|gke" in xpk("cluster", "create", "--help").out
+    outcome = xpk("cluster", "create", "dev", "--tpu-type", "v5litepod-8", "--provider", "moon")
+    assert outcome.code == 2 and "unknown provider 'moon'" in outcome.err
+    assert "choose from gke, kind, local\n" in outcome.err
+    outcome = xpk("cluster", "create", "dev", "--tpu-type", "v5litepod-8", "--provider", "adapted")
+    assert outcome.code == 2 and "xpk cluster adapt dev" in outcome.err

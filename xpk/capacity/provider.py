@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from xpk.api.base import ObjectApi
 from xpk.capacity.plan import Plan
@@ -100,9 +100,23 @@ class Provider(Protocol):
         ...
 
 
+@runtime_checkable
+class Checks(Protocol):
+    """What a provider may have as well: it tells what is wrong with a request before it looks at what there is."""
+
+    def check_create(self, spec: ClusterSpec | None) -> None:
+        """Raise UsageError with all that is wrong; None: the type is unknown, but there may be more to tell."""
+        ...
+
+
 def provider_names() -> list[str]:
     """Return the names that `--provider` takes."""
     return sorted({*_BUILT_IN, *_plugins()})
+
+
+def maker_names() -> list[str]:
+    """Return the names of the providers that make clusters."""
+    return [name for name in provider_names() if name != "adapted"]
 
 
 def load_provider(name: str, flags: Mapping[str, str] | None = None) -> Provider:

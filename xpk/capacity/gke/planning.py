@@ -22,7 +22,6 @@ from xpk.model.errors import CapacityError, ConflictError, NotFoundError, UsageE
 from xpk.model.specs import ClusterSpec
 
 Dict = dict[str, Any]
-_NAME_LENGTH = 63  # of Compute Engine's resources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,29 +47,6 @@ class Draft:
             "limits": [asdict(limit) | {"fits": limit.fits} for limit in self.limits],
             "cost": asdict(self.cost),
         }
-
-
-def check_request(spec: ClusterSpec, request: Request) -> None:
-    """Raise UsageError with all that is wrong whatever there is."""
-    problems = spec.problems()
-    if request.capacity is None:
-        problems.append("which capacity? one of --on-demand, --spot, --flex, --reservation R")
-    longest = len(names.node_pool_name(spec.name, max(0, spec.num_slices - 1)))
-    if longest > limits.NAME_LENGTH:
-        problems.append(
-            f"node pools are called {spec.name}-np-{spec.num_slices - 1}: {longest} characters, GKE takes "
-            f"{limits.NAME_LENGTH}; a shorter name for the cluster"
-        )
-    for each in data_networks(spec.name, request.region, spec.shape, spec.num_slices):
-        if len(each.subnetwork) > _NAME_LENGTH:
-            problems.append(f"subnetworks are called {each.subnetwork}: Compute Engine takes {_NAME_LENGTH} characters")
-            break
-    if request.autoprovisioning:
-        problems += _limit_problems(spec, request)
-    if problems:
-        raise UsageError(
-            f"cluster '{spec.name}' cannot be created", problems=problems, hint="see `xpk cluster create --help`"
-        )
 
 
 def draft(spec: ClusterSpec, request: Request, have: Observed) -> Draft:
@@ -363,21 +339,6 @@ def _chips_alike(spec: ClusterSpec, have: Observed) -> int:
     others = [each for each in specs_of_pools(spec.name, have.pools) if each.shape != spec.shape]
     alike = [each for each in others if each.shape.accelerator == spec.shape.accelerator]
     return sum(each.num_slices * each.shape.chips for each in [*alike, spec])
-
-
-def _limit_problems(spec: ClusterSpec, request: Request) -> list[str]:
-    """Return what is wrong with the limits of node autoprovisioning for these slices, one line each."""
-    found, chips = [], spec.num_slices * spec.shape.chips
-    if request.sub_slicing:
-        found.append("--sub-slicing and --enable-autoprovisioning exclude each other: GKE makes whole slices")
-    if len(request.reservations) > 1:
-        found.append("--enable-autoprovisioning takes one --reservation: what GKE adds is of that")
-    if request.max_chips is not None and request.max_chips < max(chips, spec.shape.chips):
-        found.append(
-            f"--autoprovisioning-max-chips {request.max_chips} counts all slices: {max(1, spec.num_slices)} of "
-            f"{spec.shape.name} have {max(chips, spec.shape.chips)} chips"
-        )
-    return found
 
 
 def _with_others(nap: Dict, cluster: Mapping[str, Any] | None) -> Dict:

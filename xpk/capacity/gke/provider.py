@@ -13,6 +13,7 @@ from xpk.api.base import ObjectApi
 from xpk.capacity.cordon import check_deletable, closing_step
 from xpk.capacity.gke import controllers, description, gpudirect, resizing, shrinking
 from xpk.capacity.gke.apply import Applier
+from xpk.capacity.gke.checks import check, fitted
 from xpk.capacity.gke.client import Google
 from xpk.capacity.gke.difference import Change
 from xpk.capacity.gke.networks import data_network
@@ -26,7 +27,6 @@ from xpk.capacity.gke.observed import (
 )
 from xpk.capacity.gke.planning import (
     Draft,
-    check_request,
     draft,
     grown,
     summary_of,
@@ -70,12 +70,14 @@ class GkeProvider:
         self._poll = read_poll_seconds(self._environ)
         self._google = Google(self._environ, pause=self._activity.pause, unit=min(1.0, self._poll / 5))
 
+    def check_create(self, spec: ClusterSpec | None) -> None:
+        """See `Checks.check_create`."""
+        check(spec, self._environ)
+
     def plan_create(self, spec: ClusterSpec) -> Plan:
         """See `Provider.plan_create`. Slices that lack are added; those of other types stay."""
-        request = read_request(self._environ)
-        most = request.max_chips // spec.shape.chips if request.autoprovisioning and request.max_chips else None
-        spec = replace(spec, sub_slicing=request.sub_slicing, queued=request.queued, max_slices=most)
-        check_request(spec, request)
+        request = check(spec, self._environ)
+        spec = fitted(spec, request)
         lacking: XpkError | None = None
         try:
             self._google.check()
@@ -102,7 +104,9 @@ class GkeProvider:
         known = self._known.place(name)
         check_project(name, known, self._environ.get(SETTINGS["--project"]))
         request = replace(
-            self._request(known) if known else read_request(self._environ), fenced=fenced, take_over=take_over
+            self._request(known, "adapt") if known else read_request(self._environ, command="adapt"),
+            fenced=fenced,
+            take_over=take_over,
         )
         place, cluster = self._found(name)
         pools = {pool["name"]: pool for pool in cluster.get("node_pools", [])}
@@ -142,7 +146,7 @@ class GkeProvider:
         if len(there) <= num_slices:
             return self._grow(summary, spec, place, cluster)
         running = running_operations(self._google, place.project, place.location, name)
-        have, request = Observed(cluster=cluster, pools=pools, operations=running), self._request(place)
+        have, request = Observed(cluster=cluster, pools=pools, operations=running), self._request(place, "resize")
         up = sum(pools[key].get("status") != "ERROR" for key in there)
         specs = self._specs(name, cluster, resized=replace(spec, num_slices=min(num_slices, up)))
         spec = replace(spec, max_slices=next((each.max_slices for each in specs if each.shape == shape), None))
@@ -158,7 +162,7 @@ class GkeProvider:
     def _grow(self, summary: str, spec: ClusterSpec, place: Place, cluster: Mapping[str, Any]) -> Plan:
         """Return the plan of more slices; what they take is shown and checked as by a create."""
         name, shape = spec.name, spec.shape
-        request = resizing.request_like(self._request(place), cluster, shape)
+        request = resizing.request_like(self._request(place, "resize"), cluster, shape)
         have = self._observed(request, name, shape)
         changes = resizing.growing(have, name, shape, spec.num_slices, partial(self._pool_of, name, place))
         made = grown(spec, request, have, changes)
@@ -188,7 +192,7 @@ class GkeProvider:
         for network in own_networks(self._google, place.project, name, place.location):
             parts = data_network(name, region, network.rpartition("-")[2]).parts
             changes.append(Change("delete-network", network, parts, before))
-        request = self._request(place)
+        request = self._request(place, "delete")
         steps = self._applier(name, place, request).steps(changes)
         if any(_CLOSED in change.after for change in changes):
             steps.insert(0, closing_step(self._api(name, cluster), name, key=_CLOSED))
@@ -373,9 +377,9 @@ class GkeProvider:
     def _pools_now(self, name: str, place: Place) -> dict[str, dict[str, Any]]:
         return {pool["name"]: pool for pool in self._found(name, place)[1].get("node_pools", [])}
 
-    def _request(self, place: Place) -> Request:
+    def _request(self, place: Place, command: str) -> Request:
         given = {SETTINGS["--project"]: place.project, SETTINGS["--zone"]: place.zone}
-        return read_request({**self._environ, **given})
+        return read_request({**self._environ, **given}, command=command)
 
 
 def find(name: str, flags: Mapping[str, str]) -> None:

@@ -141,8 +141,16 @@ class _Reader:
         return int(text)
 
 
-def read_request(environ: Mapping[str, str], home: Path | None = None) -> Request:
-    """Return what flags and variables ask for. Raises UsageError with all that is wrong."""
+def read_request(environ: Mapping[str, str], home: Path | None = None, *, command: str = "create") -> Request:
+    """Return what flags and variables of `xpk cluster COMMAND` ask for. Raises UsageError with all that is wrong."""
+    request, problems = parse_request(environ, home)
+    if problems:
+        raise UsageError("this cannot be asked of GKE", problems=problems, hint=f"see `xpk cluster {command} --help`")
+    return request
+
+
+def parse_request(environ: Mapping[str, str], home: Path | None = None) -> tuple[Request, list[str]]:
+    """Return what flags and variables ask for, and all that is wrong with it, one line each."""
     reader, configured = _Reader(environ), _configured(environ, home)
     project = project_of(environ, home)
     zone = reader.text("--zone") or environ.get("CLOUDSDK_COMPUTE_ZONE") or configured.get("zone", "")
@@ -187,10 +195,7 @@ def read_request(environ: Mapping[str, str], home: Path | None = None) -> Reques
         output_root=reader.text("--output-root"),
         trainer_image=reader.text("--trainer-image"),
     )
-    problems += _problems(reader, request) + install.source_problems(environ)
-    if problems:
-        raise UsageError("this cannot be asked of GKE", problems=problems, hint="see `xpk cluster create --help`")
-    return request
+    return request, [*problems, *_problems(reader, request), *install.source_problems(environ)]
 
 
 def project_of(environ: Mapping[str, str], home: Path | None = None) -> str:
