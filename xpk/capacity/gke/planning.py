@@ -37,7 +37,8 @@ class Draft:
     @property
     def notes(self) -> tuple[str, ...]:
         """Return the limits and the cost as lines for people."""
-        return (*(limit.line() for limit in self.limits), self.cost.line())
+        others = "of slices alone: other machines, as the default pool's, are not in it"
+        return (*(limit.line() for limit in self.limits), f"{self.cost.line()}; {others}")
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -104,12 +105,13 @@ def _weighed(
     found = _limits(spec, request, have, missing, body)
     if networks:
         found += network_limits(networks, have.networks, _data_hosts(spec, have), have.project)
+    specs = _specs_after(spec, request, have, changes)
+    limited = next((each.max_slices for each in specs if each.shape == spec.shape), None)
     cost = cost_of(
         spec.shape, spec.num_slices, region=request.region, on_demand=request.capacity == "on-demand",
-        file=request.prices,
+        file=request.prices, most_slices=limited and max(limited, spec.num_slices),
     )  # fmt: skip
     refusal = check_cost(cost, request.max_cost) or _too_little(found, new=bool(missing))
-    specs = _specs_after(spec, request, have, changes)
     return Draft(changes=changes, limits=found, cost=cost, specs=specs, refusal=refusal)
 
 
