@@ -61,3 +61,19 @@ def test_create_offers_the_providers_that_make_clusters(xpk: Xpk) -> None:
     assert "choose from gke, kind, local\n" in outcome.err
     outcome = xpk("cluster", "create", "dev", "--tpu-type", "v5litepod-8", "--provider", "adapted")
     assert outcome.code == 2 and "xpk cluster adapt dev" in outcome.err
+
+
+def test_without_credentials_what_needs_none_is_refused_all_the_same(plan: Xpk) -> None:
+    outcome = plan("--num-slices", "2", "--max-cost", "10")
+    assert outcome.code == 5 and "it costs 38.40 US dollars an hour" in outcome.err
+    assert "create node pool c-np-1" in outcome.out, "the plan is shown all the same"
+    outcome = plan("--num-slices", "2", "--max-cost", "39")
+    assert outcome.code == 0 and "limits that are unknown may refuse it later" in outcome.out
+    outcome = plan("--num-slices", "1024", "--tpu-type", "v5litepod-256")
+    assert outcome.code == 5 and "pods of the cluster: needs 327,704, there is 200,000" in outcome.err
+
+
+def test_without_credentials_what_nobody_could_look_up_is_unknown(plan: Xpk) -> None:
+    outcome = plan("--num-slices", "1024", "--subnetwork", "large-enough")
+    assert outcome.code == 0, outcome.err
+    assert "node addresses in the subnetwork: needs 4,102, there is ?: unknown" in outcome.out

@@ -275,13 +275,16 @@ def _sizing(spec: ClusterSpec, request: Request, have: Observed) -> Sizing:
         pods = int(pool.get("max_pods_constraint", {}).get("max_pods_per_node", 110))
         groups.append((int(pool.get("initial_node_count", 0)), pods))
     given = any("cluster-ipv4-cidr" in each or "secondary-range" in each for each in request.custom_cluster)
-    own = bool(request.subnetwork) or any("--subnetwork" in each for each in request.custom_cluster)
     return limits.size_of(
         groups,
         given_pods=given or have.cluster is not None,
         subnetwork=have.subnetwork,
-        own=own or have.cluster is not None,
+        own=_names_subnetwork(request) or have.cluster is not None,
     )
+
+
+def _names_subnetwork(request: Request) -> bool:
+    return bool(request.subnetwork) or any("--subnetwork" in each for each in request.custom_cluster)
 
 
 def _limits(spec: ClusterSpec, request: Request, have: Observed, missing: Sequence[str], body: Dict) -> list[Limit]:
@@ -290,7 +293,8 @@ def _limits(spec: ClusterSpec, request: Request, have: Observed, missing: Sequen
         block = have.cluster.get("cluster_ipv4_cidr")
     else:
         block = body["ip_allocation_policy"].get("cluster_ipv4_cidr_block")
-    found = limits.range_limits(sizing, block, have.subnetwork, known=not have.cluster or have.subnetwork is not None)
+    assumed = not have.cluster and not (have.guess and _names_subnetwork(request))  # what a new cluster gets
+    found = limits.range_limits(sizing, block, have.subnetwork, known=assumed or have.subnetwork is not None)
     pods = sizing.nodes * 4 + spec.num_slices * shape.hosts  # GKE's own on every node, and one of a workload
     longest = max(
         (len(each) for each in missing), default=len(names.node_pool_name(spec.name, max(0, spec.num_slices - 1)))

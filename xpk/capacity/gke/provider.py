@@ -48,7 +48,10 @@ from xpk.model.specs import ClusterSpec, Target
 
 _TYPE = "XPK_GKE_TPU_TYPE"
 _CLOSED = "cordon"  # the key of the step before a cluster is deleted
-_GUESSED = "there are no credentials for Google Cloud: this is the plan for an empty project, without its limits"
+_GUESSED = (
+    "there are no credentials for Google Cloud: this is the plan for an empty project; limits that are unknown may "
+    "refuse it later"
+)
 
 
 class GkeProvider:
