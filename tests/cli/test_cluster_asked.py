@@ -77,3 +77,12 @@ def test_without_credentials_what_nobody_could_look_up_is_unknown(plan: Xpk) -> 
     outcome = plan("--num-slices", "1024", "--subnetwork", "large-enough")
     assert outcome.code == 0, outcome.err
     assert "node addresses in the subnetwork: needs 4,102, there is ?: unknown" in outcome.out
+
+
+def test_a_number_that_is_not_given_is_the_one_there_is(dev: Xpk) -> None:
+    again = dev("cluster", "create", "dev", "--tpu-type", "v5litepod-8")
+    assert again.code == 0 and "nothing to do" in again.err and "2 x v5litepod-8" in again.err
+    other = dev("cluster", "create", "dev", "--tpu-type", "v5p-8")
+    assert other.code == 4 and "type v5litepod-8 (asked for v5p-8)" in other.err
+    new = dev("cluster", "create", "two", "--tpu-type", "v5litepod-8", "--dry-run")
+    assert new.code == 0 and "1 x v5litepod-8" in new.out

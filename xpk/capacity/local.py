@@ -21,7 +21,7 @@ from xpk.capacity.provider import ClusterInfo
 from xpk.capacity.queues.reading import Queues, check_promised
 from xpk.local.cluster import create_cluster, delete_cluster, list_clusters, open_cluster
 from xpk.model import names
-from xpk.model.accelerators import NODEPOOL_LABEL, find_shape
+from xpk.model.accelerators import NODEPOOL_LABEL, SliceShape, find_shape
 from xpk.model.errors import ConflictError, NotFoundError, UsageError, XpkError
 from xpk.model.specs import ClusterSpec, Target
 from xpk.render.resources import workloads_dir
@@ -141,6 +141,11 @@ class LocalProvider:
             location=str(self._root / name),
             slices=slices,
         )
+
+    def slices_of(self, name: str, shape: SliceShape) -> int:
+        """See `Counts.slices_of`. A resize that was interrupted may have left some that were to go."""
+        spec = self._spec(name)
+        return spec.num_slices if spec and spec.shape == shape else 0
 
     def connect(self, name: str) -> ObjectApi:
         """See `Provider.connect`."""

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from xpk.api.base import ObjectApi
 from xpk.capacity.plan import Plan
-from xpk.model.errors import ConflictError, NotFoundError, UsageError
+from xpk.model.accelerators import SliceShape
+from xpk.model.errors import ConflictError, NotFoundError, UsageError, XpkError
 from xpk.model.specs import ClusterSpec, Target
 
 if TYPE_CHECKING:
@@ -109,6 +110,15 @@ class Checks(Protocol):
         ...
 
 
+@runtime_checkable
+class Counts(Protocol):
+    """What a provider may have as well: it knows better than `describe` which slices a create has to keep."""
+
+    def slices_of(self, name: str, shape: SliceShape) -> int:
+        """Return how many slices of a type there are that were asked for."""
+        ...
+
+
 def provider_names() -> list[str]:
     """Return the names that `--provider` takes."""
     return sorted({*_BUILT_IN, *_plugins()})
@@ -155,6 +165,19 @@ def _plugins() -> dict[str, EntryPoint]:
 def cluster_names(provider: str | None = None) -> list[str]:
     """Return the clusters there are, of one provider or of all."""
     return [name for kind in ([provider] if provider else provider_names()) for name in load_provider(kind).names()]
+
+
+def slices_there(provider: Provider, name: str, shape: SliceShape) -> int | None:
+    """Return how many slices of a type a cluster has; None without it, or where nobody can tell: a plan says why."""
+    try:
+        if name not in provider.names():
+            return None
+        if isinstance(provider, Counts):
+            return provider.slices_of(name, shape)
+        info = provider.describe(name)
+    except XpkError:
+        return None
+    return info.num_slices if info.accelerator_type == shape.name else 0
 
 
 def check_free(cluster: str, provider: str) -> None:

@@ -73,7 +73,7 @@ cluster.add_command(health)
     metavar="TYPE",
     help="The slices' type, such as v5litepod-8; see `xpk accelerator list`.",
 )
-@_num_slices
+@click.option("--num-slices", type=int, help="How many slices; those there are if left out, 1 in a new cluster.")
 @maker_option
 @click.option("--nodes-per-slice", type=click.IntRange(1), help="kind: how many nodes a slice's hosts are spread over.")
 @click.option("--spare-slices", type=click.IntRange(0), help="kind: slices beyond the quota, for when a node fails.")

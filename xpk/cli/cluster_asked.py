@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import click
 
 from xpk.capacity import preferences
-from xpk.capacity.provider import Checks, Provider, load_provider, maker_names, provider_names
+from xpk.capacity.provider import Checks, Provider, load_provider, maker_names, provider_names, slices_there
 from xpk.cli.cluster_plan import given_flags
 from xpk.cli.gke_options import chosen_provider, in_seconds
 from xpk.cli.options import Command, count_slices, the_name
@@ -56,6 +57,8 @@ def asked_to_create(
         problems.read(None, _check_named, chosen, count or int("--enable-autoprovisioning" in given))
     problems.check(f"cluster '{chosen}' cannot be created", hint=_HINT)
     assert spec and source
+    if counts == (None, None):  # whoever does not say how many means those there are
+        spec = replace(spec, num_slices=slices_there(source, spec.name, spec.shape) or spec.num_slices)
     return source, spec
 
 

@@ -61,7 +61,8 @@ def draft(spec: ClusterSpec, request: Request, have: Observed) -> Draft:
     if len(there) > spec.num_slices:
         raise ConflictError(
             f"cluster '{spec.name}' has {len(there)} slices of {shape.name} (asked for {spec.num_slices})",
-            hint=f"`xpk cluster resize {spec.name} --num-slices {spec.num_slices}` removes some",
+            hint=f"--num-slices {len(there)} keeps them; `xpk cluster resize {spec.name} --num-slices "
+            f"{spec.num_slices}` removes some",
         )
     missing = missing_names(have, spec.name, shape, spec.num_slices)
     sizing = _sizing(spec, request, have)

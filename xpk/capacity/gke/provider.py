@@ -25,12 +25,7 @@ from xpk.capacity.gke.observed import (
     own_networks,
     running_operations,
 )
-from xpk.capacity.gke.planning import (
-    Draft,
-    draft,
-    grown,
-    summary_of,
-)
+from xpk.capacity.gke.planning import Draft, draft, grown, summary_of
 from xpk.capacity.gke.queued import is_queued
 from xpk.capacity.gke.reach import Connect, Known, Place, check_foreign, check_project
 from xpk.capacity.gke.request import SETTINGS, Request, project_of, read_poll_seconds, read_request, region_of
@@ -228,6 +223,10 @@ class GkeProvider:
         known = {"name": name, "provider": self.name, "location": location}
         return description.describe(cluster, self._specs(name, cluster), lambda: self._api(name, cluster), **known)
 
+    def slices_of(self, name: str, shape: SliceShape) -> int:
+        """See `Counts.slices_of`. Those that GKE made by itself come and go."""
+        return len(Observed(pools=self._pools_now(name)).slices(shape))
+
     def connect(self, name: str) -> ObjectApi:
         """See `Provider.connect`."""
         if self._known.place(name) and self._known.has_kubeconfig(name):
@@ -377,7 +376,7 @@ class GkeProvider:
     def _specs_now(self, name: str, place: Place, planned: list[ClusterSpec]) -> list[ClusterSpec]:
         return specs_of_cluster(name, self._found(name, place)[1], autoprovisioned_of(planned))
 
-    def _pools_now(self, name: str, place: Place) -> dict[str, dict[str, Any]]:
+    def _pools_now(self, name: str, place: Place | None = None) -> dict[str, dict[str, Any]]:
         return {pool["name"]: pool for pool in self._found(name, place)[1].get("node_pools", [])}
 
     def _request(self, place: Place, command: str) -> Request:
