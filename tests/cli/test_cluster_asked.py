@@ -42,6 +42,8 @@ def test_all_that_is_wrong_is_told_at_once_whatever_reads_it(plan: Xpk, xpk: Xpk
     outcome = plan("--on-demand", "--num-slices", "0", "--at-once", "1")
     assert outcome.code == 2 and outcome.err.count("error: ") == 3 and outcome.err.count("next: ") == 1
     assert all(each in outcome.err for each in ("exclude each other", "0 slices cannot be had", "--at-once is '1'"))
+    outcome = plan("--num-slices", "5000", "--num-nodes", "2")
+    assert "5000 slices cannot be had" in outcome.err and "--num-nodes is for GPU and CPU types" in outcome.err
     outcome = xpk("cluster", "create", "--zone", "us-x", "--project", "p", "--spot")
     assert outcome.err.count("error: ") == 3 and "which cluster?" in outcome.err and "which accelerator" in outcome.err
 

@@ -46,7 +46,7 @@ def asked_to_create(
     flags = problems.read({**flags, "timeout": None}, in_seconds, flags)
     chosen = problems.read(_UNNAMED, the_name, "cluster", *name)
     shape: SliceShape | None = problems.read(None, _shape, accelerator_type)
-    count = problems.read(1, count_slices, *counts, shape.kind if shape else "")
+    count = problems.read(1 if counts[0] is None else counts[0], count_slices, *counts, shape.kind if shape else "")
     given = given_flags(flags)
     kind = chosen_provider(provider, given, preferences.load().get("provider", "local"))
     source: Provider | None = problems.read(None, _maker, kind, given)
