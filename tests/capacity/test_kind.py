@@ -10,6 +10,7 @@ from tests.capacity.machine import Machine, spec
 from xpk.capacity.cordon import cordon
 from xpk.capacity.kind import KindOptions
 from xpk.capacity.plan import Plan
+from xpk.capacity.provider import slices_there
 from xpk.capacity.queues.planning import plan_create
 from xpk.capacity.queues.reading import quotas_of
 from xpk.capacity.queues.request import Wanted
@@ -39,6 +40,7 @@ def test_create_builds_all_and_a_second_one_finds_nothing_to_do(machine: Machine
     assert not provider.names(), "a plan changes nothing"
     carry_out(plan)
     assert provider.plan_create(spec()).steps == []
+    assert slices_there(provider, "dev", spec().shape) == 2
     info = provider.describe("dev")
     assert (info.state, info.num_slices, info.hosts_per_slice, info.chips) == ("Ready", 2, 2, 16)
     assert [(item.node_pool, len(item.hosts)) for item in info.slices] == [("dev-np-0", 2), ("dev-np-1", 2)]

@@ -12,7 +12,7 @@ from xpk.api.base import Obj, ObjectApi
 from xpk.capacity.nodes import has_queues
 from xpk.capacity.prepare import apply_queues
 from xpk.capacity.queues.planning import plan_create
-from xpk.capacity.queues.reading import Queues, promised, quotas_of
+from xpk.capacity.queues.reading import Queues, check_promised, promised, quotas_of
 from xpk.capacity.queues.removal import plan_delete
 from xpk.capacity.queues.request import Wanted
 from xpk.model.accelerators import find_shape
@@ -373,3 +373,13 @@ def test_slices_are_not_counted_by_the_cpus_of_their_hosts() -> None:
     assert promised(cluster.api) == {TYPE: 1}
     (share,) = Queues.read(cluster.api).info(theirs).shares
     assert (share.type, share.quota) == (TYPE, 1)
+
+
+def test_who_was_promised_more_than_would_be_left_is_named_with_what_helps() -> None:
+    cluster = Cluster()
+    for name, slices in (("blue", 1), ("red", 4), ("green", 0)):
+        cluster.create(name, f"{TYPE}={slices}", namespaces=("red",))
+    with pytest.raises(ConflictError, match=r"promised more: blue 1, red 4$") as caught:
+        check_promised(cluster.api, find_shape(TYPE), 4, cluster="c")
+    assert caught.value.hint == f"`xpk queue create red --quota {TYPE}=N --cluster c` first"
+    check_promised(cluster.api, find_shape(TYPE), 5, cluster="c")

@@ -188,6 +188,13 @@ def failing_requests() -> Iterator[tuple[dict[str, str], str]]:
     yield {"max_cost": "much"}, "not US dollars"
     yield {"at_once": "0"}, "not a whole number from 2"
     yield {"queued_provisioning": "True"}, "goes with --flex"
+    for each in ("min_chips", "max_chips", "max_cpu", "max_memory"):
+        yield {f"autoprovisioning_{each}": "64"}, f"{each.replace('_', '-')} goes with --enable-autoprovisioning"
+    yield {"private_endpoint_subnetwork": "s"}, "--private-endpoint-subnetwork goes with --private"
+    yield {"enable_master_global_access": "True"}, "--enable-master-global-access goes with --private"
+    yield {"roll_back": "True", "ignore_nodepool_creation_errors": "True"}, "exclude each other"
+    yield {"max_pods_per_node": "7"}, "not a whole number from 8 to 256"
+    yield {"max_pods_per_node": "257"}, "not a whole number from 8 to 256"
 
 
 @pytest.mark.parametrize(("flags", "cause"), list(failing_requests()), ids=lambda value: str(value)[:40])

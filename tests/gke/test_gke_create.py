@@ -7,7 +7,10 @@ from collections.abc import Mapping
 import pytest
 
 from tests.gke.site import Site
+from tests.gke.test_autoprovisioning import add_pool
 from xpk.capacity.gke.provider import GkeProvider
+from xpk.capacity.provider import slices_there
+from xpk.model.accelerators import find_shape
 from xpk.model.errors import AuthorizationError, ConflictError, NotFoundError, UsageError
 
 
@@ -69,6 +72,20 @@ def test_more_slices_and_slices_of_another_type_are_added(site: Site) -> None:
     ]
     with pytest.raises(ConflictError, match="has 2 slices of v5litepod-16"):
         site.plan(1)
+
+
+def test_a_number_that_is_not_given_is_that_of_the_slices_that_xpk_made(site: Site) -> None:
+    shape = find_shape("v5litepod-16")
+    assert slices_there(site.provider(), "c", shape) is None
+    site.create(2)
+    add_pool(site, "nap-1", "4x4")
+    assert slices_there(site.provider(), "c", shape) == 2
+    assert slices_there(site.provider(), "c", find_shape("v5litepod-32")) == 0
+    with pytest.raises(ConflictError, match="has 2 slices of v5litepod-16") as caught:
+        site.plan(1)
+    assert caught.value.hint.startswith("--num-slices 2 keeps them")
+    site.environ |= {"XPK_GKE_ENDPOINT": "127.0.0.1:1"}
+    assert slices_there(site.provider(), "c", shape) is None, "the plan says why nobody can tell"
 
 
 def test_resizing_takes_slices_like_those_there_are_and_frees_those_in_use_last(site: Site) -> None:

@@ -9,7 +9,8 @@ import pytest
 from e2e.gke.faults import CallFault
 from tests.gke.conftest import MakeSite
 from tests.gke.site import Site
-from xpk.capacity.gke.networks import DATA_NICS
+from xpk.capacity.gke.networks import DATA_NICS, data_networks, network_limits
+from xpk.model.accelerators import find_shape
 from xpk.model.errors import AuthorizationError, ConflictError, UsageError, XpkError
 
 MEGA, HIGH = "h100-mega-80gb-8", "h100-80gb-8"
@@ -189,3 +190,15 @@ def test_the_plan_as_commands(site: Site) -> None:
     )
     pool = next(line for line in lines if "node-pools create c-np-0" in line)
     assert "--additional-node-network=network=c-net-4,subnetwork=c-us-central1-sub-4" in pool
+
+
+def test_so_many_hosts_that_no_range_holds_them_are_told_so(site: Site) -> None:
+    plan = site.plan(1024, "v5litepod-256")
+    assert plan.refusal and "pods of the cluster: needs" in plan.refusal.message, (
+        "hosts without data networks take none of them"
+    )
+    with pytest.raises(ConflictError, match="GKE has no multi-networking"):
+        site.plan(1024, "h100-80gb-8", default_pool_cpu_num_nodes="4000")
+    networks = data_networks("c", "us-central1", find_shape(MEGA), 5_000)
+    *_, addresses = network_limits(networks, {}, 5_000, None)
+    assert (addresses.need, addresses.have, addresses.fits) == (5_000, 4_092, False)

@@ -176,3 +176,19 @@ def test_cost(site: Site) -> None:
     assert told and "16 chip-hours an hour, at most 19.20 US dollars an hour" in told
     with pytest.raises(CapacityError, match="--max-cost is 19"):
         cost_of_workload(work, 19.0)
+
+
+def test_the_cost_of_what_gke_may_add_counts(site: Site) -> None:
+    limited = {"spot": "True", "enable_autoprovisioning": "True", "autoprovisioning_max_chips": "1024"}
+    plan = site.plan(0, max_cost="1228.79", **limited)
+    assert "0 chip-hours an hour, at most 0.00 US dollars an hour on demand" in plan.notes[-1]
+    assert "with all that GKE may add: 1,024 chip-hours an hour, at most 1,228.80 US dollars" in plan.notes[-1]
+    assert "of slices alone" in plan.notes[-1], "nobody takes the default pool for free"
+    assert (plan.facts["cost"]["most_chips"], plan.facts["cost"]["most_dollars"]) == (1024, pytest.approx(1228.8))
+    assert plan.refusal and plan.refusal.exit_code == 5
+    assert "with all that GKE may add it costs 1,228.80 US dollars an hour" in plan.refusal.message
+    assert "--autoprovisioning-max-chips" in plan.refusal.hint
+    site.plan(0, max_cost="1229", **limited).carry_out(lambda title: None)
+    again = site.plan(1, spot="True", max_cost="100")
+    assert again.refusal and "1,228.80" in again.refusal.message, "the limit stays where it is not named again"
+    assert "GKE may add" not in site.plan(1, name="d").notes[-1]

@@ -21,7 +21,7 @@ from xpk.capacity.provider import ClusterInfo
 from xpk.capacity.queues.reading import Queues, check_promised
 from xpk.local.cluster import create_cluster, delete_cluster, list_clusters, open_cluster
 from xpk.model import names
-from xpk.model.accelerators import NODEPOOL_LABEL, find_shape
+from xpk.model.accelerators import NODEPOOL_LABEL, SliceShape, find_shape
 from xpk.model.errors import ConflictError, NotFoundError, UsageError, XpkError
 from xpk.model.specs import ClusterSpec, Target
 from xpk.render.resources import workloads_dir
@@ -48,9 +48,14 @@ class LocalProvider:
     def __init__(self, root: Path | None = None) -> None:
         self._root = (root or state_dir()) / "clusters"
 
+    def check_create(self, spec: ClusterSpec | None) -> None:
+        """See `Checks.check_create`."""
+        if spec:
+            _check(spec, "create")
+
     def plan_create(self, spec: ClusterSpec) -> Plan:
         """See `Provider.plan_create`."""
-        _check(spec)
+        _check(spec, "create")
         summary, alone = _summary(spec), self._alone(spec.name, lambda: self.plan_create(spec))
         if spec.name not in self.names():
             return Plan(summary, self._build_steps(spec), alone)
@@ -70,7 +75,7 @@ class LocalProvider:
         """See `Provider.plan_resize`."""
         have = self._known(name)
         spec = ClusterSpec(name=name, shape=have.shape, num_slices=num_slices)
-        _check(spec)
+        _check(spec, "resize")
         going = self.describe(name).slices[num_slices:]
         if num_slices == have.num_slices and not going:  # a shrink that was interrupted leaves slices behind
             return Plan(_summary(spec))
@@ -82,7 +87,7 @@ class LocalProvider:
             )
         api = self.connect(name)
         if not force:
-            check_promised(api, have.shape, num_slices)
+            check_promised(api, have.shape, num_slices, cluster=name)
         # Quota never exceeds what there is: it grows after the slices and shrinks before them.
         grow = [self._slice_step(spec, index) for index in range(have.num_slices, num_slices)]
         shrink = [
@@ -136,6 +141,11 @@ class LocalProvider:
             location=str(self._root / name),
             slices=slices,
         )
+
+    def slices_of(self, name: str, shape: SliceShape) -> int:
+        """See `Counts.slices_of`. A resize that was interrupted may have left some that were to go."""
+        spec = self._spec(name)
+        return spec.num_slices if spec and spec.shape == shape else 0
 
     def connect(self, name: str) -> ObjectApi:
         """See `Provider.connect`."""
@@ -220,13 +230,13 @@ class LocalProvider:
         return Step(f"set up queue '{names.QUEUE}' with a quota of {spec.quota} {spec.shape.resource}", act)
 
 
-def _check(spec: ClusterSpec) -> None:
+def _check(spec: ClusterSpec, command: str) -> None:
     problems = spec.problems()
     if spec.num_slices > _MOST_SLICES or spec.shape.hosts > _MOST_HOSTS:
         problems.append(f"one machine emulates at most {_MOST_SLICES} slices of {_MOST_HOSTS} hosts")
     if problems:
         raise UsageError(
-            f"cluster '{spec.name}' cannot be created", problems=problems, hint="see `xpk cluster create --help`"
+            f"cluster '{spec.name}' cannot be {command}d", problems=problems, hint=f"see `xpk cluster {command} --help`"
         )
 
 

@@ -6,11 +6,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from xpk.api.base import ObjectApi
 from xpk.capacity.plan import Plan
-from xpk.model.errors import ConflictError, NotFoundError, UsageError
+from xpk.model.accelerators import SliceShape
+from xpk.model.errors import ConflictError, NotFoundError, UsageError, XpkError
 from xpk.model.specs import ClusterSpec, Target
 
 if TYPE_CHECKING:
@@ -100,9 +101,32 @@ class Provider(Protocol):
         ...
 
 
+@runtime_checkable
+class Checks(Protocol):
+    """What a provider may have as well: it tells what is wrong with a request before it looks at what there is."""
+
+    def check_create(self, spec: ClusterSpec | None) -> None:
+        """Raise UsageError with all that is wrong; None: the type is unknown, but there may be more to tell."""
+        ...
+
+
+@runtime_checkable
+class Counts(Protocol):
+    """What a provider may have as well: it knows better than `describe` which slices a create has to keep."""
+
+    def slices_of(self, name: str, shape: SliceShape) -> int:
+        """Return how many slices of a type there are that were asked for."""
+        ...
+
+
 def provider_names() -> list[str]:
     """Return the names that `--provider` takes."""
     return sorted({*_BUILT_IN, *_plugins()})
+
+
+def maker_names() -> list[str]:
+    """Return the names of the providers that make clusters."""
+    return [name for name in provider_names() if name != "adapted"]
 
 
 def load_provider(name: str, flags: Mapping[str, str] | None = None) -> Provider:
@@ -141,6 +165,19 @@ def _plugins() -> dict[str, EntryPoint]:
 def cluster_names(provider: str | None = None) -> list[str]:
     """Return the clusters there are, of one provider or of all."""
     return [name for kind in ([provider] if provider else provider_names()) for name in load_provider(kind).names()]
+
+
+def slices_there(provider: Provider, name: str, shape: SliceShape) -> int | None:
+    """Return how many slices of a type a cluster has; None without it, or where nobody can tell: a plan says why."""
+    try:
+        if name not in provider.names():
+            return None
+        if isinstance(provider, Counts):
+            return provider.slices_of(name, shape)
+        info = provider.describe(name)
+    except XpkError:
+        return None
+    return info.num_slices if info.accelerator_type == shape.name else 0
 
 
 def check_free(cluster: str, provider: str) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from xpk.capacity import preferences
 from xpk.capacity.provider import ClusterInfo, check_free, load_provider, provider_names, provider_of
 from xpk.cli.cluster_adapt import adapt
+from xpk.cli.cluster_asked import asked_to_create, asked_to_resize, maker_option
 from xpk.cli.cluster_nodes import cache_image, health
 from xpk.cli.cluster_plan import (
     ask,
@@ -23,7 +23,6 @@ from xpk.cli.cluster_plan import (
 from xpk.cli.gke_options import carrying_options, chosen_provider, create_options, place_options
 from xpk.cli.options import (
     context_option,
-    count_slices,
     name_argument,
     output_option,
     provider_option,
@@ -32,9 +31,7 @@ from xpk.cli.options import (
 )
 from xpk.cli.output import Console, age, table
 from xpk.cli.upstream import CLUSTER_COMMANDS, ClusterCommand, Group
-from xpk.model.accelerators import find_shape
-from xpk.model.errors import NotFoundError, UsageError, XpkError
-from xpk.model.specs import ClusterSpec, cluster_problems
+from xpk.model.errors import NotFoundError, XpkError
 
 _COLUMNS = (
     ("NAME", lambda c: c.name),
@@ -76,8 +73,8 @@ cluster.add_command(health)
     metavar="TYPE",
     help="The slices' type, such as v5litepod-8; see `xpk accelerator list`.",
 )
-@_num_slices
-@provider_option
+@click.option("--num-slices", type=int, help="How many slices; those there are if left out, 1 in a new cluster.")
+@maker_option
 @click.option("--nodes-per-slice", type=click.IntRange(1), help="kind: how many nodes a slice's hosts are spread over.")
 @click.option("--spare-slices", type=click.IntRange(0), help="kind: slices beyond the quota, for when a node fails.")
 @click.option("--node-image", metavar="IMAGE", help="kind: the nodes' image.")
@@ -108,28 +105,16 @@ def create(
 
     Flags that begin with the name of a provider are for that one alone.
     """
-    if not accelerator_type:
-        raise UsageError("which accelerator type?", hint="--tpu-type v5litepod-8; `xpk accelerator list` shows all")
-    spec = _asked_for(the_name("cluster", name, name_flag), accelerator_type, num_slices, num_nodes)
-    given = given_flags(flags)
-    provider = chosen_provider(provider, given, preferences.load().get("provider", "local"))
-    check_free(spec.name, provider)
-    plan = load_provider(provider, given).plan_create(spec)
+    names, counts = (name, name_flag), (num_slices, num_nodes)
+    source, spec = asked_to_create(names, accelerator_type, counts, provider, flags)
+    check_free(spec.name, source.name)
+    plan = source.plan_create(spec)
     carry_out(
         console.choosing(output),
         plan,
         dry_run=dry_run,
         then=f"xpk workload create NAME --cluster {spec.name} --num-slices {max(1, spec.num_slices)}",
     )
-
-
-def _asked_for(name: str, accelerator_type: str, num_slices: int | None, num_nodes: int | None) -> ClusterSpec:
-    try:
-        shape = find_shape(accelerator_type)
-    except UsageError as error:  # without a shape there is no spec to check, but there may be more to tell
-        more = cluster_problems(name, count_slices(num_slices, num_nodes, kind=""))
-        raise UsageError(error.message, problems=[*error.problems, *more], hint=error.hint) from None
-    return ClusterSpec(name=name, shape=shape, num_slices=count_slices(num_slices, num_nodes, shape.kind))
 
 
 @cluster.command(cls=ClusterCommand)
@@ -175,10 +160,8 @@ def resize(
     **flags: Any,
 ) -> None:
     """Give a cluster another number of slices."""
-    chosen = the_name("cluster", name, name_flag)
-    if num_slices is None:
-        raise UsageError("how many slices?", hint="--num-slices N")
-    plan = provider_with(chosen, provider, flags).plan_resize(chosen, num_slices, force=force)
+    chosen, count, flags = asked_to_resize((name, name_flag), num_slices, flags)
+    plan = provider_with(chosen, provider, flags).plan_resize(chosen, count, force=force)
     if plan.question and not (yes or force or dry_run):
         ask(plan.question)
     carry_out(console.choosing(output), plan, dry_run=dry_run, then=f"xpk cluster describe {chosen}")

@@ -16,7 +16,7 @@ from xpk.capacity.provider import Provider, load_provider, provider_of
 from xpk.cli.gke_options import chosen_provider
 from xpk.cli.options import Command
 from xpk.cli.output import FORMATS, Console, interactive
-from xpk.model.errors import UsageError
+from xpk.model.errors import AuthorizationError, UsageError
 
 GCLOUD = "gcloud"  # an output format of commands that plan
 _TELL_SECONDS = 30.0  # between two lines about what goes on, where there is no terminal
@@ -69,8 +69,8 @@ def carry_out(console: Console, plan: Plan, *, dry_run: bool, then: str = "") ->
         raise UsageError("-o gcloud only prints the plan", hint="say so with --dry-run")
     if dry_run:
         _show(console, plan)
-        if plan.refusal and not plan.facts.get("guess"):
-            raise plan.refusal
+        if plan.refusal and not (plan.facts.get("guess") and isinstance(plan.refusal, AuthorizationError)):
+            raise plan.refusal  # that nobody may look is none: the plan is what can be said without
         return
     console.tell(plan.summary)
     for note in plan.notes:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import click
 
 from xpk.capacity.gke.flags import CLOUD_FLAGS
-from xpk.cli.options import Command
+from xpk.cli.options import Command, parse_duration
 
 _Options = list[Callable[[Any], Any]]
 
@@ -28,7 +29,7 @@ _PLACE: _Options = [
 _CARRYING: _Options = [
     _switch("--roll-back", "after a failure, remove what this command made."),
     _text("--at-once", "N", "how many steps go on at the same time; 100 by default."),
-    _text("--timeout", "SECONDS", "how long one operation may take; 3600 by default."),
+    _text("--timeout", "TIME", "how long one operation may take: 90s, 10m, 2h; 1h by default."),
 ]
 _CAPACITY: _Options = [
     _switch("--on-demand", "capacity as there is."),
@@ -98,6 +99,12 @@ def create_options(command: Command) -> Command:
 def chosen_provider(provider: str | None, flags: dict[str, str], otherwise: str = "local") -> str:
     """Return the provider that was named; gke if a flag of Google Cloud is given; else the other one."""
     return provider or ("gke" if any(flag in CLOUD_FLAGS for flag in flags) else otherwise)
+
+
+def in_seconds(flags: dict[str, Any]) -> dict[str, Any]:
+    """Return a command's flags with `--timeout` in whole seconds. Raises UsageError if it is no time."""
+    seconds = parse_duration(flags["timeout"], "--timeout")
+    return flags if seconds is None else {**flags, "timeout": str(math.ceil(seconds))}
 
 
 def _take(command: Command, options: _Options) -> Command:

@@ -70,6 +70,8 @@ def xpk(ctx: click.Context, output: str, quiet: bool, verbose: bool) -> None:
       xpk cluster create dev --tpu-type v5litepod-8 --num-slices 2
       xpk workload create hello --num-slices 2 --command 'echo slice $MEGASCALE_SLICE_ID'
       xpk workload logs hello -f
+
+    `xpk cluster create --provider` says where slices are: local, kind (Docker) or gke (Google Cloud).
     """
     ctx.obj = Console(output=output, quiet=quiet)
     ctx.default_map = preferred(ctx.invoked_subcommand)

@@ -198,7 +198,7 @@ class Applier:
         if time.monotonic() - begun > self._timeout:
             raise TimedOutError(
                 f"it takes longer than {self._timeout:.0f} s",
-                hint=f"{AGAIN}, and what goes on is waited for; --timeout SECONDS waits longer",
+                hint=f"{AGAIN}, and what goes on is waited for; --timeout TIME waits longer",
             )
         self._activity.pause(self._poll)
 

@@ -135,7 +135,7 @@ def check_limits(connect: Connect, cluster: Mapping[str, Any] | None, specs: Seq
     api = _reached(connect)[0] if limited else None
     for spec in limited:
         if api:
-            check_promised(api, spec.shape, spec.quota_slices)
+            check_promised(api, spec.shape, spec.quota_slices, cluster=spec.name)
 
 
 def _hosts(specs: Sequence[ClusterSpec]) -> int:

@@ -18,7 +18,8 @@ from xpk.model.errors import CapacityError, UsageError
 class Cost:
     """What an hour costs. `dollars` is the list price on demand, None if unknown; `bound`: it costs at most that.
 
-    `confirmed`: more than one source has this price.
+    `confirmed`: more than one source has this price. `most_chips`, `most_dollars`: with all that GKE may add by itself;
+    None where it adds nothing.
     """
 
     chips: int
@@ -27,30 +28,46 @@ class Cost:
     source: str
     as_of: str
     confirmed: bool = True
+    most_chips: int | None = None
+    most_dollars: float | None = None
 
     def line(self) -> str:
         """Return it as a line for people."""
-        hours = f"cost: {self.chips:,} chip-hours an hour"
+        line = f"cost: {self._hours(self.chips, self.dollars)}"
         if self.dollars is None:
-            return f"{hours}; the price table has no price for it ({self.source})"
-        least = "at most " if self.bound else ""
-        price = f"{least}{self.dollars:,.2f} US dollars an hour on demand"
-        doubt = "" if self.confirmed else "unconfirmed "
-        return f"{hours}, {price} ({doubt}list price of {self.as_of}: {self.source})"
+            line += f"; the price table has no price for it ({self.source})"
+        else:
+            line += f" on demand ({'' if self.confirmed else 'unconfirmed '}list price of {self.as_of}: {self.source})"
+        if self.most_chips is None:
+            return line
+        return f"{line}; with all that GKE may add: {self._hours(self.most_chips, self.most_dollars)}"
+
+    def _hours(self, chips: int, dollars: float | None) -> str:
+        hours, least = f"{chips:,} chip-hours an hour", "at most " if self.bound else ""
+        return hours if dollars is None else f"{hours}, {least}{dollars:,.2f} US dollars an hour"
 
 
-def cost_of(shape: SliceShape, num_slices: int, *, region: str, on_demand: bool, file: Path | None = None) -> Cost:
+def cost_of(
+    shape: SliceShape,
+    num_slices: int,
+    *,
+    region: str,
+    on_demand: bool,
+    file: Path | None = None,
+    most_slices: int | None = None,
+) -> Cost:
     """Return what slices cost in an hour. Spot and flex-start vary, but not above the price on demand.
 
-    Raises UsageError if `file` is not a price table.
+    `most_slices`: with those that GKE may add by itself. Raises UsageError if `file` is not a price table.
     """
     table = _table(file)
     price = (table["chip_hour"].get(shape.family) or {}).get(region)
-    chips = num_slices * shape.chips
+    chips, most = num_slices * shape.chips, None if most_slices is None else most_slices * shape.chips
     source, as_of = _of(table, "sources", shape, "no source given"), _of(table, "as_of", shape, "?")
     dollars = None if price is None else chips * price
+    most_dollars = None if price is None or most is None else most * price
     confirmed = shape.family not in table.get("unconfirmed", ())
-    return Cost(chips, dollars, not on_demand, source, as_of, confirmed)
+    return Cost(chips, dollars, not on_demand, source, as_of, confirmed, most, most_dollars)
 
 
 def _of(table: Mapping[str, Any], key: str, shape: SliceShape, default: str) -> str:
@@ -63,12 +80,18 @@ def _of(table: Mapping[str, Any], key: str, shape: SliceShape, default: str) -> 
 
 def check_cost(cost: Cost, most: float | None) -> CapacityError | None:
     """Return why it is too dear: also where the price is not known, since then nobody can say that it is not."""
-    if most is None or (cost.dollars is not None and cost.dollars <= most):
+    if most is None or (cost.dollars is not None and max(cost.dollars, cost.most_dollars or 0) <= most):
         return None
     if cost.dollars is None:
         return CapacityError(
             f"--max-cost {most:g}: the price of this is not known ({cost.source})",
             hint="give a table of your own with --prices FILE, or leave --max-cost out",
+        )
+    if cost.most_dollars is not None and cost.dollars <= most:
+        return CapacityError(
+            f"with all that GKE may add it costs {cost.most_dollars:,.2f} US dollars an hour on demand; "
+            f"--max-cost is {most:g}",
+            hint="a lower --autoprovisioning-max-chips, another --tpu-type, or a higher --max-cost",
         )
     return CapacityError(
         f"it costs {cost.dollars:,.2f} US dollars an hour on demand; --max-cost is {most:g}",

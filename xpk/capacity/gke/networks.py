@@ -21,7 +21,7 @@ DATA_NICS = {"h100-80gb": 4, "h100-mega-80gb": 8}  # of a host, beside the one t
 PARTS = ("network", "subnetwork", "firewall")  # in the order of their making
 MTU = 8244  # of the data networks: the largest that GPUDirect-TCPX and -TCPXO take
 _SPACE = ipaddress.ip_network("192.168.0.0/16")
-_SMALLEST = 24  # prefix length of a subnetwork: 252 hosts
+_SMALLEST, _LARGEST = 24, 20  # prefix lengths of a subnetwork: 252 hosts, and 4,092; of larger ones there are too few
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +68,13 @@ class DataNetwork:
 def data_networks(cluster: str, region: str, shape: SliceShape, hosts: int) -> list[DataNetwork]:
     """Return the data networks of a cluster's slices of a type, named as Google's xpk names them; none for most types.
 
-    Each subnetwork has room for `hosts`: within a cluster, ranges must not overlap. Of up to 2,048 slices of one host,
-    a /20 of 192.168.0.0/16 holds all.
+    Each subnetwork has room for `hosts`, or as many as can be: within a cluster, ranges must not overlap.
     """
-    prefix = min(_SMALLEST, 32 - math.ceil(math.log2(hosts + RESERVED_ADDRESSES)))
+    if shape.family not in DATA_NICS:
+        return []
+    prefix = min(_SMALLEST, max(_LARGEST, 32 - math.ceil(math.log2(hosts + RESERVED_ADDRESSES))))
     blocks = list(_SPACE.subnets(new_prefix=prefix))
-    numbers = range(1, DATA_NICS.get(shape.family, 0) + 1)
+    numbers = range(1, DATA_NICS[shape.family] + 1)
     return [data_network(cluster, region, number, str(blocks[number])) for number in numbers]
 
 

@@ -22,7 +22,6 @@ from xpk.model.errors import CapacityError, ConflictError, NotFoundError, UsageE
 from xpk.model.specs import ClusterSpec
 
 Dict = dict[str, Any]
-_NAME_LENGTH = 63  # of Compute Engine's resources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +37,8 @@ class Draft:
     @property
     def notes(self) -> tuple[str, ...]:
         """Return the limits and the cost as lines for people."""
-        return (*(limit.line() for limit in self.limits), self.cost.line())
+        others = "of slices alone: other machines, as the default pool's, are not in it"
+        return (*(limit.line() for limit in self.limits), f"{self.cost.line()}; {others}")
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -48,29 +48,6 @@ class Draft:
             "limits": [asdict(limit) | {"fits": limit.fits} for limit in self.limits],
             "cost": asdict(self.cost),
         }
-
-
-def check_request(spec: ClusterSpec, request: Request) -> None:
-    """Raise UsageError with all that is wrong whatever there is."""
-    problems = spec.problems()
-    if request.capacity is None:
-        problems.append("which capacity? one of --on-demand, --spot, --flex, --reservation R")
-    longest = len(names.node_pool_name(spec.name, max(0, spec.num_slices - 1)))
-    if longest > limits.NAME_LENGTH:
-        problems.append(
-            f"node pools are called {spec.name}-np-{spec.num_slices - 1}: {longest} characters, GKE takes "
-            f"{limits.NAME_LENGTH}; a shorter name for the cluster"
-        )
-    for each in data_networks(spec.name, request.region, spec.shape, spec.num_slices):
-        if len(each.subnetwork) > _NAME_LENGTH:
-            problems.append(f"subnetworks are called {each.subnetwork}: Compute Engine takes {_NAME_LENGTH} characters")
-            break
-    if request.autoprovisioning:
-        problems += _limit_problems(spec, request)
-    if problems:
-        raise UsageError(
-            f"cluster '{spec.name}' cannot be created", problems=problems, hint="see `xpk cluster create --help`"
-        )
 
 
 def draft(spec: ClusterSpec, request: Request, have: Observed) -> Draft:
@@ -84,7 +61,8 @@ def draft(spec: ClusterSpec, request: Request, have: Observed) -> Draft:
     if len(there) > spec.num_slices:
         raise ConflictError(
             f"cluster '{spec.name}' has {len(there)} slices of {shape.name} (asked for {spec.num_slices})",
-            hint=f"`xpk cluster resize {spec.name} --num-slices {spec.num_slices}` removes some",
+            hint=f"--num-slices {len(there)} keeps them; `xpk cluster resize {spec.name} --num-slices "
+            f"{spec.num_slices}` removes some",
         )
     missing = missing_names(have, spec.name, shape, spec.num_slices)
     sizing = _sizing(spec, request, have)
@@ -128,12 +106,13 @@ def _weighed(
     found = _limits(spec, request, have, missing, body)
     if networks:
         found += network_limits(networks, have.networks, _data_hosts(spec, have), have.project)
+    specs = _specs_after(spec, request, have, changes)
+    limited = next((each.max_slices for each in specs if each.shape == spec.shape), None)
     cost = cost_of(
         spec.shape, spec.num_slices, region=request.region, on_demand=request.capacity == "on-demand",
-        file=request.prices,
+        file=request.prices, most_slices=limited and max(limited, spec.num_slices),
     )  # fmt: skip
     refusal = check_cost(cost, request.max_cost) or _too_little(found, new=bool(missing))
-    specs = _specs_after(spec, request, have, changes)
     return Draft(changes=changes, limits=found, cost=cost, specs=specs, refusal=refusal)
 
 
@@ -297,13 +276,16 @@ def _sizing(spec: ClusterSpec, request: Request, have: Observed) -> Sizing:
         pods = int(pool.get("max_pods_constraint", {}).get("max_pods_per_node", 110))
         groups.append((int(pool.get("initial_node_count", 0)), pods))
     given = any("cluster-ipv4-cidr" in each or "secondary-range" in each for each in request.custom_cluster)
-    own = bool(request.subnetwork) or any("--subnetwork" in each for each in request.custom_cluster)
     return limits.size_of(
         groups,
         given_pods=given or have.cluster is not None,
         subnetwork=have.subnetwork,
-        own=own or have.cluster is not None,
+        own=_names_subnetwork(request) or have.cluster is not None,
     )
+
+
+def _names_subnetwork(request: Request) -> bool:
+    return bool(request.subnetwork) or any("--subnetwork" in each for each in request.custom_cluster)
 
 
 def _limits(spec: ClusterSpec, request: Request, have: Observed, missing: Sequence[str], body: Dict) -> list[Limit]:
@@ -312,7 +294,8 @@ def _limits(spec: ClusterSpec, request: Request, have: Observed, missing: Sequen
         block = have.cluster.get("cluster_ipv4_cidr")
     else:
         block = body["ip_allocation_policy"].get("cluster_ipv4_cidr_block")
-    found = limits.range_limits(sizing, block, have.subnetwork, known=not have.cluster or have.subnetwork is not None)
+    assumed = not have.cluster and not (have.guess and _names_subnetwork(request))  # what a new cluster gets
+    found = limits.range_limits(sizing, block, have.subnetwork, known=assumed or have.subnetwork is not None)
     pods = sizing.nodes * 4 + spec.num_slices * shape.hosts  # GKE's own on every node, and one of a workload
     longest = max(
         (len(each) for each in missing), default=len(names.node_pool_name(spec.name, max(0, spec.num_slices - 1)))
@@ -363,21 +346,6 @@ def _chips_alike(spec: ClusterSpec, have: Observed) -> int:
     others = [each for each in specs_of_pools(spec.name, have.pools) if each.shape != spec.shape]
     alike = [each for each in others if each.shape.accelerator == spec.shape.accelerator]
     return sum(each.num_slices * each.shape.chips for each in [*alike, spec])
-
-
-def _limit_problems(spec: ClusterSpec, request: Request) -> list[str]:
-    """Return what is wrong with the limits of node autoprovisioning for these slices, one line each."""
-    found, chips = [], spec.num_slices * spec.shape.chips
-    if request.sub_slicing:
-        found.append("--sub-slicing and --enable-autoprovisioning exclude each other: GKE makes whole slices")
-    if len(request.reservations) > 1:
-        found.append("--enable-autoprovisioning takes one --reservation: what GKE adds is of that")
-    if request.max_chips is not None and request.max_chips < max(chips, spec.shape.chips):
-        found.append(
-            f"--autoprovisioning-max-chips {request.max_chips} counts all slices: {max(1, spec.num_slices)} of "
-            f"{spec.shape.name} have {max(chips, spec.shape.chips)} chips"
-        )
-    return found
 
 
 def _with_others(nap: Dict, cluster: Mapping[str, Any] | None) -> Dict:

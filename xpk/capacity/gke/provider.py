@@ -13,6 +13,7 @@ from xpk.api.base import ObjectApi
 from xpk.capacity.cordon import check_deletable, closing_step
 from xpk.capacity.gke import controllers, description, gpudirect, resizing, shrinking
 from xpk.capacity.gke.apply import Applier
+from xpk.capacity.gke.checks import check, fitted
 from xpk.capacity.gke.client import Google
 from xpk.capacity.gke.difference import Change
 from xpk.capacity.gke.networks import data_network
@@ -24,13 +25,7 @@ from xpk.capacity.gke.observed import (
     own_networks,
     running_operations,
 )
-from xpk.capacity.gke.planning import (
-    Draft,
-    check_request,
-    draft,
-    grown,
-    summary_of,
-)
+from xpk.capacity.gke.planning import Draft, draft, grown, summary_of
 from xpk.capacity.gke.queued import is_queued
 from xpk.capacity.gke.reach import Connect, Known, Place, check_foreign, check_project
 from xpk.capacity.gke.request import SETTINGS, Request, project_of, read_poll_seconds, read_request, region_of
@@ -48,7 +43,10 @@ from xpk.model.specs import ClusterSpec, Target
 
 _TYPE = "XPK_GKE_TPU_TYPE"
 _CLOSED = "cordon"  # the key of the step before a cluster is deleted
-_GUESSED = "there are no credentials for Google Cloud: this is the plan for an empty project, without its limits"
+_GUESSED = (
+    "there are no credentials for Google Cloud: this is the plan for an empty project; limits that are unknown may "
+    "refuse it later"
+)
 
 
 class GkeProvider:
@@ -70,12 +68,14 @@ class GkeProvider:
         self._poll = read_poll_seconds(self._environ)
         self._google = Google(self._environ, pause=self._activity.pause, unit=min(1.0, self._poll / 5))
 
+    def check_create(self, spec: ClusterSpec | None) -> None:
+        """See `Checks.check_create`."""
+        check(spec, self._environ)
+
     def plan_create(self, spec: ClusterSpec) -> Plan:
         """See `Provider.plan_create`. Slices that lack are added; those of other types stay."""
-        request = read_request(self._environ)
-        most = request.max_chips // spec.shape.chips if request.autoprovisioning and request.max_chips else None
-        spec = replace(spec, sub_slicing=request.sub_slicing, queued=request.queued, max_slices=most)
-        check_request(spec, request)
+        request = check(spec, self._environ)
+        spec = fitted(spec, request)
         lacking: XpkError | None = None
         try:
             self._google.check()
@@ -102,7 +102,9 @@ class GkeProvider:
         known = self._known.place(name)
         check_project(name, known, self._environ.get(SETTINGS["--project"]))
         request = replace(
-            self._request(known) if known else read_request(self._environ), fenced=fenced, take_over=take_over
+            self._request(known, "adapt") if known else read_request(self._environ, command="adapt"),
+            fenced=fenced,
+            take_over=take_over,
         )
         place, cluster = self._found(name)
         pools = {pool["name"]: pool for pool in cluster.get("node_pools", [])}
@@ -142,7 +144,7 @@ class GkeProvider:
         if len(there) <= num_slices:
             return self._grow(summary, spec, place, cluster)
         running = running_operations(self._google, place.project, place.location, name)
-        have, request = Observed(cluster=cluster, pools=pools, operations=running), self._request(place)
+        have, request = Observed(cluster=cluster, pools=pools, operations=running), self._request(place, "resize")
         up = sum(pools[key].get("status") != "ERROR" for key in there)
         specs = self._specs(name, cluster, resized=replace(spec, num_slices=min(num_slices, up)))
         spec = replace(spec, max_slices=next((each.max_slices for each in specs if each.shape == shape), None))
@@ -158,7 +160,7 @@ class GkeProvider:
     def _grow(self, summary: str, spec: ClusterSpec, place: Place, cluster: Mapping[str, Any]) -> Plan:
         """Return the plan of more slices; what they take is shown and checked as by a create."""
         name, shape = spec.name, spec.shape
-        request = resizing.request_like(self._request(place), cluster, shape)
+        request = resizing.request_like(self._request(place, "resize"), cluster, shape)
         have = self._observed(request, name, shape)
         changes = resizing.growing(have, name, shape, spec.num_slices, partial(self._pool_of, name, place))
         made = grown(spec, request, have, changes)
@@ -188,7 +190,7 @@ class GkeProvider:
         for network in own_networks(self._google, place.project, name, place.location):
             parts = data_network(name, region, network.rpartition("-")[2]).parts
             changes.append(Change("delete-network", network, parts, before))
-        request = self._request(place)
+        request = self._request(place, "delete")
         steps = self._applier(name, place, request).steps(changes)
         if any(_CLOSED in change.after for change in changes):
             steps.insert(0, closing_step(self._api(name, cluster), name, key=_CLOSED))
@@ -220,6 +222,10 @@ class GkeProvider:
         location = f"{place.project}/{place.location} ({place.zone})"
         known = {"name": name, "provider": self.name, "location": location}
         return description.describe(cluster, self._specs(name, cluster), lambda: self._api(name, cluster), **known)
+
+    def slices_of(self, name: str, shape: SliceShape) -> int:
+        """See `Counts.slices_of`. Those that GKE made by itself come and go."""
+        return len(Observed(pools=self._pools_now(name)).slices(shape))
 
     def connect(self, name: str) -> ObjectApi:
         """See `Provider.connect`."""
@@ -370,12 +376,12 @@ class GkeProvider:
     def _specs_now(self, name: str, place: Place, planned: list[ClusterSpec]) -> list[ClusterSpec]:
         return specs_of_cluster(name, self._found(name, place)[1], autoprovisioned_of(planned))
 
-    def _pools_now(self, name: str, place: Place) -> dict[str, dict[str, Any]]:
+    def _pools_now(self, name: str, place: Place | None = None) -> dict[str, dict[str, Any]]:
         return {pool["name"]: pool for pool in self._found(name, place)[1].get("node_pools", [])}
 
-    def _request(self, place: Place) -> Request:
+    def _request(self, place: Place, command: str) -> Request:
         given = {SETTINGS["--project"]: place.project, SETTINGS["--zone"]: place.zone}
-        return read_request({**self._environ, **given})
+        return read_request({**self._environ, **given}, command=command)
 
 
 def find(name: str, flags: Mapping[str, str]) -> None:

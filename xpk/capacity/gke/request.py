@@ -33,6 +33,8 @@ DRIVERS = {
     "--enable-pd-csi-driver": ("gce_persistent_disk_csi_driver_config", "GcePersistentDiskCsiDriver"),
     "--enable-lustre-csi-driver": ("lustre_csi_driver_config", "LustreCsiDriver"),
 }
+_AUTOPROVISIONING = tuple(f"--autoprovisioning-{each}" for each in ("min-chips", "max-chips", "max-cpu", "max-memory"))
+_PODS = (8, 256)  # of a node, as GKE takes them
 _CHANNELS = ("RAPID", "REGULAR", "STABLE", "EXTENDED")
 _POLL, _LONGEST_POLL = "XPK_GKE_POLL_SECONDS", 60.0
 
@@ -128,18 +130,27 @@ class _Reader:
             self.problems.append(f"{' '.join(flags)} cannot be taken apart: {error}")
             return ()
 
-    def number(self, flag: str, default: int, least: int = 0) -> int:
+    def number(self, flag: str, default: int, least: int = 0, most: int | None = None) -> int:
         text = self.text(flag)
         if text is None:
             return default
-        if not text.isdecimal() or int(text) < least:
-            self.problems.append(f"{flag} is '{text}', not a whole number from {least} on")
+        if not text.isdecimal() or int(text) < least or (most is not None and int(text) > most):
+            to = "on" if most is None else f"to {most}"
+            self.problems.append(f"{flag} is '{text}', not a whole number from {least} {to}")
             return default
         return int(text)
 
 
-def read_request(environ: Mapping[str, str], home: Path | None = None) -> Request:
-    """Return what flags and variables ask for. Raises UsageError with all that is wrong."""
+def read_request(environ: Mapping[str, str], home: Path | None = None, *, command: str = "create") -> Request:
+    """Return what flags and variables of `xpk cluster COMMAND` ask for. Raises UsageError with all that is wrong."""
+    request, problems = parse_request(environ, home)
+    if problems:
+        raise UsageError("this cannot be asked of GKE", problems=problems, hint=f"see `xpk cluster {command} --help`")
+    return request
+
+
+def parse_request(environ: Mapping[str, str], home: Path | None = None) -> tuple[Request, list[str]]:
+    """Return what flags and variables ask for, and all that is wrong with it, one line each."""
     reader, configured = _Reader(environ), _configured(environ, home)
     project = project_of(environ, home)
     zone = reader.text("--zone") or environ.get("CLOUDSDK_COMPUTE_ZONE") or configured.get("zone", "")
@@ -179,15 +190,12 @@ def read_request(environ: Mapping[str, str], home: Path | None = None) -> Reques
         at_once=reader.number("--at-once", 100, 2),
         max_cost=_money(reader, "--max-cost"),
         prices=Path(file) if (file := reader.text("--prices")) else None,
-        max_pods_per_node=reader.number("--max-pods-per-node", 0, 8) or None,
+        max_pods_per_node=reader.number("--max-pods-per-node", 0, *_PODS) or None,
         timeout=reader.number("--timeout", 3600, 1),
         output_root=reader.text("--output-root"),
         trainer_image=reader.text("--trainer-image"),
     )
-    problems += _problems(reader, request) + install.source_problems(environ)
-    if problems:
-        raise UsageError("this cannot be asked of GKE", problems=problems, hint="see `xpk cluster create --help`")
-    return request
+    return request, [*problems, *_problems(reader, request), *install.source_problems(environ)]
 
 
 def project_of(environ: Mapping[str, str], home: Path | None = None) -> str:
@@ -258,17 +266,14 @@ def _problems(reader: _Reader, request: Request) -> list[str]:
     region = reader.text("--region")
     if region and request.zone and region != request.region:
         found.append(f"zone {request.zone} is not in region {region}")
-    if request.sub_slicing and request.capacity != "reservation":
-        found.append("--sub-slicing goes with --reservation: one made for Cluster Director")
-    if request.queued and request.capacity != "flex":
-        found.append("--queued-provisioning goes with --flex")
     if request.channel and request.channel not in _CHANNELS:
         found.append(f"--release-channel {request.channel.lower()}: choose from {', '.join(_CHANNELS).lower()}")
     interval = reader.text("--host-maintenance-interval") or "AS_NEEDED"
     if interval.upper() not in MAINTENANCE_INTERVALS:
         found.append(f"--host-maintenance-interval {interval}: choose from {', '.join(MAINTENANCE_INTERVALS)}")
-    if request.legacy_lustre_port and "--enable-lustre-csi-driver" not in request.drivers:
-        found.append("--enable-legacy-lustre-port goes with --enable-lustre-csi-driver")
+    found += _unused(reader, request)
+    if request.roll_back and request.ignore_pool_errors:
+        found.append("--roll-back and --ignore-nodepool-creation-errors exclude each other: choose one")
     if request.max_chips is not None and request.max_chips < request.min_chips:
         found.append("--autoprovisioning-max-chips is less than --autoprovisioning-min-chips")
     for network in request.authorized_networks:
@@ -279,6 +284,21 @@ def _problems(reader: _Reader, request: Request) -> list[str]:
     if request.prices and not request.prices.is_file():
         found.append(f"--prices: there is no file {request.prices}")
     return found
+
+
+def _unused(reader: _Reader, request: Request) -> list[str]:
+    """Return the flags that would do nothing, for want of another one."""
+    needs = {
+        "--sub-slicing": (request.capacity == "reservation", "--reservation: one made for Cluster Director"),
+        "--queued-provisioning": (request.capacity == "flex", "--flex"),
+        "--enable-legacy-lustre-port": (
+            "--enable-lustre-csi-driver" in request.drivers, "--enable-lustre-csi-driver",
+        ),
+        "--private-endpoint-subnetwork": (request.private, "--private"),
+        "--enable-master-global-access": (request.private, "--private"),
+        **dict.fromkeys(_AUTOPROVISIONING, (request.autoprovisioning, "--enable-autoprovisioning")),
+    }  # fmt: skip
+    return [f"{flag} goes with {other}" for flag, (there, other) in needs.items() if reader.flag(flag) and not there]
 
 
 def _money(reader: _Reader, flag: str) -> float | None:

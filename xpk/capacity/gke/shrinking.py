@@ -86,7 +86,7 @@ def choose(seen: Seen, pools: Sequence[str], spec: ClusterSpec, *, force: bool) 
             hint=f"`{names.ending(busy[0], spec.name)}`, or --force to end it",
         )
     if seen.api and not force:
-        check_promised(seen.api, spec.shape, spec.quota_slices)
+        check_promised(seen.api, spec.shape, spec.quota_slices, cluster=spec.name)
         _check_admitted(seen.api, seen.held, spec)
     return going
 

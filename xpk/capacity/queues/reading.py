@@ -184,18 +184,18 @@ def promised(api: ObjectApi) -> Mapping[str, float] | None:
     return {kind: sum(numbers.values()) for kind, numbers in found.items()} or None
 
 
-def check_promised(api: ObjectApi, shape: SliceShape, num_slices: int, *, hint: str = "") -> None:
-    """Raise ConflictError if so many slices are fewer than queues were promised; `hint`: what else helps."""
+def check_promised(api: ObjectApi, shape: SliceShape, num_slices: int, *, cluster: str) -> None:
+    """Raise ConflictError if so many slices of a cluster are fewer than queues were promised."""
     try:
         numbers = Queues.read(api).promised().get(shape.name, {})
     except MissingToolError:  # without Kueue there are no queues
         return
     if sum(numbers.values()) > num_slices:
-        whom = ", ".join(f"{name} {number:g}" for name, number in numbers.items())
-        first = next(iter(numbers))
+        whom = ", ".join(f"{name} {number:g}" for name, number in numbers.items() if number)
+        most = max(numbers, key=lambda name: numbers[name])
         raise ConflictError(
             f"{num_slices} slices of {shape.name} would be left, and queues were promised more: {whom}",
-            hint=f"`xpk queue create {first} --quota {shape.name}=N` first{hint}",
+            hint=f"`xpk queue create {most} --quota {shape.name}=N --cluster {cluster}` first",
         )
 
 

@@ -1,0 +1,90 @@
+"""What `xpk cluster create` and `resize` are asked for, before anything is looked at: no cloud is reached."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Outcome, Xpk
+
+ON_GKE = ("--project", "p", "--zone", "us-central1-a", "--spot")
+
+
+@pytest.fixture
+def plan(xpk: Xpk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Xpk:
+    """Plan a cluster of GKE without credentials."""
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "no-key.json"))
+
+    def create(*flags: str) -> Outcome:
+        return xpk("cluster", "create", "c", "--tpu-type", "v5litepod-16", *ON_GKE, *flags, "--dry-run")
+
+    return create
+
+
+@pytest.mark.parametrize("time", ["600", "90s", "10m", "2h"])
+def test_times_are_given_as_everywhere(plan: Xpk, time: str) -> None:
+    outcome = plan("--timeout", time)
+    assert outcome.code == 0, outcome.err
+
+
+@pytest.mark.parametrize("time", ["10 minutes", "0"])
+def test_what_is_no_time_is_refused(plan: Xpk, time: str) -> None:
+    outcome = plan("--timeout", time)
+    assert outcome.code == 2 and f"'{time}'" in outcome.err and "next:" in outcome.err
+
+
+def test_all_that_is_wrong_is_told_at_once_whatever_reads_it(plan: Xpk, xpk: Xpk) -> None:
+    outcome = xpk("cluster", "create", "c", "--tpu-type", "v5lite-16", "--zone", "us-x", "--timeout", "soon")
+    assert outcome.code == 2 and outcome.err.count("error: ") == 5, outcome.err
+    told = ("unknown accelerator type", "'us-x' is not a zone", "--timeout 'soon'", "which capacity?", "which project?")
+    assert all(each in outcome.err for each in told)
+    outcome = plan("--on-demand", "--num-slices", "0", "--at-once", "1")
+    assert outcome.code == 2 and outcome.err.count("error: ") == 3 and outcome.err.count("next: ") == 1
+    assert all(each in outcome.err for each in ("exclude each other", "0 slices cannot be had", "--at-once is '1'"))
+    outcome = plan("--num-slices", "5000", "--num-nodes", "2")
+    assert "5000 slices cannot be had" in outcome.err and "--num-nodes is for GPU and CPU types" in outcome.err
+    outcome = xpk("cluster", "create", "--zone", "us-x", "--project", "p", "--spot")
+    assert outcome.err.count("error: ") == 3 and "which cluster?" in outcome.err and "which accelerator" in outcome.err
+
+
+def test_hints_are_of_the_command_that_was_given(dev: Xpk) -> None:
+    outcome = dev("cluster", "resize", "dev", "--num-slices", "0")
+    assert outcome.code == 2 and "0 slices cannot be had" in outcome.err
+    assert "next: see `xpk cluster resize --help`" in outcome.err
+    outcome = dev("cluster", "resize", "--timeout", "soon")
+    assert all(each in outcome.err for each in ("which cluster?", "how many slices?", "--timeout 'soon'"))
+
+
+def test_create_offers_the_providers_that_make_clusters(xpk: Xpk) -> None:
+    assert "--provider local|kind|gke" in xpk("cluster", "create", "--help").out
+    outcome = xpk("cluster", "create", "dev", "--tpu-type", "v5litepod-8", "--provider", "moon")
+    assert outcome.code == 2 and "unknown provider 'moon'" in outcome.err
+    assert "choose from gke, kind, local\n" in outcome.err
+    outcome = xpk("cluster", "create", "dev", "--tpu-type", "v5litepod-8", "--provider", "adapted")
+    assert outcome.code == 2 and "xpk cluster adapt dev" in outcome.err
+
+
+def test_without_credentials_what_needs_none_is_refused_all_the_same(plan: Xpk) -> None:
+    outcome = plan("--num-slices", "2", "--max-cost", "10")
+    assert outcome.code == 5 and "it costs 38.40 US dollars an hour" in outcome.err
+    assert "create node pool c-np-1" in outcome.out, "the plan is shown all the same"
+    outcome = plan("--num-slices", "2", "--max-cost", "39")
+    assert outcome.code == 0 and "limits that are unknown may refuse it later" in outcome.out
+    outcome = plan("--num-slices", "1024", "--tpu-type", "v5litepod-256")
+    assert outcome.code == 5 and "pods of the cluster: needs 327,704, there is 200,000" in outcome.err
+
+
+def test_without_credentials_what_nobody_could_look_up_is_unknown(plan: Xpk) -> None:
+    outcome = plan("--num-slices", "1024", "--subnetwork", "large-enough")
+    assert outcome.code == 0, outcome.err
+    assert "node addresses in the subnetwork: needs 4,102, there is ?: unknown" in outcome.out
+
+
+def test_a_number_that_is_not_given_is_the_one_there_is(dev: Xpk) -> None:
+    again = dev("cluster", "create", "dev", "--tpu-type", "v5litepod-8")
+    assert again.code == 0 and "nothing to do" in again.err and "2 x v5litepod-8" in again.err
+    other = dev("cluster", "create", "dev", "--tpu-type", "v5p-8")
+    assert other.code == 4 and "type v5litepod-8 (asked for v5p-8)" in other.err
+    new = dev("cluster", "create", "two", "--tpu-type", "v5litepod-8", "--dry-run")
+    assert new.code == 0 and "1 x v5litepod-8" in new.out
