@@ -82,7 +82,7 @@ NEEDED = [
     ("patch", "daemonsets.apps", False, CACHE_LATER),
     ("list", "nodes", True, DESCRIBE),
     ("get", "configmaps", False, CREATE),
-    ("get", "clusterqueues.kueue.x-k8s.io", True, CREATE),
+    ("get", "clusterqueues.kueue.x-k8s.io", True, DESCRIBE),
     ("get", "resourceflavors.kueue.x-k8s.io", True, DESCRIBE),
     ("get", "workloadpriorityclasses.kueue.x-k8s.io", True, DESCRIBE),
     ("list", "clusterqueues.kueue.x-k8s.io", True, QUEUES),

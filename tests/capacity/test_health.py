@@ -36,7 +36,7 @@ def slice_of(changed: Obj | None = None, *, missing: bool = False) -> SliceHealt
             part = part[each]
         part[last] = value
     plugin = {"kind": "Pod", "metadata": {"name": "tpu-device-plugin-x", "namespace": "kube-system",
-              "labels": {"k8s-app": "tpu-device-plugin"}}, "spec": {"nodeName": "h1"},
+              "labels": {"k8s-app": "tpu-device-plugin"}}, "spec": {"nodeName": "h1", "containers": []},
               "status": {"phase": "Running", "containerStatuses": [
                   {"state": {"waiting": {"reason": "CrashLoopBackOff"}}}]}}  # fmt: skip
     api = FakeApi([first, *([] if missing else [second]), plugin])

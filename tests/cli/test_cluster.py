@@ -191,3 +191,12 @@ def test_on_this_machine_there_is_nothing_to_adapt(dev: Xpk) -> None:
     assert outcome.code == 3 and "there is no cluster 'nope'" in outcome.err
     outcome = dev("cluster", "adapt", "dev", "--provider", "moon")
     assert outcome.code == 2 and "unknown provider 'moon'" in outcome.err
+
+
+def test_what_was_done_is_data_for_those_who_ask_for_it(xpk: Xpk) -> None:
+    create = ("cluster", "create", "dev", "--tpu-type", "v5litepod-8", "--num-slices", "2", "-o", "json")
+    made = xpk(*create).data
+    assert "2 x v5litepod-8" in made["summary"] and made["steps"]
+    assert xpk(*create).data["steps"] == []
+    assert xpk("queue", "create", "blue", "--quota", "1", "-o", "json").data["steps"]
+    assert xpk("cluster", "delete", "dev", "--yes", "-o", "json").data["steps"]

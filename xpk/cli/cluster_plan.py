@@ -64,7 +64,7 @@ def ask(question: str) -> None:
 
 
 def carry_out(console: Console, plan: Plan, *, dry_run: bool, then: str = "") -> None:
-    """Show a plan or carry it out. Only a dry run's plan is data."""
+    """Show a plan, or carry it out; a program that reads along gets the plan once it is done."""
     if console.output == GCLOUD and not dry_run:
         raise UsageError("-o gcloud only prints the plan", hint="say so with --dry-run")
     if dry_run:
@@ -81,6 +81,8 @@ def carry_out(console: Console, plan: Plan, *, dry_run: bool, then: str = "") ->
     except KeyboardInterrupt:
         console.tell("  next: the same command again; what is done already is not done twice")
         raise
+    if console.is_data:
+        _show(console, plan)
     console.tell("nothing to do: it is so already" if not plan.steps else f"  next: {then}" if then else "done")
 
 
