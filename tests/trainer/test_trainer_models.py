@@ -64,7 +64,7 @@ def one_by_one(settings: tuple[str, ...]) -> float:
     return float(np.mean(found))
 
 
-@pytest.mark.parametrize("settings", [RESNET, BERT], ids=["resnet", "bert"])
+@pytest.mark.parametrize("settings", [pytest.param(RESNET, marks=pytest.mark.slow), BERT], ids=["resnet", "bert"])
 def test_padding_changes_no_evaluation_and_would_be_noticed(settings: tuple[str, ...]) -> None:
     expected = one_by_one(settings)
     assert evaluation(settings) == pytest.approx(expected, rel=1e-5)
@@ -84,6 +84,7 @@ def test_bert_large_has_its_parameters() -> None:
     assert models.parameters(made) == 24 * layer + inputs + head
 
 
+@pytest.mark.slow
 def test_a_batch_is_normalised_in_the_groups_asked_for() -> None:
     how = Execution(trainer(RESNET).mesh)
     unit = {"kernel": jnp.ones((1, 1, 3, 3)), "gain": jnp.ones(3), "bias": jnp.zeros(3)}
