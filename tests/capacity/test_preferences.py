@@ -18,7 +18,7 @@ from xpk.model.errors import UsageError, XpkError
 _LABELS = st.from_regex(r"[a-z]([-a-z0-9]{0,30}[a-z0-9])?", fullmatch=True)
 _TEXTS = st.text(min_size=1).filter(lambda text: text.isprintable() and " " not in text and text.strip() == text)
 _VALUES = {
-    "provider": st.sampled_from(["local", "kind", "gke", "adapted"]),
+    "provider": st.sampled_from(["local", "kind", "gke"]),
     "cluster": _LABELS,
     "project": st.sampled_from(["my-project-1", "example.com:old"]),
     "zone": st.sampled_from(["us-central1-a", "europe-west4-b"]),

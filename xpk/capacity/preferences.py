@@ -55,9 +55,9 @@ class InForce:
 
 
 def _provider(value: str) -> list[str]:
-    from xpk.capacity.provider import provider_names  # looks for those of other packages
+    from xpk.capacity.provider import maker_names  # looks for those of other packages
 
-    known = provider_names()
+    known = maker_names()
     return [] if value in known else [f"unknown provider '{value}': choose from {', '.join(known)}"]
 
 

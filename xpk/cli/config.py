@@ -39,11 +39,11 @@ def _pairs(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> l
 
 
 def _choices(key: str) -> tuple[str, ...]:
-    from xpk.capacity.provider import cluster_names, provider_names
+    from xpk.capacity.provider import cluster_names, maker_names
 
     own = preferences.setting(key)
     if own.name == "provider":
-        return tuple(provider_names())
+        return tuple(maker_names())
     return tuple(cluster_names()) if own.name == "cluster" else own.choices
 
 
