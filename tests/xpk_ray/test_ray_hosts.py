@@ -55,6 +55,34 @@ def test_a_host_with_another_ray_is_named_by_all_and_no_retry_follows(tmp_path: 
         )
 
 
+ENDED_BY_US = """
+import subprocess, time
+from pathlib import Path
+from unittest import mock
+from trainer.distributed import Host
+from xpk_ray import launcher, raylet
+
+class Ray(raylet.Raylet):
+    def has_started(self): return True
+    def last_words(self): return "logs will be saved"
+    def kill(self):
+        self.process.kill()
+        time.sleep(0.5)  # whoever waits for its end hears of it first
+
+ray = Ray(subprocess.Popen(["sleep", "60"]), Path("start.log"), None)
+host = launcher.Launcher(Host(), raylet.Shape(), raylet.Services(), 1.0, {})
+with mock.patch.object(raylet, "start", lambda *_, **__: ray):
+    host._bring_up()
+host.end(1)
+"""
+
+
+def test_a_ray_that_ends_with_its_host_is_no_error() -> None:
+    argv = [sys.executable, "-c", ENDED_BY_US]
+    done = subprocess.run(argv, env=os.environ | {"PYTHONPATH": str(WORKLOADS)}, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
+
+
 @pytest.mark.parametrize(
     ("found", "told"),
     [

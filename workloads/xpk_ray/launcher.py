@@ -165,6 +165,8 @@ class Launcher:
 
         def watch() -> None:
             ray.process.wait()
+            if self._ending.locked():  # it was ended by us
+                return
             print(f"error: {self.name}: Ray ended: {ray.last_words()} ({ray.log})", file=sys.stderr, flush=True)
             self.end(ExitCode.CRASH)
 
