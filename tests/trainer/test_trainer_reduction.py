@@ -56,6 +56,7 @@ def test_explicit_reduction_trains_the_same_beside_other_settings(setting: str) 
     np.testing.assert_allclose(explicit.losses(3), automatic.losses(3), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_explicit_reduction_sends_each_gradient_over_dcn_once_and_scattered() -> None:
     explicit = over_dcn(trainer("mesh.reduction=explicit", "mesh.reduction_dtype=float32"))
     shapes = jax.tree.leaves(model.shapes(trainer().config.model), is_leaf=lambda x: isinstance(x, tuple))

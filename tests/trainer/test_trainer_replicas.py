@@ -38,6 +38,7 @@ def with_flip(state: Any, name: str, chip: int) -> Any:
     return state | {"params": found | {name: flipped(state["params"][name], chip)}}
 
 
+@pytest.mark.slow
 def test_copies_of_a_trained_state_are_the_same(tmp_path: Path) -> None:
     trainer = on(2, 2, 2)
     state, check = trainer.init(np.uint32(0)), checks(trainer, tmp_path)

@@ -58,7 +58,6 @@ def test_a_host_with_another_ray_is_named_by_all_and_no_retry_follows(tmp_path: 
 ENDED_BY_US = """
 import subprocess, time
 from pathlib import Path
-from unittest import mock
 from trainer.distributed import Host
 from xpk_ray import launcher, raylet
 
@@ -71,8 +70,8 @@ class Ray(raylet.Raylet):
 
 ray = Ray(subprocess.Popen(["sleep", "60"]), Path("start.log"), None)
 host = launcher.Launcher(Host(), raylet.Shape(), raylet.Services(), 1.0, {})
-with mock.patch.object(raylet, "start", lambda *_, **__: ray):
-    host._bring_up()
+raylet.start = lambda *_, **__: ray
+host._bring_up()
 host.end(1)
 """
 
