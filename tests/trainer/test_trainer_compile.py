@@ -50,6 +50,7 @@ def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
     return int(end.value.code or 0), out, err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("says", "peak"), [(TOO_LARGE, 19.5), (REFUSED, 19.5), ("RESOURCE_EXHAUSTED: it is too large", 15.75)]
 )

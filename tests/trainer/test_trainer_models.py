@@ -64,7 +64,8 @@ def one_by_one(settings: tuple[str, ...]) -> float:
     return float(np.mean(found))
 
 
-@pytest.mark.parametrize("settings", [pytest.param(RESNET, marks=pytest.mark.slow), BERT], ids=["resnet", "bert"])
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [RESNET, BERT], ids=["resnet", "bert"])
 def test_padding_changes_no_evaluation_and_would_be_noticed(settings: tuple[str, ...]) -> None:
     expected = one_by_one(settings)
     assert evaluation(settings) == pytest.approx(expected, rel=1e-5)
