@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import signal
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.local.cases import ended, hurry, jobset, pid, running, set_up, status, until
-from xpk.local import process, shim, starter
+from xpk.local import environment, process, shim, starter
 from xpk.local.api import LocalApi
 from xpk.local.cluster import create_cluster, delete_cluster, list_clusters, open_cluster
 from xpk.local.store import FILE, Store
@@ -136,6 +137,35 @@ def test_folder_removed_behind_our_back(api: LocalApi, folder: Path, tmp_path: P
     folder.rename(tmp_path / "gone")
     until(lambda: not any(process.strays(folder / process.PODS / pod["metadata"]["uid"]) for pod in pods))
     create_cluster(folder)
+
+
+def test_a_host_whose_folder_goes_while_it_starts_does_not_stay(tmp_path: Path) -> None:
+    folder, gone = tmp_path / "pod", tmp_path / "gone"
+    slow_to_find = {"PATH": "x:" * 50_000 + os.environ["PATH"], environment.MARK: str(folder)}
+    spec = {"command": ["sleep", "60"], "environment": slow_to_find, "folder": "/"}
+    supervisor = process.launch(folder, spec, tmp_path / "bell")
+    until(lambda: process.observe(folder).state == "running")
+    folder.rename(gone)
+    assert not process.strays(folder), "the host was there already: the test shows nothing"
+    assert supervisor.wait(10)
+    assert not process.strays(folder)
+
+
+def test_a_host_whose_folder_goes_before_it_is_recorded_has_ended(api: LocalApi, folder: Path, tmp_path: Path) -> None:
+    api.create(jobset("a", FOREVER, max_restarts=1))
+    until(lambda: list((folder / process.PODS).glob("*/spec.json")))[0].parent.rename(tmp_path / "gone")
+    running(api, "a", attempt=1)
+
+
+def test_what_two_write_at_once_is_whole(tmp_path: Path) -> None:
+    write = "import sys; from xpk.local import shim; [shim.write(*sys.argv[1:]) for _ in range(3000)]"
+    writers = [
+        subprocess.Popen([sys.executable, "-c", write, str(tmp_path), "exit.json", text]) for text in ("a", 90 * "b")
+    ]
+    until((tmp_path / "exit.json").exists)
+    while any(writer.poll() is None for writer in writers):
+        assert json.loads((tmp_path / "exit.json").read_text()) in ("a", 90 * "b")
+    assert [writer.wait() for writer in writers] == [0, 0]
 
 
 def test_a_host_never_starts_twice(tmp_path: Path) -> None:

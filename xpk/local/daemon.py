@@ -54,8 +54,9 @@ class Daemon:
         """Look at a host. One without a supervisor ends here, unless it may still be started."""
         folder, shim = self._pod_folder(pod), self._shims.get(pod["metadata"]["uid"])
         host = process.observe(folder)
-        given_up = o.is_terminating(pod) if shim is None else shim.poll() is not None
-        if host.state == "absent" and pod["status"]["phase"] == "Running":
+        left = shim is not None and shim.poll() is not None
+        given_up = left or (shim is None and o.is_terminating(pod))
+        if host.state == "absent" and (left or pod["status"]["phase"] == "Running"):
             folder.mkdir()
             (folder / "spec.json").touch()
             process.bury(folder, "ContainerStatusUnknown", "the folder of the host was removed")

@@ -23,6 +23,7 @@ from xpk.local.environment import MARK
 BELL = "bell"
 PODS = "pods"
 _STUCK_SECONDS, _GIVE_UP_SECONDS = 2.0, 10.0
+_ROUNDS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +140,14 @@ def strays(folder: Path) -> list[int]:
 
 
 def kill_strays(folder: Path) -> None:
-    """Kill what a dead supervisor left: only the host itself dies with it."""
-    for pid in strays(folder):
-        with contextlib.suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
+    """Kill what a dead supervisor left: only the host itself dies with it. What begins meanwhile is killed too."""
+    for _ in range(_ROUNDS):
+        found = strays(folder)
+        for pid in found:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        if not found:
+            return
 
 
 def stop_all(cluster: Path, grace: float) -> None:

@@ -33,11 +33,11 @@ def stamp() -> str:
 
 
 def write(folder: str, name: str, content: object) -> None:
-    """Write a file that is either whole or not there."""
+    """Write a file that is either whole or not there, also when the daemon and a supervisor do at once."""
     path = os.path.join(folder, name)
-    with open(f"{path}.new", "w", encoding="utf-8") as file:
+    with open(f"{path}.{os.getpid()}", "w", encoding="utf-8") as file:
         json.dump(content, file)
-    os.replace(f"{path}.new", path)
+    os.replace(file.name, path)
 
 
 def insist(folder: str, action: Callable[[], object]) -> None:
@@ -274,6 +274,9 @@ def main(folder: str) -> int:
     ring(str(spec["bell"]))
     supervisor = Supervisor(pid, outputs, log, wake)
     supervisor.asked = early
+    # Whoever takes the folder away kills what was started for it, but finds no host that is still to be exec'ed.
+    if not os.path.exists(os.path.join(folder, "start.json")):
+        early.append(signal.SIGUSR1)
     code = supervisor.run()
     end: dict[str, object] = {"exitCode": code if code >= 0 else 128 - code}
     end |= {"startedAt": started, "finishedAt": stamp()}
