@@ -1,7 +1,7 @@
 """Step time of the trainer against a plain pjit loop: the same model, mesh, batch, optimizer and machine, in one run.
 
     python -m bench.trainer                     # about five minutes on two cores
-    python -m bench.trainer --chips 1
+    python -m bench.trainer --chips 1 --set model.unroll=0
     python -m bench.trainer --platform gpu      # on the machine's own devices, in bfloat16
 
 The peer is written here as one would without a trainer: layers one after the other, parameters spread over the chips
@@ -52,23 +52,25 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=12, help="blocks of each (12)")
     parser.add_argument("--chips", type=int, default=4, help="emulated chips (4)")
     parser.add_argument("--platform", choices=SIZES, default="cpu")
-    parser.add_argument("--out", type=Path, help="default: bench/results/trainer-PLATFORM-CHIPS-DATE.json")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of the trainer, beside those")
+    parser.add_argument("--out", type=Path, help="default: bench/results/trainer-PLATFORM-CHIPS[-SETTING]-DATE.json")
     options = parser.parse_args()
     sys.path.insert(0, str(ROOT / "workloads"))
     if options.platform == "cpu":
         os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(options.chips)}
         os.environ["XLA_FLAGS"] = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
-    name = f"trainer-{options.platform}-{options.chips}-{datetime.now(UTC):%F}.json"
+    what = "".join(f"-{setting.partition('.')[2].replace('=', '')}" for setting in options.set)
+    name = f"trainer-{options.platform}-{options.chips}{what}-{datetime.now(UTC):%F}.json"
     out = options.out or ROOT / "bench" / "results" / name
     with tempfile.TemporaryDirectory() as folder:
-        found = measure(Path(folder), options.platform, options.blocks)
+        found = measure(Path(folder), options.platform, options.blocks, options.set)
         out.write_text(json.dumps(found, indent=1) + "\n")
         for line in table(found):
             print(line, flush=True)
         os._exit(0)  # the trainer's run has not ended; nothing of it is to be kept
 
 
-def measure(folder: Path, platform: str, blocks: int) -> dict[str, Any]:
+def measure(folder: Path, platform: str, blocks: int, more: list[str]) -> dict[str, Any]:
     """Return the seconds of a step in every block, of the trainer and of each peer, in turn."""
     import jax
 
@@ -77,7 +79,7 @@ def measure(folder: Path, platform: str, blocks: int) -> dict[str, Any]:
     from trainer.distributed import Host
     from trainer.train import steps
 
-    settings = [*SIZES[platform], *LENGTH, f"run.output_dir={folder}"]
+    settings = [*SIZES[platform], *LENGTH, *more, f"run.output_dir={folder}"]
     made = config.load("tiny", settings)
     job = jobs.open_job(made, Host(), lambda code, seconds: None)
     runs: dict[str, Iterator[Any]] = {"trainer": steps(job, jobs.meet(job))}

@@ -50,12 +50,24 @@ def test_a_subset_of_readers_trains_the_same() -> None:
         ((1, 1, 1), ["model.remat=full"]),
         ((1, 1, 1), ["model.remat=dots", "model.attention_chunk=4"]),
         ((2, 2, 2), ["model.remat=full", "model.attention_chunk=8", "model.loss_chunk=4"]),
+        ((2, 2, 2), ["model.remat=full", "model.unroll=0"]),
+        ((1, 1, 1), ["model.unroll=3"]),
     ],
 )
 def test_computing_again_instead_of_keeping_changes_nothing(mesh: tuple[int, int, int], settings: list[str]) -> None:
     made = Trainer(*mesh, *settings)
     np.testing.assert_allclose(made.losses(3), on_one_chip()[:3], atol=1e-5)
     same_gradients(made, on(1, 1, 1))
+
+
+@pytest.mark.slow
+def test_without_the_loop_over_layers_only_what_was_asked_for_is_computed_again() -> None:
+    looped, kept, again = (
+        Trainer(1, 1, 1, *settings).train().as_text()
+        for settings in ([], ["model.unroll=0"], ["model.unroll=0", "model.remat=full"])
+    )
+    assert looped.count(" while(") - kept.count(" while(") == 2, "forward and back"
+    assert kept.count(" dot(") < again.count(" dot(")
 
 
 @pytest.mark.slow

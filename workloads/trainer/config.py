@@ -31,6 +31,7 @@ class Model:
     seq_len: int = 128  # tokens in a training example
     compute_dtype: str = "bfloat16"  # of matrix products; parameters and sums are always float32
     remat: str = "full"  # what a layer computes again in the backward pass: none, dots (all but products) or full
+    unroll: int = 1  # layers written out in each trip of the loop over them: quicker on CPUs and GPUs; 0 = all, no loop
     attention_chunk: int = 0  # queries whose scores are in memory at a time; divides seq_len; 0 = all of them
     loss_chunk: int = 0  # positions of each example whose logits are in memory at a time; divides seq_len; 0 = all
     packed: bool = False  # examples are whole documents that see only themselves; false: text runs on through examples

@@ -8,7 +8,7 @@ from trainer.errors import Problem
 from trainer.tokenizer import BYTES
 
 # Of a model, from one attempt to the next.
-_MAY_CHANGE = ("compute_dtype", "remat", "attention_chunk", "loss_chunk", "seq_len", "packed")
+_MAY_CHANGE = ("compute_dtype", "remat", "unroll", "attention_chunk", "loss_chunk", "seq_len", "packed")
 
 # What examples a step has, and which are held out, is a function of these notes.
 _EXAMPLES = {

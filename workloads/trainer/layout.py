@@ -224,7 +224,8 @@ def _nearest(value: int, by: int) -> str:
 def _ranges(config: Config) -> Iterator[Problem]:
     """Yield the settings that make no sense on any machine."""
     may_be_zero = {
-        *("model.attention_chunk", "model.loss_chunk", "model.norm_examples", "mesh.dp", "mesh.microbatches"),
+        *("model.unroll", "model.attention_chunk", "model.loss_chunk", "model.norm_examples"),
+        *("mesh.dp", "mesh.microbatches"),
         *("data.max_bytes", "data.global_batch", "data.loader_hosts", "data.seed"),
         "data.shuffle_window",
         *("data.eval_fraction", "optim.warmup", "optim.final_fraction", "optim.weight_decay"),

@@ -107,16 +107,17 @@ def rotate(x_BTHQ: Array, position_BT: Array | None = None) -> Array:
     return jnp.concatenate(turned, axis=-1).astype(x_BTHQ.dtype)
 
 
-def recomputing(policy: str, layer: Layer) -> Layer:
+def recomputing(policy: str, layer: Layer, *, looped: bool = True) -> Layer:
     """Return a layer that keeps for its backward pass what a policy says, and computes the rest again.
 
     full: nothing but its input. dots: also what weights were multiplied with, but not attention's scores.
-    none: everything, and nothing is computed twice.
+    none: everything, and nothing is computed twice. Layers that are not `looped`, each in a trip of its own, have
+    to be kept from XLA, which would find what is computed twice and keep it after all.
     """
     if policy == "none":
         return layer
     kept = {"full": None, "dots": jax.checkpoint_policies.save_only_these_names(PRODUCT)}[policy]
-    remade: Layer = jax.checkpoint(layer, policy=kept, prevent_cse=False)
+    remade: Layer = jax.checkpoint(layer, policy=kept, prevent_cse=not looped)
     return remade
 
 
@@ -165,7 +166,8 @@ def through_layers(
         def one(x_BTE: Array, layer_and_key: tuple[Params, Array | None]) -> tuple[Array, None]:
             return layer(model, how, x_BTE, *layer_and_key, packed), None
 
-        return jax.lax.scan(recomputing(model.remat, one), x_BTE, layers)[0]
+        made = recomputing(model.remat, one, looped=model.unroll == 1)
+        return jax.lax.scan(made, x_BTE, layers, unroll=model.unroll or True)[0]
 
     keys_L = None if key is None else jax.random.split(key, model.layers)
     return pipelined(how, stack, x_BTE, (layers, keys_L), packed)
