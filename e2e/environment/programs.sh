@@ -55,7 +55,7 @@ source_of() { # what the programs of a module are built from: what go.sum pins, 
 go_programs() { # build the programs of each of these modules, unless they were built from the same source
   local module
   for module in "$@"; do
-    cmp --silent <(source_of "$module") "$CACHE/$module.built" && programs_are_there "$module" && continue
+    programs_are_there "$module" && cmp --silent <(source_of "$module") "$CACHE/$module.built" && continue
     go_toolchain
     say "go build: $module"
     go_build "$module"
