@@ -30,12 +30,15 @@ class Mount:
     """What all hosts find at the path `target`.
 
     `source`: the name of a claim in the workload's namespace, or gs://BUCKET/PREFIX; `sub_path`: a folder of a claim.
+    `options` and `prefetch_metadata` are for the driver that mounts a bucket.
     """
 
     source: str
     target: str
     sub_path: str = ""
     read_only: bool = False
+    options: tuple[str, ...] = ()
+    prefetch_metadata: bool = False
 
     @property
     def is_bucket(self) -> bool:

@@ -58,5 +58,8 @@ def _volume(source: str, mounts: Sequence[Mount]) -> dict[str, Any]:
     options = ["implicit-dirs", *(() if read_only else _WRITABLE)]
     if mounts[0].prefix:
         options.append(f"only-dir={mounts[0].prefix}")
-    attributes = {"bucketName": mounts[0].bucket, "mountOptions": ",".join(options)}
+    options += [each for mount in mounts for each in mount.options]
+    attributes = {"bucketName": mounts[0].bucket, "mountOptions": ",".join(dict.fromkeys(options))}
+    if any(mount.prefetch_metadata for mount in mounts):
+        attributes["gcsfuseMetadataPrefetchOnMount"] = "true"
     return {"csi": {"driver": GCSFUSE_DRIVER, **read_only, "volumeAttributes": attributes}}

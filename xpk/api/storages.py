@@ -1,0 +1,117 @@
+"""Storages of a namespace: claims and buckets that workloads mount by name. Each is a labelled ConfigMap.
+
+`xpk storage attach` writes them. `workload create --storage NAME` mounts those that are named and those that are
+mounted automatically:
+
+    mounts = [each.mount for each in choose(api, namespace, names)]
+
+Where hosts are processes of this machine nothing can be mounted, so nothing is stored there: do not call this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from xpk.api.base import Obj, ObjectApi
+from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError
+from xpk.model.mounts import Mount
+
+SELECTOR = {"xpk.dev/kind": "storage"}
+TYPES = ("gcsfuse", "gcpfilestore", "parallelstore", "pd", "lustre", "claim")
+_PREFIX = "xpk-storage-"
+_TRUE = "true"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storage:
+    """A named mount. `type`: one of `TYPES`; `auto_mount`: every workload of the namespace mounts it."""
+
+    name: str
+    type: str
+    mount: Mount
+    namespace: str = "default"
+    auto_mount: bool = False
+    created: str = ""
+
+    @property
+    def config_map(self) -> str:
+        """Return the name of the ConfigMap that records it."""
+        return f"{_PREFIX}{self.name}"
+
+    def record(self) -> Obj:
+        """Return the ConfigMap that records it."""
+        flags = {
+            "read-only": self.mount.read_only,
+            "auto-mount": self.auto_mount,
+            "prefetch-metadata": self.mount.prefetch_metadata,
+        }
+        return {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {
+                "name": self.config_map,
+                "namespace": self.namespace,
+                "labels": {"app.kubernetes.io/managed-by": "xpk", **SELECTOR},
+            },
+            "data": {
+                "type": self.type,
+                "source": self.mount.source,
+                "mount-point": self.mount.target,
+                "sub-path": self.mount.sub_path,
+                "mount-options": ",".join(self.mount.options),
+                **{key: str(value).lower() for key, value in flags.items()},
+            },
+        }
+
+
+def load(api: ObjectApi, namespace: str) -> list[Storage]:
+    """Return the storages of a namespace, by name. Raises AuthorizationError, or MissingToolError on this machine."""
+    found = [_read(obj) for obj in api.list("ConfigMap", namespace, SELECTOR) if _is_storage(obj)]
+    return sorted(found, key=lambda each: each.name)
+
+
+def choose(api: ObjectApi, namespace: str, wanted: Sequence[str]) -> list[Storage]:
+    """Return the storages that a workload mounts: those named, and those that are mounted automatically.
+
+    Raises NotFoundError naming all that are not there. Nobody has to be allowed to read any where none is named.
+    """
+    try:
+        there = load(api, namespace)
+    except (AuthorizationError, MissingToolError):
+        if wanted:
+            raise
+        return []
+    known = [each.name for each in there]
+    if missing := [name for name in dict.fromkeys(wanted) if name not in known]:
+        what = ", ".join(f"'{name}'" for name in missing)
+        raise NotFoundError(
+            f"storage {what} not found in namespace '{namespace}'",
+            hint=f"there are: {', '.join(known)}" if known else "`xpk storage attach NAME --type gcsfuse ...` adds one",
+        )
+    return [each for each in there if each.auto_mount or each.name in wanted]
+
+
+def _is_storage(obj: Obj) -> bool:
+    """Tell whether a ConfigMap says what to mount and where; anything else is left alone."""
+    data = obj.get("data") or {}
+    return obj["metadata"]["name"].startswith(_PREFIX) and bool(data.get("source") and data.get("mount-point"))
+
+
+def _read(obj: Obj) -> Storage:
+    meta, data = obj["metadata"], obj["data"]
+    return Storage(
+        name=meta["name"].removeprefix(_PREFIX),
+        type=data.get("type", ""),
+        namespace=meta["namespace"],
+        auto_mount=data.get("auto-mount") == _TRUE,
+        created=str(meta.get("creationTimestamp", "")),
+        mount=Mount(
+            source=data["source"],
+            target=data["mount-point"],
+            sub_path=data.get("sub-path", ""),
+            read_only=data.get("read-only") == _TRUE,
+            options=tuple(filter(None, data.get("mount-options", "").split(","))),
+            prefetch_metadata=data.get("prefetch-metadata") == _TRUE,
+        ),
+    )
