@@ -140,6 +140,16 @@ def test_follow_goes_on_over_a_restart(dev: Xpk) -> None:
     followed = dev("workload", "logs", "twice", "-f", "--host", "0")
     assert followed.code == 0
     assert followed.out.splitlines() == ["s0/h0 │ attempt 0", "s0/h0 │ attempt 1"]
+    assert followed.err.splitlines()[-1] == " ✓ workload 'twice' succeeded"
+
+
+def test_follow_ends_with_the_outcome_of_a_workload_that_fails(dev: Xpk) -> None:
+    dev("workload", "create", "bad", "--command", "echo oh no; exit 3")
+    for _ in ("while it runs", "when it has ended"):
+        followed = dev("workload", "logs", "bad", "-f")
+        assert followed.code == 8 and "oh no" in followed.out
+        assert "error: workload 'bad' failed: host s0/h" in followed.err and "exit code 3" in followed.err
+        assert followed.err.splitlines()[-1] == "  next: `xpk workload status bad --cluster dev`"
 
 
 def test_priority_preempts_and_the_preempted_one_comes_back(dev: Xpk) -> None:

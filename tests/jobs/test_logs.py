@@ -205,7 +205,7 @@ class ComesLater(FakeApi):
         texts = [f"{pod['metadata']['uid']} line {number}" for number in range(3)]
         yield from (LogLine(datetime(2026, 1, 1, tzinfo=UTC), text) for text in texts[-tail if tail else 0 :])
         if pod["metadata"]["uid"] == "pod-0":
-            self.create(labelled(1))
+            self.apply(labelled(1))
         else:
             self.patch("JobSet", "w", {"status": {"conditions": [{"type": "Completed", "status": "True"}]}})
 
@@ -214,3 +214,38 @@ def test_what_starts_later_is_followed_from_its_first_line() -> None:
     api = ComesLater([sized(2, 1), labelled(0)])
     seen = [line.text for line in follow_logs(api, "w", "default", Wanted(tail=1))]
     assert seen == ["pod-0 line 2", "pod-1 line 0", "pod-1 line 1", "pod-1 line 2"]
+
+
+class Chatty(FakeApi):
+    """One host that begins with a few lines of its own, then `chatter` lines of Gloo, and ends with two more."""
+
+    chatter = 1000
+
+    def logs(self, pod: Obj, *, tail: int | None = None, **_: Any) -> Iterator[LogLine]:
+        """Give the last lines."""
+        peers = "peer ranks. Expected number of connected peer ranks is : 7"
+        gloo = [f"[Gloo] Rank {number % 8} is connected to 7 {peers}" for number in range(self.chatter)]
+        texts = ["begin", "compile", *gloo, "step 1", "step 2"]
+        for text in texts[-tail:] if tail else texts:
+            yield LogLine(datetime(2026, 1, 1, tzinfo=UTC), text)
+        self.patch("JobSet", "w", {"status": {"conditions": [{"type": "Completed", "status": "True"}]}})
+
+
+@pytest.mark.parametrize("read", [read_logs, follow_logs])
+@pytest.mark.parametrize(
+    ("tail", "expected"),
+    [
+        (None, ["begin", "compile", "step 1", "step 2"]),
+        (1, ["step 2"]),
+        (3, ["compile", "step 1", "step 2"]),
+        (50, ["begin", "compile", "step 1", "step 2"]),
+    ],
+)
+def test_the_chatter_of_gloo_is_left_out_and_not_counted(read: Any, tail: int | None, expected: list[str]) -> None:
+    api = Chatty([sized(1, 1), labelled(0)])
+    assert sorted(line.text for line in read(api, "w", "default", Wanted(tail=tail))) == expected
+
+
+def test_all_lines_are_shown_to_those_who_ask_for_them() -> None:
+    lines = read_logs(Chatty([sized(1, 1), labelled(0)]), "w", "default", Wanted(tail=3, all_lines=True))
+    assert [line.text.partition(" is")[0] for line in lines] == ["[Gloo] Rank 7", "step 1", "step 2"]

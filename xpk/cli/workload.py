@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from xpk.api.base import Obj
+from xpk.api.base import Obj, ObjectApi
 from xpk.capacity.provider import provider_of
 from xpk.cli import show
 from xpk.cli.options import (
@@ -31,7 +31,7 @@ from xpk.cli.workload_filters import filter_options, filtered
 from xpk.jobs import forwarding, manage, observe, output
 from xpk.jobs import logs as logging
 from xpk.model import names
-from xpk.model.errors import UsageError, XpkError
+from xpk.model.errors import NotFoundError, UsageError, XpkError
 from xpk.model.status import Phase, WorkloadStatus
 
 
@@ -128,7 +128,7 @@ def describe(
 @name_argument("workload")
 @cluster_option
 @namespace_option
-@click.option("-f", "--follow", is_flag=True, help="Go on over restarts until the workload ends.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the log, across restarts, until the workload ends.")
 @click.option("--slice", "slice_id", type=int, help="Only hosts of this slice.")
 @click.option("--host", type=int, help="Only hosts with this index in their slice.")
 @click.option(
@@ -137,6 +137,7 @@ def describe(
 @click.option("--since", metavar="TIME", help="Only lines newer than 90s, 5m, 2h, or since an RFC 3339 time.")
 @click.option("--tail", type=click.IntRange(min=0), help="Only the last lines of each host.")
 @click.option("--grep", metavar="REGEX", help="Only lines that match.")
+@click.option("--all-lines", is_flag=True, help="Include the lines of Gloo about its connections.")
 @click.option("--timestamps", is_flag=True, help="Begin each line with its time.")
 @click.option("--prefix/--no-prefix", default=True, help="Begin each line with its host.")
 @click.pass_obj
@@ -145,7 +146,8 @@ def logs(
 ) -> None:
     """Print what the hosts wrote, merged by time, as `s<slice>/h<host> │ line`.
 
-    Of up to 128 hosts: for more choose with --slice or --host. Hosts that have no log yet are named on stderr.
+    Reads at most 128 hosts; narrow with --slice or --host. Hosts that have no log yet are named on stderr.
+    With --follow the exit code is 0 if the workload succeeded and 8 if it failed.
     """
     place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
     if given["follow"] and given["previous"]:
@@ -156,6 +158,7 @@ def logs(
         since=parse_since(given["since"]),
         tail=given["tail"],
         grep=given["grep"],
+        all_lines=given["all_lines"],
     )
     api = provider_of(place).connect(place)
     if given["follow"]:
@@ -164,6 +167,8 @@ def logs(
         lines = logging.read_logs(api, chosen, namespace, wanted, previous=given["previous"], tell=console.tell)
     for line in lines:
         click.echo(show.log_line(line, prefix=given["prefix"], timestamps=given["timestamps"]))
+    if given["follow"]:
+        _tell_outcome(console, api, chosen, namespace, names.where(place, namespace))
 
 
 @workload.command(cls=WorkloadCommand)
@@ -298,6 +303,16 @@ def report(
             return
     written = reporting.write_page(account, file or Path(f"{chosen}.html"))
     console.done(f"report written to {written}")
+
+
+def _tell_outcome(console: Console, api: ObjectApi, name: str, namespace: str, where: str) -> None:
+    """Say how a workload whose log was followed has ended. Raises WorkloadFailedError, or NotFoundError."""
+    try:
+        ended = observe.find(api, name, namespace)
+    except NotFoundError:
+        raise NotFoundError(f"workload '{name}' was deleted") from None
+    manage.check_succeeded(ended, where=where, then="status")
+    console.done(f"workload '{name}' succeeded")
 
 
 def _tell_of_ray(console: Console, pod: Obj, address: str) -> None:

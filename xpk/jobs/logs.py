@@ -28,17 +28,24 @@ _AHEAD = 10_000  # lines that are read before somebody takes them
 _ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
 _MOST_HOSTS = 128  # each is a stream of its own, and a thread where they are followed
 _MOST_NAMED = 8  # hosts without a log yet, of one cause
+# Written by every host at every start, once for each group of hosts whose collectives go over CPUs.
+_CHATTER = re.compile(r"\[Gloo\] Rank \d+ is connected to \d+ peer ranks\b")
+_CHATTER_LINES = 100  # that are read beside the wanted ones at first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which lines: of which slice and host, since when, the last `tail` of each host, matching `grep`."""
+    """Which lines: of which slice and host, since when, the last `tail` of each host, matching `grep`.
+
+    `all_lines`: also those that Gloo writes about its connections; without them they do not count for `tail`.
+    """
 
     slice: int | None = None
     host: int | None = None
     since: datetime | None = None
     tail: int | None = None
     grep: str | None = None
+    all_lines: bool = False
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -202,9 +209,29 @@ def _matching(pods: list[Obj], wanted: Wanted) -> list[Obj]:
 
 def _lines(api: ObjectApi, pod: Obj, wanted: Wanted, *, follow: bool = False) -> Iterator[HostLine]:
     slice_id, host = host_key(pod)
+    tail = wanted.tail
+    if tail and not wanted.all_lines:
+        tail = _tail_with_chatter(api, pod, wanted, tail)
     line: LogLine
-    for line in api.logs(pod, follow=follow, since=wanted.since, tail=wanted.tail):
-        yield HostLine(line.time, slice_id, host, line.text)
+    for line in api.logs(pod, follow=follow, since=wanted.since, tail=tail):
+        if wanted.all_lines or not _CHATTER.match(line.text):
+            yield HostLine(line.time, slice_id, host, line.text)
+
+
+def _tail_with_chatter(api: ObjectApi, pod: Obj, wanted: Wanted, tail: int) -> int | None:
+    """Return how many last lines of a log hold `tail` that are not chatter; None if all of them do not hold more."""
+    asked = tail + _CHATTER_LINES
+    while True:
+        try:
+            telling = [not _CHATTER.match(line.text) for line in api.logs(pod, since=wanted.since, tail=asked)]
+        except (NotStartedError, UnavailableError):  # for the one who reads it next to deal with
+            return tail
+        if sum(telling) >= tail:
+            last = [number for number, tells in enumerate(telling) if tells][-tail]
+            return len(telling) - last
+        if len(telling) < asked:
+            return None
+        asked *= 4
 
 
 def _begin(api: ObjectApi, pod: Obj, wanted: Wanted) -> tuple[Iterator[HostLine], str]:

@@ -87,11 +87,11 @@ def wait(
     return status
 
 
-def check_succeeded(status: WorkloadStatus, *, where: str = "") -> None:
-    """Raise WorkloadFailedError for a workload that failed."""
+def check_succeeded(status: WorkloadStatus, *, where: str = "", then: str = "logs") -> None:
+    """Raise WorkloadFailedError for a workload that failed; `then` is the command that its hint names."""
     if status.phase == Phase.FAILED:
         raise WorkloadFailedError(
-            f"workload '{status.name}' failed: {status.reason}", hint=f"`xpk workload logs {status.name}{where}`"
+            f"workload '{status.name}' failed: {status.reason}", hint=f"`xpk workload {then} {status.name}{where}`"
         )
 
 
