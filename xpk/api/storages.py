@@ -11,7 +11,7 @@ Where hosts are processes of this machine nothing can be mounted, so nothing is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from xpk.api.base import Obj, ObjectApi
 from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError
@@ -32,7 +32,7 @@ class Storage:
     mount: Mount
     namespace: str = "default"
     auto_mount: bool = False
-    created: str = ""
+    created: str = field(default="", compare=False)
 
     @property
     def config_map(self) -> str:
