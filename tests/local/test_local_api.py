@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from xpk.local.api import LocalApi
 from xpk.local.cluster import create_cluster, delete_cluster
 from xpk.local.environment import expand
 from xpk.local.objects import merge_applied, merge_patch, new_uid, quantity
-from xpk.local.store import Store
+from xpk.local.store import Store, Transaction
 from xpk.model.errors import ConflictError, UsageError
 
 JSON = st.recursive(
@@ -225,3 +226,15 @@ def test_deletion_leaves_nothing(api: LocalApi, folder: Any) -> None:
     until(lambda: not api.list("Pod") and not api.list("Job") and not list((folder / "pods").iterdir()))
     assert api.former_pods("default", {}) == []
     set_up(api)
+
+
+def test_an_exception_undoes_all_that_a_transaction_wrote(api: LocalApi, folder: Path) -> None:
+    def broken(tx: Transaction) -> None:
+        tx.put({"kind": "Node", "metadata": {"name": "half"}, "spec": {}})
+        tx.remove(tx.list("Node")[0])
+        raise RuntimeError("in the middle")
+
+    before = [each["metadata"]["name"] for each in api.list("Node")]
+    with Store(folder) as store, pytest.raises(RuntimeError, match="in the middle"), store.transaction() as tx:
+        broken(tx)
+    assert [each["metadata"]["name"] for each in api.list("Node")] == before

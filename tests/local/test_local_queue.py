@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -220,3 +221,27 @@ def test_what_leaves_one_queue_takes_nothing_from_the_quota_of_another(api: Loca
     running(api, "other", 2)
     leaving = api.list("Pod", selector={"jobset.sigs.k8s.io/jobset-name": "slow"})
     assert len(leaving) == 2, "the other queue did not wait for them"
+
+
+def test_what_ends_holds_its_whole_quota_until_its_last_host_has_ended(api: LocalApi) -> None:
+    until_told = "until [ -e end ]; do sleep 0.02; done; exit 143"
+    slow = 'if [ "$MEGASCALE_SLICE_ID$TPU_WORKER_ID" = 10 ]; then ' + until_told + "; fi; exit 143"
+    api.create(jobset("victim", f"trap '{slow}' TERM; echo up; while :; do sleep 0.02; done", priority="low", grace=60))
+    until(lambda: all(list(api.logs(pod)) for pod in running(api, "victim")))
+    api.create(jobset("winner", FOREVER, slices=1, priority="high"))
+    (left,) = until(lambda: left if len(left := alive(api, "victim")) == 1 else [])
+
+    uses = api.get("ClusterQueue", "cluster-queue")["status"]["flavorsUsage"][0]["resources"][0]
+    assert uses["total"] == "16", "no more than there is"
+    assert condition(workload(api, "winner"), "QuotaReserved")["status"] == "False"
+    assert alive(api, "winner") == []
+
+    Path(f"/proc/{pid(left)}/cwd/end").touch()
+    running(api, "winner", 2)
+    assert condition(workload(api, "victim"), "QuotaReserved")["status"] == "False"
+
+
+def alive(api: LocalApi, name: str) -> list[Obj]:
+    """Return the pods of a JobSet whose hosts have not ended."""
+    pods = api.list("Pod", selector={"jobset.sigs.k8s.io/jobset-name": name})
+    return [pod for pod in pods if pod["status"]["phase"] not in ("Succeeded", "Failed")]

@@ -233,18 +233,18 @@ def _status(queue: Obj, workloads: Sequence[Obj], nominal: Sequence[Obj]) -> Non
     o.set_condition(queue, "Active", True, "Ready", "Can admit new workloads")
 
 
-def _others(tx: Transaction, holding: set[str], queued: Mapping[str, str]) -> list[Claim]:
-    """Return claims for the hosts that run without a reservation: stopped ones, and those of no queue.
+def _others(tx: Transaction, holding: set[str], queued: Mapping[str, str], evicted: Mapping[str, Obj]) -> list[Claim]:
+    """Return claims for what runs on without a reservation that counts: stopped hosts, and those of no queue.
 
     Those of JobSets that wait in a ClusterQueue, `queued` by UID, take from its quota too, all others from the node
-    pools alone.
+    pools alone. `evicted` JobSets keep their whole reservation until their last host has ended.
     """
     free_jobsets = {j["metadata"]["uid"] for j in tx.list("JobSet") if not o.label(j, o.QUEUE_LABEL)}
     slices: dict[str, set[str]] = {}
     claims: dict[str, dict[str, int]] = {}
     for pod in tx.list("Pod"):
         uid = o.label(pod, f"{o.JOBSET}jobset-uid")
-        if o.has_ended(pod) or uid in holding:
+        if o.has_ended(pod) or uid in holding or uid in evicted:
             continue
         needs = claims.setdefault(uid, {})
         slices.setdefault(uid, set()).add(o.label(pod, f"{o.JOBSET}job-key"))
@@ -252,7 +252,8 @@ def _others(tx: Transaction, holding: set[str], queued: Mapping[str, str]) -> li
         if uid in queued:
             for name, amount in o.requests(pod["spec"]).items():
                 needs[name] = needs.get(name, 0) + int(amount)
-    return [
+    reserved = [Claim(uid, 0, needs_of(jobset), queued[uid]) for uid, jobset in evicted.items() if uid in queued]
+    return reserved + [
         Claim(uid, _CONTROLLED if uid in free_jobsets else 0, needs, queued.get(uid, ""))
         for uid, needs in claims.items()
     ]
@@ -267,7 +268,7 @@ def reconcile(tx: Transaction) -> None:
         flavors.setdefault(_flavor_of(queue), []).append(queue)
     known = {queue["metadata"]["name"]: flavor for flavor, queues in flavors.items() for queue in queues}
     mine: dict[str, dict[str, tuple[Obj, Obj, str]]] = {flavor: {} for flavor in flavors}
-    holding, queued = set[str](), dict[str, str]()
+    holding, queued, evicted = set[str](), dict[str, str](), dict[str, Obj]()
     for jobset in tx.list("JobSet"):
         uid = jobset["metadata"]["uid"]
         if not o.label(jobset, o.QUEUE_LABEL):
@@ -284,13 +285,16 @@ def reconcile(tx: Transaction) -> None:
             continue
         mine[known[name]][workload["metadata"]["uid"]] = jobset, workload, name
         queued[uid] = name
-        if o.is_true(workload, "QuotaReserved") and not o.is_true(workload, "Evicted"):
-            holding.add(uid)
+        if o.is_true(workload, "QuotaReserved"):
+            if o.is_true(workload, "Evicted"):
+                evicted[uid] = jobset
+            else:
+                holding.add(uid)
     for flavor, queues in flavors.items():
         if mine[flavor]:
             # Hosts of another flavor's queues take none of the quota here.
             here = {uid: name for uid, name in queued.items() if known[name] == flavor}
-            _schedule(tx, flavor, queues, mine[flavor], _others(tx, holding, here))
+            _schedule(tx, flavor, queues, mine[flavor], _others(tx, holding, here, evicted))
     _count(tx, workloads.values())
 
 
