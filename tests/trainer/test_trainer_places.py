@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,15 @@ def test_a_copy_of_the_present_generation_is_nobodys_to_remove(tmp_path: Path, m
     whole.touch()
     place._keep(whole, 7)
     assert {path.name.rpartition("-")[2] for path in tmp_path.iterdir()} == {"7", "7.parts"}
+
+
+@pytest.mark.parametrize("neighbour", ["a file", "a link"])
+def test_a_neighbour_who_takes_the_name_in_the_temporary_folder_stops_nobody(
+    neighbour: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    taken = tmp_path / f"xpk-trainer-{os.getuid()}"
+    taken.touch() if neighbour == "a file" else taken.symlink_to(tmp_path)
+    folder = bucket.Bucket(None, "bucket", "name").workshop()
+    assert folder.is_dir() and folder not in (taken, tmp_path) and folder.stat().st_mode & 0o077 == 0
+    assert bucket.Bucket(None, "bucket", "name").workshop() == folder, "hosts of a machine share it"

@@ -11,6 +11,7 @@ import functools
 import hashlib
 import itertools
 import os
+import stat
 import tempfile
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -328,12 +329,16 @@ def _line(error: BaseException) -> str:
 
 
 def _copies() -> Path:
-    """Return a folder on this host's disk that only this user can write to."""
-    folder = Path(tempfile.gettempdir(), f"xpk-trainer-{os.getuid()}")
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
-        raise PermissionError(13, "belongs to somebody else; set TMPDIR to another folder", str(folder))
-    return folder
+    """Return a folder on this host's disk that only this user can write to, the same for all hosts of this machine."""
+    root, name = Path(tempfile.gettempdir()), f"xpk-trainer-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        (root / name).mkdir(mode=0o700)
+    for folder in (root / name, *sorted(root.glob(f"{name}-*"))):  # a neighbour may have taken the first name
+        with contextlib.suppress(FileNotFoundError):
+            found = folder.lstat()
+            if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():
+                return folder
+    return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=root))
 
 
 def _sha256(file: Path) -> str:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -187,7 +188,8 @@ def _folder(environ: Mapping[str, str]) -> tuple[Path, Path | None]:
         if left.is_symlink() and not left.exists():  # of a host that was killed, whose folder is gone
             with contextlib.suppress(OSError):
                 left.unlink()
-    link = root / f"{_LINK}{os.getpid()}"
-    link.unlink(missing_ok=True)
-    link.symlink_to(folder)
-    return folder, link
+    while True:
+        link = root / f"{_LINK}{secrets.token_hex(4)}"  # no name that a neighbour can take first
+        with contextlib.suppress(FileExistsError):
+            link.symlink_to(folder)
+            return folder, link
