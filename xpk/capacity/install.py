@@ -10,15 +10,14 @@ import hashlib
 import os
 import re
 import time
-import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 from xpk.api.base import MANAGER, Obj, ObjectApi
+from xpk.capacity import manifest
 from xpk.capacity.settings import CONFIG, CONFIG_MAP, GATE, configured, lacks
 from xpk.capacity.sizing import enlarge, more_memory
 from xpk.model import names
@@ -29,27 +28,28 @@ Version = tuple[int, ...]
 
 CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 _READY_SECONDS, _POLL_SECONDS = 300.0, 1.0
-_DOWNLOAD_SECONDS = 60.0
 _PATIENT_SECONDS = 10  # a second, as the releases have it, is little on a busy machine
 _LAST = ("Deployment",)  # with it the installation is complete: an interrupted one is begun again
 _FIRST = ("Namespace", "CustomResourceDefinition")
-_WEB = ("https://", "http://")
 _HOW_TO_SET = (
     f"set it in {CONFIG} of ConfigMap {CONFIG_MAP}, namespace kueue-system (`integrations.frameworks`, "
     f"`featureGates: {{{GATE}: true}}`), then `kubectl rollout restart -n kueue-system deployment`"
 )
-_PARSER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C, where there is one: Kueue's manifest has 1.7 MB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Controller:
-    """A controller that workloads need. `sources`: variables that name another manifest, a path or a URL."""
+    """A controller that workloads need.
+
+    `sha256`: that of its manifest at `url`. `sources`: variables that name another manifest, a path or an https URL.
+    """
 
     name: str
     version: str
     namespace: str
     deployment: str
     url: str
+    sha256: str
     sources: tuple[str, ...]
 
 
@@ -59,6 +59,7 @@ JOBSET = Controller(
     namespace="jobset-system",
     deployment="jobset-controller-manager",
     url="https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0/manifests.yaml",
+    sha256="a41aaf12dd0b7b0a3d626b8d6107f32c3dc889d7e7830adc46b8cdb77a8963bb",
     sources=("XPK_JOBSET_MANIFEST", "XPK_E2E_JOBSET_MANIFEST"),
 )
 KUEUE = Controller(
@@ -67,6 +68,7 @@ KUEUE = Controller(
     namespace="kueue-system",
     deployment="kueue-controller-manager",
     url="https://github.com/kubernetes-sigs/kueue/releases/download/v0.19.2/manifests.yaml",
+    sha256="88881eb50734eb920b67486ebc2aa978ed325e1b12d99b22fc51a6d7e9e4d370",
     sources=("XPK_KUEUE_MANIFEST", "XPK_E2E_KUEUE_MANIFEST"),
 )
 CONTROLLERS = (JOBSET, KUEUE)  # in this order: Kueue's webhooks look at JobSets
@@ -157,34 +159,18 @@ def install(
 
 
 def source_problems(environ: Mapping[str, str]) -> list[str]:
-    """Return what is wrong with manifests that are files of this machine, one line each."""
-    given = [(each.name, _source(each, environ)) for each in CONTROLLERS]
+    """Return what is wrong with where manifests are to come from, one line each."""
     return [
-        f"the manifest of {name} is to come from {source}, which is not a file"
-        for name, source in given
-        if not source.startswith(_WEB) and not Path(source).is_file()
+        problem
+        for each in CONTROLLERS
+        for problem in manifest.problems_of(each.name, _source(each, environ), pinned=each.sha256)
     ]
 
 
 def read_manifest(controller: Controller, environ: Mapping[str, str] = os.environ) -> list[Obj]:
-    """Return a release's objects. Raises XpkError if its manifest cannot be had."""
+    """Return a release's objects. Raises XpkError if its manifest cannot be had, or is not the one that is pinned."""
     hint = f"download it elsewhere, and set {controller.sources[0]} to its path"
-    return read_objects(controller.name, _source(controller, environ), hint=hint)
-
-
-def read_objects(name: str, source: str, *, hint: str) -> list[Obj]:
-    """Return the objects of a manifest, which is a file or at a URL. Raises XpkError if it cannot be had."""
-    try:
-        if source.startswith(_WEB):
-            with urllib.request.urlopen(source, timeout=_DOWNLOAD_SECONDS) as answer:
-                text = answer.read().decode()
-        else:
-            text = Path(source).read_text(encoding="utf-8")
-        return [obj for obj in yaml.load_all(text, Loader=_PARSER) if obj]
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise XpkError(
-            f"cannot read the manifest of {name} from {source}: {str(error).splitlines()[0]}", hint=hint
-        ) from error
+    return manifest.read_objects(controller.name, _source(controller, environ), hint=hint, pinned=controller.sha256)
 
 
 def _source(controller: Controller, environ: Mapping[str, str]) -> str:

@@ -48,10 +48,6 @@ _WIDE = (
     ("LOCATION", lambda c: c.location),
 )
 _num_slices = click.option("--num-slices", type=int, help="How many slices.")
-_jobset_manifest = click.option(
-    "--jobset-manifest", metavar="SOURCE", help="Where to install JobSet from: path or URL."
-)
-_kueue_manifest = click.option("--kueue-manifest", metavar="SOURCE", help="Where to install Kueue from: path or URL.")
 
 
 @click.group(cls=Group, foreign=CLUSTER_COMMANDS, other_names={"cacheimage": "cache-image"})

@@ -28,7 +28,8 @@ def manifest_options(command: Command) -> Command:
     """Take where the controllers' manifests come from."""
     for name in ("Kueue", "JobSet"):
         flag = f"--{name.lower()}-manifest"
-        command = click.option(flag, metavar="SOURCE", help=f"Where to install {name} from: path or URL.")(command)
+        text = f"{name}'s manifest: PATH or https URL, with #sha256=HEX if it is not the release's."
+        command = click.option(flag, metavar="SOURCE", help=text)(command)
     return command
 
 

@@ -1,7 +1,7 @@
 """What GPU hosts need in the cluster to use their data NICs: objects that name the networks, and NCCL's plugins.
 
-The plugins come by Google's DaemonSets, of a fixed commit; XPK_GPUDIRECT_MANIFESTS names a folder or URL with the same
-files instead.
+The plugins come by Google's DaemonSets, of a fixed commit; XPK_GPUDIRECT_MANIFESTS names a folder or https URL with the
+same files instead.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from functools import partial
 from typing import Any
 
 from xpk.api.base import Obj, ObjectApi
-from xpk.capacity import install
+from xpk.capacity import install, manifest
 from xpk.capacity.gke.networks import DATA_NICS
 from xpk.capacity.gke.observed import shape_of_pool
 from xpk.capacity.together import Step
-from xpk.model.errors import MissingToolError, NotFoundError
+from xpk.model.errors import MissingToolError, NotFoundError, UsageError
 from xpk.model.specs import ClusterSpec
 
 Connect = Callable[[], ObjectApi]
@@ -34,6 +34,13 @@ INSTALLERS = {
     "h200-141gb": (_RDMA,),
     "b200": (_RDMA,),
 }
+_SHA256 = {
+    "gpudirect-tcpx/nccl-tcpx-installer.yaml": "8bbaeb56fccc3e42abcb09a3e56086ff813ed57721dd4c09aa7ac9894922d7b5",
+    "gpudirect-tcpxo/nccl-tcpxo-installer.yaml": "c5eee59c22b48e01cddabd7d2a51a4903baeb4cf93e6949bc72aa2135771653e",
+    "gpudirect-rdma/nccl-rdma-installer.yaml": "0c60c38129ff19bbe471252ab07dcda353192ff1bdbeb51c2138d3405de9db5a",
+    "nri_device_injector/nri-device-injector.yaml": "44b410770b9528737172b61f5ad64f0c53e469e5066ac471863caa0ef2965d18",
+}
+_FROM_FOLDER = f"set {SOURCE} to a folder that has it"
 _NAMESPACE = "kube-system"
 _API = "networking.gke.io/v1"
 _READY_SECONDS, _POLL_SECONDS = 300.0, 2.0
@@ -88,7 +95,10 @@ def steps_for(
     wanted = dict(each for spec in planned for each in INSTALLERS.get(spec.shape.family, ()))
     for name, file in wanted.items():
         if _lacks(api, "DaemonSet", name, _NAMESPACE):
-            install_it = partial(_install, connect, name, f"{environ.get(SOURCE) or _URL}/{file}", pause)
+            source = f"{environ.get(SOURCE) or _URL}/{file}"
+            if problems := manifest.problems_of(name, source, pinned=_SHA256[file]):
+                raise UsageError(problems[0], problems=problems, hint=_FROM_FOLDER)
+            install_it = partial(_install, connect, name, source, _SHA256[file], pause)
             commands = (f"kubectl apply --server-side -f {_URL}/{file}",)
             steps.append(
                 Step(f"install {name}", install_it, key=f"install:{name}", after=tuple(after), commands=commands)
@@ -116,8 +126,8 @@ def _lacks(api: ObjectApi | None, kind: str, name: str, namespace: str | None = 
     return False
 
 
-def _install(connect: Connect, name: str, source: str, pause: install.Pause) -> None:
-    _apply(connect, install.read_objects(name, source, hint=f"set {SOURCE} to a folder that has it"), pause)
+def _install(connect: Connect, name: str, source: str, sha256: str, pause: install.Pause) -> None:
+    _apply(connect, manifest.read_objects(name, source, hint=_FROM_FOLDER, pinned=sha256), pause)
 
 
 def _apply(connect: Connect, objects: Sequence[Obj], pause: install.Pause) -> None:
