@@ -1,8 +1,9 @@
 # The trainer's image: what every host of a workload without a --command runs.
 #
-#   docker build --build-arg BASE_IMAGE=python:3.11-slim -t xpk-trainer .
+#   docker build -t xpk-trainer .
 #   docker build --build-arg JAX_EXTRA=tpu -t xpk-trainer:tpu .
-ARG BASE_IMAGE=python:3.11-slim
+# By digest: a tag moves. `docker buildx imagetools inspect python:3.11-slim` shows that of the newest.
+ARG BASE_IMAGE=python:3.11-slim@sha256:9c900dea9e8fb7e16277c179b555cc72d29a352dbc33cff48ad5a0412fd5bfc7
 FROM ${BASE_IMAGE}
 
 ARG JAX_EXTRA=
@@ -12,12 +13,12 @@ ENV PYTHONUNBUFFERED=1 \
     PYTHONPATH=/app
 
 WORKDIR /app
-COPY constraints.txt pyproject.toml ./
-# The trainer's dependencies, those for tokenizers, buckets and Ray, from the one place that names them; the tool itself is not needed.
-# What a distribution has installed cannot be uninstalled by pip: it stays, and ours is found first.
-RUN python -c "import tomllib; extras = tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']; print('\n'.join(extras['trainer'] + extras['tokenizer'] + extras['gcs'] + extras['ray']))" > trainer.txt \
-    && python -m pip install --ignore-installed --constraint constraints.txt --requirement trainer.txt pyyaml \
-    && if [ -n "${JAX_EXTRA}" ]; then python -m pip install --constraint constraints.txt "jax[${JAX_EXTRA}]"; fi
+COPY requirements/image.txt requirements/tpu.txt ./
+# Wheels of known SHA-256 alone (`make lock`). What a distribution has installed cannot be uninstalled by pip: it stays,
+# and ours is found first.
+RUN python -m pip install --ignore-installed --require-hashes --only-binary :all: --requirement image.txt \
+    && if [ "${JAX_EXTRA}" = tpu ]; then python -m pip install --require-hashes --only-binary :all: --no-deps --requirement tpu.txt; \
+    elif [ -n "${JAX_EXTRA}" ]; then echo "invalid JAX_EXTRA '${JAX_EXTRA}': must be tpu" >&2; exit 1; fi
 COPY workloads/trainer ./trainer
 COPY workloads/xpk_ray ./xpk_ray
 

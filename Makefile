@@ -7,6 +7,7 @@
 #   make e2e-compiler  estimates against XLA's compiler for TPUs (2 minutes, and 700 MB of libtpu the first time)
 #   make check     what CI checks first: format, lint, types, layers
 #   make format    let ruff fix what it can
+#   make lock      resolve the pinned versions anew, with the SHA-256 of every file, after a change of constraints.txt
 #   make golden    write golden manifests and generated docs anew after a wanted change
 #   make install   put everything into .venv (every target above does it when needed)
 #   make clean     remove what the targets above made
@@ -36,20 +37,24 @@ TPU := $(VENV)/tpu
 DRILLS := $(PARALLEL) 1 --verbose --timeout 1200 --maxfail 5 $(AGAIN)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test e2e e2e-kind e2e-here e2e-local e2e-compiler check format golden clean
+.PHONY: help install demo test e2e e2e-kind e2e-here e2e-local e2e-compiler check format lock golden clean
 
 help:  ## show this
 	@sed -n 's/^#\( \{0,1\}\)/\1/p' Makefile | sed '/^$$/q'
 
 install: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+# Only wheels whose SHA-256 is in the list are installed: nothing that the index adds or replaces later, and no setup.py.
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --quiet
+LOCKED := $(PIP) --require-hashes --only-binary :all:
+
+$(STAMP): pyproject.toml requirements/development.txt
 	@echo "==> installing into $(VENV) (a few minutes the first time: JAX is large)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "error: Python 3.11 or newer is needed, $(PYTHON) is older" >&2; echo "  next: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --quiet \
-	  --constraint constraints.txt --editable '.[trainer,tokenizer,kubernetes,gcs,gke,ray,dev]'
+	@$(LOCKED) --requirement requirements/development.txt
+	@$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $(STAMP)
 	@echo "==> installed: $$($(BIN)/xpk --version)"
 
@@ -73,10 +78,9 @@ e2e-compiler: $(TPU)/.installed
 	@echo "==> XLA's compiler for TPUs: what it says of programs, and whether estimates are near it"
 	@PYTHONPATH=$(CURDIR)/$(TPU) $(BIN)/python -m pytest tests/trainer/test_trainer_aot.py --verbose $(PYTEST_ARGS)
 
-$(TPU)/.installed: constraints.txt | $(STAMP)
+$(TPU)/.installed: requirements/tpu.txt | $(STAMP)
 	@echo "==> installing libtpu (700 MB)"
-	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --quiet --no-deps \
-	  --constraint constraints.txt --target $(TPU) --upgrade libtpu
+	@$(LOCKED) --no-deps --target $(TPU) --upgrade --requirement requirements/tpu.txt
 	@touch $@
 
 e2e-kind:
@@ -100,6 +104,15 @@ check: $(STAMP)
 format: $(STAMP)
 	@$(BIN)/ruff check --fix --quiet . || true
 	@$(BIN)/ruff format .
+
+LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --only-binary :all: --generate-hashes \
+  --no-annotate --no-header --constraint constraints.txt
+IMAGE := --extra trainer --extra tokenizer --extra gcs --extra ray
+
+lock: $(STAMP)
+	@$(LOCK) pyproject.toml $(IMAGE) --extra kubernetes --extra gke --extra dev --output-file requirements/development.txt
+	@$(LOCK) pyproject.toml $(IMAGE) --output-file requirements/image.txt
+	@echo libtpu | $(LOCK) --no-deps --output-file requirements/tpu.txt -
 
 golden: $(STAMP)
 	@XPK_UPDATE_GOLDEN=1 $(BIN)/python -m pytest tests/render tests/docs tests/trainer/test_trainer_shardings.py --quiet

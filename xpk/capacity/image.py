@@ -12,7 +12,7 @@ from pathlib import Path
 
 from xpk.render.resources import recipe_dir, workloads_dir
 
-_RECIPE = ("Dockerfile", "constraints.txt", "pyproject.toml")
+_RECIPE = ("Dockerfile", "requirements/image.txt", "requirements/tpu.txt")
 _PACKAGES = ("trainer", "xpk_ray")
 _TAG_LENGTH = 12
 
@@ -42,8 +42,9 @@ def trainer_image(environ: Mapping[str, str]) -> TrainerImage:
 def build_context() -> Iterator[Path]:
     """Give a folder that holds all that goes into the image, and nothing else."""
     with tempfile.TemporaryDirectory(prefix="xpk-image-") as folder:
+        Path(folder, "requirements").mkdir()
         for name in _RECIPE:
-            shutil.copy(recipe_dir() / name, folder)
+            shutil.copy(recipe_dir() / name, Path(folder, name))
         for package in _PACKAGES:
             there = Path(folder, "workloads", package)
             shutil.copytree(workloads_dir() / package, there, ignore=shutil.ignore_patterns("__pycache__"))

@@ -1,0 +1,57 @@
+"""What `make install` and the trainer's image install: every package, each file by its SHA-256, nothing else."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+IMAGE = ("trainer", "tokenizer", "gcs", "ray")
+
+
+def locked(name: str) -> dict[str, tuple[str, int]]:
+    """The version of each package of a list, and how many hashes it has."""
+    text = (ROOT / "requirements" / name).read_text(encoding="utf-8").replace("\\\n", " ")
+    found: dict[str, tuple[str, int]] = {}
+    for line in text.splitlines():
+        requirement = Requirement(re.split(r" +--hash=", line)[0])
+        (specifier,) = requirement.specifier
+        assert specifier.operator == "==", line
+        found[canonicalize_name(requirement.name)] = (
+            specifier.version,
+            len(re.findall(r"--hash=sha256:[0-9a-f]{64}", line)),
+        )
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "extras"),
+    [("development.txt", [each for each in PROJECT["optional-dependencies"] if each != "tpu"]), ("image.txt", IMAGE)],
+)
+def test_a_list_has_all_that_the_project_asks_for(name: str, extras: list[str]) -> None:
+    """Else pip stops in the middle of `make install`, or of the image's build."""
+    have = locked(name)
+    asked = [*PROJECT["dependencies"], *(line for each in extras for line in PROJECT["optional-dependencies"][each])]
+    for requirement in map(Requirement, asked):
+        version, _ = have[canonicalize_name(requirement.name)]
+        assert requirement.specifier.contains(version), f"{requirement}: run `make lock`"
+
+
+@pytest.mark.parametrize("name", ["development.txt", "image.txt", "tpu.txt"])
+def test_versions_are_those_that_are_tested_together_and_every_file_has_a_hash(name: str) -> None:
+    pins = [line for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines() if "==" in line]
+    tested = {str(canonicalize_name(name)): version for name, _, version in (line.partition("==") for line in pins)}
+    for package, (version, hashes) in locked(name).items():
+        assert hashes, f"{package} has no hash"
+        assert tested.get(package, version) == version, f"{package}: run `make lock`"
+
+
+def test_no_list_names_where_files_come_from() -> None:
+    for file in (ROOT / "requirements").iterdir():
+        assert not re.search(r"https?://|--(extra-)?index-url|--find-links", file.read_text(encoding="utf-8")), file
