@@ -88,6 +88,14 @@ def hosts_find_the_environment_that_is_promised(ground: Ground) -> None:
 
 
 @case(slices=2)
+def hosts_of_a_workload_with_the_longest_name_find_each_other(ground: Ground) -> None:
+    name = "a23456789-" * 3 + "a234567890"
+    look = "import os, socket, sys; [socket.getaddrinfo(n, 1) for n in os.environ['TPU_WORKER_HOSTNAMES'].split(',')]"
+    ground.submit(name, f'for i in 1 2 3 4 5 6; do python3 -S -c "{look}" && exit 0; sleep 1; done; exit 3', slices=2)
+    assert len(name) == 40 and ground.ended(name).phase is Phase.SUCCEEDED
+
+
+@case(slices=2)
 def objects_tell_of_what_runs(ground: Ground) -> None:
     uid = ground.submit("a", FOREVER, slices=2)["metadata"]["uid"]
     ground.running("a")

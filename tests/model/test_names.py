@@ -13,6 +13,7 @@ from xpk.model.names import (
     host_name,
     node_folder_problems,
     qualified,
+    subdomain,
     workload_name_problems,
 )
 
@@ -86,3 +87,17 @@ def test_bad_variables(name: str, value: str, says: str) -> None:
 def test_a_command_finds_a_workload_in_its_own_namespace() -> None:
     assert addressed(qualified("train", "default"), "dev") == "train --cluster dev"
     assert addressed(qualified("train", "team-a"), "dev") == "train --cluster dev --namespace team-a"
+
+
+@pytest.mark.parametrize("length", [1, 24, 25, 40])
+def test_names_of_up_to_forty_characters_fit_199_slices_of_64_hosts(length: int) -> None:
+    name = "a" * length
+    assert workload_name_problems(name, num_slices=199, hosts_per_slice=64) == []
+    assert len(f"{name}-slice-job-198-63-abcde") <= 63
+    assert len(host_name(name, 0, 0)) <= 63
+
+
+def test_longer_names_have_a_service_of_their_own() -> None:
+    first, second = (subdomain("train-the-large-model-on-" + which) for which in ("v5e", "v6e"))
+    assert first != second and {len(first), len(second)} == {8}
+    assert subdomain("a" * 24) == "a" * 24  # those that exist keep theirs

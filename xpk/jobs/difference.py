@@ -27,7 +27,7 @@ _LETTERS = "xyzabcdefg"
 # What holds the name of a workload because xpk put it there. In anything else it is the user's own text.
 _NAMED = (
     *("XPK_WORKLOAD", "XPK_OUTPUT_DIR", "XPK_COORDINATOR_ADDRESS"),
-    *("MEGASCALE_COORDINATOR_ADDRESS", "TPU_WORKER_HOSTNAMES"),
+    *("MEGASCALE_COORDINATOR_ADDRESS", "TPU_WORKER_HOSTNAMES", "MASTER_ADDR", "JAX_COORDINATOR_ADDRESS"),
 )
 
 
@@ -121,10 +121,13 @@ def _unnamed(stated: Obj, name: str) -> Obj:
     # Not a part of a longer name; but `NAME-slice-job-0-0.NAME` is a host's. Of a path only the end is its name.
     anywhere = re.compile(rf"(?<![a-z0-9-]){re.escape(name)}(?=-{names.SLICE_JOB}-|[^a-z0-9-]|$)")
     at_end = re.compile(rf"(?<=[/.]){re.escape(name)}/?$")
+    subdomain = names.subdomain(name)
 
     def without(holder: Any, key: str, pattern: re.Pattern[str] = anywhere) -> None:
         if isinstance(holder.get(key), str):
             holder[key] = pattern.sub("NAME", holder[key])
+            if subdomain != name and pattern is anywhere:
+                holder[key] = holder[key].replace(subdomain, "NAME")
 
     without(stated["metadata"]["labels"], names.WORKLOAD_LABEL)
     without(stated["metadata"]["annotations"], names.OUTPUT_ANNOTATION, at_end)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from pathlib import PurePosixPath
 
@@ -29,6 +31,7 @@ SPARE_LABEL = "xpk.dev/spare"  # on nodes of slices that no quota counts: a fail
 
 _LABEL_LENGTH = 63  # RFC 1035
 _CLUSTER_LENGTH = 40  # GKE's limit for cluster names
+_SUBDOMAIN_LENGTH = 8  # leaves 40 characters for a workload's name, as in Google's xpk
 _POD_SUFFIX = len("-") + 5  # what the Job controller appends to a pod's name
 _PATTERN = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -65,16 +68,16 @@ def workload_name_problems(name: str, *, num_slices: int, hosts_per_slice: int) 
     """Return what is wrong with a workload's name, one line each.
 
     JobSet derives from it `<name>-slice-job-<slice>-<host>-<5 characters>` for pods, and the coordinator's
-    `<name>-slice-job-0-0.<name>` as a label: each at most 63 characters.
+    `<name>-slice-job-0-0.<subdomain>` as a label: each at most 63 characters.
     """
     if not _PATTERN.fullmatch(name):
         return [_pattern_problem("workload", name)]
     pod = len(f"{name}-{SLICE_JOB}-{max(num_slices - 1, 0)}-{max(hosts_per_slice - 1, 0)}") + _POD_SUFFIX
-    over = max(pod - _LABEL_LENGTH, (len(host_name(name, 0, 0)) - _LABEL_LENGTH + 1) // 2)
-    if over > 0:
+    most = len(name) - max(pod, len(f"{name}-{SLICE_JOB}-0-0.") + _SUBDOMAIN_LENGTH) + _LABEL_LENGTH
+    if len(name) > most:
         return [
-            f"workload name '{name}' is {over} characters too long: Kubernetes allows {_LABEL_LENGTH} for the "
-            f"names of its hosts; with {num_slices} slices of {hosts_per_slice} hosts at most {len(name) - over} fit"
+            f"workload name '{name}' has {len(name)} characters; with {num_slices} slices of {hosts_per_slice} hosts "
+            f"at most {most} are allowed, because Kubernetes limits the names of hosts to {_LABEL_LENGTH}"
         ]
     return []
 
@@ -136,7 +139,18 @@ def text_problems(value: str) -> list[str]:
 
 def host_name(workload: str, slice_id: int | str, host: int | str) -> str:
     """Return the DNS name of a host, as JobSet's headless service gives it."""
-    return f"{workload}-{SLICE_JOB}-{slice_id}-{host}.{workload}"
+    return f"{workload}-{SLICE_JOB}-{slice_id}-{host}.{subdomain(workload)}"
+
+
+def subdomain(workload: str) -> str:
+    """Return the name of a workload's headless service: its own or, where the coordinator's label is too short, a hash.
+
+    The label holds `<name>-slice-job-0-0.<subdomain>`. Services are unique in a namespace, so a constant cannot do.
+    """
+    if len(f"{workload}-{SLICE_JOB}-0-0.{workload}") <= _LABEL_LENGTH:
+        return workload
+    digest = hashlib.sha256(workload.encode()).digest()
+    return f"x{base64.b32encode(digest).decode().lower()[: _SUBDOMAIN_LENGTH - 1]}"
 
 
 def node_pool_name(cluster: str, slice_index: int) -> str:

@@ -10,7 +10,7 @@ import base64
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from xpk.model import capacities, names, sub_slices
 from xpk.model.accelerators import NODEPOOL_LABEL
 from xpk.model.specs import ClusterSpec, ImageCacheSpec, QueueSpec, SliceQuota, WorkloadSpec
 from xpk.render import mounts
+from xpk.render.environment import host_fields, host_values
 from xpk.render.hold import hold_program
 from xpk.render.provisioning import flavor_labels, managed_resources
 from xpk.render.resources import manifests_dir
@@ -233,30 +234,23 @@ class _WorkloadView:
     sets_slice_environment: bool
     megascale_address: str
     worker_hostnames: str
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str]
+    env_fields: list[dict[str, Any]]
+    subdomain: str
 
     @classmethod
     def of(cls, spec: WorkloadSpec) -> _WorkloadView:
         shape, coordinator = spec.shape, names.host_name(spec.name, 0, 0)
         hosts = (names.host_name(spec.name, "$(MEGASCALE_SLICE_ID)", host) for host in range(shape.hosts))
-        exclusive = {} if spec.within else {_EXCLUSIVE: NODEPOOL_LABEL}  # Kueue places parts of slices by itself
-        annotations = {**exclusive, names.OUTPUT_ANNOTATION: spec.output_dir, names.TYPE_ANNOTATION: shape.name}
-        if spec.code:
-            annotations[names.CODE_ANNOTATION] = spec.code.name
-        if spec.max_run_seconds:
-            annotations[names.RUN_SECONDS_ANNOTATION] = str(spec.max_run_seconds)
-        if spec.user:
-            annotations[names.USER_ANNOTATION] = spec.user
-        if spec.ray:
-            annotations[names.LAUNCHER_ANNOTATION] = "ray"
         unpack, watched = _unpack(spec), _is_watched(spec)
         own = [_literal(part) for part in spec.command]
         return cls(
             name=spec.name,
+            subdomain=names.subdomain(spec.name),
             namespace=spec.namespace,
             queue=spec.queue,
             priority=spec.priority,
-            annotations=annotations,
+            annotations=_annotations(spec),
             pod_annotations=_pod_annotations(spec),
             ttl_seconds=spec.ttl_seconds,
             max_restarts=spec.max_restarts,
@@ -285,7 +279,8 @@ class _WorkloadView:
             sets_slice_environment=spec.target.sets_slice_environment,
             megascale_address=f"{coordinator}:{MEGASCALE_PORT}",
             worker_hostnames=",".join(hosts),
-            env={key: _literal(value) for key, value in _env(spec).items()},
+            env={key: _literal(value) for key, value in _values(spec).items()},
+            env_fields=host_fields(spec),
         )
 
 
@@ -294,35 +289,30 @@ def _is_watched(spec: WorkloadSpec) -> bool:
     return spec.peer_watch and spec.num_slices * spec.shape.hosts > 1 and not spec.target.on_this_machine
 
 
+def _annotations(spec: WorkloadSpec) -> dict[str, str]:
+    exclusive = {} if spec.within else {_EXCLUSIVE: NODEPOOL_LABEL}  # Kueue places parts of slices by itself
+    annotations = {**exclusive, names.OUTPUT_ANNOTATION: spec.output_dir, names.TYPE_ANNOTATION: spec.shape.name}
+    if spec.code:
+        annotations[names.CODE_ANNOTATION] = spec.code.name
+    if spec.max_run_seconds:
+        annotations[names.RUN_SECONDS_ANNOTATION] = str(spec.max_run_seconds)
+    if spec.user:
+        annotations[names.USER_ANNOTATION] = spec.user
+    if spec.ray:
+        annotations[names.LAUNCHER_ANNOTATION] = "ray"
+    return annotations
+
+
 def _pod_annotations(spec: WorkloadSpec) -> dict[str, str]:
     # On a node that has gone Kueue may take the pod for dead; without it the JobSet waits for ever.
     fenced = {"kueue.x-k8s.io/safe-to-forcefully-delete": "true"} if spec.target.fenced else {}
     return fenced | mounts.pod_annotations(spec.mounts) | (sub_slices.placement(spec.shape) if spec.within else {})
 
 
-def _env(spec: WorkloadSpec) -> dict[str, str]:
-    """Return the user's variables over ours; their XLA_FLAGS come after ours, where the later flag counts."""
-    ours, theirs = _device_env(spec), dict(spec.env)
-    if _is_watched(spec):
-        ours[names.PEER_WATCH_VARIABLE] = _program("peer_watch.py")
-    if "XLA_FLAGS" in ours and "XLA_FLAGS" in theirs:
-        theirs["XLA_FLAGS"] = f"{ours['XLA_FLAGS']} {theirs['XLA_FLAGS']}"
-    return ours | theirs
-
-
-def _device_env(spec: WorkloadSpec) -> dict[str, str]:
-    """Return what a JAX program needs to find as many devices as the host has chips, and their peaks."""
-    peaks = {"XPK_PEAK_FLOPS": spec.shape.peak_bf16, "XPK_PEAK_INT8_OPS": spec.shape.peak_int8}
-    env = {name: f"{peak:.0f}" for name, peak in peaks.items() if peak is not None}
-    if spec.target.emulated:
-        env |= {
-            "JAX_PLATFORMS": "cpu",
-            "JAX_NUM_CPU_DEVICES": str(spec.shape.chips_per_host),
-            "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
-            # The other schedule starts independent collectives in a different order on each host: they deadlock.
-            "XLA_FLAGS": "--xla_cpu_enable_concurrency_optimized_scheduler=false",
-        }
-    return env
+def _values(spec: WorkloadSpec) -> dict[str, str]:
+    """Return the variables of all hosts, with the program of watched ones."""
+    values = host_values(spec)
+    return {names.PEER_WATCH_VARIABLE: _program("peer_watch.py"), **values} if _is_watched(spec) else values
 
 
 def _unpack(spec: WorkloadSpec) -> dict[str, Any] | None:

@@ -1,0 +1,67 @@
+"""The environment of a workload's hosts: values, and fields of their pods."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xpk.model import names
+from xpk.model.specs import WorkloadSpec
+
+LAUNCH_PORT = 6002  # of Google's xpk, for programs that coordinate by themselves; XPK_COORDINATOR_ADDRESS has another
+_JOB_INDEX = "metadata.labels['jobset.sigs.k8s.io/job-index']"
+_POD_INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+
+
+def host_values(spec: WorkloadSpec) -> dict[str, str]:
+    """Return the user's variables over ours; their XLA_FLAGS come after ours, where the later flag counts."""
+    ours, theirs = _device_values(spec) | _launch_values(spec), dict(spec.env)
+    if "XLA_FLAGS" in ours and "XLA_FLAGS" in theirs:
+        theirs["XLA_FLAGS"] = f"{ours['XLA_FLAGS']} {theirs['XLA_FLAGS']}"
+    return ours | theirs
+
+
+def host_fields(spec: WorkloadSpec) -> list[dict[str, Any]]:
+    """Return the variables of GPU and CPU types that differ between hosts, but for those that the user sets."""
+    if spec.shape.kind == "tpu":
+        return []
+    fields = {"JOB_INDEX": _JOB_INDEX}
+    if spec.shape.hosts == 1 or spec.num_slices == 1:  # elsewhere no single field of a pod tells its rank
+        rank = _JOB_INDEX if spec.shape.hosts == 1 else _POD_INDEX
+        fields |= {"NODE_RANK": rank, "JAX_PROCESS_ID": rank}
+    return [
+        {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+        for name, path in fields.items()
+        if name not in spec.env
+    ]
+
+
+def _device_values(spec: WorkloadSpec) -> dict[str, str]:
+    """Return what a JAX program needs to find as many devices as the host has chips, and their peaks."""
+    peaks = {"XPK_PEAK_FLOPS": spec.shape.peak_bf16, "XPK_PEAK_INT8_OPS": spec.shape.peak_int8}
+    env = {name: f"{peak:.0f}" for name, peak in peaks.items() if peak is not None}
+    if spec.target.emulated:
+        env |= {
+            "JAX_PLATFORMS": "cpu",
+            "JAX_NUM_CPU_DEVICES": str(spec.shape.chips_per_host),
+            "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
+            # The other schedule starts independent collectives in a different order on each host: they deadlock.
+            "XLA_FLAGS": "--xla_cpu_enable_concurrency_optimized_scheduler=false",
+        }
+    return env
+
+
+def _launch_values(spec: WorkloadSpec) -> dict[str, str]:
+    """Return what torchrun, NCCL's tests and JAX programs on GPUs and CPUs read, as Google's xpk names it."""
+    if spec.shape.kind == "tpu":
+        return {}
+    hosts, first = spec.num_slices * spec.shape.hosts, names.host_name(spec.name, 0, 0)
+    env = {
+        "NNODES": str(hosts),
+        "MASTER_ADDR": first,
+        "MASTER_PORT": str(LAUNCH_PORT),
+        "JAX_COORDINATOR_ADDRESS": first,
+        "JAX_COORDINATOR_PORT": str(LAUNCH_PORT),
+        "JAX_PROCESS_COUNT": str(hosts),
+        "PROCESSES_IN_JOB": str(spec.shape.hosts),
+    }
+    return env | ({"GPUS_PER_NODE": str(spec.shape.chips_per_host)} if spec.shape.kind == "gpu" else {})
