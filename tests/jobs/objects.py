@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from xpk.jobs.output_roots import OutputRoots
+from xpk.model.specs import Target
+
 Obj = dict[str, Any]
+ROOTS = OutputRoots(
+    lambda: Target(emulated=True, sets_slice_environment=True, output_root="/output", on_this_machine=True)
+)
 NOW = "2026-01-31T12:00:00Z"
 
 

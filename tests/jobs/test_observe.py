@@ -9,6 +9,7 @@ import pytest
 from tests.jobs.objects import (
     ADMITTED,
     NOW,
+    ROOTS,
     RUNNING,
     WAITS,
     Obj,
@@ -305,11 +306,11 @@ class Limited(FakeApi):
 def test_less_may_be_seen(kueue: bool) -> None:
     mine = {"kind": "JobSet", **jobset()}
     waits = {"kind": "Workload", **workload("w", "u", QuotaReserved=WAITS)}
-    status, events = inspect(Limited([mine, waits], kueue=kueue), "w")
+    status, events = inspect(Limited([mine, waits], kueue=kueue), "w", "default", ROOTS)
     assert status.name == "w" and events == ()
     assert status.position == (1 if kueue else None)
     with pytest.raises(NotFoundError, match="there is no workload 'x'"):
-        inspect(Limited([mine], kueue=kueue), "x")
+        inspect(Limited([mine], kueue=kueue), "x", "default", ROOTS)
 
 
 @pytest.mark.parametrize("count", [1, 50])

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.jobs.objects import ADMITTED, NOW, Obj, at, event, exited, jobset, restarted
+from tests.jobs.objects import ADMITTED, NOW, ROOTS, Obj, at, event, exited, jobset, restarted
 from xpk.jobs.observe import read
 from xpk.jobs.reading import Snapshot, when
 from xpk.jobs.restarts import restarts, with_output
@@ -116,14 +116,14 @@ def test_what_the_trainer_wrote_tells_when_events_are_forgotten(tmp_path: Path) 
         (0, 1, "start", {}), (1, 1, "start", {}), (0, 20, "fail", {"reason": "OSError: disk full"}),
         (1, 20.1, "peer_lost", {"peer": 0}), (0, 40, "start", {"attempt": 1}), (1, 40, "start", {"attempt": 1}),
     )  # fmt: skip
-    (found,) = with_output(status(1, output=tmp_path)).restart_history
+    (found,) = with_output(status(1, output=tmp_path), ROOTS).restart_history
     assert (found.attempt, found.slice, found.host) == (0, 0, 0)
     assert found.cause == "host s0/h0: OSError: disk full" and found.time == at(20)
 
 
 def test_output_that_cannot_be_seen_changes_nothing(tmp_path: Path) -> None:
     before = status(2, restarted(1, 30.5), output=tmp_path / "nowhere")
-    assert with_output(before) == before
+    assert with_output(before, ROOTS) == before
 
 
 def test_exit_codes_in_words() -> None:

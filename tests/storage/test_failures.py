@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -124,3 +125,49 @@ def test_a_disk_needs_no_client(tmp_path: Path) -> None:
     program += "print([name for name in sys.modules if name.startswith(('google', 'requests'))])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """The output folder of a run on a disk."""
+    folder = tmp_path / "root" / "run"
+    (folder / "events").mkdir(parents=True)
+    return folder
+
+
+def test_what_is_no_regular_file_is_not_waited_for(run: Path) -> None:
+    os.mkfifo(run / "metrics.jsonl")
+    os.mkfifo(run / "events" / "s0-h0.jsonl")
+    (run / "result.json").symlink_to("/dev/zero")
+    folder = open_folder(str(run))
+    for read in (
+        lambda: folder.read("metrics.jsonl"),
+        lambda: folder.read_end("metrics.jsonl", 9),
+        lambda: folder.read_all("events"),
+        lambda: folder.read("result.json"),
+    ):
+        with pytest.raises(XpkError, match="is not a regular file"):
+            read()
+
+
+def test_a_link_out_of_the_root_is_not_followed(run: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "s0-h0.jsonl").write_text("{}")
+    (run / "events").rmdir()
+    (run / "events").symlink_to(secret)
+    (run / "metrics.jsonl").symlink_to(secret / "s0-h0.jsonl")
+    folder = open_folder(str(run))
+    for read in (lambda: folder.read("metrics.jsonl"), lambda: folder.read_all("events")):
+        with pytest.raises(XpkError, match="a symbolic link leads out of"):
+            read()
+
+
+def test_a_file_that_is_too_large_is_refused_at_once(run: Path) -> None:
+    with (run / "metrics.jsonl").open("wb") as file:
+        file.truncate(100 << 30)
+    folder, began = open_folder(str(run)), time.monotonic()
+    with pytest.raises(XpkError, match="holds 102400 MiB, and at most 512 MiB are read"):
+        folder.read("metrics.jsonl")
+    assert folder.read_end("metrics.jsonl", 4) == bytes(4), "its end can be read"
+    assert time.monotonic() - began < 1

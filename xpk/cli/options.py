@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from xpk.cli.output import FORMATS
 from xpk.model.errors import NotFoundError, UsageError
 
+if TYPE_CHECKING:
+    from xpk.jobs.output_roots import OutputRoots
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-_CONTEXT, _PLACE = "xpk.context", "xpk.place"
+_CONTEXT, _PLACE, _ROOT = "xpk.context", "xpk.place", "xpk.output-root"
 # What is preferred where: `project` and `zone` say where to look, and `provider` what to make, in other ways.
 _PREFERRED = {
     "workload": ("cluster", "namespace", "queue", "image", "output-root", "priority", "max-restarts"),
@@ -91,6 +94,32 @@ def namespace_option(command: Command) -> Command:
         show_envvar=True,
         help="Where the workload is.",
     )(command)
+
+
+def output_root_option(command: Command) -> Command:
+    """Take the root of a workload's output where the cluster's own is not it; `output_roots` gives it back."""
+
+    def keep(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
+        ctx.meta[_ROOT] = value
+
+    return click.option(
+        "--output-root",
+        metavar="OUTPUT_ROOT",
+        envvar="XPK_OUTPUT_ROOT",
+        show_envvar=True,
+        expose_value=False,
+        callback=keep,
+        help="The --output-root that the workload was created with.",
+    )(command)
+
+
+def output_roots(cluster: str) -> OutputRoots:
+    """Return the roots below which workloads of a cluster may have their output."""
+    from xpk.capacity.provider import provider_of
+    from xpk.jobs.output_roots import OutputRoots
+
+    stated = click.get_current_context().meta.get(_ROOT)
+    return OutputRoots(lambda: provider_of(cluster).target(cluster), stated)
 
 
 def provider_option(command: Command) -> Command:

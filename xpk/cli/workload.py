@@ -16,6 +16,8 @@ from xpk.cli.options import (
     name_argument,
     namespace_option,
     output_option,
+    output_root_option,
+    output_roots,
     parse_duration,
     parse_since,
     the_cluster,
@@ -31,7 +33,7 @@ from xpk.cli.workload_filters import filter_options, filtered
 from xpk.jobs import forwarding, manage, observe, output
 from xpk.jobs import logs as logging
 from xpk.model import names
-from xpk.model.errors import NotFoundError, UsageError, XpkError
+from xpk.model.errors import ConflictError, NotFoundError, UsageError, XpkError
 from xpk.model.status import Phase, WorkloadStatus
 
 
@@ -84,6 +86,7 @@ def list_(
 @name_argument("workload")
 @cluster_option
 @namespace_option
+@output_root_option
 @output_option
 @click.pass_obj
 def status(
@@ -93,20 +96,21 @@ def status(
     place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
     console, (found, _) = (
         console.choosing(output),
-        observe.inspect(provider_of(place).connect(place), chosen, namespace),
+        observe.inspect(provider_of(place).connect(place), chosen, namespace, output_roots(place)),
     )
     if console.is_data:
         console.data(_with_progress(console, found, place))
     elif console.output == "name":
         click.echo(found.name)
     else:
-        click.echo(show.status(found, _progress(console, found), place))
+        click.echo(show.status(found, _progress(console, found, place), place))
 
 
 @workload.command(cls=WorkloadCommand)
 @name_argument("workload")
 @cluster_option
 @namespace_option
+@output_root_option
 @output_option
 @click.pass_obj
 def describe(
@@ -115,13 +119,13 @@ def describe(
     """Show all that is known of a workload: hosts, restarts, events, objects' fields."""
     place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
     api, console = provider_of(place).connect(place), console.choosing(output)
-    found, events = observe.inspect(api, chosen, namespace)
+    found, events = observe.inspect(api, chosen, namespace, output_roots(place))
     if console.is_data:
         console.data(_with_progress(console, replace(found, events=events), place))
     elif console.output == "name":
         click.echo(found.name)
     else:
-        click.echo(show.describe(found, _progress(console, found), events, place))
+        click.echo(show.describe(found, _progress(console, found, place), events, place))
 
 
 @workload.command(cls=WorkloadCommand)
@@ -176,6 +180,7 @@ def logs(
 @cluster_option
 @namespace_option
 @click.option("--timeout", metavar="TIME", help="Give up after this long, with exit code 124.")
+@output_root_option
 @output_option
 @click.pass_obj
 def wait(
@@ -279,6 +284,7 @@ def port_forward(
 @namespace_option
 @click.option("--file", type=click.Path(path_type=Path), help="Where the page goes; NAME.html if left out.")
 @click.option("--kill-time", type=float, hidden=True, help="When a drill killed a host, in Unix seconds.")
+@output_root_option
 @output_option
 @click.pass_obj
 def report(
@@ -296,7 +302,7 @@ def report(
 
     place, chosen, console = the_cluster(cluster), the_name("workload", name, name_flag), console.choosing(output)
     found = observe.find(provider_of(place).connect(place), chosen, namespace)
-    account = reporting.account(found, place, kill_time=kill_time)
+    account = reporting.account(found, place, output_roots(place), kill_time=kill_time)
     if console.is_data:
         console.data(account.figures)
         if file is None:
@@ -338,16 +344,19 @@ def _wait(console: Console, cluster: str, name: str, namespace: str, timeout: st
     manage.check_succeeded(ended, where=where)
 
 
-def _progress(console: Console, found: WorkloadStatus) -> output.Progress | None:
+def _progress(console: Console, found: WorkloadStatus, cluster: str) -> output.Progress | None:
     """Return how far a workload is; where its output cannot be read, say so and go on."""
     try:
-        return output.latest_progress(found.output_dir, ray=found.launcher == "ray") if found.output_dir else None
+        folder = output_roots(cluster).to_read(found)
+        return output.latest_progress(folder, ray=found.launcher == "ray") if folder else None
     except XpkError as error:
         console.tell(f"warning: no progress: {error.message}")
+        if isinstance(error, ConflictError):
+            console.tell(f"  next: {error.hint}")
         return None
 
 
 def _with_progress(console: Console, found: WorkloadStatus, cluster: str) -> dict[str, Any]:
-    progress = None if found.phase is Phase.QUEUED else _progress(console, found)
+    progress = None if found.phase is Phase.QUEUED else _progress(console, found, cluster)
     after = {"progress": asdict(progress) if progress else None, "next": show.next_command(found, progress, cluster)}
     return {**asdict(found), **after}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -13,6 +15,8 @@ from xpk.cli.options import (
     cluster_option,
     name_argument,
     namespace_option,
+    output_root_option,
+    output_roots,
     parse_duration,
     the_cluster,
     the_name,
@@ -21,6 +25,7 @@ from xpk.cli.output import Console, interactive
 from xpk.cli.upstream import WorkloadCommand
 from xpk.cli.workload_filters import filter_options, filtered
 from xpk.jobs import ending, observe, output
+from xpk.jobs.output_roots import OutputRoots
 from xpk.model import names
 from xpk.model.errors import NotFoundError, UsageError, XpkError
 from xpk.model.status import WorkloadStatus
@@ -35,6 +40,7 @@ from xpk.model.status import WorkloadStatus
 @click.option("-y", "--yes", "--force", "yes", is_flag=True, help="Do not ask.")
 @click.option("--grace-period", type=click.IntRange(min=0), help="Seconds from SIGTERM to SIGKILL.")
 @click.option("--with-output", is_flag=True, help="Remove its checkpoints and metrics too; its logs go in any case.")
+@output_root_option
 @click.option("--wait/--no-wait", default=True, help="Stay until its last host is gone.")
 @click.option("--timeout", default="120", show_default=True, metavar="TIME", help="How long --wait stays.")
 @click.option("--ignore-not-found", is_flag=True, help="It is fine if there is none.")
@@ -61,28 +67,46 @@ def delete(
         _ask(chosen, place, every=not some)
     if named and named in there and not given["yes"]:
         ending.check_ours(there[named], where=names.where(place, namespace))
-    _delete(console, api, chosen, namespace, given)
+    folders = _output_folders(api, chosen, namespace, output_roots(place)) if given["with_output"] else {}
+    _delete(console, api, chosen, namespace, folders, given)
 
 
-def _delete(console: Console, api: ObjectApi, chosen: list[str], namespace: str, given: dict[str, Any]) -> None:
+def _output_folders(api: ObjectApi, chosen: list[str], namespace: str, roots: OutputRoots) -> dict[str, str]:
+    """Return the output of each workload that is to be removed. Raises ConflictError before anything is ended."""
+    folders = {}
+    for one in chosen:
+        with suppress(NotFoundError):  # whoever ends it says so
+            folders[one] = roots.to_remove(one, namespace, ending.claimed_output(api, one, namespace))
+    return folders
+
+
+def _delete(
+    console: Console,
+    api: ObjectApi,
+    chosen: list[str],
+    namespace: str,
+    folders: Mapping[str, str],
+    given: dict[str, Any],
+) -> None:
     """End all that are meant before the first is waited for: what one leaves free must not let in the next."""
     timeout, grace = parse_duration(given["timeout"], "--timeout") or 0.0, given["grace_period"]
-    outputs: dict[str, str] = {}
+    ended: list[str] = []
     failed: list[XpkError] = []
     for one in chosen:
         try:
-            outputs[one] = ending.end(api, one, namespace, grace_seconds=grace)
+            ending.end(api, one, namespace, grace_seconds=grace)
+            ended.append(one)
         except NotFoundError as error:
             if len(chosen) == 1 and not given["ignore_not_found"]:
                 raise
             console.tell(error.message)
     begun = time.monotonic()
-    for one, output_dir in outputs.items():
+    for one in ended:
         try:
             if given["wait"]:
                 ending.await_end(api, one, namespace, timeout=timeout, begun=begun, hurried=grace == 0)
-            if given["with_output"] and output_dir:
-                output.remove_output(output_dir)
+            if folder := folders.get(one):
+                output.remove_output(folder)
             console.done(f"workload '{one}' is deleted")
         except XpkError as error:
             failed.append(error)

@@ -26,13 +26,24 @@ def in_order(statuses: list[WorkloadStatus]) -> list[WorkloadStatus]:
     return sorted(statuses, key=lambda status: status.phase is not Phase.QUEUED)
 
 
-def end(api: ObjectApi, name: str, namespace: str, *, grace_seconds: int | None = None) -> str:
-    """End a workload, and return where its output is, "" if it does not tell.
+def claimed_output(api: ObjectApi, name: str, namespace: str) -> str:
+    """Return where a workload's objects say that its output is, "" if they do not. Raises NotFoundError."""
+    try:
+        annotations = api.get("JobSet", name, namespace)["metadata"].get("annotations") or {}
+    except NotFoundError:
+        left = _hosts(api, name, namespace)
+        if not left:
+            raise not_found(api, name, namespace) from None
+        return _output_of(left[0])
+    return str(annotations.get(names.OUTPUT_ANNOTATION, ""))
+
+
+def end(api: ObjectApi, name: str, namespace: str, *, grace_seconds: int | None = None) -> None:
+    """End a workload.
 
     One that was deleted before, and whose hosts still run, gets the shorter grace period. Raises NotFoundError.
     """
     try:
-        jobset = api.get("JobSet", name, namespace)
         api.delete("JobSet", name, namespace, grace_seconds=grace_seconds)
     except NotFoundError:
         left = _hosts(api, name, namespace)
@@ -41,8 +52,6 @@ def end(api: ObjectApi, name: str, namespace: str, *, grace_seconds: int | None 
         if grace_seconds is not None:
             for pod in left:
                 _hurry(api, pod, grace_seconds)
-        return _output_of(left[0])
-    return str((jobset["metadata"].get("annotations") or {}).get(names.OUTPUT_ANNOTATION, ""))
 
 
 def await_end(

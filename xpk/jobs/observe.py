@@ -13,6 +13,7 @@ from xpk.jobs import events as happened
 from xpk.jobs import queueing
 from xpk.jobs.checks import checks_of, why_deactivated
 from xpk.jobs.mounting import mounts_of
+from xpk.jobs.output_roots import OutputRoots
 from xpk.jobs.reading import (
     PREFIX,
     PRIORITY_LABEL,
@@ -46,11 +47,13 @@ def find(api: ObjectApi, name: str, namespace: str = "default") -> WorkloadStatu
     return read(snapshot.jobsets[0], snapshot)
 
 
-def inspect(api: ObjectApi, name: str, namespace: str = "default") -> tuple[WorkloadStatus, tuple[Occurrence, ...]]:
+def inspect(
+    api: ObjectApi, name: str, namespace: str, roots: OutputRoots
+) -> tuple[WorkloadStatus, tuple[Occurrence, ...]]:
     """Return one workload's status with what its hosts wrote down of restarts, and all its events, oldest first."""
     snapshot = take(api, namespace, name=name)
     (jobset,) = snapshot.jobsets
-    status = with_output(read(jobset, snapshot))
+    status = with_output(read(jobset, snapshot), roots)
     kept = status.restarts > 0 and api.former_pods(namespace, {f"{PREFIX}/jobset-name": name})
     return replace(status, previous_logs=bool(kept)), happened.occurrences(happened.events_of(jobset, snapshot))
 

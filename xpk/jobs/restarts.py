@@ -16,6 +16,7 @@ from xpk.api.base import Obj
 from xpk.api.words import short
 from xpk.jobs.events import is_local
 from xpk.jobs.output import promptly
+from xpk.jobs.output_roots import OutputRoots
 from xpk.jobs.reading import event_times, when
 from xpk.model.errors import XpkError
 from xpk.model.status import Restart, WorkloadStatus, exit_words
@@ -74,7 +75,7 @@ def last_failure(events: Sequence[Obj], uid: str) -> Failure | None:
     return _cause(group, "") if group else None
 
 
-def with_output(status: WorkloadStatus) -> WorkloadStatus:
+def with_output(status: WorkloadStatus, roots: OutputRoots) -> WorkloadStatus:
     """Return a status with what hosts wrote down of the restarts whose cause events do not tell."""
     known = {restart.attempt: restart for restart in status.restart_history}
     wanted = [
@@ -85,7 +86,7 @@ def with_output(status: WorkloadStatus) -> WorkloadStatus:
     if not wanted or not status.output_dir:
         return status
     try:
-        written = promptly(status.output_dir, lambda folder: _written(folder, when(status.created)))
+        written = promptly(roots.to_read(status), lambda folder: _written(folder, when(status.created)))
     except XpkError:  # whoever asks for the progress hears of it
         return status
     for attempt in wanted:

@@ -34,6 +34,7 @@ _CLUSTER_LENGTH = 40  # GKE's limit for cluster names
 _SUBDOMAIN_LENGTH = 8  # leaves 40 characters for a workload's name, as in Google's xpk
 _POD_SUFFIX = len("-") + 5  # what the Job controller appends to a pod's name
 _PATTERN = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_FOLDER = re.compile(r"[a-z0-9][-a-z0-9]*(\.[a-z0-9][-a-z0-9]*)*")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 NODE_MEMORY = "/dev/shm"
 _SYSTEM = frozenset(("bin", "boot", "dev", "etc", "lib", "lib64", "opt", "proc", "run", "sbin", "sys", "usr", "xpk"))
@@ -97,6 +98,16 @@ def queue_name_problems(name: str) -> list[str]:
 def namespace_problems(name: str) -> list[str]:
     """Return what is wrong with a namespace's name, one line each."""
     return _label_problems("namespace", name)
+
+
+def output_folder(workload: str, namespace: str) -> str:
+    """Return the name of a workload's folder below the output root: no two workloads of a cluster share one."""
+    return workload if namespace == "default" else f"{namespace}.{workload}"  # neither holds a dot
+
+
+def is_folder_name(name: str) -> bool:
+    """Tell whether an output folder can have this name: it leads nowhere else."""
+    return bool(_FOLDER.fullmatch(name))
 
 
 def env_problems(name: str, value: str) -> list[str]:

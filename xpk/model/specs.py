@@ -205,9 +205,7 @@ class WorkloadSpec:
     @property
     def output_dir(self) -> str:
         """Return the folder that all hosts share and that outlives restarts."""
-        # Names are unique in a namespace only; none holds a dot.
-        folder = self.name if self.namespace == "default" else f"{self.namespace}.{self.name}"
-        return f"{self.target.output_root}/{folder}"
+        return f"{self.target.output_root}/{names.output_folder(self.name, self.namespace)}"
 
     @property
     def total(self) -> int:

@@ -20,7 +20,7 @@ from google.cloud.storage import Client
 from google.cloud.storage.retry import DEFAULT_RETRY
 
 from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError, UsageError, XpkError
-from xpk.storage.folder import split_url
+from xpk.storage.folder import check_size, split_url
 
 EMULATOR = "STORAGE_EMULATOR_HOST"
 # A checkpoint counts from the moment that it has this file: it is copied last and removed first.
@@ -61,7 +61,13 @@ class BucketFolder:
 
     def read(self, path: str) -> bytes | None:
         """See `Folder.read`."""
-        return self._download(self._prefix + path)
+        name = self._prefix + path
+        with self._explained("list"):
+            found = [blob for blob in self._list(name, max_results=1) if blob.name == name]
+        if not found:
+            return None
+        check_size(found[0].size or 0, f"{self._url}/{path}")
+        return self._download(name)
 
     def read_end(self, path: str, size: int) -> bytes | None:
         """See `Folder.read_end`."""
@@ -71,7 +77,9 @@ class BucketFolder:
         """See `Folder.read_all`."""
         prefix = f"{self._prefix}{folder}/"
         with self._explained("list"):
-            names = [blob.name for blob in self._list(prefix, delimiter="/") if blob.name != prefix]
+            blobs = [blob for blob in self._list(prefix, delimiter="/") if blob.name != prefix]
+        check_size(sum(blob.size or 0 for blob in blobs), f"{self._url}/{folder}")
+        names = [blob.name for blob in blobs]
         contents = self._parallel(self._download, names)
         found = zip(names, contents, strict=True)
         return {name.removeprefix(prefix): content for name, content in found if content is not None}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from xpk.model.errors import XpkError
+from xpk.storage.folder import MOST_BYTES, check_size
 
 _ABSENT = (FileNotFoundError, NotADirectoryError)
 
@@ -41,32 +43,25 @@ class DiskFolder:
 
     def read(self, path: str) -> bytes | None:
         """See `Folder.read`."""
-        with _explained("read", self.path / path):
-            try:
-                return (self.path / path).read_bytes()
-            except (*_ABSENT, IsADirectoryError):
-                return None
+        return self._read(path)
 
     def read_end(self, path: str, size: int) -> bytes | None:
         """See `Folder.read_end`."""
-        with _explained("read", self.path / path):
-            try:
-                with (self.path / path).open("rb") as file:
-                    file.seek(0, os.SEEK_END)
-                    file.seek(max(0, file.tell() - size))
-                    return file.read()
-            except (*_ABSENT, IsADirectoryError):
-                return None
+        return self._read(path, size)
 
     def read_all(self, folder: str) -> dict[str, bytes]:
         """See `Folder.read_all`."""
         with _explained("read", self.path / folder):
             try:
-                files = sorted(entry.name for entry in (self.path / folder).iterdir() if entry.is_file())
+                files = sorted(entry.name for entry in (self.path / folder).iterdir())
             except _ABSENT:
                 return {}
-        found = ((name, self.read(f"{folder}/{name}")) for name in files)
-        return {name: content for name, content in found if content is not None}
+        found: dict[str, bytes] = {}
+        for name in files:
+            if (content := self._read(f"{folder}/{name}")) is not None:
+                found[name] = content
+                check_size(sum(map(len, found.values())), f"{self.path}/{folder}")
+        return found
 
     def write(self, path: str, content: bytes) -> None:
         """See `Folder.write`."""
@@ -83,6 +78,34 @@ class DiskFolder:
                 os.unlink(fresh)
                 raise
 
+    def _read(self, path: str, tail: int | None = None) -> bytes | None:
+        """Return a file's content, or its last `tail` bytes; None where there is no file.
+
+        A host may have put anything in place of a file, and links to files that are none of its own.
+        """
+        file = self.path / path
+        with _explained("read", file):
+            try:
+                handle = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            except _ABSENT:
+                return None
+            state = os.fstat(handle)
+            if stat.S_ISDIR(state.st_mode):
+                os.close(handle)
+                return None
+            with open(handle, "rb") as opened:
+                if not stat.S_ISREG(state.st_mode):
+                    raise XpkError(f"cannot read {file}: it is not a regular file", hint=f"remove {file}")
+                if not file.resolve().is_relative_to(self.path.parent.resolve()):
+                    raise XpkError(
+                        f"cannot read {file}: a symbolic link leads out of {self.path.parent}", hint=f"remove {file}"
+                    )
+                if tail is not None:
+                    opened.seek(max(0, state.st_size - tail))
+                    return opened.read(tail)
+                check_size(state.st_size, str(file))
+                return opened.read(MOST_BYTES)
+
     def rename(self, name: str) -> None:
         """See `Folder.rename`."""
         with _explained("move", self.path):
@@ -91,6 +114,11 @@ class DiskFolder:
     def remove(self) -> None:
         """See `Folder.remove`."""
         with _explained("remove", self.path):
+            if self.path.is_symlink():
+                raise XpkError(
+                    f"cannot remove {self.path}: it is a symbolic link",
+                    hint=f"`ls -l {self.path}` shows where it leads",
+                )
             try:
                 shutil.rmtree(self.path)
             except _ABSENT:
@@ -104,4 +132,4 @@ def _explained(what: str, path: Path) -> Iterator[None]:
     except OSError as error:
         where = error.filename or path
         hint = f"`ls -ld {path.parent}` shows whose it is; `df {path.parent}` shows how full it is"
-        raise XpkError(f"cannot {what} {where}: {error.strerror}", hint=hint) from error
+        raise XpkError(f"cannot {what} {where}: {error.strerror or error}", hint=hint) from error

@@ -6,10 +6,11 @@ import re
 from pathlib import Path
 from typing import Protocol
 
-from xpk.model.errors import MissingToolError, UsageError
+from xpk.model.errors import MissingToolError, UsageError, XpkError
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://(.*)", re.DOTALL)
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+MOST_BYTES = 512 << 20  # that are read into memory at once
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -17,7 +18,8 @@ class Folder(Protocol):
     """A folder of files. Paths inside it are relative, with `/`.
 
     Every method may raise NotFoundError (the bucket is missing), AuthorizationError, MissingToolError (no
-    credentials) and XpkError (it does not answer, or cannot be written). What is not there is no error.
+    credentials) and XpkError (it does not answer, cannot be written, is not a regular file, or is larger than
+    MOST_BYTES). What is not there is no error.
     """
 
     @property
@@ -76,6 +78,15 @@ def open_folder(url: str) -> Folder:
             f"reading {url} needs the Python package `google-cloud-storage`", hint="pip install 'xpk-multislice[gcs]'"
         ) from error
     return BucketFolder(url)
+
+
+def check_size(size: int, place: str) -> None:
+    """Raise XpkError where more than MOST_BYTES would be read."""
+    if size > MOST_BYTES:
+        raise XpkError(
+            f"cannot read {place}: it holds {size >> 20} MiB, and at most {MOST_BYTES >> 20} MiB are read",
+            hint="move it aside, or make it smaller",
+        )
 
 
 def in_bucket(url: str) -> bool:

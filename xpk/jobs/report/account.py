@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from xpk.jobs.output_roots import OutputRoots
 from xpk.jobs.report.goodput import goodput, lost_steps, recovery_seconds
 from xpk.jobs.report.pace import percentiles, slow_hosts
 from xpk.jobs.report.page import ReportFacts, RestartFact, render_report
@@ -29,13 +30,14 @@ class Account:
     figures: dict[str, Any]
 
 
-def account(status: WorkloadStatus, cluster: str, *, kill_time: float | None = None) -> Account:
+def account(status: WorkloadStatus, cluster: str, roots: OutputRoots, *, kill_time: float | None = None) -> Account:
     """Read a workload's output. `kill_time` (Unix seconds) is known if we ended a host ourselves.
 
-    Raises NotFoundError if there is nothing yet, or the folder cannot be seen from here, XpkError if it cannot be
-    read.
+    Raises NotFoundError if there is nothing yet, or the folder cannot be seen from here, ConflictError if it is not the
+    workload's, XpkError if it cannot be read.
     """
-    record = read_folder(status.output_dir) if status.output_dir else RunRecord()
+    folder = roots.to_read(status)
+    record = read_folder(folder) if folder else RunRecord()
     if record.empty:
         raise NotFoundError(
             f"workload '{status.name}' has written no metrics yet to {status.output_dir}",
