@@ -153,14 +153,14 @@ def fill_pool(message: Any, target: Target, cluster: Any) -> None:
     if not message.HasField("upgrade_settings"):
         message.upgrade_settings.max_surge = 1
         message.upgrade_settings.strategy = NodePoolUpdateStrategy.SURGE
-    _fill_config(message.config)
+    _fill_config(message.config, of_pods=bool(cluster.workload_identity_config.workload_pool))
     if message.queued_provisioning.enabled:
         _taint(message.config, "cloud.google.com/gke-queued", "true")
     message.instance_group_urls.extend(instance_groups(message, target))
     message.etag = etag(message)
 
 
-def _fill_config(config: Any) -> None:
+def _fill_config(config: Any, *, of_pods: bool) -> None:
     config.machine_type = config.machine_type or "e2-medium"
     config.image_type = config.image_type or "COS_CONTAINERD"
     machine = find_machine(config.machine_type)
@@ -175,7 +175,8 @@ def _fill_config(config: Any) -> None:
     if not config.reservation_affinity.consume_reservation_type:
         config.reservation_affinity.consume_reservation_type = ReservationAffinity.Type.NO_RESERVATION
     if not config.HasField("workload_metadata_config"):
-        config.workload_metadata_config.mode = WorkloadMetadataConfig.Mode.GCE_METADATA
+        modes = WorkloadMetadataConfig.Mode
+        config.workload_metadata_config.mode = modes.GKE_METADATA if of_pods else modes.GCE_METADATA
     if machine and machine.resource:
         _taint(config, machine.resource, "present")
     if machine and machine.kind == "gpu" and not config.accelerators:

@@ -205,3 +205,20 @@ def test_without_credentials_the_plan_is_for_an_empty_project(site: Site, monkey
     with pytest.raises(AuthorizationError, match="there are no credentials"):
         plan.carry_out(lambda title: None)
     assert site.gke.calls == []
+
+
+def test_a_cluster_that_is_there_keeps_its_identity(site: Site) -> None:
+    """Node pools that change it are made anew, host by host: nobody asked for that."""
+    site.create(1, disable_workload_identity="True")
+    more = {change["key"]: change["body"] for change in site.plan(2).facts["changes"]}
+    assert (
+        set(more) == {"create-pool:c-np-1"} and "workload_metadata_config" not in more["create-pool:c-np-1"]["config"]
+    )
+    asked = site.plan(1, enable_workload_identity="True").facts["changes"]
+    assert {each["key"] for each in asked} == {"update-cluster:workload_identity_config", "update-pool:c-np-0"}
+
+
+def test_new_slices_of_a_cluster_with_identity_have_it(site: Site) -> None:
+    site.create(1)
+    (change,) = site.plan(2).facts["changes"]
+    assert change["body"]["config"]["workload_metadata_config"] == {"mode": "GKE_METADATA"}

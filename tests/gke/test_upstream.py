@@ -102,8 +102,7 @@ def test_node_pools_are_as_theirs(
     pool = plan["create-pool:golden-cluster-np-0"]
     assert (pool["config"]["machine_type"], pool["initial_node_count"]) == (machine, nodes)
     assert pool.get("placement_policy") == placement and pool["locations"] == ["us-central1-a"]
-    assert f"{AUTH}devstorage.full_control" in pool["config"]["oauth_scopes"]
-    assert f"{AUTH}cloud-platform" in pool["config"]["oauth_scopes"] and pool["config"]["gvnic"] == {"enabled": True}
+    assert pool["config"]["gvnic"] == {"enabled": True}
     pods = {"max_pods_per_node": 15} if nodes > 1 and "tpu" in flags else None
     assert pool.get("max_pods_constraint") == pods
     assert pool["config"].get("spot", False) == ("--spot" in flags)
@@ -339,3 +338,27 @@ def test_workload_lines_are_as_theirs(xpk: Xpk) -> None:
         assert code == 2 and "is of provider 'local'" in err
     finally:
         assert xpk("cluster delete golden --yes")[0] == 0
+
+
+def test_pods_have_no_credentials_of_their_nodes_unless_it_is_asked_for(xpk: Xpk) -> None:
+    line = "--tpu-type=v5p-8 --spot --enable-autoprovisioning"
+    plan = xpk.plan(line)
+    cluster, pool = plan["create-cluster:golden-cluster"], plan["create-pool:golden-cluster-np-0"]
+    assert cluster["workload_identity_config"] == {"workload_pool": "golden-project.svc.id.goog"}
+    defaults = cluster["autoscaling"]["autoprovisioning_node_pool_defaults"]
+    for config in (cluster["node_pools"][0]["config"], pool["config"], defaults):
+        assert f"{AUTH}devstorage.read_only" in config["oauth_scopes"], "nodes pull images"
+        assert not {f"{AUTH}devstorage.full_control", f"{AUTH}cloud-platform"} & set(config["oauth_scopes"])
+    for config in (cluster["node_pools"][0]["config"], pool["config"]):
+        assert config["workload_metadata_config"] == {"mode": "GKE_METADATA"}
+
+    wide = xpk.plan(f"{line} --disable-workload-identity --node-scopes storage-full,gke-default,cloud-platform")
+    cluster, pool = wide["create-cluster:golden-cluster"], wide["create-pool:golden-cluster-np-0"]
+    assert "workload_identity_config" not in cluster and "workload_metadata_config" not in pool["config"]
+    assert {f"{AUTH}devstorage.full_control", f"{AUTH}cloud-platform"} <= set(pool["config"]["oauth_scopes"])
+
+
+def test_workload_identity_cannot_be_asked_for_and_refused(xpk: Xpk) -> None:
+    both = "--disable-workload-identity --enable-gcsfuse-csi-driver"
+    code, _, err = xpk(f"cluster create {PLACE} --tpu-type=v5p-8 --spot --dry-run {both}")
+    assert code == 2 and "--enable-gcsfuse-csi-driver and --disable-workload-identity exclude each other" in err

@@ -53,7 +53,9 @@ _CONTROL: _Options = [
     _text("--region", "REGION", "the region, if it is to be checked against --zone."),
     _text("--network", "NETWORK", "the VPC network."),
     _text("--subnetwork", "SUBNETWORK", "the nodes' subnetwork."),
-    _switch("--enable-workload-identity", "pods act as service accounts of Google Cloud."),
+    _switch("--enable-workload-identity", "pods act as service accounts of their own; default for new clusters."),
+    _switch("--disable-workload-identity", "pods act as the nodes' service account."),
+    _text("--node-scopes", "SCOPE,...", "OAuth scopes of the nodes' service account; gke-default."),
 ]
 _STORAGE: _Options = [
     _switch("--enable-gcsfuse-csi-driver", "mount buckets; needs workload identity, and enables it."),

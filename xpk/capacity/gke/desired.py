@@ -24,7 +24,7 @@ _POLICY_FAMILIES = ("tpu7", "tpu7x")  # their slices of several hosts are placed
 _NETWORK_PROFILE = ("v6e", "h200-141gb", "b200", "gb200")  # GKE makes the networks of their data NICs itself
 _DATA_NETWORK_PODS = 32  # pods on a host of A3 Mega, as Google's xpk has it
 _LARGE_AUTOSCALING = 1000  # nodes that the default pool may grow to
-_SCOPES = "storage-full,gke-default,cloud-platform"
+_OF_PODS = {"mode": "GKE_METADATA"}  # pods are not given the credentials of their node
 
 
 def cluster_body(spec: ClusterSpec, request: Request, version: str | None, sizing: Sizing) -> Dict:
@@ -37,8 +37,10 @@ def cluster_body(spec: ClusterSpec, request: Request, version: str | None, sizin
     default_pool: Dict = {
         "name": DEFAULT_POOL,
         "initial_node_count": request.default_nodes,
-        "config": {"machine_type": request.default_machine, "oauth_scopes": scopes("storage-full,gke-default")},
+        "config": {"machine_type": request.default_machine, "oauth_scopes": _scopes(request)},
     }
+    if request.workload_identity:
+        default_pool["config"]["workload_metadata_config"] = dict(_OF_PODS)
     if not large:  # GKE's autoscaler does not work in clusters beyond that
         default_pool["autoscaling"] = {
             "enabled": True,
@@ -111,7 +113,7 @@ def autoprovisioning(shape: SliceShape, request: Request, chips: int) -> Dict | 
         "enable_node_autoprovisioning": True,
         "autoprovisioning_locations": [request.zone],
         "resource_limits": limits,
-        "autoprovisioning_node_pool_defaults": {"oauth_scopes": scopes("storage-full,gke-default")},
+        "autoprovisioning_node_pool_defaults": {"oauth_scopes": _scopes(request)},
     }
 
 
@@ -130,7 +132,7 @@ def pool_body(
     flex = request.capacity == "flex"
     config: Dict = {
         "machine_type": shape.machine_type,
-        "oauth_scopes": scopes(_SCOPES),
+        "oauth_scopes": _scopes(request),
         "gvnic": {"enabled": True},
         "labels": {names.TYPE_ANNOTATION: shape.name},
     }
@@ -161,7 +163,7 @@ def pool_body(
     if request.periodic_maintenance:
         config[MAINTENANCE] = {"maintenance_interval": "PERIODIC"}
     if request.workload_identity:
-        config["workload_metadata_config"] = {"mode": "GKE_METADATA"}
+        config["workload_metadata_config"] = dict(_OF_PODS)
     apply_pool(pool, request.custom_pool)
     return pool
 
@@ -190,6 +192,10 @@ def pods_per_node(shape: SliceShape, request: Request) -> int:
     if shape.family == "h100-mega-80gb":
         return _DATA_NETWORK_PODS
     return MULTI_HOST_PODS if shape.kind == "tpu" and shape.hosts > 1 else _DEFAULT_PODS
+
+
+def _scopes(request: Request) -> list[str]:
+    return scopes(",".join(request.node_scopes))
 
 
 def _capacity(pool: Dict, shape: SliceShape, request: Request, reservation: str | None) -> None:

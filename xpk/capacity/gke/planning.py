@@ -65,6 +65,7 @@ def draft(spec: ClusterSpec, request: Request, have: Observed) -> Draft:
             f"{spec.num_slices}` removes some",
         )
     missing = missing_names(have, spec.name, shape, spec.num_slices)
+    asked, request = request, _with_identity(request, have)
     sizing = _sizing(spec, request, have)
     version = choose_version(have.server, request)
     body = desired.cluster_body(spec, request, version, sizing)
@@ -79,7 +80,7 @@ def draft(spec: ClusterSpec, request: Request, have: Observed) -> Draft:
     pools = _assigned(missing, shape, request, have, version, networks)
     # What fails is named in full only once, by the change that makes it again.
     changes += pool_changes(have, spec.name, shape, pools, after=after)
-    changes += _identity_changes(have, shape, request, missing, after)
+    changes += _identity_changes(have, shape, asked, missing, after)
     return _weighed(spec, request, have, changes, missing, networks, body)
 
 
@@ -216,6 +217,14 @@ def _lacking(network: DataNetwork, have: Observed) -> str:
     """Return which parts a data network lacks, "" if it lacks itself."""
     lacking = [name for name in network.names if name not in have.networks]
     return "" if network.network in lacking else f"{' and '.join(lacking)} lack{'s' if len(lacking) == 1 else ''}"
+
+
+def _with_identity(request: Request, have: Observed) -> Request:
+    """Return a request that says whether pods act as service accounts of their own: as before in a cluster there is."""
+    if request.workload_identity is not None:
+        return request
+    pool = (have.cluster or {}).get("workload_identity_config", {}).get("workload_pool")
+    return replace(request, workload_identity=have.cluster is None or bool(pool))
 
 
 def _identity_changes(

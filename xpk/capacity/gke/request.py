@@ -43,7 +43,9 @@ _POLL, _LONGEST_POLL = "XPK_GKE_POLL_SECONDS", 60.0
 class Request:
     """What is asked for, beside the slices. `max_cost` is in US dollars per hour; `custom_*` are gcloud's arguments.
 
-    `timeout`: seconds that one operation may take. `periodic_maintenance`: of the slices' hosts.
+    `workload_identity`: None where nothing was said: new clusters have it, others stay as they are. `node_scopes`:
+    OAuth scopes, by gcloud's short names. `timeout`: seconds that one operation may take. `periodic_maintenance`: of
+    the slices' hosts.
 
     `emulated` and `fenced` belong to how workloads run there, as for clusters that are adapted.
     """
@@ -66,7 +68,8 @@ class Request:
     global_access: bool = False
     network: str | None = None
     subnetwork: str | None = None
-    workload_identity: bool = False
+    workload_identity: bool | None = None
+    node_scopes: tuple[str, ...] = ("gke-default",)
     drivers: tuple[str, ...] = ()
     legacy_lustre_port: bool = False
     autoprovisioning: bool = False
@@ -179,7 +182,8 @@ def parse_request(environ: Mapping[str, str], home: Path | None = None) -> tuple
         global_access=reader.flag("--enable-master-global-access"),
         network=reader.text("--network"),
         subnetwork=reader.text("--subnetwork"),
-        workload_identity=reader.flag("--enable-workload-identity") or reader.flag("--enable-gcsfuse-csi-driver"),
+        workload_identity=_workload_identity(reader),
+        node_scopes=reader.many("--node-scopes") or ("gke-default",),
         drivers=tuple(flag for flag in DRIVERS if reader.flag(flag)),
         legacy_lustre_port=reader.flag("--enable-legacy-lustre-port"),
         **_autoprovisioning(reader),
@@ -239,6 +243,15 @@ def _autoprovisioning(reader: _Reader) -> dict[str, Any]:
         "max_cpu": reader.number("--autoprovisioning-max-cpu", 1_000_000, 1),
         "max_memory": reader.number("--autoprovisioning-max-memory", 10_000_000, 1),
     }
+
+
+def _workload_identity(reader: _Reader) -> bool | None:
+    """Return whether pods are to act as service accounts of their own, None where nothing is said of it."""
+    needs = [each for each in ("--enable-workload-identity", "--enable-gcsfuse-csi-driver") if reader.flag(each)]
+    if not reader.flag("--disable-workload-identity"):
+        return True if needs else None
+    reader.problems += [f"{each} and --disable-workload-identity exclude each other: choose one" for each in needs]
+    return False
 
 
 def _capacity(reader: _Reader) -> tuple[Capacity | None, tuple[str, ...]]:
