@@ -21,6 +21,7 @@ from trainer import config, local_tier, setup
 from trainer.compiling import Compiler
 from trainer.distributed import Host
 from trainer.job import Job
+from trainer.lease import Lease
 from trainer.local_tier import Kept, LocalTier, Offer
 from trainer.metrics import Events, JsonLines
 from trainer.peers import Peers
@@ -50,7 +51,7 @@ def a_job(folder: Path, *asked: str, peers: Peers | None = None, local: str = "r
     stop = Stop(lambda code: None, lambda code: None)
     made, out = config.load("tiny", settings), open_place(folder / "out")
     watchdog = Watchdog(host, made.observe, events, out, peers.tell, lambda code, seconds: None)
-    return Job(made, host, out, events, peers, stop, watchdog)
+    return Job(made, host, out, Lease(out, host, lambda holder, ours: None), events, peers, stop, watchdog)
 
 
 def tier(folder: Path, peers: Peers | None = None, local: str = "ram") -> LocalTier:

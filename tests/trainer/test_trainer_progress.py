@@ -15,6 +15,7 @@ from trainer import config, metrics
 from trainer.distributed import Host
 from trainer.errors import ExitCode, FatalError
 from trainer.job import Job
+from trainer.lease import Lease
 from trainer.metrics import Events, JsonLines
 from trainer.peers import Peers
 from trainer.places import open_place
@@ -51,7 +52,8 @@ def progress_of(folder: Path, *settings: str) -> Progress:
     out = open_place(folder)
     chosen = config.load("tiny", [*SETTINGS, "observe.hang_seconds=0", *settings])
     watchdog = Watchdog(Host(), chosen.observe, events, out, peers.tell, lambda code, seconds: None)
-    job = Job(chosen, Host(), out, events, peers, Stop(ignore, ignore), watchdog)
+    lease = Lease(out, Host(), lambda holder, ours: None)
+    job = Job(chosen, Host(), out, lease, events, peers, Stop(ignore, ignore), watchdog)
     names = ("params.a", "params.b", "params.c", "opt.a")
     return Progress(job, 8, 1, lambda step: np.append(10 * step + np.arange(10), -1), arrays=names)
 

@@ -141,7 +141,7 @@ def test_the_end_of_a_run_has_a_limit(cleared: bool, tmp_path: Path, hang: Hang)
     local = SimpleNamespace(clear=(lambda: None) if cleared else hang, busy=not cleared)
     run = run_of(tmp_path, local=local, profiler=SimpleNamespace(close=lambda: None))
     run.job.peers = SimpleNamespace(barrier=hang, leave=lambda: None)
-    run.job.watchdog.stop = lambda: None
+    run.job.watchdog.stop, run.job.lease = lambda: None, SimpleNamespace(release=lambda: None)
     with under_way(hang, lambda: train._finish(run, 8, 8, None)):
         what = "all hosts to be done" if cleared else "the removal of its local checkpoints"
         assert run.job.watchdog.told == (what, not cleared, 900.0)

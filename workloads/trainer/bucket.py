@@ -24,6 +24,7 @@ from trainer.errors import FatalError, Problem, Unreachable
 from trainer.folder import making
 from trainer.places import BUCKET, Entry
 from trainer.shelving import BucketShelf
+from trainer.slot import BucketSlot
 
 _SECONDS = 120.0  # how long a request is repeated
 _WAIT = (10.0, 60.0)  # seconds for a connection, and for a sign of life on it
@@ -164,6 +165,10 @@ class Bucket:
     def lines(self) -> BucketLines:
         """Begin to append lines in the background."""
         return BucketLines(self)
+
+    def slot(self) -> BucketSlot:
+        """Return the object with its generations."""
+        return BucketSlot(self)
 
     def room(self) -> int | None:
         """Return None: a bucket is never full."""

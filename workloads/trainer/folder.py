@@ -11,6 +11,7 @@ from typing import Any
 
 from trainer import integrity, ocdbt
 from trainer.places import Entry
+from trainer.slot import FolderSlot
 
 
 class Folder:
@@ -103,6 +104,10 @@ class Folder:
     def lines(self) -> "FolderLines":
         """Open for appending."""
         return FolderLines(self.path)
+
+    def slot(self) -> FolderSlot:
+        """Return the file as numbered versions of it."""
+        return FolderSlot(self.path)
 
     def room(self) -> int | None:
         """Return the bytes free on the disk."""

@@ -27,6 +27,7 @@ from trainer.errors import (
     Unreachable,
     reason,
 )
+from trainer.lease import Holder, Lease
 from trainer.metrics import Events, JsonLines, flush, say
 from trainer.peers import Peers
 from trainer.places import Place, open_place
@@ -48,6 +49,7 @@ class Job:
     config: Config
     host: Host
     out: Place
+    lease: Lease
     events: Events
     peers: Peers
     stop: Stop
@@ -63,12 +65,12 @@ def open_job(config: Config, host: Host, ending: Callable[[ExitCode, float], Non
     """Open this host's records, take over its signals and prepare the line to its peers.
 
     `ending` is told the exit code, and the seconds that records may take, where this host has to end; without
-    it the process ends, and signals are taken. Raises FatalError if the output folder cannot be written.
+    it the process ends, and signals are taken. Raises FatalError if the output folder cannot be written, or is in use.
     """
     finish = ending or end
     began = time.monotonic()
     out = open_place(config.run.output_dir or host.output_dir or f"output/{config.name}")
-    events = _open_events(out, host, began)
+    lease, events = _open_records(out, host, began, finish)
 
     def on_lost(peer: int) -> None:
         if watchdog.hung:
@@ -107,15 +109,25 @@ def open_job(config: Config, host: Host, ending: Callable[[ExitCode, float], Non
     peers = Peers(host.process_id, host.processes, host.attempt, names, on_lost=on_lost, on_told=on_told)
     watchdog = Watchdog(host, config.observe, events, out, peers.tell, finish)
     stop = Stop(at_once, again)
-    job = Job(config, host, out, events, peers, stop, watchdog)
+    job = Job(config, host, out, lease, events, peers, stop, watchdog)
     if ending is None:
         stop.install()
     return job
 
 
-def _open_events(out: Place, host: Host, began: float) -> Events:
-    """Write this host's first event, which shows that it can write. Raises FatalError if it cannot."""
+def _open_records(
+    out: Place, host: Host, began: float, finish: Callable[[ExitCode, float], None]
+) -> tuple[Lease, Events]:
+    """Take the lease, then write this host's first event, which shows that it can. Raises FatalError if it cannot."""
+
+    def on_taken(holder: Holder, is_ours: bool) -> None:
+        events.write("fail", reason=f"{holder} has taken over the output folder")
+        say(f"{host.name(host.process_id)}: {holder} has taken over {out}; ending")
+        finish(ExitCode.PEER_LOST if is_ours else ExitCode.CRASH, FLUSH_SECONDS)
+
+    lease = Lease(out, host, on_taken)
     try:
+        _take(lease, host)
         lines = JsonLines(out / "events" / f"s{host.slice_id}-h{host.worker_id}.jsonl")
         events = Events(lines, host.slice_id, host.worker_id, host.attempt, began)
         events.write("start", pid=os.getpid())
@@ -125,7 +137,15 @@ def _open_events(out: Place, host: Host, began: float) -> Events:
     except OSError as error:
         message = f"output folder {str(out)!r} cannot be written: {reason(error)}"
         raise FatalError(Problem(message, "Use --set run.output_dir=FOLDER")) from error
-    return events
+    return lease, events
+
+
+def _take(lease: Lease, host: Host) -> None:
+    """Take the lease on the output folder; a bucket that does not answer now leases it to nobody else either."""
+    try:
+        lease.take()
+    except Unreachable as error:
+        say(f"{host.name(host.process_id)}: goes on without a lease on its output: {reason(error)}")
 
 
 def meet(job: Job) -> "Future[Address]":
@@ -159,6 +179,12 @@ def fail(job: Job, error: BaseException) -> NoReturn:
 
 def explain(job: Job, error: BaseException) -> ExitCode:
     """Tell people, the records and the other hosts of an error that ends this host; return its exit code."""
+    code = _explained(job, error)
+    job.lease.release()
+    return code
+
+
+def _explained(job: Job, error: BaseException) -> ExitCode:
     if isinstance(error, PermissionError):
         error = FatalError(Problem(f"{error.filename}: {reason(error)}", "Give this host the right to it"))
     if isinstance(error, FatalError):
@@ -213,6 +239,7 @@ def leave(job: Job) -> None:
     job.watchdog.stop()
     flush(FLUSH_SECONDS)
     job.peers.leave()
+    job.lease.release()
 
 
 def end(code: ExitCode, seconds: float = FLUSH_SECONDS) -> NoReturn:

@@ -2,6 +2,7 @@
 
 Place    one file or folder: read, written whole or not at all, appended to, listed
 Lines    a file that lines are appended to
+Slot     a small file that is only written over the version that was read (slot.py)
 Shelf    the checkpoints in a folder: each is there whole, or is not there
 
 All errors are OSErrors with a line for people in `strerror`: FileNotFoundError for what is not there,
@@ -13,6 +14,8 @@ import typing
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
+
+from trainer.slot import Slot
 
 BUCKET = "gs://"
 
@@ -85,6 +88,9 @@ class Place(Protocol):
 
     def lines(self) -> Lines:
         """Open for appending."""
+
+    def slot(self) -> Slot:
+        """Return this file as one that is only written over the version that was read."""
 
     def room(self) -> int | None:
         """Return the bytes free here; None for no end of them."""

@@ -11,11 +11,13 @@ objects, and finds at its commit that it is not the owner any more.
 
 import contextlib
 import json
+import secrets
 import time
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from trainer import integrity, ocdbt
+from trainer.slot import BucketSlot
 
 if TYPE_CHECKING:
     from trainer.bucket import Bucket
@@ -38,7 +40,9 @@ class BucketShelf:
         for name in self._unsealed():
             if not _is_ours((self._place / name).sums()):
                 raise integrity.foreign(self._place / name)
-        claim = str(self._own(json.dumps({"attempt": attempt, "time": time.time()}).encode()))
+        owner = BucketSlot(self._place / _OWNER)
+        content = {"attempt": attempt, "time": time.time(), "write": secrets.token_hex(8)}
+        claim = str(owner.put(json.dumps(content).encode(), owner.look()[0]))
         for name in self._unsealed():
             if _is_ours(left := (self._place / name).sums()):  # still
                 self._clear(f"{name}/{each}" for each in left)
@@ -113,16 +117,6 @@ class BucketShelf:
                 self._clear(self._take_down(step))
             self._clear(self._aside)
             self._aside.clear()
-
-    def _own(self, content: bytes) -> int:
-        """Put our name into the owner's place and return its generation; a late copy of the request does nothing."""
-        owner = self._place / _OWNER
-        try:
-            return owner.create(content, owner.entry().changed if owner.is_file() else 0)
-        except FileExistsError:  # our own, if a request that seemed lost was not
-            if owner.read() != content:
-                raise
-            return owner.entry().changed
 
     def _manifest(self, step: int) -> "Bucket":
         return self._place / str(step) / integrity.MANIFEST

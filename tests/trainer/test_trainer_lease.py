@@ -1,0 +1,190 @@
+"""One run at a time in an output folder: who comes second is refused, restarts and heirs of the dead are not."""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+from tests.trainer import cloud_storage
+from tests.trainer.small import WORKLOADS, arguments, run_alone
+from trainer.distributed import Host
+from trainer.errors import FatalError
+from trainer.lease import Holder, Lease
+from trainer.places import Place, open_place
+
+SECONDS = 60
+ELSEWHERE = ("another boot", "pid:[1]", "7", "1")
+Lost: TypeAlias = queue.Queue[tuple[Holder, bool]]
+Leases = Callable[..., tuple[Lease, Lost]]
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def out(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """An output folder, and one in a bucket."""
+    return open_place(tmp_path / "out") if request.param == "folder" else cloud_storage.place()
+
+
+@pytest.fixture
+def lease(out: Place) -> Iterator[Leases]:
+    """Make a host's part in the lease, with the queue of those who took it away; nobody holds it after the test."""
+    made = []
+
+    def make(
+        job: str, attempt: int = 0, *, process: int = 0, beat: float = 0.05, stale: float = SECONDS
+    ) -> tuple[Lease, Lost]:
+        lost: Lost = queue.Queue()
+        host = Host(1, 0, 2, process, attempt=attempt, workload=job, job_id=job and f"uid of {job}")
+        told = lambda holder, ours: lost.put((holder, ours))  # noqa: E731
+        made.append(Lease(out, host, told, beat_seconds=beat, stale_seconds=stale))
+        return made[-1], lost
+
+    yield make
+    for each in made:
+        each.release()
+
+
+def held_elsewhere(out: Place, over: int = 0, **more: object) -> int:
+    """Write a lease as a process of another machine does."""
+    holder = {"job": "uid of one", "workload": "one", "attempt": 3, "host": "node-7", "process": ELSEWHERE}
+    content = holder | {"released": False, "write": over} | more
+    return (out / "lease.json").slot().put(json.dumps(content).encode(), over)
+
+
+def test_a_second_run_is_refused_with_the_name_of_the_first(lease: Leases) -> None:
+    lease("one", attempt=2)[0].take()
+    for process in (0, 1):
+        with pytest.raises(FatalError) as refused:
+            lease("two", process=process)[0].take()
+        (problem,) = refused.value.problems
+        assert "is in use by workload 'one' (attempt 2 on " in problem.message
+        assert "another run.output_dir" in problem.hint
+
+
+def test_a_holder_on_another_machine_is_known_to_live_by_its_renewals(
+    out: Place, lease: Leases, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held = held_elsewhere(out)
+    threading.Timer(0.3, held_elsewhere, [out, held]).start()
+    with pytest.raises(FatalError, match=r"in use by workload 'one' \(attempt 3 on node-7\)"):
+        lease("two")[0].take()
+    assert "is leased by workload 'one' (attempt 3 on node-7); waiting up to 60 s" in capsys.readouterr().out
+
+
+def test_a_lease_that_nobody_renews_is_taken_over(out: Place, lease: Leases) -> None:
+    held_elsewhere(out)
+    second, lost = lease("two", stale=0.3)
+    began = time.monotonic()
+    second.take()
+    assert time.monotonic() - began > 0.3
+    with pytest.raises(FatalError, match="in use by workload 'two'"):
+        lease("three")[0].take()
+    assert lost.empty()
+
+
+def test_a_restart_takes_over_at_once_and_the_attempt_before_ends(lease: Leases) -> None:
+    first, lost = lease("one")
+    first.take()
+    again, held = lease("one", attempt=1)
+    began = time.monotonic()
+    again.take()
+    lease("one", attempt=1, process=1)[0].take()
+    assert time.monotonic() - began < SECONDS / 2
+    holder, is_ours = lost.get(timeout=SECONDS)
+    assert (holder.workload, holder.attempt, is_ours) == ("one", 1, True)
+    first.release()  # what it has lost is not its own to release
+    with pytest.raises(FatalError):
+        lease("two")[0].take()
+    assert held.empty()
+
+
+def test_a_released_lease_is_free_at_once(out: Place, lease: Leases) -> None:
+    first, _ = lease("one")
+    first.take()
+    first.release()
+    lease("two")[0].take()
+    version, content = (out / "lease.json").slot().look()
+    assert version >= 3 and json.loads(content)["workload"] == "two"
+
+
+def test_who_was_frozen_until_another_run_took_over_ends(out: Place, lease: Leases) -> None:
+    frozen, lost = lease("one", beat=0.5)
+    frozen.take()
+    version, _ = (out / "lease.json").slot().look()
+    held_elsewhere(out, version, job="uid of two", workload="two")
+    holder, is_ours = lost.get(timeout=SECONDS)
+    assert (holder.workload, is_ours) == ("two", False)
+
+
+def test_of_many_that_come_at_once_one_has_it(lease: Leases) -> None:
+    def take(job: str) -> bool:
+        try:
+            lease(job)[0].take()
+        except FatalError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(take, [f"run-{n}" for n in range(8)])) == 1
+
+
+def test_a_lease_that_cannot_be_read_is_of_nobody_known(out: Place, lease: Leases) -> None:
+    slot = (out / "lease.json").slot()
+    slot.put(b'{"workload": 7', slot.put(b'{"workload": "\\u001b]52;c;", "job": 1}', 0))
+    lease("two", stale=0.1)[0].take()
+
+
+HOLDS = """
+import sys, time
+from trainer.distributed import Host
+from trainer.lease import Holder, Lease
+from trainer.places import open_place
+Lease(open_place(sys.argv[1]), Host(), print).take()
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+def test_the_lease_of_a_dead_process_of_this_machine_is_free_at_once(tmp_path: Path) -> None:
+    environ = os.environ | {"PYTHONPATH": str(WORKLOADS)}
+    held = subprocess.Popen([sys.executable, "-c", HOLDS, str(tmp_path)], env=environ, stdout=subprocess.PIPE)
+    assert held.stdout is not None and held.stdout.readline() == b"held\n"
+    second = Lease(open_place(tmp_path), Host(), lambda holder, ours: None, stale_seconds=SECONDS)
+    with pytest.raises(FatalError, match=rf"in use by another trainer on .* \(pid {held.pid}\)"):
+        second.take()
+    held.send_signal(signal.SIGKILL)
+    held.communicate()
+    began = time.monotonic()
+    second.take()
+    assert time.monotonic() - began < SECONDS / 2
+    second.release()
+
+
+def test_two_trainers_on_one_folder(tmp_path: Path) -> None:
+    environ = os.environ | {"PYTHONPATH": str(WORKLOADS), "JAX_PLATFORMS": "cpu"}
+    settings = arguments(["run.steps=100000", "data.max_bytes=50000", f"run.output_dir={tmp_path}"])
+    command = [sys.executable, "-m", "trainer", "train", *settings]
+    first = subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + SECONDS
+        while not (tmp_path / "events" / "s0-h0.jsonl").is_file():
+            assert first.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        second = run_alone(*settings)
+        assert second.returncode == 42, second.stderr
+        assert second.stderr.startswith(f"error: output folder '{tmp_path}' is in use by another trainer on ")
+        assert f"(pid {first.pid})" in second.stderr and second.stderr.count("\n") == 1
+        starts = (tmp_path / "events" / "s0-h0.jsonl").read_text().count('"start"')
+        assert starts == 1 and first.poll() is None
+    finally:
+        first.kill()
+        first.wait()

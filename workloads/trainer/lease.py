@@ -1,0 +1,181 @@
+"""The lease on an output folder: one run at a time writes there, and another one is refused with the holder's name.
+
+Process 0 holds it, and renews it every few seconds by writing lease.json over the version that it wrote last (slot.py).
+A restart of the same job takes it over at once, and so does whoever sees that the holder's process is gone from this
+machine. Else the holder is watched, by the version and not by clocks: if it is renewed the folder is in use, and if it
+is not for STALE_SECONDS the holder is gone. Whoever finds that somebody else has written the lease has lost it.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from trainer.distributed import Host
+from trainer.errors import FatalError, Problem
+from trainer.metrics import say
+from trainer.places import Place
+
+FILE = "lease.json"
+BEAT_SECONDS = 5.0  # between renewals
+STALE_SECONDS = 30.0  # without a renewal, after which the holder is gone; a busy machine may delay one
+_LOOK_SECONDS = 0.5
+_RELEASE_SECONDS = 5.0  # that the end of a process may take for it
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds a lease; `process` finds the process on the machine that it runs on."""
+
+    job: str = ""  # the same for all hosts and attempts of a job, and for nobody else; empty: not known
+    workload: str = ""
+    attempt: int = 0
+    host: str = ""
+    process: tuple[str, ...] = ()
+    released: bool = False
+
+    def __str__(self) -> str:
+        on = f" on {self.host}" if self.host else ""
+        if self.workload:
+            return f"workload {self.workload!r} (attempt {self.attempt}{on})"
+        return f"another trainer{on}" + (f" (pid {self.process[2]})" if self.process else "")
+
+    def yields(self, job: str) -> bool:
+        """Whether the lease may be taken over without a wait: it is free, of the same job, or of a dead process."""
+        return self.released or bool(job and self.job == job) or self._state() == "gone"
+
+    def lives(self) -> bool:
+        """Whether it is certain without a wait that the holder runs."""
+        return self._state() == "runs"
+
+    def _state(self) -> str:
+        """Return runs, stopped (by a signal) or gone; nothing of a process on another machine."""
+        mine, _ = _process(os.getpid())
+        if not self.process or self.process[:2] != mine[:2]:
+            return ""
+        now, state = _process(int(self.process[2]))
+        if now != self.process or state in "ZX":
+            return "gone"
+        return "stopped" if state in "Tt" else "runs"
+
+
+class Lease:
+    """One host's part in it: process 0 holds the lease, the others only look that nobody else does."""
+
+    def __init__(
+        self,
+        out: Place,
+        host: Host,
+        on_taken: Callable[[Holder, bool], None],
+        *,
+        beat_seconds: float = BEAT_SECONDS,
+        stale_seconds: float = STALE_SECONDS,
+    ) -> None:
+        """Prepare; `on_taken` is told who has taken the lease away, and whether that is a later attempt of this job."""
+        self._out, self._slot, self._on_taken = out, (out / FILE).slot(), on_taken
+        self._beat_seconds, self._stale_seconds = beat_seconds, stale_seconds
+        self._holds = host.process_id == 0
+        job = host.job_id or host.coordinator
+        self._me = Holder(job, host.workload, host.attempt, socket.gethostname(), _process(os.getpid())[0])
+        self._version, self._waits_first = 0, True
+        self._lock, self._over = threading.Lock(), threading.Event()
+
+    def take(self) -> None:
+        """Take the lease, or see that nobody else has it. Raises FatalError naming a holder that lives, and OSError."""
+        while True:
+            version = self._free_version()
+            if not self._holds:
+                return
+            with contextlib.suppress(FileExistsError):
+                self._version = self._slot.put(_content(self._me), version)
+                threading.Thread(target=self._renew, name="lease", daemon=True).start()
+                return
+
+    def release(self) -> None:
+        """Let the next one take the lease at once, as far as that takes no time."""
+        if self._version and not self._over.is_set():
+            self._over.set()
+            thread = threading.Thread(target=self._give_back, name="release", daemon=True)
+            thread.start()
+            thread.join(_RELEASE_SECONDS)
+
+    def _free_version(self) -> int:
+        """Return the version that may be written over, once its holder is known to be gone."""
+        version, content = first, _ = self._slot.look()
+        deadline = time.monotonic() + self._stale_seconds
+        while version and not (holder := _holder(content)).yields(self._me.job):
+            if version != first or holder.lives():
+                message = f"output folder {str(self._out)!r} is in use by {holder}"
+                raise FatalError(Problem(message, "Use another run.output_dir, or end that run first"))
+            if self._waits_first:
+                say(f"{self._out} is leased by {holder}; waiting up to {self._stale_seconds:.0f} s for a sign of life")
+                self._waits_first = False
+            if time.monotonic() > deadline:
+                break
+            time.sleep(min(_LOOK_SECONDS, self._beat_seconds))
+            version, content = self._slot.look()
+        return version
+
+    def _renew(self) -> None:
+        """Thread of process 0: renew the lease until it is over, or lost."""
+        while not self._over.wait(self._beat_seconds):
+            with self._lock:
+                if self._over.is_set():
+                    return
+                try:
+                    self._version = self._slot.put(_content(self._me), self._version)
+                    continue
+                except FileExistsError:
+                    self._over.set()
+                except OSError:  # a full disk, or a bucket that is away: nobody else can take it now
+                    continue
+            holder = Holder()
+            with contextlib.suppress(OSError):
+                holder = _holder(self._slot.look()[1])
+            self._on_taken(holder, bool(self._me.job) and holder.job == self._me.job)
+
+    def _give_back(self) -> None:
+        with contextlib.suppress(OSError), self._lock:
+            self._slot.put(_content(dataclasses.replace(self._me, released=True)), self._version)
+
+
+def _content(holder: Holder) -> bytes:
+    """Return the lease as it is written; no two writes have the same."""
+    return json.dumps(dataclasses.asdict(holder) | {"time": time.time(), "write": secrets.token_hex(8)}).encode()
+
+
+def _holder(content: bytes) -> Holder:
+    """Return who wrote a lease; of one that cannot be read, nothing is known."""
+    kinds = {"job": str, "workload": str, "attempt": int, "host": str, "released": bool}
+    try:
+        told: dict[str, Any] = json.loads(content)
+        known = {name: _printable(told[name]) for name, kind in kinds.items() if isinstance(told[name], kind)}
+        process = tuple(map(str, told["process"]))
+        return Holder(**known, process=process if len(process) == 4 and process[2].isdecimal() else ())
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return Holder()
+
+
+def _printable(value: Any) -> Any:
+    """Return a value without what a terminal would obey: anybody who can write to a bucket may have written it."""
+    return "".join(filter(str.isprintable, value))[:100] if isinstance(value, str) else value
+
+
+def _process(pid: int) -> tuple[tuple[str, ...], str]:
+    """Return a process's identity and state: (boot of the machine, namespace of process ids, pid, start), and a letter.
+
+    Nothing of a process that is not there, and where the system does not tell.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        state, *numbers = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (boot, os.readlink("/proc/self/ns/pid"), str(pid), numbers[18]), state
+    except (OSError, IndexError):
+        return (), ""
