@@ -228,6 +228,25 @@ def test_a_host_that_hung_is_the_cause_and_what_others_say_of_it_is_no_work(tmp_
     )
 
 
+def test_a_host_that_did_not_answer_when_the_others_hung_is_the_cause(tmp_path: Path) -> None:
+    run = RunWriter(tmp_path)
+    run.bring_up(0)
+    run.steps(1, 4)
+    run.now += 300
+    for who in run.everyone():
+        if who != (1, 0):
+            run.event("hang", who, step=5, seconds=300.0, own=False, waited_for="step 5")
+            run.event("peer_lost", who, peer=2)
+    run.attempt = 1
+    run.bring_up(0)
+    first, _ = attempts(read_folder(run.write()))
+    assert (first.ended, first.reason, first.cause_host) == (
+        "host lost",
+        "slice 1 host 0 did not answer",
+        HostId(1, 0),
+    )
+
+
 def test_a_host_that_dies_while_the_others_are_done_is_the_cause(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
     run.bring_up(0)

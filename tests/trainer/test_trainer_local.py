@@ -50,7 +50,7 @@ def a_job(folder: Path, *asked: str, peers: Peers | None = None, local: str = "r
     events = Events(JsonLines(open_place(folder / f"events-{peers.process_id}")), host.slice_id, 0, 0, time.monotonic())
     stop = Stop(lambda code: None, lambda code: None)
     made, out = config.load("tiny", settings), open_place(folder / "out")
-    watchdog = Watchdog(host, made.observe, events, out, peers.tell, lambda code, seconds: None)
+    watchdog = Watchdog(host, made.observe, events, out, peers.tell, peers.answer, lambda code, seconds: None)
     return Job(made, host, out, Lease(out, host, lambda holder, ours: None), events, peers, stop, watchdog)
 
 

@@ -51,7 +51,7 @@ def progress_of(folder: Path, *settings: str) -> Progress:
     peers = Peers(0, 1, on_lost=lambda peer: None, on_told=lambda what, by: None)
     out = open_place(folder)
     chosen = config.load("tiny", [*SETTINGS, "observe.hang_seconds=0", *settings])
-    watchdog = Watchdog(Host(), chosen.observe, events, out, peers.tell, lambda code, seconds: None)
+    watchdog = Watchdog(Host(), chosen.observe, events, out, peers.tell, peers.answer, lambda code, seconds: None)
     lease = Lease(out, Host(), lambda holder, ours: None)
     job = Job(chosen, Host(), out, lease, events, peers, Stop(ignore, ignore), watchdog)
     names = ("params.a", "params.b", "params.c", "opt.a")

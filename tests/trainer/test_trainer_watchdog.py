@@ -1,22 +1,28 @@
 """Hosts that hang: in a wait of this process, and as real processes in which nothing goes on any more."""
 
 import faulthandler
+import functools
+import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.trainer.small import WORKLOADS, start
+from tests.trainer.small import WORKLOADS, free_ports, start
+from tests.trainer.test_trainer_peers import together
 from trainer.config import Observe
 from trainer.distributed import Host
 from trainer.errors import ExitCode
 from trainer.metrics import Events, JsonLines
+from trainer.peers import Peers
 from trainer.places import open_place
 from trainer.watchdog import Wait, Watchdog
 
@@ -24,19 +30,30 @@ SECONDS = 60
 
 
 class Watched:
-    """A host whose watchdog writes to a folder; what it says and how it ends is kept in queues."""
+    """A host whose watchdog writes to a folder; how it ends is kept in a queue. One that is `frozen` hears nothing."""
 
-    def __init__(self, folder: Path, process: int, hang_seconds: float) -> None:
-        self.said: queue.Queue[str] = queue.Queue()
+    def __init__(
+        self, folder: Path, process: int, hang_seconds: float, processes: int = 2, frozen: bool = False
+    ) -> None:
         self.ended: queue.Queue[ExitCode] = queue.Queue()
-        host = Host(num_slices=2, slice_id=process)
+
+        def on_told(what: str, peer: int) -> None:
+            if not frozen:
+                self.dog.told(what.removeprefix("hung "), peer)
+
+        self.peers = Peers(process, processes, on_lost=lambda peer: None, on_told=on_told)
+        host = Host(num_slices=processes, slice_id=process)
         out = open_place(folder)
-        events = Events(JsonLines(out / f"events-{process}.jsonl"), process, 0, 0, time.monotonic())
-        limits = Observe(hang_seconds=hang_seconds)
-        self.dog = Watchdog(host, limits, events, out, self.said.put, lambda code, seconds: self.ended.put(code))
+        self.log = folder / f"events-{process}.jsonl"
+        events = Events(JsonLines(out / self.log.name), process, 0, 0, time.monotonic())
+        limits, said = Observe(hang_seconds=hang_seconds), (self.peers.tell, self.peers.answer)
+        self.dog = Watchdog(host, limits, events, out, *said, lambda code, seconds: self.ended.put(code))
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        return [e for e in map(json.loads, self.log.read_text().splitlines()) if e["event"] == name]
 
 
-Watch = Callable[[int, float], Watched]
+Watch = Callable[..., Watched]
 
 
 @pytest.fixture
@@ -53,13 +70,19 @@ def watch(tmp_path: Path, timers: list[float]) -> Iterator[Watch]:
     """Watch a process with a time limit in seconds; nobody is watched after the test."""
     watched: list[Watched] = []
 
-    def begin(process: int, hang_seconds: float) -> Watched:
-        watched.append(Watched(tmp_path, process, hang_seconds))
+    def begin(process: int, hang_seconds: float, **more: Any) -> Watched:
+        watched.append(Watched(tmp_path, process, hang_seconds, **more))
         return watched[-1]
 
     yield begin
     for each in watched:
         each.dog.stop()
+
+
+def connect(*hosts: Watched) -> None:
+    """Connect hosts over loopback, as those of a job."""
+    port = free_ports()
+    together([functools.partial(host.peers.connect, "127.0.0.1", port, SECONDS) for host in hosts])
 
 
 def a_wait_with_a_name(over: threading.Event) -> None:
@@ -72,10 +95,9 @@ def test_a_host_that_hangs_tells_what_its_threads_do_and_is_blamed(
     over = threading.Event()
     threading.Thread(target=a_wait_with_a_name, args=(over,), name="reader", daemon=True).start()
     slow, other = watch(1, 0.3), watch(0, 300.0)
+    connect(other, slow)
     other.dog.waits("step 7", 7)
     slow.dog.waits("its data of step 7", 7, own=lambda: True)
-    words = slow.said.get(timeout=SECONDS)
-    other.dog.told(words.removeprefix("hung "), 1)
     assert slow.ended.get(timeout=SECONDS) == ExitCode.HUNG
     assert other.ended.get(timeout=SECONDS) == ExitCode.PEER_LOST
     over.set()
@@ -86,6 +108,32 @@ def test_a_host_that_hangs_tells_what_its_threads_do_and_is_blamed(
     assert "in a_wait_with_a_name" in printed.err
     assert "slice 0 host 0: ends so that the job can restart; slice 1 host 0 hangs" in printed.out
     assert printed.out.count("hangs, and ends") == 1
+
+
+@pytest.mark.parametrize("frozen", [0, 2])
+def test_the_host_that_does_not_answer_is_blamed_by_those_that_wait_for_it(
+    frozen: int, watch: Watch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where it is process 0, over which all words go."""
+    hosts = [watch(n, 0.3 if n == 1 else 300.0, processes=3, frozen=n == frozen) for n in range(3)]
+    connect(*hosts)
+    for host in hosts:
+        host.dog.waits("step 7", 7)
+    waiting = [host for n, host in enumerate(hosts) if n != frozen]
+    for host in waiting:
+        assert host.ended.get(timeout=SECONDS) == ExitCode.PEER_LOST
+        assert [event["peer"] for event in host.events("peer_lost")] == [frozen]
+    assert hosts[frozen].ended.empty()
+    told = capsys.readouterr().out
+    assert told.count(f"slice {frozen} host 0 hangs\n") == len(waiting) and "hangs, and ends" not in told
+
+
+def test_where_all_answer_and_wait_for_the_step_no_host_is_to_blame_more_than_the_others(watch: Watch) -> None:
+    hosts = [watch(n, 0.3 if n == 1 else 300.0, processes=3) for n in range(3)]
+    connect(*hosts)
+    for host in hosts:
+        host.dog.waits("step 7", 7)
+    assert [host.ended.get(timeout=SECONDS) for host in hosts] == [ExitCode.HUNG] * 3
 
 
 def test_a_wait_may_take_longer_where_steps_do(watch: Watch) -> None:
@@ -131,7 +179,7 @@ from trainer.places import open_place
 from trainer.watchdog import Watchdog
 out = open_place(Path(sys.argv[1]))
 events = Events(JsonLines(out / "events.jsonl"), 0, 0, 0, time.monotonic())
-dog = Watchdog(Host(), Observe(hang_seconds=1.0), events, out, print, lambda code, seconds: None)
+dog = Watchdog(Host(), Observe(hang_seconds=1.0), events, out, print, print, lambda code, seconds: None)
 time.sleep(0.5)  # the timer is set for a wait of a second
 dog.waits("a save", 7, least=30.0)
 time.sleep(3.0)
@@ -157,6 +205,24 @@ def test_a_job_whose_host_cannot_read_on_ends_and_blames_that_host(tmp_path: Pat
     assert "in read_that_never_ends" in (tmp_path / "stacks" / "s1-h0-0.txt").read_text()
     (hang,) = [event for event in job.events(1) if event["event"] == "hang"]
     assert (hang["step"], hang["waited_for"], hang["own"]) == (4, "its data of step 4", True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("frozen", [0, 1])
+def test_a_job_of_which_a_process_is_stopped_ends_and_blames_its_host(frozen: int, tmp_path: Path) -> None:
+    """Also where the limit is shorter than the silence after which a host counts as lost."""
+    job = start(tmp_path, ["run.steps=100000", "run.eval_every=0", "data.max_bytes=50000", "observe.hang_seconds=5"])
+    job.wait_for_step(3)
+    job.processes[frozen].send_signal(signal.SIGSTOP)
+    waits = 1 - frozen
+    try:
+        assert job.processes[waits].wait(SECONDS) == ExitCode.PEER_LOST, job.logs()
+    finally:
+        job.kill()
+    assert f"slice {waits} host 0: ends so that the job can restart; slice {frozen} host 0 hangs" in job.logs()
+    assert "hangs, and ends" not in job.logs()
+    assert [event["peer"] for event in job.events(waits) if event["event"] == "peer_lost"] == [frozen]
 
 
 @pytest.mark.slow

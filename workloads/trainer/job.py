@@ -107,7 +107,7 @@ def open_job(config: Config, host: Host, ending: Callable[[ExitCode, float], Non
 
     names = (host.workload, host.job_id)
     peers = Peers(host.process_id, host.processes, host.attempt, names, on_lost=on_lost, on_told=on_told)
-    watchdog = Watchdog(host, config.observe, events, out, peers.tell, finish)
+    watchdog = Watchdog(host, config.observe, events, out, peers.tell, peers.answer, finish)
     stop = Stop(at_once, again)
     job = Job(config, host, out, lease, events, peers, stop, watchdog)
     if ending is None:

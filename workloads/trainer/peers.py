@@ -7,6 +7,7 @@ the main thread is stuck in a collective that will never end. Messages are JSON,
     hello    host -> hub   {"hello": id, "attempt", "job"}  ready   hub -> hosts  everyone is connected
     report   host -> hub   {"report": key, "value": v}    announce  hub -> hosts  {"announce": key, "value"}
     tell     any  -> all   {"tell": what, "by": id}       lost      hub -> hosts  {"lost": id}
+    answer   host -> hub   {"answer": what}
     beat     both ways, every two seconds: a host that hangs keeps its connection but falls silent
     bye      both ways: the end of this connection is no death
 
@@ -32,7 +33,8 @@ _NONSENSE = (TypeError, ValueError, KeyError, AttributeError)  # what a message 
 class Peers:
     """This host's view of the others. All callbacks run on a background thread.
 
-    `on_lost(id)`: another host died. `on_told(what, id)`: another host said `what` to everybody.
+    `on_lost(id)`: another host died. `on_told(what, id)`: another host said `what`, to everybody or
+    to process 0 alone.
     `job` names the job: only hosts that name the same one, and the same attempt, may join.
     """
 
@@ -142,6 +144,11 @@ class Peers:
         elif self._links:
             self._links[0].send(message)
 
+    def answer(self, what: str) -> None:
+        """Say `what` to process 0 alone."""
+        if self.process_id != 0 and self._links:
+            self._links[0].send({"answer": what})
+
     def leave(self, timeout: float = 10.0) -> None:
         """End the connection in order, so that nobody takes this host for dead. Process 0 leaves last."""
         if self.process_id != 0:
@@ -189,6 +196,8 @@ class Peers:
         elif "tell" in message:
             self._broadcast({"tell": message["tell"], "by": link.peer}, but=link.peer)
             self._on_told(message["tell"], link.peer)
+        elif "answer" in message:
+            self._on_told(message["answer"], link.peer)
         elif "bye" in message:
             with self._changed:
                 link.left = True

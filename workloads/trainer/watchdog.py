@@ -1,8 +1,9 @@
 """A watch over the thread that trains: where it waits too long, the host says what it does, and ends.
 
 In a step all hosts wait for each other, so one that hangs makes them all hang. The first whose time is up tells
-the others; then each writes the stacks of all its threads and says what it waits for. A host that waits for
-something of its own (its data, not a step) is the one to blame: it ends with 76, those that wait for it with 75.
+the others; then each writes the stacks of all its threads and answers process 0. To blame are the hosts that wait for
+something of their own (their data, not a step), and those that do not answer, such as a process that was stopped;
+process 0 tells everybody. A host to blame ends with 76, those that wait for it with 75.
 
 If not even a thread can run, since C++ code holds Python's lock, Python's own C thread writes the stacks and
 ends the process with 1, after twice the time.
@@ -28,7 +29,9 @@ from trainer.metrics import Events, say
 from trainer.places import Place
 
 _RECENT = 20  # steps
-_WORDS_SECONDS = 3.0  # for all hosts to say what they wait for
+_ANSWER_SECONDS = 2.0  # for all hosts to answer that one of them hangs
+_VERDICT_SECONDS = 4.0  # for process 0 to say then which ones are to blame; else it is the one
+_LAST_SECONDS = 1.0  # that process 0 stays on: JAX aborts the others once it has gone
 _FILE_SECONDS = 5.0  # for the stacks to be in their file
 _FLUSH_SECONDS = 10.0
 
@@ -48,7 +51,7 @@ _NOTHING = Wait("nothing that has a time limit", 0, lambda: False, 0.0)
 
 
 class Watchdog:
-    """Watches one host. `tell` says something to the other hosts, `finish` ends this one."""
+    """Watches one host. `tell` says something to all others, `answer` to process 0 alone; `finish` ends this host."""
 
     def __init__(
         self,
@@ -57,13 +60,16 @@ class Watchdog:
         events: Events,
         out: Place,
         tell: Callable[[str], None],
+        answer: Callable[[str], None],
         finish: Callable[[ExitCode, float], None],
     ) -> None:
         self._host, self._limits, self._events, self._out = host, limits, events, out
-        self._tell, self._finish = tell, finish
+        self._tell, self._answer, self._finish = tell, answer, finish
         self._wait: Wait | None = None
         self._recent: deque[float] = deque(maxlen=_RECENT)
-        self._blamed: set[int] = set()  # processes that wait for something of their own
+        self._answers: dict[int, bool] = {}  # of the other processes: whether each waits for something of its own
+        self._blamed: list[int] = []  # as process 0 says
+        self._verdict = threading.Event()
         self._lock, self._arming = threading.Lock(), threading.Lock()
         self._armed, self._armed_for = 0.0, 0.0  # when Python's own C thread was set, and for what limit
         self.hung = False  # whether this host is about to end for a hang, its own or another's
@@ -98,10 +104,14 @@ class Watchdog:
         return max(self._limits.hang_seconds, self._limits.hang_factor * recent, wait.least)
 
     def told(self, words: str, peer: int) -> None:
-        """Hear from another host that it hangs, in the `words` that it told with `tell`."""
-        if json.loads(words)["own"]:
-            self._blamed.add(peer)
-        threading.Thread(target=self._end, args=(self._wait or _NOTHING,), name="hang").start()
+        """Hear from another host that it hangs, or its answer, or who is to blame, in the `words` that it sent."""
+        said = json.loads(words)
+        if "blamed" in said:
+            self._blamed = [int(process) for process in said["blamed"]]
+            self._verdict.set()
+        else:
+            self._answers[peer] = bool(said["own"])
+            threading.Thread(target=self._end, args=(self._wait or _NOTHING, peer), name="hang").start()
 
     def _watch(self) -> None:
         """Watchdog thread: count the time, and keep Python's own C thread from acting."""
@@ -139,8 +149,8 @@ class Watchdog:
         with self._arming:
             faulthandler.cancel_dump_traceback_later()
 
-    def _end(self, wait: Wait) -> None:
-        """Tell everybody what this host waits for and does, and end it; once, on whichever thread comes first."""
+    def _end(self, wait: Wait, told_by: int | None = None) -> None:
+        """Say what this host waits for and does, and end it; once, on whichever thread comes first."""
         with self._lock:
             if self.hung:
                 return
@@ -148,9 +158,9 @@ class Watchdog:
         self._disarm()
         me = self._host.process_id
         own = wait.own()
-        if own:
-            self._blamed.add(me)
-        self._tell("hung " + json.dumps({"own": own}))
+        words = "hung " + json.dumps({"own": own})
+        self._tell(words) if told_by is None else self._answer(words)
+        since = time.monotonic()
         name = self._host.name(me)
         file = f"stacks/s{self._host.slice_id}-h{self._host.worker_id}-{self._host.attempt}.txt"
         said = f"{name}: has waited {wait.waited:.0f} s for {wait.what}"
@@ -158,14 +168,29 @@ class Watchdog:
         print(f"{said}; its threads:\n{stacks}", file=sys.stderr, flush=True)
         self._events.write("hang", wait.step, wait.waited, waited_for=wait.what, own=own, stacks=file)
         self._keep(file, f"{said}\n{stacks}\n")
-        time.sleep(_WORDS_SECONDS + (1.0 if me == 0 else 0.0))  # JAX aborts the others once process 0 has gone
-        others = sorted(self._blamed - {me})
-        if others and me not in self._blamed:
-            say(f"{name}: ends so that the job can restart; {self._host.name(others[0])} hangs")
+        blamed = self._judged(own, since) if me == 0 else self._heard(since)
+        if blamed and me not in blamed:
+            self._events.write("peer_lost", peer=blamed[0])
+            say(f"{name}: ends so that the job can restart; {self._host.name(blamed[0])} hangs")
             self._finish(ExitCode.PEER_LOST, _FLUSH_SECONDS)
         else:
             say(f"{name}: hangs, and ends so that the job can restart; its threads' stacks are in {self._out / file}")
             self._finish(ExitCode.HUNG, _FLUSH_SECONDS)
+
+    def _judged(self, own: bool, since: float) -> list[int]:
+        """Process 0: return who is to blame, of whom all are told: first those that have not answered."""
+        time.sleep(max(0.0, since + _ANSWER_SECONDS - time.monotonic()))
+        answers = {0: own} | self._answers
+        silent = [process for process in range(self._host.processes) if process not in answers]
+        blamed = silent + sorted(process for process, at_own in answers.items() if at_own)
+        self._tell("hung " + json.dumps({"blamed": blamed}))
+        time.sleep(_LAST_SECONDS)
+        return blamed
+
+    def _heard(self, since: float) -> list[int]:
+        """Return who is to blame by what process 0 says; itself where it says nothing."""
+        heard = self._verdict.wait(max(0.0, since + _VERDICT_SECONDS - time.monotonic()))
+        return self._blamed if heard else [0]
 
     def _keep(self, file: str, content: str) -> None:
         """Write the stacks to a file, unless that hangs, too."""

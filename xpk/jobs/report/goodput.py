@@ -14,11 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
 
+from xpk.jobs.report.endings import Ended, ending
 from xpk.jobs.report.record import Event, HostId, RunRecord, StepRecord
-
-Ended = Literal["done", "suspended", "preempted", "failed", "host lost", "running"]
 
 # How a host says that its attempt is over; none of these is work.
 _LAST_WORDS = frozenset({"done", "fail", "peer_lost", "hang", "not_finite", "replicas_differ"})
@@ -244,7 +242,7 @@ def _attempt(
     first_step = min(step_ends, default=None)
     fallback = None if first_step is None else first_step - 1
     is_last, restarted = after is None, after is not None and after > count
-    ended, reason, host = _ending(events, is_last=is_last, restarted=restarted, finished=finished)
+    ended, reason, host = ending(events, is_last=is_last, restarted=restarted, finished=finished)
     return Attempt(
         number=number,
         restart_count=count,
@@ -259,42 +257,6 @@ def _attempt(
         reason=reason,
         cause_host=host,
     )
-
-
-def _ending(events: list[Event], *, is_last: bool, restarted: bool, finished: bool) -> tuple[Ended, str, HostId | None]:
-    """Say how an attempt ended, in words, and which host ended it."""
-    last_words: dict[str, list[Event]] = {}
-    for event in sorted(events, key=lambda event: event.time):
-        last_words.setdefault(event.name, []).append(event)
-    all_done = {event.host for event in last_words.get("done", [])} == {event.host for event in events}
-    if (is_last and (finished or "done" in last_words)) or (events and all_done and not restarted):
-        return "done", "finished", None
-    if "fail" in last_words:
-        first = last_words["fail"][0]
-        return "failed", f"{first.host}: {first.details.get('reason') or 'failed'}", first.host
-    if "hang" in last_words:
-        first = min(last_words["hang"], key=lambda event: not event.details.get("own"))
-        return "failed", f"{first.host}: hung, waiting for {first.details.get('waited_for')}", first.host
-    if "preempt" in last_words:
-        if not restarted:
-            return "suspended", "suspended or preempted, after a checkpoint", None
-        return "preempted", "stopped by SIGTERM after a checkpoint", None
-    lost = last_words.get("peer_lost", [])
-    if lost or not is_last:
-        host = _dead_host(events, lost, spoke={event.host for event in [*lost, *last_words.get("done", [])]})
-        return "host lost", f"{host} died" if host else "a host died", host
-    return "running", "", None
-
-
-def _dead_host(events: list[Event], lost: list[Event], spoke: set[HostId]) -> HostId | None:
-    """Return the host that the others missed first, else the only one that left without a last word."""
-    silent = {event.host for event in events} - spoke
-    hosts_per_slice = 1 + max((event.host.host for event in events), default=0)
-    for event in lost:
-        peer = event.details.get("peer")
-        if isinstance(peer, int) and (named := HostId(*divmod(peer, hosts_per_slice))) in silent:
-            return named
-    return next(iter(silent)) if spoke and len(silent) == 1 else None
 
 
 _EVENT_CAUSES = {

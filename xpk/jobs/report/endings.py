@@ -1,0 +1,48 @@
+"""How an attempt of a run ended, by its hosts' last words."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from xpk.jobs.report.record import Event, HostId
+
+Ended = Literal["done", "suspended", "preempted", "failed", "host lost", "running"]
+
+
+def ending(events: list[Event], *, is_last: bool, restarted: bool, finished: bool) -> tuple[Ended, str, HostId | None]:
+    """Say how an attempt ended, in words, and which host ended it."""
+    last_words: dict[str, list[Event]] = {}
+    for event in sorted(events, key=lambda event: event.time):
+        last_words.setdefault(event.name, []).append(event)
+    all_done = {event.host for event in last_words.get("done", [])} == {event.host for event in events}
+    if (is_last and (finished or "done" in last_words)) or (events and all_done and not restarted):
+        return "done", "finished", None
+    if "fail" in last_words:
+        first = last_words["fail"][0]
+        return "failed", f"{first.host}: {first.details.get('reason') or 'failed'}", first.host
+    lost = last_words.get("peer_lost", [])
+    blamed = any(event.details.get("own") for event in last_words.get("hang", []))
+    if "hang" in last_words and (blamed or not lost):
+        first = min(last_words["hang"], key=lambda event: not event.details.get("own"))
+        return "failed", f"{first.host}: hung, waiting for {first.details.get('waited_for')}", first.host
+    if "preempt" in last_words:
+        if not restarted:
+            return "suspended", "suspended or preempted, after a checkpoint", None
+        return "preempted", "stopped by SIGTERM after a checkpoint", None
+    if lost or not is_last:
+        host = _dead_host(events, lost, spoke={event.host for event in [*lost, *last_words.get("done", [])]})
+        if "hang" in last_words:
+            return "host lost", f"{host or 'a host'} did not answer", host
+        return "host lost", f"{host} died" if host else "a host died", host
+    return "running", "", None
+
+
+def _dead_host(events: list[Event], lost: list[Event], spoke: set[HostId]) -> HostId | None:
+    """Return the host that the others missed first, else the only one that left without a last word."""
+    silent = {event.host for event in events} - spoke
+    hosts_per_slice = 1 + max((event.host.host for event in events), default=0)
+    for event in lost:
+        peer = event.details.get("peer")
+        if isinstance(peer, int) and (named := HostId(*divmod(peer, hosts_per_slice))) in silent:
+            return named
+    return next(iter(silent)) if spoke and len(silent) == 1 else None
