@@ -90,7 +90,7 @@ def test_slices_in_use_do_not_go_unless_forced(dev: Xpk) -> None:
         (("create", "--tpu-type", "v5litepod-8"), 2, "which cluster?"),
         (("create", "dev", "--tpu-type", "v5lite-8"), 2, "unknown accelerator type 'v5lite-8'"),
         (("create", "Dev", "--tpu-type", "v5litepod-8"), 2, "is not a DNS label"),
-        (("create", "dev", "--tpu-type", "v5litepod-8", "--num-slices", "0"), 2, "0 slices cannot be had"),
+        (("create", "dev", "--tpu-type", "v5litepod-8", "--num-slices", "0"), 2, "between 1 and 1024, got 0"),
         (("create", "dev", "--tpu-type", "v5litepod-8", "--num-slices", "256"), 2, "at most 255 slices"),
         (("create", "dev", "--tpu-type", "v5p-12288"), 2, "of 254 hosts"),
         (("create", "dev", "--tpu-type", "v5litepod-8", "--provider", "moon"), 2, "unknown provider 'moon'"),
@@ -112,7 +112,7 @@ def test_bad_input_is_one_line_with_a_hint_and_creates_nothing(
 def test_all_that_is_wrong_is_told_at_once(xpk: Xpk) -> None:
     outcome = xpk("cluster", "create", "Dev", "--tpu-type", "v5lite-8", "--num-slices", "0")
     assert outcome.code == 2 and outcome.err.count("error: ") == 3
-    for each in ("unknown accelerator type 'v5lite-8'", "'Dev' is not a DNS label", "0 slices cannot be had"):
+    for each in ("unknown accelerator type 'v5lite-8'", "'Dev' is not a DNS label", "between 1 and 1024, got 0"):
         assert each in outcome.err
 
 

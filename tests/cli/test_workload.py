@@ -221,7 +221,7 @@ def test_the_output_of_an_earlier_run_is_neither_lost_nor_continued_by_accident(
     [
         (("Bad_Name", "--command", "true"), 2, "is not a DNS label"),
         (("a-name-that-is-too-long-for-it", "--command", "true"), 2, "6 characters too long"),
-        (("w", "--num-slices", "0", "--command", "true"), 2, "0 slices cannot be had"),
+        (("w", "--num-slices", "0", "--command", "true"), 2, "between 1 and 1024, got 0"),
         (("w", "--num-slices", "3", "--command", "true"), 5, "use --num-slices 2"),
         (("w", "--tpu-type", "v5p-8", "--command", "true"), 2, "has slices of type v5litepod-8"),
         (("w", "--command", "true", "--env", "NOEQ"), 2, "has no '='"),

@@ -49,12 +49,12 @@ def test_the_quota_is_the_limit_whatever_there_is(site: Site) -> None:
 def test_without_any_slice(site: Site) -> None:
     with pytest.raises(UsageError, match="cannot be created") as caught:
         site.plan(0)
-    assert "0 slices cannot be had" in str(caught.value.problems)
-    with pytest.raises(UsageError) as caught:
-        site.plan(2, enable_autoprovisioning="True", autoprovisioning_max_chips="20")
-    assert caught.value.problems == (
-        "--autoprovisioning-max-chips 20 counts all slices: 2 of v5litepod-16 have 32 chips",
-    )
+    assert "between 1 and 1024, got 0" in str(caught.value.problems)
+    raised = site.plan(2, enable_autoprovisioning="True", autoprovisioning_max_chips="20")
+    assert "raised from 20 to 32 chips, those of the slices" in " ".join(raised.notes) and raised.refusal is None
+    cluster = next(each["body"] for each in raised.facts["changes"] if each["key"] == "create-cluster:c")
+    limits = {each["resource_type"]: each["maximum"] for each in cluster["autoscaling"]["resource_limits"]}
+    assert limits["tpu-v5-lite-podslice"] == 32
     site.create(0, **LIMITED)
     assert site.pools() == {"default-pool": "RUNNING"} and site.quotas() == {"v5litepod-16": 128}
     flavor = site.api.get("ResourceFlavor", "v5litepod-16")

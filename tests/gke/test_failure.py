@@ -183,7 +183,7 @@ def failing_requests() -> Iterator[tuple[dict[str, str], str]]:
     yield {"zone": "us-central1"}, "is not a zone"
     yield {"region": "us-east1"}, "not in region us-east1"
     yield {"gke_version": "1.99"}, "offers no version 1.99"
-    yield {"custom_nodepool_arguments": "--no-such=1"}, "--no-such is not known here"
+    yield {"custom_nodepool_arguments": "--disk-size=large"}, "--disk-size=large"
     yield {"host_maintenance_interval": "DAILY"}, "choose from AS_NEEDED, PERIODIC"
     yield {"max_cost": "much"}, "not US dollars"
     yield {"at_once": "0"}, "not a whole number from 2"

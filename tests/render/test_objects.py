@@ -299,4 +299,4 @@ def test_all_problems_are_found_at_once() -> None:
 
 @pytest.mark.parametrize("num_slices", [0, -1, 1025])
 def test_numbers_of_slices_that_cannot_be(num_slices: int) -> None:
-    assert "slices cannot be had" in workload(num_slices=num_slices).problems()[0]
+    assert "--num-slices must be between 1 and 1024" in workload(num_slices=num_slices).problems()[0]

@@ -48,7 +48,7 @@ class LocalProvider:
     def __init__(self, root: Path | None = None) -> None:
         self._root = (root or state_dir()) / "clusters"
 
-    def check_create(self, spec: ClusterSpec | None) -> None:
+    def check_create(self, spec: ClusterSpec | None, *, lenient: bool = False) -> None:
         """See `Checks.check_create`."""
         if spec:
             _check(spec, "create")
@@ -110,7 +110,7 @@ class LocalProvider:
                 )
         folder = self._root / name
         return Plan(
-            f"cluster '{name}' is gone",
+            f"delete cluster '{name}'",
             [
                 Step(
                     f"end the hosts, the control plane and the files of '{name}'",

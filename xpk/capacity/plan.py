@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from xpk.capacity.together import Activity, Crew, Step
-from xpk.model.errors import XpkError
+from xpk.model.errors import UsageError, XpkError
 
 __all__ = ["Plan", "Progress", "Step"]
 
@@ -22,8 +22,8 @@ class Plan:
 
     `at_once`: how many steps that do not wait for each other are taken at the same time. `notes` are lines that
     belong to the summary, `facts` what a program reads of it beside the steps. `refusal`: why it is not carried
-    out; it is shown all the same. `roll_back`: after a failure, undo what has been done. `question`: what a person is
-    asked first, since it cannot be taken back.
+    out; it is shown all the same. `lacking`: what has to be said before it is carried out, one line each. `roll_back`:
+    after a failure, undo what has been done. `question`: what a person is asked first, since it cannot be taken back.
     """
 
     summary: str
@@ -33,6 +33,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     refusal: XpkError | None = None
+    lacking: tuple[str, ...] = ()
     roll_back: bool = False
     question: str = ""
     activity: Activity = field(default_factory=Activity)
@@ -45,6 +46,8 @@ class Plan:
         `alone` keeps others from changing the same cluster meanwhile; it raises ConflictError if one has since
         the plan was made.
         """
+        if self.lacking:
+            raise UsageError(self.lacking[0], problems=self.lacking, hint="--dry-run shows the plan all the same")
         if self.refusal:
             raise self.refusal
         with self.alone():

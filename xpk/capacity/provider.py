@@ -105,8 +105,11 @@ class Provider(Protocol):
 class Checks(Protocol):
     """What a provider may have as well: it tells what is wrong with a request before it looks at what there is."""
 
-    def check_create(self, spec: ClusterSpec | None) -> None:
-        """Raise UsageError with all that is wrong; None: the type is unknown, but there may be more to tell."""
+    def check_create(self, spec: ClusterSpec | None, *, lenient: bool = False) -> None:
+        """Raise UsageError with all that is wrong; None: the type is unknown, but there may be more to tell.
+
+        `lenient`: without what a plan can be shown without, but not carried out; it is the plan's refusal.
+        """
         ...
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from xpk.capacity.provider import ClusterInfo, check_free, load_provider, provider_names, provider_of
-from xpk.cli.cluster_adapt import adapt
+from xpk.cli.cluster_adapt import adapt, adapt_as_created
 from xpk.cli.cluster_asked import asked_to_create, asked_to_resize, maker_option
 from xpk.cli.cluster_nodes import cache_image, health
 from xpk.cli.cluster_plan import (
@@ -50,7 +50,7 @@ _WIDE = (
 _num_slices = click.option("--num-slices", type=int, help="How many slices.")
 
 
-@click.group(cls=Group, foreign=CLUSTER_COMMANDS, other_names={"cacheimage": "cache-image"})
+@click.group(cls=Group, instead=CLUSTER_COMMANDS, other_names={"cacheimage": "cache-image"})
 def cluster() -> None:
     """Create, change and remove capacity. Jobs run on it with `xpk workload`."""
 
@@ -79,6 +79,8 @@ cluster.add_command(health)
 @click.option("--base-image", metavar="IMAGE", help="kind: the image to build the trainer's on.")
 @click.option("--image-archive", metavar="FILE", multiple=True, help="kind: images (`docker save`) for the nodes.")
 @create_options
+@click.option("--num-cubes", type=int, hidden=True, help="How many slices of one cube; same as --num-slices.")
+@click.option("--adapt-from-ct", is_flag=True, hidden=True, help="Same as `xpk cluster adapt`.")
 @click.option("--force", is_flag=True, hidden=True, expose_value=False, help="Nothing to force: nothing is deleted.")
 @manifest_options
 @dry_run_option
@@ -92,7 +94,9 @@ def create(
     accelerator_type: str | None,
     num_slices: int | None,
     num_nodes: int | None,
+    num_cubes: int | None,
     provider: str | None,
+    adapt_from_ct: bool,
     dry_run: bool,
     output: str | None,
     **flags: Any,
@@ -101,8 +105,11 @@ def create(
 
     Flags that begin with the name of a provider are for that one alone.
     """
-    names, counts = (name, name_flag), (num_slices, num_nodes)
-    source, spec = asked_to_create(names, accelerator_type, counts, provider, flags)
+    names, counts = (name, name_flag), (num_slices, num_nodes, num_cubes)
+    if adapt_from_ct:
+        adapt_as_created(console.choosing(output), names, accelerator_type, counts, flags, dry_run=dry_run)
+        return
+    source, spec = asked_to_create(names, accelerator_type, counts, provider, flags, dry_run=dry_run)
     check_free(spec.name, source.name)
     plan = source.plan_create(spec)
     carry_out(

@@ -10,24 +10,26 @@ import click
 from xpk.capacity.plan import Plan
 from xpk.capacity.provider import check_free, environment, load_provider, provider_names, provider_of
 from xpk.cli.cluster_plan import carry_out, dry_run_option, given_flags, manifest_options, plan_output_option
-from xpk.cli.gke_options import chosen_provider, place_options
+from xpk.cli.gke_options import addon_options, chosen_provider, place_options
 from xpk.cli.options import name_argument, the_name
 from xpk.cli.output import Console
-from xpk.cli.upstream import ClusterCommand
+from xpk.cli.upstream import AdaptCommand
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import UsageError
+from xpk.model.specs import ClusterSpec
 
 _ADAPTED = "adapted"
 # What is said of clusters whose nodes somebody else made; those that xpk made know it of themselves.
 _OF_NODES = ("--context", "--tpu-type", "--emulated", "--num-slices")
 
 
-@click.command(cls=ClusterCommand)
+@click.command(cls=AdaptCommand)
 @name_argument("cluster")
 @click.option("--context", metavar="CONTEXT", help="The context of your kubeconfig; its current one if left out.")
 @click.option("--tpu-type", "--device-type", "tpu_type", metavar="TYPE", help="Which of its slices are meant.")
 @click.option("--emulated", is_flag=True, help="Let nodes without accelerators stand in for slices, one node each.")
-@click.option("--num-slices", type=int, help="With --emulated: how many slices.")
+@click.option("--num-slices", type=int, help="How many slices; without --emulated, those that exist are counted.")
+@click.option("--num-nodes", type=int, help="Same as --num-slices, for GPU and CPU types.")
 @click.option("--output-root", metavar="PLACE", help="Where workloads write: gs://BUCKET/PREFIX, or a shared folder.")
 @click.option("--trainer-image", metavar="IMAGE", help="The bundled trainer's image, as the nodes can pull it.")
 @click.option(
@@ -39,6 +41,7 @@ _OF_NODES = ("--context", "--tpu-type", "--emulated", "--num-slices")
     "--take-over", is_flag=True, help="Change the quota of queues that another tool manages; without, that is refused."
 )
 @click.option("--provider", metavar="PROVIDER", help="gke: find it by its project instead of a context.")
+@addon_options
 @place_options
 @manifest_options
 @dry_run_option
@@ -49,6 +52,7 @@ def adapt(
     /,
     name: str | None,
     name_flag: str | None,
+    num_nodes: int | None,
     provider: str | None,
     dry_run: bool,
     output: str | None,
@@ -68,8 +72,34 @@ def adapt(
             hint=f"`xpk cluster create {chosen} --provider {kind} ...` again does what is missing",
         )
     check_free(chosen, kind)
+    if num_nodes is not None:
+        flags["num_slices"] = _counted(flags["num_slices"], num_nodes, flags["tpu_type"])
     plan = _PLANS[kind](chosen, flags)
     carry_out(console.choosing(output), plan, dry_run=dry_run, then=f"xpk workload create NAME --cluster {chosen}")
+
+
+def adapt_as_created(
+    console: Console,
+    names: tuple[str | None, str | None],
+    tpu_type: str | None,
+    counts: tuple[int | None, ...],
+    flags: dict[str, Any],
+    *,
+    dry_run: bool,
+) -> None:
+    """Adapt a cluster of GKE by the flags of `xpk cluster create`: its nodes exist, so no capacity is needed."""
+    chosen = the_name("cluster", *names)
+    others = {"tpu_type": tpu_type, "num_slices": next((each for each in counts if each is not None), None)}
+    plan = _gke(chosen, {**flags, **others, "fenced": None, "take_over": False})
+    carry_out(console, plan, dry_run=dry_run, then=f"xpk workload create NAME --cluster {chosen}")
+
+
+def _counted(num_slices: int | None, num_nodes: int, tpu_type: str | None) -> int | None:
+    """Return how many slices are stated: --num-nodes are those of GPU and CPU types, and the hosts of TPU types."""
+    shape = find_shape(tpu_type) if tpu_type else None
+    if num_slices is not None or shape is None or shape.kind == "tpu":
+        return num_slices
+    return num_nodes
 
 
 def _whose(name: str, provider: str | None, given: dict[str, str]) -> str:
@@ -98,9 +128,17 @@ def _adapted(name: str, flags: dict[str, Any]) -> Plan:
 def _gke(name: str, flags: dict[str, Any]) -> Plan:
     from xpk.capacity.gke.provider import GkeProvider
 
-    others = {each: value for each, value in flags.items() if each not in ("fenced", "take_over")}
+    own = ("fenced", "take_over", "tpu_type", "num_slices")
+    others = {each: value for each, value in flags.items() if each not in own}
     environ = _environment(name, GkeProvider.name, GkeProvider.settings, others)
-    return GkeProvider(environ=environ).plan_adapt(name, fenced=flags["fenced"], take_over=flags["take_over"])
+    shape, count = find_shape(flags["tpu_type"]) if flags["tpu_type"] else None, flags["num_slices"]
+    return GkeProvider(environ=environ).plan_adapt(
+        name,
+        fenced=flags["fenced"],
+        take_over=flags["take_over"],
+        stated=ClusterSpec(name=name, shape=shape, num_slices=count or 1) if shape else None,
+        counted=count is not None,
+    )
 
 
 def _kind(name: str, flags: dict[str, Any]) -> Plan:

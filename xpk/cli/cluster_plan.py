@@ -70,6 +70,8 @@ def carry_out(console: Console, plan: Plan, *, dry_run: bool, then: str = "") ->
         raise UsageError("-o gcloud only prints the plan", hint="say so with --dry-run")
     if dry_run:
         _show(console, plan)
+        for problem in plan.lacking:
+            console.warn(f"without --dry-run this is refused: {problem}")
         if plan.refusal and not (plan.facts.get("guess") and isinstance(plan.refusal, AuthorizationError)):
             raise plan.refusal  # that nobody may look is none: the plan is what can be said without
         return

@@ -42,7 +42,12 @@ _CAPACITY: _Options = [
 _CONTROL: _Options = [
     _text("--gke-version", "VERSION", "the version, in the regular channel; without upgrades."),
     _text("--release-channel", "CHANNEL", "rapid (default), regular, stable or extended."),
-    _text("--default-pool-cpu-machine-type", "TYPE", "the default pool's machines; e2-standard-16."),
+    click.option(
+        "--default-pool-cpu-machine-type",
+        "--cluster-cpu-machine-type",
+        metavar="TYPE",
+        help="gke: the default pool's machines; e2-standard-16.",
+    ),
     _text("--default-pool-cpu-num-nodes", "N", "how many of them; 6."),
     _text("--host-maintenance-interval", "WHEN", "when the hosts are maintained: AS_NEEDED (default) or PERIODIC."),
     _switch("--private", "nodes without public addresses."),
@@ -96,6 +101,11 @@ def carrying_options(command: Command) -> Command:
 def create_options(command: Command) -> Command:
     """Take everything that a cluster of GKE can be asked for."""
     return _take(command, [*_PLACE, *_CAPACITY, *_CONTROL, *_STORAGE, *_SIZE, *_CARRYING])
+
+
+def addon_options(command: Command) -> Command:
+    """Take the add-ons that a cluster can get later too."""
+    return _take(command, [_switch("--enable-workload-identity", "pods act as service accounts."), *_STORAGE])
 
 
 def chosen_provider(provider: str | None, flags: dict[str, str], otherwise: str = "local") -> str:

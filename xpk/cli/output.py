@@ -33,6 +33,10 @@ class Console:
         if not self.quiet:
             click.echo(text, err=True)
 
+    def warn(self, text: str) -> None:
+        """Say what a person may have expected otherwise."""
+        self.tell(f"warning: {text}")
+
     def done(self, text: str) -> None:
         """Say that something is done."""
         self.tell(f" {click.style('✓', fg='green')} {text}")

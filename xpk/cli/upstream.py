@@ -1,10 +1,10 @@
-"""Flags and commands of Google's xpk that mean nothing here: each says so by name and offers what to use."""
+"""Flags and commands of Google's xpk that mean nothing here: taken with a warning, or refused by name."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import click
@@ -16,29 +16,40 @@ _NETWORKS, _NETWORK = "--authorized-networks", re.compile(r"[0-9a-fA-F:.]+(/[0-9
 _NOT_NEEDED = "leave it out: it is not needed here"
 _NO_PATHWAYS = "Pathways is not supported; multi-controller JAX is"
 _NO_MTC = "the trainer saves to the workload's output folder"
+_READING = "xpk.only-reading"
 _HINT = "docs/migrating-from-xpk.md has the whole table"
 
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """A flag that is taken and does nothing. `takes_value`: the next word belongs to it."""
+
+    why: str
+    takes_value: bool = False
+
+
+_REPORT = "`xpk workload report` writes a page without any service"
+_WHOLE_MACHINES = "quotas count accelerators: hosts have their whole machine"
+# What is taken with a warning that names it.
 CLUSTER = {
-    "--enable-pathways": _NO_PATHWAYS,
-    "--pathways-gce-machine-type": _NO_PATHWAYS,
-    "--create-vertex-tensorboard": "`xpk workload report` writes a page without any service",
-    "--tensorboard-region": "`xpk workload report` writes a page without any service",
-    "--tensorboard-name": "`xpk workload report` writes a page without any service",
-    "--managed-mldiagnostics": "`xpk workload report` writes a page without any service",
-    **dict.fromkeys(("--enable-mtc", "--mtc-ramdisk-size", "--mtc-gcs-bucket", "--mtc-toleration-key"), _NO_MTC),
-    "--num-cubes": "super-slicing is not supported; a slice is one node pool",
-    "--super-slicing": "super-slicing is not supported; a slice is one node pool",
-    "--cpu-limit": "quotas count accelerators: hosts have their whole machine",
-    "--memory-limit": "quotas count accelerators: hosts have their whole machine",
-    "--adapt-from-ct": "`xpk cluster adapt NAME --provider gke` takes any cluster that exists",
-    "--cluster-state-gcs-bucket": "leave it out: the cluster itself is the state",
-    "--project-number": _NOT_NEEDED,
-    "--skip-validation": _NOT_NEEDED,
-    "--dependency-auto-download": _NOT_NEEDED,
-    "--cache-key": _NOT_NEEDED,
-    "--sandbox-kubeconfig": "leave it out: your kubeconfig is never touched",
-    "--namespace": "workloads have namespaces: `xpk queue create multislice-queue -n NAMESPACE` lets one use a cluster",
-    "--dry-run": "leave it out: this changes nothing",
+    "--enable-pathways": Ignored(_NO_PATHWAYS),
+    "--pathways-gce-machine-type": Ignored(_NO_PATHWAYS, takes_value=True),
+    "--ray-version": Ignored("the workload's image says which Ray it has", takes_value=True),
+    "--create-vertex-tensorboard": Ignored(_REPORT),
+    "--tensorboard-region": Ignored(_REPORT, takes_value=True),
+    "--tensorboard-name": Ignored(_REPORT, takes_value=True),
+    "--managed-mldiagnostics": Ignored(_REPORT),
+    "--enable-mtc": Ignored(_NO_MTC),
+    **dict.fromkeys(("--mtc-ramdisk-size", "--mtc-gcs-bucket", "--mtc-toleration-key"), Ignored(_NO_MTC, True)),
+    "--super-slicing": Ignored("each cube is a slice of its own; a workload takes several with --num-slices"),
+    **dict.fromkeys(("--cpu-limit", "--memory-limit"), Ignored(_WHOLE_MACHINES, True)),
+    "--cluster-state-gcs-bucket": Ignored("the cluster itself is the state", takes_value=True),
+    "--project-number": Ignored("the project's name is enough", takes_value=True),
+    "--cache-key": Ignored("images are cached by their names", takes_value=True),
+    "--skip-validation": Ignored("checks cost nothing and change nothing"),
+    "--dependency-auto-download": Ignored("nothing is downloaded but JobSet's and Kueue's manifests"),
+    "--sandbox-kubeconfig": Ignored("your kubeconfig is never changed"),
+    "--namespace": Ignored("a cluster's queue serves namespaces: `xpk queue create -n NAMESPACE` adds one", True),
 }
 WORKLOAD = {
     "--project-number": _OF_CLUSTER,
@@ -67,9 +78,19 @@ ROOT_COMMANDS = {
     "info": "`xpk queue list` shows queues, their quotas and what is used of them",
     "version": "`xpk --version`",
 }
+_NODES_EXIST = "the nodes exist; their capacity is read from them"
+_LATER = "`xpk cluster create` with the same name adds it to a cluster that exists"
+ADAPT = {
+    **dict.fromkeys(("--on-demand", "--spot", "--flex"), Ignored(_NODES_EXIST)),
+    "--reservation": Ignored(_NODES_EXIST, takes_value=True),
+    "--enable-autoprovisioning": Ignored(_LATER),
+    "--autoprovisioning-min-chips": Ignored(_LATER, takes_value=True),
+    "--autoprovisioning-max-chips": Ignored(_LATER, takes_value=True),
+}
+# Commands that mean another one, with what is said of the difference.
 CLUSTER_COMMANDS = {
-    "create-pathways": f"{_NO_PATHWAYS}: `xpk cluster create`",
-    "create-ray": "any cluster runs Ray: `xpk cluster create`, then `xpk workload create --launcher ray`",
+    "create-pathways": ("create", f"{_NO_PATHWAYS}: the cluster is one of `xpk cluster create`"),
+    "create-ray": ("create", "every cluster runs Ray: `xpk workload create --launcher ray`"),
 }
 WORKLOAD_COMMANDS = {"create-pathways": f"{_NO_PATHWAYS}: `xpk workload create`"}
 
@@ -100,13 +121,31 @@ def _be_quiet(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         ctx.obj = replace(ctx.obj, quiet=True)
 
 
+def _ignoring(flag: str, ignored: Ignored) -> click.Option:
+    """Return a hidden option that only says that it has no effect."""
+
+    def warn(ctx: click.Context, option: click.Parameter, value: Any) -> None:
+        if ctx.get_parameter_source(option.name or "") is click.core.ParameterSource.COMMANDLINE:
+            ctx.obj.warn(f"{flag} has no effect: {ignored.why}")
+
+    name = flag if ignored.takes_value else f"{flag}/--no-{flag[2:]}"
+    return click.Option([name], hidden=True, expose_value=False, callback=warn)
+
+
+def _only_reading(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    ctx.meta[_READING] = value
+
+
 class _Command(click.Command):
     """A command that refuses foreign flags by name, before click calls them unknown; its own ones are none."""
 
     foreign: ClassVar[Mapping[str, str]] = {}
+    ignored: ClassVar[Mapping[str, Ignored]] = {}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        own = {flag for parameter in self.params for flag in parameter.opts}
+        self.params += [_ignoring(flag, each) for flag, each in self.ignored.items() if flag not in own]
         # Theirs stands here, ours before the command: it is taken in both places.
         self.params.append(click.Option(["--quiet"], is_flag=True, expose_value=False, hidden=True, callback=_be_quiet))
 
@@ -118,13 +157,32 @@ class _Command(click.Command):
 
 
 class ClusterCommand(_Command):
-    """A command that knows the flags of `xpk cluster` elsewhere."""
+    """A command that knows the flags of `xpk cluster` elsewhere; what only reads takes --dry-run and asks nobody."""
 
-    foreign = CLUSTER
+    ignored = CLUSTER
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if not any("--dry-run" in parameter.opts for parameter in self.params):
+            hidden: dict[str, Any] = {"is_flag": True, "expose_value": False, "hidden": True}
+            self.params.append(click.Option(["--dry-run"], **hidden, callback=_only_reading))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take lists of networks."""
         return super().parse_args(ctx, _joined(args))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Do nothing in the dry run of a command that only reads."""
+        if ctx.meta.get(_READING):
+            click.echo(f"`{ctx.command_path}` changes nothing; run it without --dry-run")
+            return None
+        return super().invoke(ctx)
+
+
+class AdaptCommand(ClusterCommand):
+    """A command that knows the flags of `xpk cluster adapt` elsewhere."""
+
+    ignored = CLUSTER | ADAPT
 
 
 class WorkloadCommand(_Command):
@@ -143,17 +201,21 @@ class WorkloadCommand(_Command):
 
 
 class Group(click.Group):
-    """A group that knows commands elsewhere: `foreign` ones are refused by name, `other_names` are taken."""
+    """A group that knows commands elsewhere.
+
+    `foreign` ones are refused by name, `other_names` are taken, `instead` are taken as another one with a warning.
+    """
 
     def __init__(
         self,
         *args: Any,
         foreign: Mapping[str, str] | None = None,
         other_names: Mapping[str, str] | None = None,
+        instead: Mapping[str, tuple[str, str]] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        self._foreign, self._other_names = foreign or {}, other_names or {}
+        self._foreign, self._other_names, self._instead = foreign or {}, other_names or {}, instead or {}
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command by any of its names."""
@@ -165,4 +227,8 @@ class Group(click.Group):
         """Refuse a foreign command before click calls it unknown."""
         if args and args[0] in self._foreign:
             raise UsageError(f"`{ctx.command_path} {args[0]}` is not supported: {self._foreign[args[0]]}", hint=_HINT)
+        if args and args[0] in self._instead:
+            name, why = self._instead[args[0]]
+            ctx.obj.warn(f"{args[0]}: {why}")
+            args = [name, *args[1:]]
         return super().resolve_command(ctx, args)

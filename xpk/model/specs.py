@@ -257,4 +257,4 @@ def cluster_problems(name: str, num_slices: int) -> list[str]:
 def _slices_problems(num_slices: int) -> list[str]:
     if 1 <= num_slices <= MOST_SLICES:
         return []
-    return [f"{num_slices} slices cannot be had: ask for 1 to {MOST_SLICES}"]
+    return [f"--num-slices must be between 1 and {MOST_SLICES}, got {num_slices}"]

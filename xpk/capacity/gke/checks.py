@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from xpk.capacity.gke import limits
+from xpk.capacity.gke.custom import unknown_arguments
 from xpk.capacity.gke.networks import data_networks
 from xpk.capacity.gke.request import Request, parse_request
 from xpk.model import names
@@ -21,18 +22,45 @@ def fitted(spec: ClusterSpec, request: Request) -> ClusterSpec:
     return replace(spec, sub_slicing=request.sub_slicing, queued=request.queued, max_slices=most)
 
 
-def check(spec: ClusterSpec | None, environ: Mapping[str, str]) -> Request:
+def with_room(spec: ClusterSpec, request: Request) -> Request:
+    """Return a request whose limit of chips holds the slices that are asked for: GKE adds none beyond them then."""
+    if request.max_chips is None:
+        return request
+    return replace(request, max_chips=max(request.max_chips, max(1, spec.num_slices) * spec.shape.chips))
+
+
+def warnings(asked: Request, request: Request) -> tuple[str, ...]:
+    """Return what is planned otherwise than `asked`, one line each."""
+    if asked.max_chips == request.max_chips:
+        return ()
+    most = f"raised from {asked.max_chips} to {request.max_chips} chips, those of the slices"
+    return (f"warning: --autoprovisioning-max-chips {most}: GKE adds none beyond them",)
+
+
+def lacks(request: Request) -> list[str]:
+    """Return what a plan can be shown without, but not carried out, one line each."""
+    found = []
+    if request.capacity is None:
+        found.append("which capacity? one of --on-demand, --spot, --flex, --reservation R")
+    return [*found, *unknown_arguments(request.custom_cluster, request.custom_pool)]
+
+
+def check(spec: ClusterSpec | None, environ: Mapping[str, str], *, lenient: bool = False) -> Request:
     """Return what flags and variables ask for. Raises UsageError with all that is wrong with that and the slices.
 
-    Without `spec`, as for a type that nobody knows, only what flags and variables say is looked at.
+    Without `spec`, as for a type that nobody knows, only what flags and variables say is looked at. `lenient`: see
+    `Checks.check_create`.
     """
     request, problems = parse_request(environ)
-    if request.capacity is None:
-        problems.append("which capacity? one of --on-demand, --spot, --flex, --reservation R")
+    if not lenient:
+        problems += lacks(request)
     if spec:
-        problems += [*fitted(spec, request).problems(), *_name_problems(spec, request)]
+        # A cluster without slices is one of a default pool: slices can be added later.
+        empty = not spec.num_slices and spec.shape.kind == "cpu"
+        sized = fitted(replace(spec, num_slices=1) if empty else spec, with_room(spec, request))
+        problems += [*sized.problems(), *_name_problems(spec, request)]
     if spec and request.autoprovisioning:
-        problems += _limit_problems(spec, request)
+        problems += _limit_problems(request)
     if problems:
         what = f"cluster '{spec.name}'" if spec else "the cluster"
         raise UsageError(f"{what} cannot be created", problems=problems, hint="see `xpk cluster create --help`")
@@ -55,16 +83,11 @@ def _name_problems(spec: ClusterSpec, request: Request) -> list[str]:
     return found
 
 
-def _limit_problems(spec: ClusterSpec, request: Request) -> list[str]:
-    """Return what is wrong with the limits of node autoprovisioning for these slices, one line each."""
-    found, chips = [], spec.num_slices * spec.shape.chips
+def _limit_problems(request: Request) -> list[str]:
+    """Return what node autoprovisioning does not go with, one line each."""
+    found = []
     if request.sub_slicing:
         found.append("--sub-slicing and --enable-autoprovisioning exclude each other: GKE makes whole slices")
     if len(request.reservations) > 1:
         found.append("--enable-autoprovisioning takes one --reservation: what GKE adds is of that")
-    if request.max_chips is not None and request.max_chips < max(chips, spec.shape.chips):
-        found.append(
-            f"--autoprovisioning-max-chips {request.max_chips} counts all slices: {max(1, spec.num_slices)} of "
-            f"{spec.shape.name} have {max(chips, spec.shape.chips)} chips"
-        )
     return found

@@ -34,12 +34,18 @@ def scopes(text: str) -> list[str]:
 
 
 def apply_cluster(body: Dict, arguments: Sequence[str]) -> None:
-    """Set what `--custom-cluster-arguments` says. Raises UsageError naming all that means nothing."""
+    """Set what `--custom-cluster-arguments` says. Raises UsageError for values of another form.
+
+    What is said of nodes is said of the default pool, as gcloud has it.
+    """
+    pool = body["node_pools"][0]
+    body["node_pool"] = pool
     _apply(body, arguments, _CLUSTER, "--custom-cluster-arguments")
+    del body["node_pool"]
 
 
 def apply_pool(body: Dict, arguments: Sequence[str]) -> None:
-    """Set what `--custom-nodepool-arguments` says. Raises UsageError naming all that means nothing."""
+    """Set what `--custom-nodepool-arguments` says. Raises UsageError as above."""
     _apply(body, arguments, _POOL, "--custom-nodepool-arguments")
 
 
@@ -67,13 +73,33 @@ def _apply(body: Dict, arguments: Sequence[str], table: dict[str, tuple[str, Con
                 put(body, path, convert(value))
             except ValueError as error:
                 problems.append(f"{flag}: {name}={value}: {error}")
-        elif _FIELD.fullmatch(f"{name}={value}"):
+        elif _is_field(name, value):
             put(body, name, _value(value))
-        else:
-            problems.append(f"{flag}: {name} is not known here")
     if problems:
-        hint = f"any field can be set as field.path=VALUE; known are {', '.join(sorted(table))}"
-        raise UsageError(problems[0], problems=problems, hint=hint)
+        raise UsageError(problems[0], problems=problems, hint="see `gcloud container clusters create --help`")
+
+
+def unknown_arguments(cluster: Sequence[str], pool: Sequence[str]) -> list[str]:
+    """Return which arguments mean nothing here, one line for each flag that has some."""
+    found = []
+    flags = (("--custom-cluster-arguments", cluster, _CLUSTER), ("--custom-nodepool-arguments", pool, _POOL))
+    for flag, arguments, table in flags:
+        names = [
+            name
+            for name, value in _pairs(arguments)
+            if name not in table and name not in _NOTHING and not _is_field(name, value)
+        ]
+        if names:
+            found.append(
+                f"{flag}: {', '.join(names)} {'is' if len(names) == 1 else 'are'} not known here; "
+                "field.path=VALUE sets any field of GKE's API"
+            )
+    return found
+
+
+def _is_field(name: str, value: str) -> bool:
+    """Tell whether an argument sets a field of the API by its path."""
+    return _FIELD.fullmatch(f"{name}={value}") is not None
 
 
 def _pairs(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -133,6 +159,12 @@ def _value(text: str) -> Any:
         return text
 
 
+def _components(value: str) -> list[str]:
+    """Return the components of logging and monitoring as the API calls them."""
+    names = {"SYSTEM": "SYSTEM_COMPONENTS", "WORKLOAD": "WORKLOADS"}
+    return [] if value.upper() == "NONE" else [names.get(each.upper(), each.upper()) for each in _list(value)]
+
+
 def _size(value: str) -> int:
     return int(value.removesuffix("GB"))
 
@@ -176,6 +208,29 @@ _CLUSTER: dict[str, tuple[str, Convert]] = {
     "--cluster-dns": ("network_config.dns_config.cluster_dns", _const("CLOUD_DNS")),
     "--cluster-dns-scope": ("network_config.dns_config.cluster_dns_scope", lambda v: f"{v.upper()}_SCOPE"),
     "--description": ("description", str),
+    "--no-enable-master-authorized-networks": ("master_authorized_networks_config.enabled", _no),
+    "--logging": ("logging_config.component_config.enable_components", _components),
+    "--monitoring": ("monitoring_config.component_config.enable_components", _components),
+    "--enable-managed-prometheus": ("monitoring_config.managed_prometheus_config.enabled", _yes),
+    "--scopes": ("node_pool.config.oauth_scopes", scopes),
+    "--machine-type": ("node_pool.config.machine_type", str),
+    "--num-nodes": ("node_pool.initial_node_count", int),
+    "--disk-size": ("node_pool.config.disk_size_gb", _size),
+    "--disk-type": ("node_pool.config.disk_type", str),
+    "--image-type": ("node_pool.config.image_type", str),
+    "--service-account": ("node_pool.config.service_account", str),
+    "--tags": ("node_pool.config.tags", _list),
+    "--node-labels": ("node_pool.config.labels", _labels),
+    "--node-taints": ("node_pool.config.taints", _taints),
+    "--metadata": ("node_pool.config.metadata", _labels),
+    "--enable-image-streaming": ("node_pool.config.gcfs_config.enabled", _yes),
+    "--enable-autorepair": ("node_pool.management.auto_repair", _yes),
+    "--enable-autoupgrade": ("node_pool.management.auto_upgrade", _yes),
+    "--no-enable-autoupgrade": ("node_pool.management.auto_upgrade", _no),
+    "--min-nodes": ("node_pool.autoscaling.min_node_count", int),
+    "--max-nodes": ("node_pool.autoscaling.max_node_count", int),
+    "--total-min-nodes": ("node_pool.autoscaling.total_min_node_count", int),
+    "--total-max-nodes": ("node_pool.autoscaling.total_max_node_count", int),
 }
 _POOL: dict[str, tuple[str, Convert]] = {
     "--disk-size": ("config.disk_size_gb", _size),

@@ -11,21 +11,14 @@ from typing import Any, ClassVar
 
 from xpk.api.base import ObjectApi
 from xpk.capacity.cordon import check_deletable, closing_step
-from xpk.capacity.gke import controllers, description, gpudirect, resizing, shrinking
+from xpk.capacity.gke import adapting, controllers, description, gpudirect, guessing, resizing, shrinking
 from xpk.capacity.gke.apply import Applier
-from xpk.capacity.gke.checks import check, fitted
+from xpk.capacity.gke.checks import check, fitted, lacks, warnings, with_room
 from xpk.capacity.gke.client import Google
 from xpk.capacity.gke.difference import Change
 from xpk.capacity.gke.networks import data_network
-from xpk.capacity.gke.observed import (
-    Observed,
-    find_cluster,
-    is_there,
-    observe,
-    own_networks,
-    running_operations,
-)
-from xpk.capacity.gke.planning import Draft, draft, grown, summary_of
+from xpk.capacity.gke.observed import Observed, find_cluster, is_there, observe, own_networks, running_operations
+from xpk.capacity.gke.planning import draft, grown, summary_of
 from xpk.capacity.gke.queued import is_queued
 from xpk.capacity.gke.reach import Connect, Known, Place, check_foreign, check_project
 from xpk.capacity.gke.request import SETTINGS, Request, project_of, read_poll_seconds, read_request, region_of
@@ -43,10 +36,6 @@ from xpk.model.specs import ClusterSpec, Target
 
 _TYPE = "XPK_GKE_TPU_TYPE"
 _CLOSED = "cordon"  # the key of the step before a cluster is deleted
-_GUESSED = (
-    "there are no credentials for Google Cloud: this is the plan for an empty project; limits that are unknown may "
-    "refuse it later"
-)
 
 
 class GkeProvider:
@@ -68,20 +57,21 @@ class GkeProvider:
         self._poll = read_poll_seconds(self._environ)
         self._google = Google(self._environ, pause=self._activity.pause, unit=min(1.0, self._poll / 5))
 
-    def check_create(self, spec: ClusterSpec | None) -> None:
+    def check_create(self, spec: ClusterSpec | None, *, lenient: bool = False) -> None:
         """See `Checks.check_create`."""
-        check(spec, self._environ)
+        check(spec, self._environ, lenient=lenient)
 
     def plan_create(self, spec: ClusterSpec) -> Plan:
         """See `Provider.plan_create`. Slices that lack are added; those of other types stay."""
-        request = check(spec, self._environ)
+        asked = check(spec, self._environ, lenient=True)
+        request = with_room(spec, asked)
         spec = fitted(spec, request)
         lacking: XpkError | None = None
         try:
             self._google.check()
         except AuthorizationError as error:
             lacking = error
-        have = Observed(guess=True) if lacking else self._observed(request, spec.name, spec.shape)
+        have = guessing.NOTHING if lacking else self._observed(request, spec.name, spec.shape)
         made = draft(spec, request, have)
         controllers.check_limits(lambda: self._api(spec.name, have.cluster), have.cluster, made.specs)
         place = Place(project=request.project, location=have.location or request.region, zone=request.zone)
@@ -91,13 +81,27 @@ class GkeProvider:
             steps.insert(0, self._known.step(spec.name, place))
         if steps and not made.refusal:
             made = replace(made, refusal=self._others(spec.name, have.cluster, made.specs, request).refusal)
-        return self._plan(summary_of(spec, request), steps, request, made, lacking=lacking)
+        return Plan(
+            summary_of(spec, request), steps, at_once=request.at_once, activity=self._activity,
+            notes=(*warnings(asked, request), *((guessing.CREATED,) if lacking else ()), *made.notes),
+            facts=made.facts | {"guess": lacking is not None}, roll_back=request.roll_back,
+            refusal=made.refusal or (lacking if steps else None), lacking=tuple(lacks(asked)),
+        )  # fmt: skip
 
-    def plan_adapt(self, name: str, *, fenced: bool | None = None, take_over: bool = False) -> Plan:
+    def plan_adapt(
+        self,
+        name: str,
+        *,
+        fenced: bool | None = None,
+        take_over: bool = False,
+        stated: ClusterSpec | None = None,
+        counted: bool = False,
+    ) -> Plan:
         """Plan what a cluster of GKE lacks to take workloads on the slices it has. Raises NotFoundError.
 
         `fenced`: whether a node that stays unreachable is dead for certain; None keeps what was said before.
-        `take_over`: quotas that another tool manages are changed too.
+        `take_over`: quotas that another tool manages are changed too. `stated`: slices that it should have;
+        `counted`: in this number.
         """
         known = self._known.place(name)
         check_project(name, known, self._environ.get(SETTINGS["--project"]))
@@ -106,7 +110,13 @@ class GkeProvider:
             fenced=fenced,
             take_over=take_over,
         )
-        place, cluster = self._found(name)
+        try:
+            place, cluster = self._found(name)
+        except AuthorizationError as error:
+            specs, place = [stated] if stated else [], guessing.place_of(request)
+            changes = adapting.addon_changes(name, request, guessing.NOTHING)
+            steps = self._steps(name, place, changes, request, guessing.NOTHING, specs, shrinks=True)
+            return guessing.adaptation(name, request, specs, [self._known.step(name, place), *steps], error)
         pools = {pool["name"]: pool for pool in cluster.get("node_pools", [])}
         specs = self._specs(name, cluster)
         if not specs:
@@ -115,7 +125,8 @@ class GkeProvider:
                 hint=f"`xpk cluster create {name} --provider gke --tpu-type TYPE ...` adds some",
             )
         have = Observed(cluster=cluster, pools=pools)
-        steps = self._steps(name, place, [], request, have, specs)
+        differs = adapting.difference(stated, counted, specs) if stated else ()
+        steps = self._steps(name, place, adapting.addon_changes(name, request, have), request, have, specs)
         if known != place:
             steps.insert(0, Step(f"remember '{name}' and where it is", partial(self._known.remember, name, place)))
         there = ", ".join(f"{spec.num_slices} x {spec.shape.name}" for spec in specs)
@@ -123,7 +134,7 @@ class GkeProvider:
         others = self._others(name, cluster, specs, request)
         return Plan(
             f"cluster '{name}' in {place.location}: {there}", steps, activity=self._activity,
-            notes=(*notes, *others.notes), refusal=others.refusal,
+            notes=(*differs, *notes, *others.notes), refusal=others.refusal,
         )  # fmt: skip
 
     def plan_resize(self, name: str, num_slices: int, *, force: bool) -> Plan:
@@ -186,6 +197,11 @@ class GkeProvider:
         except NotFoundError:
             if place is None:
                 raise
+        except AuthorizationError as error:
+            request = self._request(place, "delete") if place else read_request(self._environ, command="delete")
+            place = place or guessing.place_of(request)
+            steps = self._applier(name, place, request).steps([Change("delete-cluster", name)])
+            return guessing.deletion(name, place, steps, error)
         region, before = region_of(place.location), tuple(change.key for change in changes)
         for network in own_networks(self._google, place.project, name, place.location):
             parts = data_network(name, region, network.rpartition("-")[2]).parts
@@ -196,7 +212,7 @@ class GkeProvider:
             steps.insert(0, closing_step(self._api(name, cluster), name, key=_CLOSED))
         forget = partial(self._known.forget, name)
         steps.append(Step(f"forget '{name}'", forget, key="forget", after=tuple(step.key for step in steps)))
-        return Plan(f"cluster '{name}' is gone", steps, at_once=request.at_once, activity=self._activity)
+        return Plan(f"delete cluster '{name}'", steps, at_once=request.at_once, activity=self._activity)
 
     def _deletion(self, name: str, cluster: Mapping[str, Any], *, force: bool) -> Change:
         """Return what deletes a cluster. Raises ConflictError if workloads are on it, unless forced."""
@@ -249,21 +265,6 @@ class GkeProvider:
             check_foreign(name)
             place, _ = self._found(name)
             self._known.remember(name, replace(place, zone=zone or place.zone))
-
-    def _plan(
-        self, summary: str, steps: list[Step], request: Request, made: Draft, *, lacking: XpkError | None
-    ) -> Plan:
-        notes = (_GUESSED, *made.notes) if lacking else made.notes
-        return Plan(
-            summary,
-            steps,
-            at_once=request.at_once,
-            notes=notes,
-            facts=made.facts | {"guess": lacking is not None},
-            refusal=made.refusal or (lacking if steps else None),
-            roll_back=request.roll_back,
-            activity=self._activity,
-        )
 
     def _steps(
         self,

@@ -55,7 +55,7 @@ def plan_delete(api: ObjectApi, name: str, namespace: str | None, *, where: str,
     if namespace:
         return Plan(f"namespace '{namespace}' leaves queue '{name}'", steps)
     title = f"remove queue '{name}', and give its quota back to '{names.QUEUE}'"
-    return Plan(f"queue '{name}' is gone", [*steps, Step(title, partial(_remove, api, info))])
+    return Plan(f"delete queue '{name}'", [*steps, Step(title, partial(_remove, api, info))])
 
 
 def find(queues: Queues, name: str) -> QueueInfo:

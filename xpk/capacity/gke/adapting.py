@@ -1,0 +1,39 @@
+"""What a command says of a cluster of GKE that is adapted: slices it should have, add-ons that it should get. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xpk.capacity.gke import desired
+from xpk.capacity.gke.difference import Change, cluster_changes
+from xpk.capacity.gke.observed import Observed
+from xpk.capacity.gke.request import Request
+from xpk.model.errors import UsageError
+from xpk.model.specs import ClusterSpec
+
+_PARTS = ("workload_identity_config", "addons_config")  # of a cluster, that are added to one that exists
+
+
+def addon_changes(name: str, request: Request, have: Observed) -> list[Change]:
+    """Return what gives a cluster the add-ons that are asked for."""
+    wanted = {part: body for part, body in desired.changeable(request).items() if part in _PARTS}
+    if have.guess:
+        return [Change("update-cluster", part, {"name": name, part: body}) for part, body in wanted.items()]
+    return cluster_changes(have, {"name": name, "locations": [request.zone]}, wanted)
+
+
+def difference(stated: ClusterSpec, counted: bool, specs: Sequence[ClusterSpec]) -> tuple[str, ...]:
+    """Return in what the slices that there are differ from those that are stated; `counted`: so are their numbers.
+
+    Raises UsageError if there is none of the type.
+    """
+    there = {spec.shape: spec.num_slices for spec in specs}
+    if stated.shape not in there:
+        types = ", ".join(shape.name for shape in there) or "none"
+        raise UsageError(
+            f"cluster '{stated.name}' has no slices of {stated.shape.name}; there are: {types}",
+            hint="leave --tpu-type out: the slices that are there are counted",
+        )
+    if counted and there[stated.shape] != stated.num_slices:
+        return (f"{there[stated.shape]} slices of {stated.shape.name} were found; {stated.num_slices} were stated",)
+    return ()

@@ -1,0 +1,39 @@
+"""Plans for clusters that cannot be looked at, for want of credentials: what a dry run can say without."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xpk.capacity.gke.observed import Observed
+from xpk.capacity.gke.reach import Place
+from xpk.capacity.gke.request import Request
+from xpk.capacity.plan import Plan, Step
+from xpk.model.errors import AuthorizationError
+from xpk.model.specs import ClusterSpec
+
+NOTHING = Observed(guess=True)
+CREATED = "no Google Cloud credentials found: this plan assumes an empty project, and quotas are unknown"
+_ADAPTED = "no Google Cloud credentials found: this plan assumes that nothing is installed there"
+_DELETED = "no Google Cloud credentials found: this plan assumes that the cluster exists and runs no workloads"
+
+
+def place_of(request: Request) -> Place:
+    """Return where a cluster is that was asked for by its project and zone."""
+    return Place(project=request.project, location=request.region, zone=request.zone)
+
+
+def adaptation(
+    name: str, request: Request, specs: Sequence[ClusterSpec], steps: Sequence[Step], why: AuthorizationError
+) -> Plan:
+    """Return what adapting does to a cluster."""
+    there = ", ".join(f"{spec.num_slices} x {spec.shape.name}" for spec in specs) or "the slices that it has"
+    return _unseen(f"cluster '{name}' in {request.region}: {there}", steps, _ADAPTED, why)
+
+
+def deletion(name: str, place: Place, steps: Sequence[Step], why: AuthorizationError) -> Plan:
+    """Return what deletes a cluster."""
+    return _unseen(f"delete cluster '{name}' in {place.location} of project {place.project}", steps, _DELETED, why)
+
+
+def _unseen(summary: str, steps: Sequence[Step], note: str, why: AuthorizationError) -> Plan:
+    return Plan(summary, list(steps), notes=(note,), facts={"guess": True}, refusal=why)
