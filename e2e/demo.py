@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import signal
 import sys
 import time
@@ -17,6 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from e2e.harness import DrillError, Lab, Workload
+from xpk.cli.live import LiveLine, progress_bar
+from xpk.cli.output import Console
+from xpk.jobs.output import latest_progress
 from xpk.jobs.report.sparkline import sparkline
 
 CLUSTER = WORKLOAD = "demo"
@@ -29,38 +31,22 @@ RUN_SECONDS = 300.0
 _QUIET_SECONDS = 5.0  # between two lines of progress where no line can be rewritten
 
 
-class Progress:
-    """One line that is rewritten on a terminal; elsewhere a line every few seconds."""
+class Shown:
+    """The progress of the run as `xpk workload wait` shows it, with a curve of its losses."""
 
-    def __init__(self, total: int) -> None:
-        self._total, self._live, self._last = total, sys.stderr.isatty(), 0.0
+    def __init__(self) -> None:
+        self._line = LiveLine(Console(), plain_seconds=_QUIET_SECONDS)
 
     def show(self, run: Workload, note: str = "") -> None:
         """Show how far the run is."""
-        now = time.monotonic()
-        if not self._live and now - self._last < _QUIET_SECONDS:
-            return
-        self._last = now
-        text = note or "starting"
-        if run.steps:
-            step, losses = run.steps[-1]["step"], [line["loss"] for line in run.steps]
-            filled = 20 * step // self._total
-            bar = "━" * filled + "╌" * (20 - filled)
-            text = f"{bar} step {step}/{self._total}  loss {losses[-1]:.3f}  {sparkline(losses, 24)}  {note}"
-        self._write(text)
+        width, text = self._line.width - 2, note or "starting"
+        progress = latest_progress(str(run.folder)) if run.steps else None
+        losses = [line["loss"] for line in run.steps]
+        self._line.show(f"  {progress_bar(progress, width, note, losses) if progress else text[:width]}")
 
     def end(self) -> None:
         """Leave the line as it is."""
-        if self._live:
-            print(file=sys.stderr)
-        self._last = 0.0
-
-    def _write(self, text: str) -> None:
-        if self._live:
-            width = shutil.get_terminal_size().columns - 3
-            print(f"\r\x1b[2K  {text[:width]}", end="", file=sys.stderr, flush=True)
-        else:
-            print(f"  {text.rstrip()}", file=sys.stderr, flush=True)
+        self._line.keep()
 
 
 def main() -> int:
@@ -97,7 +83,7 @@ def _drill(lab: Lab, steps: int, every: int) -> dict[str, Any]:
     """Do what the demo shows and return its figures."""
     lab.create_cluster(TPU_TYPE, SLICES)
     run = lab.create_workload(WORKLOAD, num_slices=SLICES, max_restarts=3, trainer=_trainer(steps, every))
-    progress = Progress(steps)
+    progress = Shown()
     for description in run.follow(lambda: bool(run.steps), FIRST_STEP_SECONDS):
         progress.show(run, f"starting: {description['reason']}" if description else "starting")
     _follow(run, progress, lambda: _past_checkpoint(run, steps, every))
@@ -146,12 +132,12 @@ def _past_checkpoint(run: Workload, steps: int, every: int) -> bool:
     return step >= steps // 2 and every // 3 <= step - run.saved() < every
 
 
-def _follow(run: Workload, progress: Progress, until: Callable[[], bool]) -> None:
+def _follow(run: Workload, progress: Shown, until: Callable[[], bool]) -> None:
     for _ in run.follow(until, RUN_SECONDS):
         progress.show(run)
 
 
-def _kill(run: Workload, progress: Progress) -> float:
+def _kill(run: Workload, progress: Shown) -> float:
     """Kill the victim and wait for the next finished step; return when it was killed, in Unix seconds."""
     progress.end()
     host = run.host(*VICTIM)

@@ -80,7 +80,7 @@ def started(*pods: Obj, **more: Any) -> Snapshot:
             ),
             "s1/h0 cannot start: InitContainerFailed: init container 'fetch' failed with exit code 7",
         ),
-        (waiting("ContainerCreating"), "1 of 2 hosts run"),
+        (waiting("ContainerCreating"), "1 of 2 hosts running"),
     ],
 )
 def test_why_a_host_does_not_start(trouble: Obj, says: str) -> None:
@@ -114,7 +114,9 @@ def test_a_node_that_no_longer_answers_takes_its_hosts_along() -> None:
         "conditions": [{"type": "Ready", "status": "False"}, {"type": "ContainersReady", "status": "True"}]
     }
     found = read(jobset(), started(pod(0, RUNNING, node="a"), pod(1, gone, node="b")))
-    assert found.phase is Phase.RESTARTING and found.reason == "1 of 2 hosts run: s1/h0 lost: node b does not answer"
+    assert (
+        found.phase is Phase.RESTARTING and found.reason == "1 of 2 hosts running: s1/h0 lost: node b does not answer"
+    )
     assert [host.phase for host in found.hosts] == ["Running", "NodeLost"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -39,6 +40,27 @@ def test_a_loss_that_is_not_finite_is_none(word: str, tmp_path: Path) -> None:
     lines = ['{"step": 1, "loss": 5.5, "step_seconds": 2}', f'{{"step": 2, "loss": {word}, "step_seconds": 2}}']
     (tmp_path / "metrics.jsonl").write_text("\n".join([*lines, '{"step": 2, "eval_loss": null}']))
     assert latest_progress(str(tmp_path)) == Progress(2, None, 2.0)
+
+
+def test_progress_tells_rates_and_the_time_that_is_left(tmp_path: Path) -> None:
+    at_once = {"total_steps": 150, "loss": 3.5, "attempt": 1}
+    rows = [{"step": 9, "time": 10.0, "attempt": 0, "total_steps": 150, "loss": 4, "step_seconds": 50}]
+    # An evaluation of 10 s between step 11 and 12: the pace counts it, the median does not.
+    for step, seconds in ((10, 100.0), (11, 102.0), (12, 114.0), (13, 116.0)):
+        rates = {"step_seconds": 2, "tokens_per_second": 1000 + step}
+        rows.append({"step": step, "time": seconds, **at_once, **rates})
+    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    found = latest_progress(str(tmp_path))
+    assert found is not None and found.eta_seconds == pytest.approx((150 - 13) * 16 / 3, abs=0.1)
+    assert (found.step, found.total_steps, found.step_seconds) == (13, 150, 2)
+    assert (found.throughput, found.throughput_unit) == (1011.5, "tokens/s")
+
+
+@pytest.mark.parametrize("odd", ['{"step": 1e999, "loss": 1}', '{"step": 2, "loss": 1' + "0" * 400 + "}", "[" * 5000])
+def test_odd_lines_of_metrics_are_passed_over(odd: str, tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text(f'{{"step": 1, "loss": 5.5}}\n{odd}\n')
+    found = latest_progress(str(tmp_path))
+    assert found is not None and found.loss in (5.5, None)
 
 
 @pytest.mark.parametrize(

@@ -151,6 +151,7 @@ class Progress:
             "time": time.time(),
             "attempt": self._job.host.attempt,
             "step": step,
+            "total_steps": self._job.config.run.steps,
             "loss": self.loss,
             "loss_hex": self.loss.hex(),
             "grad_norm": float(out["grad_norm"]),

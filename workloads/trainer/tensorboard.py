@@ -14,7 +14,7 @@ from trainer import metrics
 from trainer.places import Place
 
 FOLDER = "tensorboard"
-_LEFT_OUT = {"time", "attempt", "step", "loss_hex"}
+_LEFT_OUT = {"time", "attempt", "step", "total_steps", "loss_hex"}
 
 
 class EventFile:

@@ -1,4 +1,4 @@
-"""What other programs say, made fit for one line. Pure."""
+"""Words for one line: counts, and what other programs say. Pure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ IMAGE_TROUBLES = (
     *("RegistryUnavailable", "SignatureValidationFailed"),
 )
 _IMAGE_STEPS = re.compile(r'(?:failed to (?:pull and unpack image|resolve reference|resolve image) "[^"]*": )')
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun: `1 host`, `2 hosts`."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def short(text: object, most: int = 200) -> str:

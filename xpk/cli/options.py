@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -119,7 +120,7 @@ def output_roots(cluster: str) -> OutputRoots:
     from xpk.jobs.output_roots import OutputRoots
 
     stated = click.get_current_context().meta.get(_ROOT)
-    return OutputRoots(lambda: provider_of(cluster).target(cluster), stated)
+    return OutputRoots(functools.cache(lambda: provider_of(cluster).target(cluster)), stated)
 
 
 def provider_option(command: Command) -> Command:

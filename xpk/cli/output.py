@@ -107,6 +107,17 @@ def age(time: str | None) -> str:
     return f"{int(seconds)}s"
 
 
+def duration(seconds: float) -> str:
+    """Return a time in its two largest units: `42s`, `3m10s`, `2h05m`, `3d04h`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    for large, small, size, unit in (("d", "h", 86400, 3600), ("h", "m", 3600, 60)):
+        if whole >= size:
+            return f"{whole // size}{large}{whole % size // unit:02d}{small}"
+    return f"{whole // 60}m{whole % 60:02d}s"
+
+
 def interactive() -> bool:
     """Whether a person can answer questions."""
     return sys.stdin.isatty() and sys.stderr.isatty()

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import click
 
-from xpk.cli.output import Console, age, table
+from xpk.cli.live import progress_words
+from xpk.cli.output import age, table
 from xpk.jobs.logs import HostLine
 from xpk.jobs.output import Progress
 from xpk.model import names
@@ -61,21 +62,6 @@ _COLOURS = {
 _HOST_COLOURS = ("cyan", "magenta", "blue", "green", "yellow", "bright_cyan", "bright_magenta", "bright_blue")
 
 
-class Ticker:
-    """Tells of each new phase or reason of a workload that is waited for."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._last = ""
-
-    def __call__(self, status: WorkloadStatus) -> None:
-        """Say how the workload does, if that is news."""
-        text = f" • {status.name}: {_phase(status)}, {status.reason}"
-        if text != self._last:
-            self._console.tell(text)
-            self._last = text
-
-
 def log_line(line: HostLine, *, prefix: bool, timestamps: bool) -> str:
     """Return a log line as it is printed."""
     parts = []
@@ -96,9 +82,8 @@ def status(found: WorkloadStatus, progress: Progress | None, cluster: str) -> st
     lines += _queue_lines(found)
     lines += [f"  trouble    {trouble}" for trouble in found.troubles[:_ROWS_SHOWN]]
     if progress:
-        took = "" if progress.step_seconds is None else f", {progress.step_seconds:.3g} s a step"
-        loss = "not finite" if progress.loss is None else f"{progress.loss:.4f}"
-        lines.append(f"  progress   step {progress.step}, loss {loss}{took}")
+        words = progress_words(progress if found.phase is Phase.RUNNING else replace(progress, eta_seconds=None))
+        lines.append(f"  progress   {', '.join(words)}")
     lines += _restart_lines(found, progress.replacements if progress else 0)
     lines.append(f"  created    {age(found.created)} ago" + (f" by {found.user}" if found.user else ""))
     if found.finished:

@@ -25,15 +25,16 @@ from xpk.cli.options import (
 )
 from xpk.cli.output import Console
 from xpk.cli.upstream import WORKLOAD_COMMANDS, Group, WorkloadCommand
+from xpk.cli.waiting import await_end, read_progress
 from xpk.cli.workload_create import create
 from xpk.cli.workload_delete import delete
 from xpk.cli.workload_diff import diff
 from xpk.cli.workload_estimate import estimate
 from xpk.cli.workload_filters import filter_options, filtered
-from xpk.jobs import forwarding, manage, observe, output
+from xpk.jobs import forwarding, manage, observe
 from xpk.jobs import logs as logging
 from xpk.model import names
-from xpk.model.errors import ConflictError, NotFoundError, UsageError, XpkError
+from xpk.model.errors import NotFoundError, UsageError
 from xpk.model.status import Phase, WorkloadStatus
 
 
@@ -103,7 +104,7 @@ def status(
     elif console.output == "name":
         click.echo(found.name)
     else:
-        click.echo(show.status(found, _progress(console, found, place), place))
+        click.echo(show.status(found, read_progress(console, found, place), place))
 
 
 @workload.command(cls=WorkloadCommand)
@@ -125,7 +126,7 @@ def describe(
     elif console.output == "name":
         click.echo(found.name)
     else:
-        click.echo(show.describe(found, _progress(console, found, place), events, place))
+        click.echo(show.describe(found, read_progress(console, found, place), events, place))
 
 
 @workload.command(cls=WorkloadCommand)
@@ -336,27 +337,14 @@ def _tell_of_ray(console: Console, pod: Obj, address: str) -> None:
 
 def _wait(console: Console, cluster: str, name: str, namespace: str, timeout: str | None) -> None:
     """Return when a workload has succeeded. Raises WorkloadFailedError or TimedOutError."""
-    seconds, where = parse_duration(timeout, "--timeout"), names.where(cluster, namespace)
-    api = provider_of(cluster).connect(cluster)
-    ended = manage.wait(api, name, namespace, timeout=seconds, tell=show.Ticker(console), where=where)
+    seconds, api = parse_duration(timeout, "--timeout"), provider_of(cluster).connect(cluster)
+    ended = await_end(console, api, name, namespace, cluster, seconds)
     if console.is_data:
         console.data(_with_progress(console, ended, cluster))
-    manage.check_succeeded(ended, where=where)
-
-
-def _progress(console: Console, found: WorkloadStatus, cluster: str) -> output.Progress | None:
-    """Return how far a workload is; where its output cannot be read, say so and go on."""
-    try:
-        folder = output_roots(cluster).to_read(found)
-        return output.latest_progress(folder, ray=found.launcher == "ray") if folder else None
-    except XpkError as error:
-        console.tell(f"warning: no progress: {error.message}")
-        if isinstance(error, ConflictError):
-            console.tell(f"  next: {error.hint}")
-        return None
+    manage.check_succeeded(ended, where=names.where(cluster, namespace))
 
 
 def _with_progress(console: Console, found: WorkloadStatus, cluster: str) -> dict[str, Any]:
-    progress = None if found.phase is Phase.QUEUED else _progress(console, found, cluster)
+    progress = None if found.phase is Phase.QUEUED else read_progress(console, found, cluster)
     after = {"progress": asdict(progress) if progress else None, "next": show.next_command(found, progress, cluster)}
     return {**asdict(found), **after}

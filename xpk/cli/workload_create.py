@@ -12,7 +12,6 @@ import click
 
 from xpk.api.base import ObjectApi
 from xpk.capacity.provider import provider_of
-from xpk.cli import show
 from xpk.cli.options import (
     cluster_option,
     count_slices,
@@ -25,6 +24,7 @@ from xpk.cli.options import (
 )
 from xpk.cli.output import Console
 from xpk.cli.upstream import WorkloadCommand
+from xpk.cli.waiting import await_end
 from xpk.jobs import capacity, manage, mounting, observe, output, request, script, shipping, sizing, trainer
 from xpk.jobs import create as creating
 from xpk.jobs.script import Archive
@@ -32,7 +32,6 @@ from xpk.model import names
 from xpk.model.accelerators import SliceShape
 from xpk.model.errors import Problems, UsageError, XpkError
 from xpk.model.specs import Target, WorkloadSpec
-from xpk.model.status import WorkloadStatus
 from xpk.proc import LocalRunner
 from xpk.render import render_workload, to_yaml
 from xpk.storage import open_folder
@@ -185,7 +184,7 @@ def create(ctx: click.Context, /, name: str | None, name_flag: str | None, clust
     console.done(f"workload '{chosen}' is queued on '{place}': {spec.num_slices} x {spec.shape.name}, {hosts} hosts")
     status = None
     if given["wait"]:
-        status = _stay(console, api, spec, place, timeout)
+        status = await_end(console, api, spec.name, spec.namespace, place, timeout)
     else:
         console.tell(f"  next: xpk workload logs {chosen}{names.where(place, spec.namespace)} -f")
     if console.is_data:
@@ -354,15 +353,3 @@ def _ray(given: dict[str, Any]) -> request.Ray | None:
 def _image(asked: str, target: Target) -> str:
     """Return the image that was asked for, or the bundled trainer's as the cluster's nodes have it."""
     return target.trainer_image or asked if asked == request.TRAINER_IMAGE else asked
-
-
-def _stay(console: Console, api: ObjectApi, spec: WorkloadSpec, cluster: str, timeout: float | None) -> WorkloadStatus:
-    """Wait for the end; Ctrl-C leaves the workload to itself."""
-    where = names.where(cluster, spec.namespace)
-    try:
-        return manage.wait(api, spec.name, spec.namespace, timeout=timeout, tell=show.Ticker(console), where=where)
-    except KeyboardInterrupt:
-        console.tell(f"\ndetached; workload '{spec.name}' goes on")
-        for verb, more in (("logs", " -f"), ("wait", ""), ("delete", "")):
-            console.tell(f"  xpk workload {verb} {spec.name}{where}{more}")
-        raise

@@ -8,7 +8,7 @@ from typing import Any
 
 from xpk.api.base import Obj, ObjectApi
 from xpk.api.paths import container_of
-from xpk.api.words import short
+from xpk.api.words import counted, short
 from xpk.jobs import events as happened
 from xpk.jobs import queueing
 from xpk.jobs.checks import checks_of, why_deactivated
@@ -226,7 +226,7 @@ def _phase(
     status = jobset.get("status", {})
     for kind, phase in (("Completed", Phase.SUCCEEDED), ("Failed", Phase.FAILED)):
         if is_true(jobset, kind):
-            return phase, "all hosts are done"
+            return phase, "all hosts finished"
     if workload and workload["spec"].get("active") is False:
         return Phase.SUSPENDED, why_deactivated(workload) or "suspended by its user"
     if workload and (not is_true(workload, "Admitted") or is_true(workload, "Evicted")):
@@ -237,11 +237,12 @@ def _phase(
     running = sum(host.phase == "Running" for host in hosts)
     done = sum(host.phase == "Succeeded" for host in hosts)
     if running + done == size:
-        return Phase.RUNNING, f"all {size} hosts run" if not done else f"{running} hosts run, {done} are done"
+        both = f"{counted(running, 'host')} running, {done} finished"
+        return Phase.RUNNING, both if done else f"all {counted(size, 'host')} running" if size > 1 else "1 host running"
     lost = any(host.phase in ("Failed", "NodeLost") or (host.phase == "Terminating" and host.started) for host in hosts)
     if status.get("restarts", 0) or lost:
-        return Phase.RESTARTING, f"{running} of {size} hosts run"
-    return Phase.STARTING, f"{running} of {size} hosts run"
+        return Phase.RESTARTING, f"{running} of {counted(size, 'host')} running"
+    return Phase.STARTING, f"{running} of {counted(size, 'host')} running"
 
 
 def _failure(found: Mapping[str, Any], hosts: Iterable[HostStatus], events: list[Obj], uid: str) -> str:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from xpk.model.errors import ConflictError, TimedOutError, UsageError, XpkError
 from xpk.model.specs import Target
@@ -25,12 +25,19 @@ _PATIENCE = 3.0  # seconds for a bucket to answer somebody who wants to know som
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The newest finished step that the trainer wrote down."""
+    """The newest finished step that the trainer wrote down. Rates are medians over the newest steps.
+
+    `eta_seconds`: until step `total_steps`, at the pace of the newest steps with all that went on between them.
+    """
 
     step: int
     loss: float | None  # None: it is not finite
-    step_seconds: float | None = None  # the median of the newest steps
+    step_seconds: float | None = None
     replacements: int = 0  # how often Ray's driver has started all trainers anew, without the JobSet
+    total_steps: int | None = None
+    throughput: float | None = None
+    throughput_unit: str | None = None  # tokens/s or images/s
+    eta_seconds: float | None = None
 
 
 def at_root(target: Target, root: str | None) -> Target:
@@ -124,16 +131,52 @@ def _progress_under_ray(folder: Folder) -> Progress | None:
 
 
 def _progress(folder: Folder) -> Progress | None:
-    newest: tuple[int, float | None] | None = None
-    seconds = []
-    for line in (folder.read_end("metrics.jsonl", _TAIL) or b"").splitlines():
-        try:
-            row = json.loads(line)
-            step, loss = int(row["step"]), math.nan if row["loss"] is None else float(row["loss"])
-            newest = step, loss if math.isfinite(loss) else None
-            seconds.append(float(row["step_seconds"]))
-        except (ValueError, KeyError, TypeError):
-            continue  # an evaluation, or a line cut off at either end
-    if newest is None:
+    rows = list(filter(None, map(_step_row, (folder.read_end("metrics.jsonl", _TAIL) or b"").splitlines())))
+    if not rows:
         return None
-    return Progress(*newest, step_seconds=statistics.median(seconds) if seconds else None)
+    last = rows[-1]
+    step, total = int(last["step"]), _number(last, "total_steps")
+    unit = next((unit for unit in ("tokens", "images") if f"{unit}_per_second" in last), None)
+    seconds, pace = _median(rows, "step_seconds"), _pace(rows)
+    left = None if total is None else max(0, int(total) - step)
+    return Progress(
+        step=step,
+        loss=_number(last, "loss"),
+        step_seconds=seconds,
+        total_steps=None if total is None else int(total),
+        throughput=_median(rows, f"{unit}_per_second"),
+        throughput_unit=f"{unit}/s" if unit else None,
+        eta_seconds=None if left is None or pace is None else round(left * pace, 1),
+    )
+
+
+def _step_row(line: bytes) -> dict[str, Any] | None:
+    """Return the line of a finished step; None for an evaluation, or a line that was cut off."""
+    try:
+        row = json.loads(line)
+        return row if "loss" in row and _number(row, "step") is not None else None
+    except (ValueError, TypeError, RecursionError):
+        return None
+
+
+def _number(row: dict[str, Any], key: str) -> float | None:
+    try:
+        value = float(row[key])
+    except (KeyError, ValueError, TypeError, OverflowError):
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _median(rows: list[dict[str, Any]], key: str) -> float | None:
+    values = [value for row in rows if (value := _number(row, key)) is not None]
+    return statistics.median(values) if values else None
+
+
+def _pace(rows: list[dict[str, Any]]) -> float | None:
+    """Return the seconds from one step to the next in the newest attempt, evaluations and saves included."""
+    newest = [row for row in rows if row.get("attempt") == rows[-1].get("attempt")]
+    begun, ended = _number(newest[0], "time"), _number(newest[-1], "time")
+    steps = int(newest[-1]["step"]) - int(newest[0]["step"])
+    if begun is None or ended is None or steps < 1 or ended <= begun:
+        return _median(newest, "step_seconds")
+    return (ended - begun) / steps

@@ -1,0 +1,68 @@
+"""Waiting for the end of a workload: `xpk workload wait`, and `create --wait`."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from xpk.api.base import ObjectApi
+from xpk.cli.live import Meter, progress_words
+from xpk.cli.options import output_roots
+from xpk.cli.output import Console
+from xpk.jobs import manage, output
+from xpk.jobs.output_roots import OutputRoots
+from xpk.model import names
+from xpk.model.errors import ConflictError, XpkError
+from xpk.model.status import Phase, WorkloadStatus
+
+
+def read_progress(console: Console, found: WorkloadStatus, cluster: str) -> output.Progress | None:
+    """Return how far a workload is; where its output cannot be read, say so and go on."""
+    try:
+        return _progress(found, output_roots(cluster))
+    except XpkError as error:
+        console.tell(f"warning: no progress: {error.message}")
+        if isinstance(error, ConflictError):
+            console.tell(f"  next: {error.hint}")
+        return None
+
+
+def await_end(
+    console: Console, api: ObjectApi, name: str, namespace: str, cluster: str, timeout: float | None
+) -> WorkloadStatus:
+    """Show how a workload is doing until it ends; return its status. Ctrl-C leaves it to itself.
+
+    Raises TimedOutError, and NotFoundError where it is deleted.
+    """
+    where, last = names.where(cluster, namespace), list[WorkloadStatus]()
+    roots = output_roots(cluster)
+
+    def read(status: WorkloadStatus) -> output.Progress | None:
+        with suppress(XpkError):  # the next look may find it
+            return _progress(status, roots)
+        return None
+
+    meter = Meter(console, read)
+
+    def tell(status: WorkloadStatus) -> None:
+        last[:] = [status]
+        meter(status)
+
+    try:
+        with meter:
+            return manage.wait(api, name, namespace, timeout=timeout, tell=tell, where=where)
+    except KeyboardInterrupt:
+        state = f" ({_state(last[0], meter.progress)})" if last else ""
+        console.tell(f"\nstopped waiting; workload '{name}' continues{state}")
+        for verb, more in (("wait", ""), ("logs", " -f"), ("delete", "")):
+            console.tell(f"  xpk workload {verb} {name}{where}{more}")
+        raise
+
+
+def _state(status: WorkloadStatus, progress: output.Progress | None) -> str:
+    steps = progress_words(progress)[:1] if progress and status.phase is not Phase.QUEUED else []
+    return ", ".join([str(status.phase), *(steps or [status.reason])])
+
+
+def _progress(status: WorkloadStatus, roots: OutputRoots) -> output.Progress | None:
+    folder = roots.to_read(status)
+    return output.latest_progress(folder, ray=status.launcher == "ray") if folder else None
