@@ -2,7 +2,8 @@
 #   make demo      the main job on this machine: 2 slices x 2 hosts train on real text, one host is killed
 #   make test      unit and local tests (under 5 minutes)
 #   make e2e       drills on this machine and on a real kind cluster: hosts, nodes, controllers killed (as root; about
-#                  40 minutes, and 30 more the first time, when the environment is built)
+#                  25 minutes, and 25 more the first time, when the environment is built)
+#   make e2e-all   the same, and the drills marked `extended` (about 50 minutes)
 #   make e2e-local those with processes of this machine only (8 minutes; needs neither root nor Docker)
 #   make e2e-compiler  estimates against XLA's compiler for TPUs (2 minutes, and 700 MB of libtpu the first time)
 #   make check     what CI checks first: format, lint, types, layers
@@ -27,17 +28,17 @@ ON_KIND := $(sort $(wildcard e2e/test_kind*.py))
 # A process that dies ends the run: xdist may wait for ever for the one that comes in its place.
 PARALLEL := --max-worker-restart 0 --numprocesses
 
-# Real controllers on a busy machine: what fails once is tried once more, and the summary names it.
-AGAIN := --reruns 1 -r fER
+# CI leaves out the drills marked `extended`: each repeats most of another one. `make e2e-all` runs them too.
+SELECTED := not extended
 
 # XLA's compiler for TPUs, which no other test has to find (docs/results.md): 700 MB.
 TPU := $(VENV)/tpu
 
 # A line for each test, whole when it is written: two runs write at once.
-DRILLS := $(PARALLEL) 1 --verbose --timeout 1200 --maxfail 5 $(AGAIN)
+DRILLS = $(PARALLEL) 1 --verbose --timeout 1200 --maxfail 5 -m "$(SELECTED)"
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test e2e e2e-kind e2e-here e2e-local e2e-compiler check format lock golden clean
+.PHONY: help install demo test e2e e2e-all e2e-kind e2e-here e2e-local e2e-compiler check format lock golden clean
 
 help:  ## show this
 	@sed -n 's/^#\( \{0,1\}\)/\1/p' Makefile | sed '/^$$/q'
@@ -71,8 +72,11 @@ e2e: $(STAMP)
 	@set -e; exports=$$(e2e/environment/up); eval "$$exports"; \
 	  $(MAKE) --no-print-directory --keep-going --jobs 2 e2e-kind e2e-here; \
 	  echo "==> the slow ones among the local tests"; \
-	  $(BIN)/python -m pytest -m slow $(PARALLEL) 2 --dist worksteal $(AGAIN) $(PYTEST_ARGS)
+	  $(BIN)/python -m pytest -m "slow$(if $(SELECTED), and $(SELECTED))" $(PARALLEL) 2 --dist worksteal $(PYTEST_ARGS)
 	@$(MAKE) --no-print-directory e2e-compiler
+
+e2e-all:
+	@$(MAKE) --no-print-directory SELECTED= e2e
 
 e2e-compiler: $(TPU)/.installed
 	@echo "==> XLA's compiler for TPUs: what it says of programs, and whether estimates are near it"

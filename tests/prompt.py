@@ -19,9 +19,7 @@ class _Prompt:
         self._config = config
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        # "rerun": it failed and is tried once more; nothing else would show why.
-        words = {"failed": "FAILED", "rerun": "FAILED, TRIED AGAIN"}.get(report.outcome)
-        if words and (terminal := self._config.pluginmanager.get_plugin("terminalreporter")):
+        if report.failed and (terminal := self._config.pluginmanager.get_plugin("terminalreporter")):
             terminal.ensure_newline()
-            terminal.write_line(f"{words} {report.nodeid} ({report.when}, {report.duration:.0f} s)")
+            terminal.write_line(f"FAILED {report.nodeid} ({report.when}, {report.duration:.0f} s)")
             terminal.write_line("\n".join(report.longreprtext.splitlines()[-_LINES:]))
