@@ -60,15 +60,19 @@ class RunWriter:
         for step in range(first, last + 1):
             self.now += each
             noise = random.Random(step).gauss(0, 0.06)
-            line = {
+            line: dict[str, Any] = {
                 "time": self.now,
                 "attempt": self.attempt,
                 "step": step,
                 "loss": 2.0 + 3.5 * math.exp(-step / 40) + noise,
                 "step_seconds": each,
+                "learning_rate": 0.001 * min(1.0, step / 20),
+                "grad_norm": 1.5 + noise,
                 "tokens_per_second": 4096 / each,
                 "mfu": None,
             }
+            if step == first or step % log_every == 0:
+                line["memory"] = {"chip_gib": None, "host_gib": 0.5}
             self.metrics.append(json.dumps(line))
             if step == first or step % log_every == 0:
                 self.all("step", step=step)

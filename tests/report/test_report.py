@@ -158,9 +158,56 @@ def test_a_long_run_stays_a_small_page(tmp_path: Path) -> None:
     run.steps(1, 100_000, each=0.01, log_every=1000)
     run.done(100_000)
     page = page_of(run.write())
-    assert len(page) < 500_000
+    assert len(page) < 1_000_000
     for path in re.findall(r'<path class="curve [a-z-]+" d="M([^"]*)"', page):
         assert len(path.split()) <= 2000
+
+
+def test_what_the_trainer_measures_is_drawn_if_it_was_measured(tmp_path: Path) -> None:
+    page = Checker(page_of(one_kill(tmp_path)))
+    labels = [value or "" for name, value in page.attributes if name == "aria-label"]
+    for quantity in ("Learning rate", "Gradient norm", "Tokens per second", "Step time", "Host memory"):
+        assert len([label for label in labels if label.startswith(quantity)]) == 2, "for a desk and for a phone"
+    assert not [label for label in labels if label.startswith(("MFU", "Accelerator memory", "Images"))]
+    assert any("step 1 · learning rate 5e-05 to step 150 · learning rate 0.001" in label for label in labels)
+
+
+def test_a_chart_says_what_it_shows_and_can_be_read_with_the_keyboard(tmp_path: Path) -> None:
+    page = page_of(one_kill(tmp_path))
+    charts = re.findall(r'<svg class="(?:wide|narrow) (?:plot|timeline)"[^>]*>', page)
+    assert charts and all('tabindex="0"' in chart and 'role="img"' in chart for chart in charts)
+    assert re.search(r'aria-label="Loss over steps: step 1 · loss \S+ to step 150 · loss \S+; 1 failure marked"', page)
+    assert {"ArrowRight", "ArrowLeft", "Home", "End", "pointerdown"} <= set(re.findall(r"\w+", page))
+
+
+def test_a_narrow_screen_gets_labelled_cells_and_wide_bars_are_labelled(tmp_path: Path) -> None:
+    page = page_of(one_kill(tmp_path))
+    (restarts,) = re.findall(r'<tr><td data-label="Restart">.*?</tr>', page)
+    assert restarts.count("<td") == restarts.count("data-label=") == 7
+    labels = re.findall(r'<text class="bar-label"[^>]*>(\w+)</text>', page)
+    assert {"steps", "lost"} <= set(labels)
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_every_colour_stands_out_from_the_card(scheme: int) -> None:
+    style = render_report(RunRecord(), FACTS)
+    colours = dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", style.split("prefers-color-scheme: dark")[scheme]))
+    drawn = {name: colour for name, colour in colours.items() if name not in ("page", "card", "faint")}
+    assert len(drawn) >= 16
+    low = {name: contrast(colour, colours["card"]) for name, colour in drawn.items()}
+    assert not {name: round(ratio, 2) for name, ratio in low.items() if ratio < 3}
+
+
+def contrast(one: str, other: str) -> float:
+    """Return the contrast ratio of two colours, 1 to 21 (WCAG 2.2, relative luminance)."""
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def luminance(colour: str) -> float:
+    channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in channels]
+    return float(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
 
 
 def test_slow_hosts_are_named_with_what_they_cost(tmp_path: Path) -> None:

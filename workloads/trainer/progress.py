@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from trainer import metrics
 from trainer.errors import FatalError, Problem
+from trainer.in_use import memory_in_use
 from trainer.job import Job
 from trainer.models import family
 from trainer.pace import percentiles
@@ -166,6 +167,7 @@ class Progress:
         self._window.append(seconds)
         if logged:
             record["window"] = {"steps": len(self._window)} | percentiles(self._window)
+            record["memory"] = memory_in_use()
             self._window = []
         self._lines.write(record, at_once=self._steps == 1)
         if self._board is not None:

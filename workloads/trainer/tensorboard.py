@@ -27,7 +27,7 @@ class EventFile:
         self._append(_event(0, version="brain.Event:2"), at_once=True)
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Append the numbers of a line of metrics.jsonl; those of its window get names such as window/p50."""
+        """Append the numbers of a line of metrics.jsonl; those of a group get names such as window/p50."""
         numbers = _numbers(record)
         if numbers:
             self._append(_event(record["step"], numbers, at=record["time"]))
@@ -57,7 +57,8 @@ def crc32c(content: bytes) -> int:
 
 def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
     flat = {key: value for key, value in record.items() if key not in _LEFT_OUT}
-    flat |= {f"window/{key}": value for key, value in flat.pop("window", {}).items()}
+    for group in ("window", "memory"):
+        flat |= {f"{group}/{key}": value for key, value in flat.pop(group, {}).items()}
     return {key: float(value) for key, value in flat.items() if isinstance(value, int | float)}
 
 

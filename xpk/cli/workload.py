@@ -284,6 +284,7 @@ def port_forward(
 @cluster_option
 @namespace_option
 @click.option("--file", type=click.Path(path_type=Path), help="Where the page goes; NAME.html if left out.")
+@click.option("--open", "open_page", is_flag=True, help="Open the page in a browser.")
 @click.option("--kill-time", type=float, hidden=True, help="When a drill killed a host, in Unix seconds.")
 @output_root_option
 @output_option
@@ -295,6 +296,7 @@ def report(
     cluster: str | None,
     namespace: str,
     file: Path | None,
+    open_page: bool,
     kill_time: float | None,
     output: str | None,
 ) -> None:
@@ -306,10 +308,13 @@ def report(
     account = reporting.account(found, place, output_roots(place), kill_time=kill_time)
     if console.is_data:
         console.data(account.figures)
-        if file is None:
+        if file is None and not open_page:
             return
     written = reporting.write_page(account, file or Path(f"{chosen}.html"))
-    console.done(f"report written to {written}")
+    address = written.absolute().as_uri()
+    console.done(f"report written to {written} ({address})")
+    if open_page and click.launch(address):
+        console.tell(f"warning: cannot start a browser; open {address}")
 
 
 def _tell_outcome(console: Console, api: ObjectApi, name: str, namespace: str, where: str) -> None:

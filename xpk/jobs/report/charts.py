@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 MOST_POINTS = 2_000
 _MOST_HOVER_POINTS = 300
@@ -63,10 +64,14 @@ class Band:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A drawn chart. The plot lies inside `left`, `right`, `top` and `bottom`; `hover` is JSON."""
+    """A drawn chart. The plot lies inside `left`, `right`, `top` and `bottom`; `hover` is JSON.
+
+    `summary` describes it to somebody who cannot see it.
+    """
 
     size: str
     label: str
+    summary: str
     width: float
     height: float
     left: float
@@ -120,6 +125,8 @@ class Frame:
 
 WIDE = Frame("wide", 1096, 330)
 NARROW = Frame("narrow", 420, 270)
+HALF = Frame("wide", 536, 190)
+LOW = Frame("narrow", 420, 190)
 
 
 def downsample(points: Sequence[Point], limit: int = MOST_POINTS) -> list[Point]:
@@ -188,10 +195,10 @@ def draw(plot: Plot, frame: Frame) -> Chart:
 
     most = 10 if frame.width > 600 else 5
     x_ticks = time_ticks(x_high, most) if plot.times else number_ticks(x_low, x_high, most, whole=True)
-    thinned = plot.hover[:: max(1, math.ceil(len(plot.hover) / _MOST_HOVER_POINTS))]
     return Chart(
         size=frame.size,
         label=plot.label,
+        summary=_summary(plot),
         width=frame.width,
         height=frame.height,
         left=left,
@@ -207,8 +214,25 @@ def draw(plot: Plot, frame: Frame) -> Chart:
         marks=tuple(Mark(meaning, x(a), y(b), title) for meaning, a, b, title in plot.marks),
         rules=rules([(x(at), label) for at, label in plot.rules], left, right),
         bands=bands([(x(a), x(b), label, title) for a, b, label, title in plot.bands]),
-        hover=json.dumps([[x(a), y(b), text] for a, b, text in thinned]),
+        hover=json.dumps([[x(a), y(b), text] for a, b, text in thinned(plot.hover)]),
     )
+
+
+T = TypeVar("T")
+
+
+def thinned(points: Sequence[T]) -> Sequence[T]:
+    """Return so few of the points, evenly spaced, that a page with all charts stays small; the last one is kept."""
+    every = math.ceil(len(points) / _MOST_HOVER_POINTS)
+    return points if every < 2 else [*points[:-1:every], points[-1]]
+
+
+def _summary(plot: Plot) -> str:
+    """Return the label with the first and the last point, and how many failures are marked."""
+    ends = " to ".join(text for _, _, text in plot.hover[:: max(1, len(plot.hover) - 1)][:2])
+    failures = len(plot.rules)
+    marked = f"; {failures} failure{'' if failures == 1 else 's'} marked" if failures else ""
+    return f"{plot.label}: {ends}{marked}" if ends else plot.label
 
 
 def rules(found: Sequence[tuple[float, str]], left: float, right: float) -> tuple[Rule, ...]:

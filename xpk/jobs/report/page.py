@@ -15,11 +15,12 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from xpk.jobs.report.charts import NARROW, WIDE, Chart, Plot, draw
+from xpk.jobs.report.charts import HALF, LOW, NARROW, WIDE, Chart, Frame, Plot, draw
 from xpk.jobs.report.curves import Run, failure_rules, failure_time, gaps, loss_by_step, loss_by_time
 from xpk.jobs.report.goodput import Attempt, Cause, Goodput, Recovery, attempts, goodput, lost_steps, recoveries
 from xpk.jobs.report.pace import REASONS, percentiles, slow_hosts
 from xpk.jobs.report.record import RunRecord, StepRecord
+from xpk.jobs.report.signals import signal_plots
 from xpk.jobs.report.timeline import Timeline, draw_timeline, lives
 from xpk.jobs.report.wording import CAUSE_EXPLANATIONS, CAUSE_NAMES, clock, count, duration, loss, percent
 
@@ -131,6 +132,7 @@ def _view(run: Run, facts: ReportFacts) -> dict[str, Any]:
         "figures": _figures(run, len(facts.restarts)),
         "by_step": _both(loss_by_step(run)) if record.steps or record.lost_steps else (),
         "by_time": _both(loss_by_time(run)) if record.steps or record.lost_steps else (),
+        "signals": [_both(plot, HALF, LOW) for plot in signal_plots(run)],
         "legend": {
             "lost": bool(record.lost_steps),
             "eval": bool(record.evals),
@@ -179,14 +181,16 @@ def _figures(run: Run, restarts: int) -> list[Figure]:
         tokens = f", {last.tokens:,} tokens" if last.tokens else ""
         figures.append(Figure("Evaluation loss", loss(last.loss), f"at step {last.step:,}{tokens}"))
     if steps:
-        figures.append(Figure("Steps", f"{steps[-1].step:,}", f"{len(steps):,} count"))
+        repeated = len(record.lost_steps)
+        executed = f"{len(steps) + repeated:,} executed" + (f", {repeated:,} repeated" if repeated else "")
+        figures.append(Figure("Steps", f"{steps[-1].step:,}", executed))
         took = percentiles(steps)
         rest = ", ".join(f"{name} {duration(took[name])}" for name in ("p90", "p99", "max"))
         figures.append(Figure("Median step", duration(took["p50"]), rest))
         figures += _speed(steps)
     figures.append(Figure("Goodput", percent(run.account.goodput), f"of {duration(run.wall)} wall time"))
     lost = lost_steps(record)
-    again = "finished, undone by a restart" if lost else "nothing was done twice"
+    again = "undone by a restart and repeated" if lost else "no step was repeated"
     waits = sum(one.waiting for one in run.attempts[:-1])
     lives = count(len(run.attempts), "attempt") + (f", {waits} suspended" if waits else "")
     figures.append(Figure("Restarts", str(max(restarts, len(run.attempts) - 1 - waits)), lives))
@@ -208,8 +212,8 @@ def _speed(steps: Sequence[StepRecord]) -> list[Figure]:
     return [Figure("Tokens per second", f"{statistics.median(speeds):,.0f}", note)]
 
 
-def _both(plot: Plot) -> tuple[Chart, ...]:
-    return tuple(draw(plot, frame) for frame in (WIDE, NARROW))
+def _both(plot: Plot, *frames: Frame) -> tuple[Chart, ...]:
+    return tuple(draw(plot, frame) for frame in frames or (WIDE, NARROW))
 
 
 def _account(account: Goodput) -> list[Part]:

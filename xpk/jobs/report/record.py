@@ -41,7 +41,10 @@ class StepRecord:
     grad_norm: float | None = None
     learning_rate: float | None = None
     tokens_per_second: float | None = None
+    images_per_second: float | None = None
     mfu: float | None = None
+    chip_gib: float | None = None  # most that a chip of slice 0 host 0 has had in use
+    host_gib: float | None = None  # resident memory of slice 0 host 0's process
     data_seconds: float = 0.0  # of `seconds`: chips of the host that had to wait longest waited for their batch
 
 
@@ -217,6 +220,8 @@ def _step(line: Mapping[str, Any]) -> StepRecord | None:
     time, step, loss = _number(line, "time"), _whole(line, "step"), _loss(line, "loss")
     if time is None or step is None or loss is None:
         return None
+    told = line.get("memory")
+    memory: Mapping[str, Any] = told if isinstance(told, dict) else {}
     return StepRecord(
         time=time,
         attempt=_whole(line, "attempt") or 0,
@@ -226,7 +231,10 @@ def _step(line: Mapping[str, Any]) -> StepRecord | None:
         grad_norm=_number(line, "grad_norm"),
         learning_rate=_number(line, "learning_rate"),
         tokens_per_second=_number(line, "tokens_per_second"),
+        images_per_second=_number(line, "images_per_second"),
         mfu=_number(line, "mfu"),
+        chip_gib=_number(memory, "chip_gib"),
+        host_gib=_number(memory, "host_gib"),
         data_seconds=max(0.0, _number(line, "data_seconds") or 0.0),
     )
 

@@ -14,7 +14,7 @@ from xpk.jobs.report.charts import bands as draw_bands
 from xpk.jobs.report.charts import rules as draw_rules
 from xpk.jobs.report.goodput import Attempt, Cause
 from xpk.jobs.report.record import Event, HostId, RunRecord
-from xpk.jobs.report.wording import CAUSE_NAMES, duration
+from xpk.jobs.report.wording import CAUSE_NAMES, SHORT_NAMES, duration
 
 MOST_ROWS = 64
 _PHASES = {
@@ -25,6 +25,7 @@ _PHASES = {
 }
 _WITHIN_STEPS = {"eval": Cause.EVAL, "save_begin": Cause.SAVE}
 _LAST_WORDS = {"done": "done", "preempt": "stopped", "fail": "died", "peer_lost": "left"}
+_LETTER = 6.0  # viewBox units: the width of a letter of a bar's label, about
 _LEAST_WIDTH = 0.6  # viewBox units; what is narrower cannot be seen, and there may be thousands
 
 
@@ -59,12 +60,13 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A drawn phase."""
+    """A drawn phase. `label` is empty where it would not fit in."""
 
     meaning: str
     x: float
     width: float
     title: str
+    label: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +167,9 @@ def _bar(name: str, span: Span, begin: float, end: float) -> Bar | None:
         return None
     attempt = f" (attempt {span.attempt + 1})" if span.attempt else ""
     title = f"{name}: {CAUSE_NAMES[span.cause].lower()} {duration(span.end - span.begin)}{attempt}"
-    return Bar(span.cause.value, begin, round(end - begin, 1), title)
+    label = SHORT_NAMES.get(span.cause, "")
+    fits = end - begin > len(label) * _LETTER + 6
+    return Bar(span.cause.value, begin, round(end - begin, 1), title, label if fits else "")
 
 
 def _lost_since(record: RunRecord) -> dict[int, float]:

@@ -22,6 +22,19 @@ CAUSE_NAMES: Mapping[Cause, str] = {
     Cause.SUSPENDED: "Suspended",
     Cause.IDLE: "Idle",
 }
+# Written into the bars of the timeline, so that no phase is told by its colour alone.
+SHORT_NAMES: Mapping[Cause, str] = {
+    Cause.STEPS: "steps",
+    Cause.LOST: "lost",
+    Cause.INIT: "init",
+    Cause.DATA: "data",
+    Cause.RESTORE: "restore",
+    Cause.COMPILE: "compile",
+    Cause.SAVE: "save",
+    Cause.EVAL: "eval",
+    Cause.DOWN: "down",
+    Cause.SUSPENDED: "suspended",
+}
 CAUSE_EXPLANATIONS: Mapping[Cause, str] = {
     Cause.STEPS: "training that is in the final state",
     Cause.LOST: "steps that a restart undid and that were finished again",

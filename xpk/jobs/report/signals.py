@@ -1,0 +1,61 @@
+"""The report's small charts: quantities that the trainer measures in each step, over steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from xpk.jobs.report.charts import Plot, Series, thinned
+from xpk.jobs.report.curves import Run
+from xpk.jobs.report.record import StepRecord
+from xpk.jobs.report.wording import duration, percent
+
+_LEAST_MFU = 0.001  # on CPUs the share of a TPU's peak is next to nothing and says nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """A quantity of a step. `read` returns None where a step does not have it; `show` writes a value with its unit."""
+
+    label: str
+    read: Callable[[StepRecord], float | None]
+    show: Callable[[float], str]
+
+
+def _mfu_percent(step: StepRecord) -> float | None:
+    return None if step.mfu is None or step.mfu < _LEAST_MFU else step.mfu * 100
+
+
+SIGNALS = (
+    Signal("Step time, seconds", lambda step: step.seconds or None, duration),
+    Signal("Tokens per second", lambda step: step.tokens_per_second, lambda value: f"{value:,.0f} tokens/s"),
+    Signal("Images per second", lambda step: step.images_per_second, lambda value: f"{value:,.0f} images/s"),
+    Signal("Learning rate", lambda step: step.learning_rate, lambda value: f"{value:.3g}"),
+    Signal("Gradient norm", lambda step: step.grad_norm, lambda value: f"{value:.4g}"),
+    Signal("MFU, percent", _mfu_percent, lambda value: percent(value / 100)),
+    Signal("Accelerator memory of slice 0 host 0, GiB", lambda step: step.chip_gib, lambda value: f"{value:.2f} GiB"),
+    Signal("Host memory of slice 0 host 0, GiB", lambda step: step.host_gib, lambda value: f"{value:.2f} GiB"),
+)
+
+
+def signal_plots(run: Run) -> list[Plot]:
+    """Return one plot for each quantity that at least two steps have. Lost steps are left out."""
+    plots = []
+    for signal in SIGNALS:
+        values = [(step, value) for step in run.record.steps if (value := signal.read(step)) is not None]
+        if len(values) < 2:
+            continue
+        plots.append(
+            Plot(
+                label=signal.label,
+                x_title="step",
+                series=[Series("steps", [(step.step, value) for step, value in values])],
+                hover=[(step.step, value, _text(signal, step, value)) for step, value in thinned(values)],
+            )
+        )
+    return plots
+
+
+def _text(signal: Signal, step: StepRecord, value: float) -> str:
+    name = signal.label.partition(",")[0].lower()
+    return f"step {step.step:,} · {name} {signal.show(value)}"
