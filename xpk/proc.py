@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import selectors
 import shlex
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from xpk.model.errors import MissingToolError
+from xpk.model.errors import MissingToolError, TimedOutError, XpkError
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +65,55 @@ class LocalRunner:
             return subprocess.run(list(argv), check=False).returncode
         except FileNotFoundError as error:
             raise MissingToolError(f"there is no program '{argv[0]}'", hint="install it, or add it to PATH") from error
+
+
+def run_limited(argv: Sequence[str], *, env: Mapping[str, str], seconds: float, most: int, interactive: bool) -> Result:
+    """Run a program that may take `seconds` and print `most` bytes; `interactive` leaves it the terminal.
+
+    Raises MissingToolError, TimedOutError, or XpkError for one that cannot be run or prints more. It is killed then.
+    """
+    try:
+        program = subprocess.Popen(
+            list(argv), env=env, stdout=subprocess.PIPE,
+            stdin=None if interactive else subprocess.DEVNULL, stderr=None if interactive else subprocess.PIPE,
+        )  # fmt: skip
+    except FileNotFoundError as error:
+        raise MissingToolError(f"there is no program '{argv[0]}'", hint="install it, or add it to PATH") from error
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise XpkError(f"cannot run '{argv[0]}': {why}", hint="check its path and its permissions") from error
+    with program:
+        try:
+            printed = _read_limited(program, time.monotonic() + seconds, most)
+            if printed is None:
+                raise XpkError(f"'{argv[0]}' prints more than {most} bytes", hint="run it by hand")
+            program.wait(seconds)
+        except (TimeoutError, subprocess.TimeoutExpired) as error:
+            raise TimedOutError(f"'{argv[0]}' has not ended after {seconds:g} s", hint="run it by hand") from error
+        finally:
+            program.kill()
+    stdout, stderr = (text.decode(errors="replace") for text in printed)
+    return Result(tuple(argv), program.returncode, stdout, stderr)
+
+
+def _read_limited(program: subprocess.Popen[bytes], ends: float, most: int) -> tuple[bytes, bytes] | None:
+    """Return what a program prints on stdout and stderr, None for more than `most`. Raises TimeoutError."""
+    printed = {pipe: b"" for pipe in (program.stdout, program.stderr) if pipe}
+    with selectors.DefaultSelector() as selector:
+        for pipe in printed:
+            selector.register(pipe, selectors.EVENT_READ)
+        while selector.get_map():
+            left = ends - time.monotonic()
+            ready = selector.select(max(0.0, left))
+            if left <= 0:
+                raise TimeoutError
+            for key, _ in ready:
+                pipe = next(each for each in printed if each is key.fileobj)
+                part = os.read(pipe.fileno(), 1 << 16)
+                printed[pipe] += part
+                if not part:
+                    selector.unregister(pipe)
+                if len(printed[pipe]) > most:
+                    return None
+    stdout, stderr = ((printed[pipe] if pipe else b"") for pipe in (program.stdout, program.stderr))
+    return stdout, stderr

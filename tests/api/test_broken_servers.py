@@ -128,11 +128,11 @@ def test_what_a_create_sends_is_read_strictly(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "tells"),
     [
-        (b"{{{ no yaml", "is damaged"),
-        (b"only words", "does not have the form of a kubeconfig"),
-        (b"", "is empty"),
-        (b"\xff\xfe\x00\x01", "is damaged"),
-        (None, "No configuration found"),
+        (b"{{{ no yaml", "cannot read kubeconfig"),
+        (b"only words", "is not a kubeconfig"),
+        (b"", "has no current one"),
+        (b"\xff\xfe\x00\x01", "cannot read kubeconfig"),
+        (None, "there is no kubeconfig"),
     ],
 )
 def test_a_kubeconfig_that_is_none(tmp_path: Path, content: bytes | None, tells: str) -> None:

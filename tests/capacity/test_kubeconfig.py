@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from xpk.api.kubeconfig import new_client
-from xpk.capacity.kubeconfig import only_context
+from xpk.api.kubefile import only_context
 from xpk.model.errors import NotFoundError, UsageError, XpkError
 
 

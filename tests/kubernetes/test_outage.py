@@ -71,7 +71,7 @@ class Server:
         if self.away:
             self.back_after -= 1
             if self.back_after > 0:
-                return (503 if self.back_after > 9 else 403), b"{}"  # at first it does not know its own rules
+                return (503 if self.back_after > 3 else 403), b"{}"  # at first it does not know its own rules
             self.away, self.ended = False, True
         if "/log?" in path:
             if not self.ended:
@@ -111,12 +111,12 @@ def api(server: Server, tmp_path: Path) -> KubernetesApi:
 
 
 def test_followed_logs_outlast_it_and_every_line_comes_once(server: Server, api: KubernetesApi) -> None:
-    server.back_after = 40
+    server.back_after = 16
     told = [line.text for line in follow_logs(api, "demo", "default", Wanted())]
     assert told == ["line 0", "line 1", "line 2"]
 
 
-@pytest.mark.parametrize("answers", [40, 9], ids=["from-its-end", "from-when-it-knows-no-rules-yet"])
+@pytest.mark.parametrize("answers", [16, 3], ids=["from-its-end", "from-when-it-knows-no-rules-yet"])
 def test_wait_outlasts_it(server: Server, api: KubernetesApi, answers: int) -> None:
     def begin(status: WorkloadStatus) -> None:
         server.away = not server.ended
@@ -126,7 +126,7 @@ def test_wait_outlasts_it(server: Server, api: KubernetesApi, answers: int) -> N
 
 
 def test_who_may_not_look_is_told_at_once(server: Server, api: KubernetesApi) -> None:
-    server.away, server.back_after = True, 9
+    server.away, server.back_after = True, 3
     with pytest.raises(AuthorizationError):
         wait(api, "demo", "default", timeout=60)
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 import ssl
 from collections.abc import Iterator
 
 import urllib3.exceptions as gone
 
-from xpk.api.base import Obj
 from xpk.model.errors import UnavailableError, XpkError
+from xpk.model.terminal import printable
 
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>|<h1[^>]*>(.*?)</h1>", re.IGNORECASE | re.DOTALL)
+_LONGEST_TEXT = 100_000
 _IS_IT_UP = "is the cluster up? `xpk cluster list`; `kubectl cluster-info` asks it directly"
 
 
@@ -24,9 +24,10 @@ def unreachable(host: str, error: BaseException, *, sent: bool = False) -> Unava
 
 
 def is_final(error: BaseException) -> bool:
-    """Tell whether trying again cannot help: TLS does not get better with time, unless it was hung up on."""
+    """Tell whether trying again cannot help: TLS and encodings do not get better with time, but for a hang-up."""
     chain = list(_chain(error))
-    return any(isinstance(each, gone.SSLError | ssl.SSLError) for each in chain) and not _hung_up(chain)
+    kinds = (gone.SSLError, ssl.SSLError, gone.DecodeError)
+    return any(isinstance(each, kinds) for each in chain) and not _hung_up(chain)
 
 
 def never_sent(error: BaseException) -> bool:
@@ -35,31 +36,42 @@ def never_sent(error: BaseException) -> bool:
     return any(isinstance(each, kinds) for each in _chain(error))
 
 
-def parsed(host: str, answer: bytes) -> Obj:
-    """Return an API server's answer. Raises XpkError if it is not one's."""
-    try:
-        found = json.loads(answer or "{}")
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise somebody_else(host, answer)
-    return found
+def too_late(host: str, why: str, *, sent: bool = False) -> UnavailableError:
+    """Return the error for a server that is given up; `sent`: the request may have been carried out."""
+    doubt = "; whether it was carried out is not known" if sent else ""
+    return UnavailableError(f"no answer from {host}: {why}{doubt}", hint=_IS_IT_UP)
+
+
+def too_large(host: str, most: int) -> XpkError:
+    """Return the error for an answer that is not read to its end."""
+    return XpkError(
+        f"the answer from {host} is larger than {most >> 20} MiB", hint="check the kubeconfig's server and HTTPS_PROXY"
+    )
+
+
+def malformed(host: str, what: str) -> XpkError:
+    """Return the error for JSON that no API server sends."""
+    return XpkError(
+        f"{host} does not answer as a Kubernetes API server: it sent {what}",
+        hint="check the kubeconfig's server and HTTPS_PROXY; `kubectl get --raw /version` shows who answers",
+    )
 
 
 def looks_like_a_page(body: object) -> bool:
     """Tell whether an answer is a web page, which no API server sends."""
-    text = body.decode(errors="replace") if isinstance(body, bytes) else str(body or "")
+    text = _text(body)
     return text.lstrip().startswith("<")
 
 
 def somebody_else(host: str, body: object) -> XpkError:
     """Return the error for an answer that is not an API server's."""
-    text = body.decode(errors="replace") if isinstance(body, bytes) else str(body or "")
+    text = readable(body)
     match = _TITLE.search(text)
-    title = re.sub(r"<[^>]+>|\s+", " ", next(filter(None, match.groups()), "") if match else text).strip()[:80]
+    title = re.sub(r"<[^>]+>|\s+", " ", next(filter(None, match.groups()), "") if match else text[:1000]).strip()
     what = "a web page" if looks_like_a_page(body) else "something that is not JSON"
     return XpkError(
-        f"{host} does not answer as a Kubernetes API server: it sent {what}" + (f", '{title}'" if title else ""),
+        f"{host} does not answer as a Kubernetes API server: it sent {what}"
+        + (f", '{printable(title, limit=80)}'" if title else ""),
         hint="a proxy may stand in between: look at HTTPS_PROXY and NO_PROXY, and at the kubeconfig's server",
     )
 
@@ -81,14 +93,24 @@ def _reason(host: str, error: BaseException) -> tuple[str, str]:
         text = str(chain[-1])
         plain = "WRONG_VERSION_NUMBER" in text
         return (
-            "it does not speak TLS" if plain else f"TLS fails: {text[:200]}",
+            "it does not speak TLS" if plain else f"TLS fails: {printable(text, limit=200)}",
             "is the port right, and is it https? look at the kubeconfig's server and its certificates",
         )
     if any(isinstance(each, ConnectionRefusedError) or "Connection refused" in str(each) for each in chain):
         return "it refuses connections", _IS_IT_UP
     if any(isinstance(each, gone.TimeoutError) for each in chain):
         return "it takes too long", _IS_IT_UP
-    return str(chain[-1])[:200], _IS_IT_UP
+    return printable(str(chain[-1]), limit=200), _IS_IT_UP
+
+
+def readable(body: object) -> str:
+    """Return an answer as text, "" of one that is none."""
+    text = _text(body)
+    return "" if "\ufffd" in text or "\0" in text else text
+
+
+def _text(body: object) -> str:
+    return body[:_LONGEST_TEXT].decode(errors="replace") if isinstance(body, bytes) else str(body or "")[:_LONGEST_TEXT]
 
 
 def _hung_up(chain: list[BaseException]) -> bool:

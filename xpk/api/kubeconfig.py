@@ -1,4 +1,4 @@
-"""The user's kubeconfig, read into a client's configuration, and what can be wrong with it."""
+"""A client for a context of the user's kubeconfig, and what can be wrong with it."""
 
 from __future__ import annotations
 
@@ -6,53 +6,68 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-import yaml
 from kubernetes import client, config
 
-from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError, XpkError
+from xpk.api.credentials import CredentialPlugin, check_token
+from xpk.api.kubefile import only_context
+from xpk.model.errors import AuthorizationError, UsageError, XpkError
+from xpk.model.terminal import printable
 
 _HINT = "`kubectl config view` shows it; without one KUBECONFIG or ~/.kube/config is read"
+_MOST_TOKEN_BYTES = 1 << 20
 
 
 def new_client(kubeconfig: Path | None, context: str | None) -> client.ApiClient:
     """Return a client for a context. Raises XpkError, NotFoundError, AuthorizationError or MissingToolError."""
-    file = str(kubeconfig) if kubeconfig else None
     named = f"kubeconfig {kubeconfig}" if kubeconfig else "kubeconfig"
+    chosen = only_context(context, file=kubeconfig)
+    cluster = chosen["clusters"][0]["cluster"]
+    user: dict[str, Any] = next((each["user"] for each in chosen.get("users", [])), {})
+    if not str(cluster.get("server") or "").startswith(("https://", "http://")):
+        raise XpkError(f"the {named} is damaged: its server '{cluster.get('server')}' is not a URL", hint=_HINT)
+    plugin = None
+    if user.get("tokenFile") and not user.get("token"):
+        user["token"] = _token_of(Path(user.pop("tokenFile")))
+    elif isinstance(user.get("exec"), dict) and not user.get("token"):
+        plugin = CredentialPlugin(user.pop("exec"), cluster)
+        user.update(plugin.user())
     configuration = client.Configuration()
     configuration.retries = False  # we try again ourselves, and say nothing meanwhile
     try:
         with _listening() as heard:
-            if context:
-                _check_context(file, context, named)
-            config.load_kube_config(config_file=file, context=context, client_configuration=configuration)  # type: ignore[no-untyped-call]
+            config.load_kube_config_from_dict(chosen, client_configuration=configuration, persist_config=False)  # type: ignore[no-untyped-call]
     except config.ConfigException as error:
         raise XpkError(f"cannot use the {named}: {_first_line(error)}", hint=_HINT) from error
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise XpkError(f"the {named} is damaged: {_first_line(error)}", hint=_HINT) from error
-    if not str(configuration.host).startswith(("https://", "http://")):
-        raise XpkError(f"the {named} is damaged: its server '{configuration.host}' is not a URL", hint=_HINT)
-    if heard:
-        # The program that fetches credentials has failed; the client would go on as nobody.
-        missing = "No such file" in heard[0] or "not found" in heard[0]
-        kind = MissingToolError if missing else AuthorizationError
-        raise kind(
-            f"cannot get the credentials that the {named} names: {heard[0]}",
-            hint="install the program it names" if missing else "log in again, as your cluster's provider says",
+    if heard:  # the client would go on as nobody
+        raise AuthorizationError(
+            f"cannot get the credentials that the {named} names: {printable(heard[0], limit=300)}",
+            hint="log in again, as your cluster's provider says",
         )
+    check_token(str(configuration.api_key.get("BearerToken", "")))
+    if plugin:
+        configuration.refresh_api_key_hook = _renewal(plugin)
     return client.ApiClient(configuration)
 
 
-def _check_context(file: str | None, context: str, named: str) -> None:
+def _renewal(plugin: CredentialPlugin) -> Any:
+    def renew(configuration: client.Configuration) -> None:
+        if token := plugin.user().get("token"):
+            configuration.api_key["BearerToken"] = f"Bearer {token}"
+
+    return renew
+
+
+def _token_of(file: Path) -> str:
     try:
-        contexts, _ = config.list_kube_config_contexts(config_file=file)  # type: ignore[no-untyped-call]
-    except config.ConfigException:  # also for want of a current context, which nobody has asked for
-        return
-    there = [str(each["name"]) for each in contexts or []]
-    if context not in there:
-        raise NotFoundError(
-            f"there is no context '{context}' in the {named}", hint=f"there are: {', '.join(there) or 'none'}"
-        )
+        with file.open("rb") as opened:
+            return opened.read(_MOST_TOKEN_BYTES).decode().strip()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "it is not text"
+        raise UsageError(f"cannot read the kubeconfig's tokenFile {file}: {why}", hint=_HINT) from error
 
 
 @contextmanager
@@ -80,4 +95,5 @@ def _first_line(error: Exception) -> str:
         return str(error.strerror)
     if isinstance(error, TypeError | KeyError | AttributeError):
         return "it does not have the form of a kubeconfig"
-    return (str(error).splitlines() or [type(error).__name__])[0].removeprefix("Invalid kube-config file. ")
+    lines = str(error).splitlines() or [type(error).__name__]
+    return printable(lines[0].removeprefix("Invalid kube-config file. "), limit=300)

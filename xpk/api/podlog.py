@@ -9,10 +9,12 @@ import urllib3
 
 from xpk.api.base import LogLine
 from xpk.api.refusal import NotStartedError
+from xpk.api.timing import Backoff
 from xpk.model.errors import AuthorizationError, NotFoundError, UnavailableError
 
 AWAY = (UnavailableError, AuthorizationError)  # a server first has to learn its own rules when it comes back
-_SOON, _LATER = 0.2, 5.0  # seconds until it is asked again
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0  # seconds until it is asked again; longer each time that it says nothing new
+_LATER = 5.0  # after the server, the node or kubelet was in trouble
 
 Stream = Callable[[dict[str, str], bool], Iterator[str]]
 
@@ -33,7 +35,8 @@ def read_log(
     """
     last: datetime | None = None
     final, connected = not follow, False
-    said = set[str]()
+    said = set[int]()
+    backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
     while True:
         told, own_words = last, False
         try:
@@ -41,9 +44,9 @@ def read_log(
                 found = _parsed(line)
                 if found is None:
                     own_words = True
-                    if line not in said:
+                    if hash(line) not in said:
                         yield LogLine(last or datetime.now(UTC), line)
-                    said.add(line)
+                    said.add(hash(line))
                 elif told is None or found.time > told:  # sinceTime has whole seconds: some come again
                     yield found
                     last = found.time
@@ -66,7 +69,9 @@ def read_log(
             return
         # After its end once more: it may have written since the connection was cut off.
         final = has_ended()
-        pause(_LATER if own_words and not final else _SOON)
+        if last != told:
+            backoff.reset()
+        pause(backoff.next() if not own_words or final else max(_LATER, backoff.next()))
 
 
 def _query(begin: datetime | None, follow: bool, tail: int | None) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from typing import Any
 
 from xpk.api.base import Obj
@@ -19,6 +20,7 @@ from xpk.model.errors import (
     UsageError,
     XpkError,
 )
+from xpk.model.terminal import printable
 
 _CONTROLLERS = {"jobset.x-k8s.io": "JobSet", "kueue.x-k8s.io": "Kueue"}
 _NAMESPACES = {"JobSet": "jobset-system", "Kueue": "kueue-system"}
@@ -35,6 +37,7 @@ _SERVICE = re.compile(r'https://[^./"]+\.(?P<namespace>[^./"]+)\.svc')
 _UNKNOWN_FIELD = re.compile(r'unknown field "([^"]*)"')
 _NOT_STARTED = re.compile(r'container "[^"]*" in pod "[^"]*" is (?:waiting to start|not available|terminated)')
 _STORE = ("database space exceeded", "etcdserver: no space")
+_LONGEST = 2000  # of what a server says
 _PERMISSIONS = "docs/permissions.md has the roles to ask for"
 
 
@@ -53,7 +56,7 @@ def explain(status: int, body: object, method: str, path: str, about: Obj | None
     `about` the object that was sent.
     """
     answer = _answer(body)
-    said = str(answer.get("message") or "").strip() or f"HTTP {status}"
+    said = printable(str(answer.get("message") or "").strip(), limit=_LONGEST) or f"HTTP {status}"
     what = f"{about['kind']} '{about['metadata'].get('name', '')}'" if about else _subject(path)
     if status == 401:
         return AuthorizationError(
@@ -90,8 +93,7 @@ def other_version(group: str, wanted: str, served: list[str]) -> MissingToolErro
 def budget_of(body: object) -> str:
     """Return what a PodDisruptionBudget says against an eviction; "" of an answer that is about nothing such."""
     answer = _answer(body)
-    causes = (answer.get("details") or {}).get("causes") or []
-    said = [str(cause.get("message") or "") for cause in causes if cause.get("reason") == "DisruptionBudget"]
+    said = [str(cause.get("message") or "") for cause in _causes(answer) if cause.get("reason") == "DisruptionBudget"]
     return "; ".join(filter(None, said)) or (str(answer.get("message") or "") if said else "")
 
 
@@ -184,8 +186,7 @@ def _failed(said: str, what: str) -> XpkError:
 def _conflict(answer: dict[str, Any], said: str, what: str) -> XpkError:
     if answer.get("reason") == "AlreadyExists":
         return ConflictError(f"{what} exists already", hint="choose another name, or delete it first")
-    causes = answer.get("details", {}).get("causes") or []
-    fields = [str(cause.get("field")) for cause in causes if cause.get("reason") == "FieldManagerConflict"]
+    fields = [str(cause.get("field")) for cause in _causes(answer) if cause.get("reason") == "FieldManagerConflict"]
     if fields:
         return ConflictError(
             f"{what} has fields that somebody else manages: {', '.join(fields[:4])} ({said})",
@@ -217,8 +218,13 @@ def _parts(path: str) -> list[str]:
 
 def _answer(body: object) -> dict[str, Any]:
     text = body.decode(errors="replace") if isinstance(body, bytes) else str(body or "")
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return {"message": text[:300]}
-    return found if isinstance(found, dict) else {"message": text[:300]}
+    with suppress(ValueError, RecursionError):
+        if isinstance(found := json.loads(text), dict):
+            return found
+    return {"message": "" if "\ufffd" in text else text[:300]}
+
+
+def _causes(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    details = answer.get("details")
+    causes = details.get("causes") if isinstance(details, dict) else None
+    return [cause for cause in causes if isinstance(cause, dict)] if isinstance(causes, list) else []

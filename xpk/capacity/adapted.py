@@ -14,8 +14,9 @@ from typing import Any, ClassVar
 import yaml
 
 from xpk.api.base import ObjectApi, Objs
+from xpk.api.kubefile import only_context
 from xpk.capacity import emulate, install
-from xpk.capacity.kubeconfig import connect, only_context, write_private
+from xpk.capacity.kubeconfig import connect, write_private
 from xpk.capacity.local import state_dir
 from xpk.capacity.nodes import (
     cluster_info,

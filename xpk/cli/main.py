@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import logging
 import os
 import sys
 import traceback
@@ -74,6 +75,7 @@ def xpk(ctx: click.Context, output: str, quiet: bool, verbose: bool) -> None:
     `xpk cluster create --provider` says where slices are: local, kind (Docker) or gke (Google Cloud).
     """
     ctx.obj = Console(output=output, quiet=quiet)
+    logging.getLogger("xpk").setLevel(logging.ERROR if quiet else logging.WARNING)
     ctx.default_map = preferred(ctx.invoked_subcommand)
 
 

@@ -58,6 +58,7 @@ _COLOURS = {
     Phase.RESTARTING: "yellow",
     Phase.QUEUED: "yellow",
     Phase.SUSPENDED: "yellow",
+    Phase.UNKNOWN: "yellow",
 }
 _HOST_COLOURS = ("cyan", "magenta", "blue", "green", "yellow", "bright_cyan", "bright_magenta", "bright_blue")
 
@@ -117,6 +118,8 @@ def next_command(found: WorkloadStatus, progress: Progress | None, cluster: str)
     if found.phase is Phase.FAILED:
         bad = next((host for host in found.hosts if host.exit_code not in (None, 0, 75, 143)), None)
         return f"xpk workload logs {where}" + (f" --slice {bad.slice} --host {bad.host}" if bad else "")
+    if found.phase is Phase.UNKNOWN:
+        return f"kubectl get jobset {found.name} -n {found.namespace} -o yaml"
     reasons = {trouble.reason for trouble in found.troubles}
     if any("Image" in reason for reason in reasons):
         return f"xpk workload delete {where}"  # an image is fixed for a workload's life

@@ -6,10 +6,14 @@ import time
 from contextlib import suppress
 
 from xpk.api.base import Obj, ObjectApi, Objs
+from xpk.api.timing import time_limit
 from xpk.jobs.observe import not_found
 from xpk.model import names
 from xpk.model.errors import ConflictError, NotFoundError, TimedOutError
 from xpk.model.status import Phase, WorkloadStatus
+
+_LOOK_AGAIN_SECONDS = 5.0  # after which a watch is checked against the truth: a host may go before the watch begins
+_LAST_LOOK_SECONDS = 5.0  # beyond the timeout, for the answer that tells how many are left
 
 
 def check_ours(status: WorkloadStatus, *, where: str = "") -> None:
@@ -69,16 +73,38 @@ def await_end(
     them less is no advice.
     """
     deadline = (time.monotonic() if begun is None else begun) + timeout
-    while left := len(_hosts(api, name, namespace)):
-        if time.monotonic() > deadline:
-            again = "the same command with --grace-period 0 ends them at once"
-            raise TimedOutError(
-                f"{left} hosts of '{name}' still run after {timeout:g} s",
-                hint="wait, or look at their nodes" if hurried else again,
-            )
-        for change, _pod in api.watch("Pod", namespace, _selector(name), timeout=min(1.0, timeout)):
-            if change == "DELETED":
-                break
+    left: Objs = []
+    try:
+        with time_limit(max(0.0, deadline - time.monotonic()) + _LAST_LOOK_SECONDS):
+            while left := _hosts(api, name, namespace):
+                if time.monotonic() > deadline:
+                    break
+                _await_changes(api, name, namespace, left, min(_LOOK_AGAIN_SECONDS, deadline - time.monotonic()))
+            else:
+                return
+    except TimedOutError as error:
+        if not left:
+            raise
+        raise _still_there(name, left, timeout, hurried) from error
+    raise _still_there(name, left, timeout, hurried)
+
+
+def _await_changes(api: ObjectApi, name: str, namespace: str, hosts: Objs, seconds: float) -> None:
+    """Return when `hosts` are gone, or after `seconds`."""
+    left = {pod["metadata"]["uid"] for pod in hosts}
+    for change, pod in api.watch("Pod", namespace, _selector(name), timeout=seconds):
+        if change == "DELETED":
+            left.discard(pod["metadata"]["uid"])
+        if not left:
+            return
+
+
+def _still_there(name: str, left: Objs, timeout: float, hurried: bool) -> TimedOutError:
+    again = "the same command with --grace-period 0 ends them at once"
+    return TimedOutError(
+        f"{len(left)} hosts of '{name}' still run after {timeout:g} s",
+        hint="wait, or look at their nodes" if hurried else again,
+    )
 
 
 def _hurry(api: ObjectApi, pod: Obj, grace_seconds: int) -> None:

@@ -22,7 +22,8 @@ from xpk.jobs.trouble import waits_for
 from xpk.model.errors import AuthorizationError, NotFoundError, UnavailableError, UsageError, XpkError
 from xpk.model.status import WorkloadStatus
 
-_PAUSE = 0.2  # seconds between looks for new hosts
+_PAUSE = 0.2  # seconds for which lines are collected
+_LOOK_SECONDS = 1.5  # between looks for new hosts, unless one has ended
 _TRIES, _TRY_PAUSE = 60, 1.0  # seconds, for a new host's log that may not be read though others could
 _AHEAD = 10_000  # lines that are read before somebody takes them
 _ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
@@ -116,6 +117,7 @@ def follow_logs(api: ObjectApi, name: str, namespace: str, wanted: Wanted) -> It
         except SIGNS as error:
             outage.goes_on(error)
             continue
+        looked, ended = time.monotonic(), _ended(readers)
         asked = wanted if passed_over is None else replace(wanted, tail=None)  # what comes later is followed whole
         if passed_over is None:
             passed_over = {pod["metadata"]["uid"] for pod in _by_age(pods)[1]}
@@ -128,10 +130,15 @@ def follow_logs(api: ObjectApi, name: str, namespace: str, wanted: Wanted) -> It
         while True:
             yield from filter(keep, _drain(lines))
             # In this order: what a reader leaves as its last is seen.
-            if not final or (not any(reader.is_alive() for reader in readers.values()) and lines.empty()):
+            now = _ended(readers)
+            if final and now == len(readers) and lines.empty():
+                return
+            if not final and (now > ended or time.monotonic() - looked > _LOOK_SECONDS):
                 break
-        if final:
-            return
+
+
+def _ended(readers: dict[str, threading.Thread]) -> int:
+    return sum(not reader.is_alive() for reader in readers.values())
 
 
 def _check_there(status: WorkloadStatus, wanted: Wanted) -> None:

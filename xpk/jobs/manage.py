@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from xpk.api.base import Obj, ObjectApi
+from xpk.api.timing import time_limit
 from xpk.jobs.observe import find, read, take
 from xpk.jobs.outage import SIGNS, Outage
 from xpk.jobs.reading import Snapshot, owned_by
@@ -13,7 +14,7 @@ from xpk.model import names
 from xpk.model.errors import ConflictError, NotFoundError, TimedOutError, UnavailableError, WorkloadFailedError
 from xpk.model.status import Phase, WorkloadStatus
 
-_PAUSE = 0.2  # seconds until a server that is away is asked again
+_PAUSE = 0.5  # seconds until a server that is away is asked again
 _QUEUED_SECONDS = 10.0  # for which a new workload is waited for that Kueue does not know yet
 _LOOK_AGAIN = 5.0  # seconds after which a silent watch is checked against the truth
 
@@ -23,7 +24,8 @@ def follow_status(
 ) -> Iterator[WorkloadStatus]:
     """Yield the status now and after each change, until it is final or `timeout` seconds have passed.
 
-    Raises NotFoundError if the workload is not there, or goes away meanwhile.
+    Raises NotFoundError if the workload is not there, or goes away meanwhile, and TimedOutError if the server has
+    told nothing of it in that time.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     last: WorkloadStatus | None = None
@@ -38,6 +40,10 @@ def follow_status(
             if deadline is not None and time.monotonic() >= deadline:
                 return
             continue
+        except TimedOutError:
+            if last is None:
+                raise
+            return
         except NotFoundError:
             # Its time to live may be over already; the last that we saw of it tells how it ended.
             if seen is None or not (status := read(seen, Snapshot(jobsets=[seen]))).phase.is_final:
@@ -76,8 +82,9 @@ def wait(
     not enough. A failure is for the caller to judge: `check_succeeded`.
     """
     status = None
-    for status in follow_status(api, name, namespace, timeout=timeout):
-        tell(status)
+    with time_limit(timeout):
+        for status in follow_status(api, name, namespace, timeout=timeout):
+            tell(status)
     if status is None or not status.phase.is_final:
         phase = status.phase if status else "unknown"
         raise TimedOutError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -31,9 +32,11 @@ from xpk.jobs.restarts import last_failure, restarts, with_output
 from xpk.jobs.trouble import attempt_of, failed_start, lost_node, troubles
 from xpk.model import names
 from xpk.model.accelerators import type_of_nodes
-from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError
+from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError, UsageError
 from xpk.model.status import HostStatus, Occurrence, Phase, WorkloadStatus, exit_words
+from xpk.model.terminal import printable
 
+_log = logging.getLogger(__name__)
 _MANAGED_BY = "app.kubernetes.io/managed-by"
 _FAILURES = {
     "ReachedMaxRestarts": "and no restart is left",
@@ -127,7 +130,28 @@ def _cluster_queues(api: ObjectApi) -> list[Obj]:
 
 
 def read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
-    """Return the status of one JobSet."""
+    """Return the status of one JobSet: unknown if it, or what belongs to it, is not as its controllers write it."""
+    try:
+        return _read(jobset, snapshot)
+    except (UsageError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        meta = jobset["metadata"]
+        why = printable(f"'{meta['name']}': {type(error).__name__}: {short(error)}")
+        _log.warning("warning: cannot read workload %s", why)
+        return WorkloadStatus(
+            name=meta["name"],
+            namespace=str(meta.get("namespace") or "default"),
+            phase=Phase.UNKNOWN,
+            reason="its objects cannot be read",
+            priority="", accelerator_type="", num_slices=0, hosts_per_slice=0, num_hosts=0,
+            restarts=0, restarts_counted=0, max_restarts=0,
+            created=str(meta.get("creationTimestamp") or ""), started=None, finished=None,
+            queue=None, cluster_queue=None, position=None, ahead=(), conditions=(), checks=(), quota=(),
+            user="", command=(), output_dir="", hosts=(), troubles=(), restart_history=(), events=(),
+            maker=maker_of(jobset),
+        )  # fmt: skip
+
+
+def _read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
     meta, spec, status = jobset["metadata"], jobset["spec"], jobset.get("status", {})
     workload, pods = owned_by(snapshot.workloads, meta["uid"]), pods_of(jobset, snapshot.pods)
     attempt = str(status.get("restarts", 0))
@@ -227,6 +251,8 @@ def _phase(
     for kind, phase in (("Completed", Phase.SUCCEEDED), ("Failed", Phase.FAILED)):
         if is_true(jobset, kind):
             return phase, "all hosts finished"
+    if not jobs_in(jobset["spec"]):
+        return Phase.UNKNOWN, "its JobSet has no slices"
     if workload and workload["spec"].get("active") is False:
         return Phase.SUSPENDED, why_deactivated(workload) or "suspended by its user"
     if workload and (not is_true(workload, "Admitted") or is_true(workload, "Evicted")):

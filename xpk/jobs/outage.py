@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 
+from xpk.api.timing import seconds_left
 from xpk.model.errors import AuthorizationError, MissingToolError, UnavailableError, XpkError
 
-_PAUSE_SECONDS = 0.2
+_PAUSE_SECONDS = 0.5
 _LONGEST_SECONDS = 300.0  # a control plane is upgraded in less
 # A server that has just started first does not know who may do what, nor which kinds there are.
 SIGNS = (UnavailableError, AuthorizationError, MissingToolError)
@@ -29,4 +30,4 @@ class Outage:
         """
         if self._heard is None or time.monotonic() - self._heard > _LONGEST_SECONDS:
             raise error
-        time.sleep(_PAUSE_SECONDS)
+        time.sleep(min(_PAUSE_SECONDS, max(0.0, seconds_left())))

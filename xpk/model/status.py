@@ -19,6 +19,7 @@ class Phase(StrEnum):
     SUSPENDED = "Suspended"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
+    UNKNOWN = "Unknown"
 
     @property
     def is_final(self) -> bool:

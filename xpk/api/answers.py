@@ -1,0 +1,243 @@
+"""What an API server answers, checked before anything else reads it. Pure, but for warnings.
+
+An answer that is no object of Kubernetes at all is an error. In an object, a field of another type than Kubernetes
+gives it is left out, with a warning: one odd object must not keep a user from all others.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from datetime import datetime
+from typing import Any, cast
+
+from xpk.api.base import Change, Obj, Objs
+from xpk.api.connection import malformed, somebody_else
+from xpk.api.kinds import Kind
+from xpk.api.words import short
+from xpk.model.terminal import printable
+
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_MOST_WARNINGS = 3
+_CHANGES = ("ADDED", "MODIFIED", "DELETED")
+_log = logging.getLogger(__name__)
+
+
+class _Time:
+    """A time in RFC 3339."""
+
+
+_ANY = "*"  # every other key
+_TEXTS = {_ANY: str}
+_STATE = {
+    "terminated": {"exitCode": int, "reason": str, "message": str, "startedAt": _Time, "finishedAt": _Time},
+    "running": {"startedAt": _Time},
+    "waiting": {"reason": str, "message": str},
+}
+_CONTAINER = {
+    "name": str, "image": str, "command": [str], "args": [str], "env": [{"name": str, "value": str}],
+    "resources": {"limits": dict, "requests": dict},
+}  # fmt: skip
+_POD = {
+    "nodeName": str, "nodeSelector": _TEXTS, "containers": [_CONTAINER], "initContainers": [_CONTAINER],
+    "volumes": [dict], "readinessGates": [dict],
+}  # fmt: skip
+_RAN = [{"name": str, "image": str, "containerID": str, "state": _STATE, "lastState": _STATE}]
+_META = {
+    "name": str, "namespace": str, "uid": str, "resourceVersion": str, "generation": int,
+    "creationTimestamp": _Time, "deletionTimestamp": _Time, "labels": _TEXTS, "annotations": _TEXTS,
+    "ownerReferences": [{"name": str, "kind": str, "uid": str}], "managedFields": [{"manager": str}],
+    "finalizers": [str],
+}  # fmt: skip
+_CONDITIONS = [{"type": str, "status": str, "reason": str, "message": str, "lastTransitionTime": _Time}]
+_OBJECT = {"metadata": _META, "spec": dict, "status": {"conditions": _CONDITIONS}}
+_SPECS: dict[str, dict[str, Any]] = {
+    "JobSet": {
+        "suspend": bool,
+        "failurePolicy": {"maxRestarts": int},
+        "replicatedJobs": [
+            {
+                "name": str,
+                "replicas": int,
+                "template": {
+                    "spec": {"parallelism": int, "completions": int, "template": {"metadata": dict, "spec": _POD}}
+                },
+            }
+        ],
+    },
+    "Pod": _POD,
+    "Node": {"taints": [{"key": str, "value": str, "effect": str}]},
+    "Workload": {"active": bool, "priority": int, "queueName": str, "podSets": [{"name": str, "count": int}]},
+    "LocalQueue": {"clusterQueue": str},
+    "ClusterQueue": {
+        "cohortName": str,
+        "resourceGroups": [
+            {"coveredResources": [str], "flavors": [{"name": str, "resources": [{"name": str}]}]},
+        ],
+    },
+}
+_STATUSES: dict[str, dict[str, Any]] = {
+    "JobSet": {"restarts": int, "restartsCountTowardsMax": int, "replicatedJobsStatus": [dict]},
+    "Pod": {"phase": str, "reason": str, "podIP": str, "containerStatuses": _RAN, "initContainerStatuses": _RAN},
+    "Node": {"allocatable": dict, "capacity": dict},
+    "Workload": {
+        "admission": {"clusterQueue": str, "podSetAssignments": [dict]},
+        "admissionChecks": [{"name": str, "state": str, "message": str, "retryCount": int}],
+        "requeueState": {"requeueAt": _Time, "count": int},
+    },
+    "ClusterQueue": {
+        f"flavors{each}": [{"name": str, "resources": [{"name": str}]}] for each in ("Reservation", "Usage")
+    },
+}
+_OTHERS: dict[str, dict[str, Any]] = {
+    "Event": {
+        "involvedObject": {"kind": str, "name": str, "uid": str, "namespace": str}, "reason": str, "message": str,
+        "type": str, "count": int, "firstTimestamp": _Time, "lastTimestamp": _Time, "eventTime": _Time,
+        "series": {"count": int, "lastObservedTime": _Time},
+    },
+    "ConfigMap": {"data": _TEXTS},
+}  # fmt: skip
+
+
+def parsed(host: str, answer: bytes) -> Obj:
+    """Return an API server's answer. Raises XpkError if it is not one's."""
+    try:
+        found = _json(answer or b"{}")
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise somebody_else(host, answer)
+    return found
+
+
+def page_of(host: str, kind: Kind, answer: Obj) -> tuple[Objs, str, str]:
+    """Return the objects of one page of a list, its version, and where the next one begins, "" for none.
+
+    Raises XpkError if it is no list. Items that are no objects are left out, with a warning.
+    """
+    meta, items = answer.get("metadata"), answer.get("items", ...)
+    if not isinstance(meta, dict) or not isinstance(items, list | None):
+        lacks = "metadata" if not isinstance(meta, dict) else "items"
+        raise malformed(host, f"a list of {kind.plural} without {lacks}")
+    there: Objs = []
+    odd: list[str] = []
+    for item in items or []:
+        if not is_object(item):
+            odd.append(f"{kind.name} without a name")
+            continue
+        # Items of a list come without these two.
+        there.append({"apiVersion": kind.api_version, "kind": kind.name, **item})
+        odd += _odd_in(kind, there[-1])
+    _warn(host, odd)
+    return there, str(meta.get("resourceVersion") or ""), str(meta.get("continue") or "")
+
+
+def object_of(host: str, kind: Kind, answer: Obj) -> Obj:
+    """Return a single object. Raises XpkError if it is none."""
+    if not is_object(answer):
+        raise malformed(host, f"a {kind.name} without a name")
+    _warn(host, _odd_in(kind, answer))
+    return answer
+
+
+def event_of(host: str, kind: Kind, line: str) -> tuple[Change | None, Obj]:
+    """Return one event of a watch: its change, None for a bookmark, and the object; an ERROR's is raised.
+
+    Raises XpkError for a line that is no event, and WatchError for what the server says went wrong.
+    """
+    event = parsed(host, line.encode())
+    change, obj = event.get("type"), event.get("object")
+    if change == "ERROR":
+        raise WatchError(short(obj.get("message")) if isinstance(obj, dict) else "")
+    if change == "BOOKMARK" and isinstance(obj, dict) and isinstance(obj.get("metadata"), dict):
+        return None, obj
+    if change not in _CHANGES or not isinstance(obj, dict) or not is_object(obj):
+        raise malformed(host, f"an event of {kind.plural} without an object")
+    _warn(host, _odd_in(kind, obj))
+    return cast(Change, change), obj
+
+
+class WatchError(Exception):
+    """The server has ended a watch with an error, such as 410: it has forgotten the version to go on from."""
+
+
+def is_object(found: object) -> bool:
+    """Tell whether an answer is an object of Kubernetes: it has a name."""
+    meta = found.get("metadata") if isinstance(found, dict) else None
+    return isinstance(meta, dict) and isinstance(meta.get("name"), str) and bool(meta["name"])
+
+
+def _json(text: bytes) -> Any:
+    found = json.loads(text, parse_constant=_refuse)
+    if _SURROGATE.search(text):  # half a character cannot be printed
+        found = json.loads(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace"))
+    return found
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _odd_in(kind: Kind, obj: Obj) -> list[str]:
+    """Remove an object's fields of a wrong type, give it those that each has, and return what was removed."""
+    removed: list[str] = []
+    _prune(obj, _OBJECT, "", removed)
+    for part, shapes in (("spec", _SPECS), ("status", _STATUSES)):
+        if isinstance(obj.get(part), dict):
+            _prune(obj[part], shapes.get(kind.name, {}), f"{part}.", removed)
+    _prune(obj, _OTHERS.get(kind.name, {}), "", removed)
+    meta = obj["metadata"]
+    for name in ("uid", "creationTimestamp", "resourceVersion"):
+        meta.setdefault(name, "")
+    if kind.name in _SPECS:
+        obj.setdefault("spec", {})
+    return [f"{kind.name} '{meta['name']}': {each}" for each in removed]
+
+
+def _prune(found: Obj, shape: dict[str, Any], path: str, removed: list[str]) -> None:
+    """Remove the fields of `found` that have not the types of `shape`; nulls are removed without a word."""
+    other = shape.get(_ANY)
+    for key in list(found) if other else [key for key in shape if key in found]:
+        wanted, value = shape.get(key, other), found[key]
+        if value is None:
+            del found[key]
+        elif wanted is not None and not _fits(value, wanted, f"{path}{key}", removed):
+            del found[key]
+            removed.append(f"{path}{key} {short(json.dumps(value), 40)}")
+
+
+def _fits(value: Any, wanted: Any, path: str, removed: list[str]) -> bool:
+    """Tell whether a value has a type; of lists and objects, what they contain is made to."""
+    if isinstance(wanted, dict):
+        if isinstance(value, dict):
+            _prune(value, wanted, f"{path}.", removed)
+        return isinstance(value, dict)
+    if isinstance(wanted, list):
+        if isinstance(value, list):
+            odd = [item for item in value if not _fits(item, wanted[0], path, removed)]
+            removed += [f"{path}[] {short(json.dumps(item), 40)}" for item in odd]
+            if odd:
+                value[:] = [item for item in value if not any(item is each for each in odd)]
+        return isinstance(value, list)
+    if wanted is _Time:
+        return isinstance(value, str) and _is_time(value)
+    if wanted is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, wanted)
+
+
+def _is_time(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _warn(host: str, odd: list[str]) -> None:
+    """Tell of odd objects: the first few, and how many more there are."""
+    for each in odd[:_MOST_WARNINGS]:
+        _log.warning("warning: %s sent an odd object, and part of it is left out: %s", host, printable(short(each)))
+    if len(odd) > _MOST_WARNINGS:
+        _log.warning("warning: %s sent %d more odd objects", host, len(odd) - _MOST_WARNINGS)

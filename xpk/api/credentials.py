@@ -1,0 +1,146 @@
+"""Credentials that a program prints, as a kubeconfig's `exec` names it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from xpk.model.errors import AuthorizationError, MissingToolError, TimedOutError, XpkError
+from xpk.model.terminal import printable
+from xpk.proc import run_limited
+
+_SECONDS, _INTERACTIVE_SECONDS = 20.0, 300.0  # that it may take, and with a person at the terminal
+_MOST_BYTES = 1 << 20
+_EARLY_SECONDS, _RENEWAL_SECONDS = 60.0, 10.0  # before their end they are renewed, but no more often than that
+_HINT = "log in again, as your cluster's provider says"
+
+
+class CredentialPlugin:
+    """A program that prints an ExecCredential. It is run once, and again when what it printed has expired."""
+
+    def __init__(self, plugin: Mapping[str, Any], cluster: Mapping[str, Any]) -> None:
+        args, env = plugin.get("args") or [], plugin.get("env") or []
+        if not isinstance(plugin.get("command"), str) or not plugin["command"]:
+            raise _wrong("its exec has no command")
+        if not isinstance(args, list) or not all(isinstance(each, str) for each in args):
+            raise _wrong("its exec.args must be strings")
+        if not isinstance(env, list) or not all(_is_variable(each) for each in env):
+            raise _wrong("its exec.env must have a name and a value for each variable")
+        self._argv = [plugin["command"], *args]
+        self._version = str(plugin.get("apiVersion") or "")
+        self._interactive = plugin.get("interactiveMode") != "Never" and bool(sys.stdin and sys.stdin.isatty())
+        spec: dict[str, Any] = {"interactive": self._interactive}
+        if plugin.get("provideClusterInfo"):
+            spec["cluster"] = _cluster_info(cluster)
+        info = {"apiVersion": self._version, "kind": "ExecCredential", "spec": spec}
+        self._environ = {**os.environ, **{each["name"]: each["value"] for each in env}}
+        self._environ["KUBERNETES_EXEC_INFO"] = json.dumps(info)
+        self._status: dict[str, Any] = {}
+        self._ran = 0.0
+
+    def user(self) -> dict[str, str]:
+        """Return what the program printed, in the form of a kubeconfig's user."""
+        if not self._status or (self._is_over() and time.monotonic() - self._ran > _RENEWAL_SECONDS):
+            self._status = self._run()
+            self._ran = time.monotonic()
+        if self._status.get("token"):
+            return {"token": str(self._status["token"])}
+        return {
+            f"client-{key.lower()}-data": base64.b64encode(str(self._status[f"client{key}Data"]).encode()).decode()
+            for key in ("Certificate", "Key")
+        }
+
+    def _is_over(self) -> bool:
+        ends = self._status.get("expirationTimestamp")
+        return bool(ends) and (_time(ends) - datetime.now(UTC)).total_seconds() < _EARLY_SECONDS
+
+    def _run(self) -> dict[str, Any]:
+        name = printable(self._argv[0], limit=200)
+        seconds = _INTERACTIVE_SECONDS if self._interactive else _SECONDS
+        try:
+            done = run_limited(
+                self._argv, env=self._environ, seconds=seconds, most=_MOST_BYTES, interactive=self._interactive
+            )
+        except MissingToolError as error:
+            message = f"cannot get the credentials that the kubeconfig names: {error.message}"
+            raise MissingToolError(message, hint="install the program it names") from error
+        except TimedOutError as error:
+            raise AuthorizationError(
+                f"cannot get the credentials that the kubeconfig names: '{name}' has not ended after {seconds:g} s",
+                hint=f"run it by hand to see what it waits for: {printable(' '.join(self._argv), limit=200)}",
+            ) from error
+        except XpkError as error:
+            raise _failed(name, "cannot be used: " + printable(error.message, limit=300)) from error
+        if done.exit_code:
+            raise _failed(name, f"failed with exit code {done.exit_code}: {printable(done.last_line, limit=300)}")
+        try:
+            found = json.loads(done.stdout)
+        except (ValueError, RecursionError) as error:
+            raise _failed(name, "printed no JSON") from error
+        status = found.get("status") if isinstance(found, dict) else None
+        if not isinstance(status, dict) or not _has_credentials(status):
+            raise _failed(name, "printed an ExecCredential without a token or a certificate with its key")
+        if self._version and found.get("apiVersion") != self._version:
+            said = printable(str(found.get("apiVersion")), limit=80)
+            raise _failed(name, f"printed an ExecCredential of {said}, the kubeconfig names {self._version}")
+        return status
+
+
+def check_token(token: str) -> None:
+    """Raise AuthorizationError for a token that no HTTP header can contain. It is not shown."""
+    if not token.isascii() or not token.isprintable():
+        raise AuthorizationError(
+            "invalid token in the kubeconfig: it has a line break or another control character", hint=_HINT
+        )
+
+
+def _has_credentials(status: Mapping[str, Any]) -> bool:
+    ends = status.get("expirationTimestamp")
+    try:
+        if ends is not None:
+            _time(ends)
+    except ValueError:
+        return False
+    if isinstance(status.get("token"), str) and status["token"]:
+        check_token(status["token"])
+        return True
+    return all(isinstance(status.get(f"client{each}Data"), str) for each in ("Certificate", "Key"))
+
+
+def _time(text: object) -> datetime:
+    found = datetime.fromisoformat(str(text))
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _is_variable(found: object) -> bool:
+    return isinstance(found, dict) and all(
+        isinstance(found.get(key), str) and "\0" not in found[key] for key in ("name", "value")
+    )
+
+
+def _cluster_info(cluster: Mapping[str, Any]) -> dict[str, Any]:
+    extensions = cluster.get("extensions") or []
+    config = next(
+        (
+            each.get("extension")
+            for each in extensions
+            if isinstance(each, dict) and each.get("name") == "client.authentication.k8s.io/exec"
+        ),
+        None,
+    )
+    told = {key: value for key, value in cluster.items() if key != "extensions"}
+    return {**told, "config": config} if config is not None else told
+
+
+def _wrong(what: str) -> XpkError:
+    return XpkError(f"cannot use the kubeconfig: {what}", hint="`kubectl config view` shows it")
+
+
+def _failed(name: str, what: str) -> AuthorizationError:
+    return AuthorizationError(f"cannot get the credentials that the kubeconfig names: '{name}' {what}", hint=_HINT)

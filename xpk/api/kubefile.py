@@ -1,0 +1,180 @@
+"""Kubeconfig files: one context out of them, read with limits."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from xpk.model.errors import NotFoundError, UsageError
+from xpk.model.terminal import printable
+
+_MOST_BYTES = 4 << 20
+_MOST_NODES, _DEEPEST = 200_000, 50  # of its YAML, with aliases written out
+_PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
+_TEXTS = (*_PATHS, "server", "proxy-url", "tls-server-name", "token", "username", "password")
+_SECTIONS = {"contexts": "context", "clusters": "cluster", "users": "user"}
+_HINT = "`kubectl config view` must be able to read it"
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def only_context(
+    context: str | None, environ: Mapping[str, str] = os.environ, *, file: Path | None = None
+) -> dict[str, Any]:
+    """Return a kubeconfig of one context, the current one by default, that works from any folder.
+
+    It is read from `file`, or from the files that kubectl would read. Raises NotFoundError, naming those there are, if
+    it is not there, and UsageError for files that are no kubeconfigs.
+    """
+    found: dict[str, dict[str, Any]] = {section: {} for section in _SECTIONS}
+    current = ""
+    files = list(_files(file, environ))
+    for each in files:
+        content = _read(each)
+        current = current or str(content.get("current-context") or "")
+        for section in _SECTIONS:
+            for entry in _entries(each, content, section):
+                found[section].setdefault(entry["name"], _absolute(entry, each.parent))
+    names = ", ".join(map(str, files))
+    wanted = context or current
+    if not wanted:
+        raise UsageError(
+            f"which context? kubeconfig {names} has no current one", hint=f"--context NAME: {_names(found['contexts'])}"
+        )
+    if wanted not in found["contexts"]:
+        raise NotFoundError(
+            f"there is no context '{printable(wanted)}' in kubeconfig {names}", hint=_names(found["contexts"])
+        )
+    chosen = found["contexts"][wanted]
+    parts = {"clusters": chosen["context"].get("cluster"), "users": chosen["context"].get("user")}
+    if not parts["users"]:  # such as that of `kubectl proxy`, which asks nobody who they are
+        del parts["users"]
+    missing = [f"{section[:-1]} '{name}'" for section, name in parts.items() if name not in found[section]]
+    if missing:
+        raise UsageError(
+            f"context '{wanted}' names {' and '.join(missing)}, which your kubeconfig lacks",
+            hint="`kubectl config view` shows it",
+        )
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": wanted,
+        "contexts": [chosen],
+        **{section: [found[section][name]] for section, name in parts.items()},
+    }
+
+
+def _files(file: Path | None, environ: Mapping[str, str]) -> Iterator[Path]:
+    """Yield the files that kubectl would read; the first that says something counts."""
+    given = (
+        [file]
+        if file
+        else [Path(part).expanduser() for part in environ.get("KUBECONFIG", "").split(os.pathsep) if part]
+    )
+    files = given or [Path.home() / ".kube" / "config"]
+    there = [each for each in files if each.exists()]
+    if not there:
+        raise NotFoundError(
+            f"there is no kubeconfig: {', '.join(map(str, files))}", hint="set KUBECONFIG to the file that you use"
+        )
+    yield from there
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        text = _text(file)
+        _check_size(text)
+        content = yaml.load(text, Loader=_LOADER) or {}  # a safe loader, with a faster parser where there is one
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        why = getattr(error, "strerror", None) or printable(str(error).splitlines()[0], limit=200)
+        raise UsageError(f"cannot read kubeconfig {file}: {why}", hint=_HINT) from error
+    if not isinstance(content, dict):
+        raise UsageError(f"{file} is not a kubeconfig", hint="set KUBECONFIG to one")
+    return content
+
+
+def _text(file: Path) -> str:
+    with file.open("rb") as opened:
+        if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+            raise ValueError("it is not a regular file")
+        content = opened.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise ValueError(f"it is larger than {_MOST_BYTES >> 20} MiB")
+    return content.decode("utf-8")
+
+
+def _check_size(text: str) -> None:
+    """Raise ValueError for YAML that is too deep, refers to itself, or grows by its aliases."""
+    sizes: dict[str, int] = {}  # by anchor, with aliases written out
+    begun: list[tuple[str | None, int]] = []
+    total = 0
+    for event in yaml.parse(text, Loader=_LOADER):
+        if isinstance(event, yaml.AliasEvent):
+            if any(anchor == event.anchor for anchor, _ in begun):
+                raise ValueError(f"its alias '{event.anchor}' refers to itself")
+            total += sizes.get(str(event.anchor), 1)
+        elif isinstance(event, yaml.ScalarEvent):
+            total += 1
+            if event.anchor:
+                sizes[event.anchor] = 1
+        elif isinstance(event, yaml.CollectionStartEvent):
+            begun.append((event.anchor, total))
+            total += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = begun.pop()
+            if anchor:
+                sizes[anchor] = total - before
+        if len(begun) > _DEEPEST:
+            raise ValueError(f"it is nested more than {_DEEPEST} levels deep")
+        if total > _MOST_NODES:
+            raise ValueError(f"it has more than {_MOST_NODES} values")
+
+
+def _entries(file: Path, content: Mapping[str, Any], section: str) -> Iterator[dict[str, Any]]:
+    """Yield the entries of a section. Raises UsageError for one of another form."""
+    entries = content.get(section) or []
+    if not isinstance(entries, list):
+        raise UsageError(f"cannot read kubeconfig {file}: {section} must be a list", hint=_HINT)
+    for index, entry in enumerate(entries):
+        where, key = f"{section}[{index}]", _SECTIONS[section]
+        name = entry.get("name") if isinstance(entry, dict) else None
+        if not isinstance(name, str):
+            wrong = f"{where}.name must be a string, got {printable(repr(name), limit=40)}"
+            raise UsageError(f"cannot read kubeconfig {file}: {wrong}", hint="write it in quotes")
+        body = entry.get(key)
+        if body is not None and not isinstance(body, dict):
+            raise UsageError(f"cannot read kubeconfig {file}: {where}.{key} must be a mapping", hint=_HINT)
+        _check_texts(file, where, body or {})
+        yield {**entry, key: body or {}}
+
+
+def _check_texts(file: Path, where: str, body: Mapping[str, Any]) -> None:
+    """Raise UsageError for a value that must be text in one line and is not. It may be a secret: it is not shown."""
+    for key in _TEXTS:
+        value = body.get(key, "")
+        if value is not None and not isinstance(value, str):
+            wrong = f"{where}: {key} must be a string, got a {type(value).__name__}"
+            raise UsageError(f"cannot read kubeconfig {file}: {wrong}", hint="write it in quotes")
+        if value and not value.isprintable():
+            wrong = f"{where}: {key} has a line break or another control character"
+            raise UsageError(f"cannot read kubeconfig {file}: {wrong}", hint="write it in one line")
+
+
+def _absolute(entry: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return an entry whose files are named from the root: kubectl takes them relative to the kubeconfig."""
+    body: dict[str, Any] = next(value for key, value in entry.items() if key in _SECTIONS.values())
+    for key in _PATHS:
+        if body.get(key):
+            body[key] = str((folder / body[key]).resolve())
+    match body.get("exec"):
+        case {"command": str(command)} if "/" in command:
+            body["exec"]["command"] = str(folder.absolute() / command)
+    return entry
+
+
+def _names(contexts: Mapping[str, Any]) -> str:
+    return printable(f"there are: {', '.join(sorted(contexts))}", limit=1000) if contexts else "it has none"

@@ -1,0 +1,293 @@
+"""Requests to one API server, through the official client: repeated while it is away, and limited in time and size.
+
+Reads and idempotent writes are tried again while the server is busy or away, with back-off and as Retry-After asks.
+No request outlasts the limit of `time_limit`, nor a minute of its own, however the server spends it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from functools import partial
+from typing import Any, TypeVar
+
+import urllib3
+from kubernetes.client import ApiClient
+from kubernetes.client.exceptions import ApiException
+from kubernetes.client.rest import RESTResponse
+from urllib3.exceptions import HTTPError
+
+from xpk.api import connection
+from xpk.api.answers import parsed
+from xpk.api.base import Obj
+from xpk.api.refusal import budget_of, explain, other_version
+from xpk.api.timing import Backoff, Pause, seconds_left, within
+from xpk.model.errors import MissingToolError, TimedOutError, UnavailableError, XpkError
+
+JSON = "application/json"
+_BUSY = (408, 429, 500, 502, 503, 504)
+_TRIES = 6
+_TOTAL_SECONDS = 60.0  # for one request, with all its tries
+_CONNECT_SECONDS = 5.0
+_NOTICE_SECONDS, _NOTICE_TRIES = 10.0, 2  # after which the user is told that the server does not answer
+_MOST_BYTES, _MOST_ERROR_BYTES, _MOST_LINE_BYTES = 128 << 20, 1 << 20, 32 << 20
+_SLOW_SECONDS, _SLOW_BYTES = 60.0, 1024  # a log that comes more slowly is given up, unless it is followed
+_CHUNK = 1 << 16
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+
+class Transport:
+    """Requests to the API server that a client is configured for."""
+
+    def __init__(self, client: ApiClient, pause: Pause) -> None:
+        self.host = str(client.configuration.host)
+        self._client, self._pause = client, pause
+        self._not_before = 0.0  # what the server asked for in a Retry-After, a time of time.monotonic
+        self._told = False
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Obj | None = None,
+        *,
+        content: str = JSON,
+        about: Obj | None = None,
+    ) -> Obj:
+        """Make a request, again while the server is busy or away, and return its answer."""
+        ends = time.monotonic() + min(_TOTAL_SECONDS, seconds_left())
+        backoff = Backoff()
+        cause: Exception
+        for left in reversed(range(_TRIES)):
+            try:
+                answer = parsed(self.host, self._read(method, path, query, body, content, ends))
+                self._told = False
+                return answer
+            except ApiException as error:
+                if error.status == 404 and method == "DELETE" and left < _TRIES - 1:
+                    return {}  # the answer to an earlier try was lost
+                # A POST that may have been carried out must not be made twice. No status: TLS did not even begin.
+                again = (429, 503) if method == "POST" else _BUSY
+                final = budget_of(error.body) or not (
+                    error.status in again or (not error.status and not connection.is_final(error))
+                )
+                found, cause = self._explained(error, method, path, about), error
+            except HTTPError as error:
+                sent = method == "POST" and not connection.never_sent(error)
+                final = sent or connection.is_final(error)
+                found, cause = connection.unreachable(self.host, error, sent=sent), error
+            if final or not left:
+                raise found from cause
+            self._back_off(backoff, ends, _TRIES - left, found, cause)
+        raise AssertionError("the last try returns or raises")
+
+    def stream(
+        self,
+        path: str,
+        query: Mapping[str, str],
+        *,
+        quiet: float,
+        ends: float | None = None,
+        last_line: bool = False,
+        must_flow: bool = False,
+        most: int = _MOST_LINE_BYTES,
+    ) -> Iterator[str]:
+        """Yield the lines of an answer as they come; a last one without an end was cut off, unless it may have none.
+
+        It ends at `ends`, a time of time.monotonic. A line of more than `most` bytes is cut. Raises urllib3's HTTPError
+        when nothing came for `quiet` seconds, and UnavailableError for a server that answers too slowly: with its
+        headers, or, where it `must_flow`, in between.
+        """
+        begins = time.monotonic() + min(_TOTAL_SECONDS, seconds_left())
+        send = self._prepared("GET", path, query, None, JSON, quiet)
+        try:
+            answer = self._within(begins, send, "GET")
+        except ApiException as error:
+            raise self._explained(error, "GET", path, None) from error
+        response: urllib3.HTTPResponse = answer.response
+        with _closing(response, ends):
+            yield from _lines(_flowing(self.host, response) if must_flow else _chunks(response), most, last_line)
+
+    def _read(
+        self, method: str, path: str, query: Mapping[str, str] | None, body: Obj | None, content: str, ends: float
+    ) -> bytes:
+        """Make a request once, and return the body of the answer."""
+        send = self._prepared(method, path, query, body, content, max(0.01, ends - time.monotonic()))
+
+        def work() -> bytes:
+            answer = send()
+            with _closing(answer.response, None):
+                return _whole(self.host, answer.response, _MOST_BYTES)
+
+        return self._within(ends, work, method)
+
+    def _prepared(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        body: Obj | None,
+        content: str,
+        quiet: float,
+    ) -> Callable[[], RESTResponse]:
+        """Return a function that sends a request and returns the answer, or raises ApiException for a refusal."""
+        self._obey_retry_after()
+        serialized = self._client.param_serialize(
+            method, path, query_params=list((query or {}).items()),
+            header_params={"Accept": JSON, "Content-Type": content}, body=body, auth_settings=["BearerToken"],
+        )  # fmt: skip
+        return partial(self._send, serialized, (_CONNECT_SECONDS, quiet))
+
+    def _send(self, serialized: tuple[Any, Any, Any, Any, Any], timeout: tuple[float, float]) -> RESTResponse:
+        answer: RESTResponse = self._client.call_api(*serialized, timeout)
+        if 200 <= answer.status <= 299:
+            return answer
+        with _closing(answer.response, None):
+            body = _whole(self.host, answer.response, _MOST_ERROR_BYTES)
+        if not budget_of(body):
+            self._note_retry_after(answer.status, answer.headers.get("Retry-After"))
+        raise ApiException(status=answer.status, reason=answer.reason, body=body.decode(errors="replace"))
+
+    def _within(self, ends: float, work: Callable[[], T], method: str) -> T:
+        """Return the result of `work`. Raises UnavailableError or TimedOutError where it is not there at `ends`."""
+        seconds = max(0.01, ends - time.monotonic())
+        notice = partial(self._tell, f"has not answered for {_NOTICE_SECONDS:g} s", ends - _NOTICE_SECONDS)
+        try:
+            return within(seconds, work, notice_after=_NOTICE_SECONDS, notice=notice)
+        except TimeoutError as error:
+            raise self._too_late("it takes too long", method == "POST") from error
+
+    def _too_late(self, why: str, sent: bool) -> XpkError:
+        late = connection.too_late(self.host, why, sent=sent)
+        return TimedOutError(late.message, hint=late.hint) if seconds_left() <= 0.05 else late
+
+    def _back_off(self, backoff: Backoff, ends: float, tries: int, found: XpkError, cause: Exception) -> None:
+        """Pause before the next try. Raises `found` where there is no time for one."""
+        pause = max(backoff.next(), self._not_before - time.monotonic())
+        if time.monotonic() + pause >= ends:
+            raise found from cause
+        if tries >= _NOTICE_TRIES:
+            self._tell(f"does not answer ({found.message})", ends)
+        self._pause(pause)
+
+    def _tell(self, what: str, ends: float) -> None:
+        """Tell the user once that the server is in trouble, until it has answered again."""
+        if not self._told:
+            self._told = True
+            left = max(1.0, ends - time.monotonic())
+            _log.warning("warning: the API server at %s %s; trying again for up to %.0f s", self.host, what, left)
+
+    def _note_retry_after(self, status: int, header: str | None) -> None:
+        if status in (429, 503) and header:
+            self._not_before = time.monotonic() + _retry_seconds(header)
+
+    def _obey_retry_after(self) -> None:
+        """Pause as long as the server has asked for. Raises UnavailableError where that is longer than we may take."""
+        pause = self._not_before - time.monotonic()
+        if pause > min(_TOTAL_SECONDS, seconds_left()):
+            raise self._too_late(f"it asks not to be called again for {pause:.0f} s", sent=False)
+        if pause > 0:
+            self._pause(pause)
+
+    def _explained(self, error: ApiException, method: str, path: str, about: Obj | None) -> XpkError:
+        """Return what a refusal means; whether a kind is missing or only its version, the server is asked."""
+        if not error.status:  # this client's word for TLS that fails
+            return connection.unreachable(self.host, error)
+        if connection.looks_like_a_page(error.body):
+            page = connection.somebody_else(self.host, error.body)
+            return UnavailableError(page.message, hint=page.hint) if error.status in _BUSY else page
+        found = explain(error.status, error.body, method, path, about)
+        parts = path.split("/")
+        if error.status == 404 and isinstance(found, MissingToolError):
+            with suppress(ApiException, HTTPError, XpkError, TypeError, KeyError):
+                ends = time.monotonic() + min(_TOTAL_SECONDS, seconds_left())
+                group = parsed(self.host, self._read("GET", f"/apis/{parts[2]}", None, None, JSON, ends))
+                served = [str(item["version"]) for item in group.get("versions") or []]
+                if served and parts[3] not in served:
+                    return other_version(parts[2], parts[3], served)
+        return found
+
+
+def _retry_seconds(header: str) -> float:
+    """Return the seconds of a Retry-After header, which has them or a date; 0 for neither."""
+    with suppress(ValueError, OverflowError):
+        return max(0.0, float(int(header)))
+    with suppress(ValueError, TypeError, OverflowError):
+        when = parsedate_to_datetime(header)
+        return max(0.0, ((when if when.tzinfo else when.replace(tzinfo=UTC)) - datetime.now(UTC)).total_seconds())
+    return 0.0
+
+
+@contextmanager
+def _closing(response: urllib3.HTTPResponse, ends: float | None) -> Iterator[None]:
+    """Close an answer afterwards, and end it at a time of time.monotonic."""
+
+    def end() -> None:
+        with suppress(Exception):  # it has just ended by itself
+            response.shutdown()
+
+    timer = None if ends is None else threading.Timer(max(0.0, ends - time.monotonic()), end)
+    if timer:
+        timer.daemon = True
+        timer.start()
+    try:
+        yield
+    finally:
+        if timer:
+            timer.cancel()
+        response.close()
+
+
+def _chunks(response: urllib3.HTTPResponse) -> Iterator[bytes]:
+    yield from response.stream(_CHUNK, decode_content=True)
+
+
+def _whole(host: str, response: urllib3.HTTPResponse, most: int) -> bytes:
+    """Return the body of an answer. Raises XpkError if it is larger than `most` bytes."""
+    parts: list[bytes] = []
+    size = 0
+    for chunk in _chunks(response):
+        size += len(chunk)
+        if size > most:
+            raise connection.too_large(host, most)
+        parts.append(chunk)
+    return b"".join(parts)
+
+
+def _flowing(host: str, response: urllib3.HTTPResponse) -> Iterator[bytes]:
+    """Yield an answer's parts. Raises UnavailableError where fewer than 1 KiB came within a minute."""
+    begun, size = time.monotonic(), 0
+    while chunk := response.read1(_CHUNK, decode_content=True):
+        yield chunk
+        size += len(chunk)
+        if time.monotonic() - begun > _SLOW_SECONDS:
+            if size < _SLOW_BYTES:
+                raise connection.too_late(host, "it sends its answer too slowly", sent=False)
+            begun, size = time.monotonic(), 0
+
+
+def _lines(chunks: Iterator[bytes], most: int, last_line: bool) -> Iterator[str]:
+    """Yield the lines that chunks contain, each of at most `most` bytes."""
+    rest, skipping = b"", False
+    for chunk in chunks:
+        first, *others = chunk.split(b"\n")
+        if not skipping:
+            rest += first
+            if len(rest) > most:
+                yield f"{rest[:most].decode(errors='replace')} ... (the line is longer than {most} bytes)"
+                rest, skipping = b"", True
+        if others:
+            if rest and not skipping:
+                yield rest.decode(errors="replace")
+            skipping, rest = False, others.pop()
+            yield from (line.decode(errors="replace") for line in others if line)
+    if rest and last_line:
+        yield rest.decode(errors="replace")
