@@ -79,7 +79,7 @@ def test_foreign_lines_and_bytes_are_passed_over(tmp_path: Path) -> None:
     (tmp_path / "events" / "notes.txt").write_text("hello")
     (tmp_path / "result.json").write_text("{")
     record = read_folder(tmp_path)
-    assert not record.events and record.result is None and record.damaged_lines == 2
+    assert not record.events and record.result is None and record.damaged_lines == 3
 
 
 def test_a_loss_that_is_no_number_is_kept_as_nan(tmp_path: Path) -> None:

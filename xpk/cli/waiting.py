@@ -18,7 +18,10 @@ from xpk.model.status import Phase, WorkloadStatus
 def read_progress(console: Console, found: WorkloadStatus, cluster: str) -> output.Progress | None:
     """Return how far a workload is; where its output cannot be read, say so and go on."""
     try:
-        return _progress(found, output_roots(cluster))
+        progress = _progress(found, output_roots(cluster))
+        if progress and progress.ignored_lines:
+            console.tell(f"warning: {progress.ignored_lines} damaged lines at the end of metrics.jsonl are ignored")
+        return progress
     except XpkError as error:
         console.tell(f"warning: no progress: {error.message}")
         if isinstance(error, ConflictError):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import statistics
 import threading
@@ -13,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from xpk.jobs.json_lines import parse, read_number, read_whole
 from xpk.model.errors import ConflictError, TimedOutError, UsageError, XpkError
 from xpk.model.specs import Target
 from xpk.storage import Folder, in_bucket, open_folder, url_problems
@@ -38,6 +37,7 @@ class Progress:
     throughput: float | None = None
     throughput_unit: str | None = None  # tokens/s or images/s
     eta_seconds: float | None = None
+    ignored_lines: int = 0  # of the newest, which are damaged or hold what no trainer writes
 
 
 def at_root(target: Target, root: str | None) -> Target:
@@ -123,60 +123,56 @@ def _progress_under_ray(folder: Folder) -> Progress | None:
     found = _progress(folder)
     if found is None:
         return None
-    try:
-        kept = json.loads(folder.read_end("ray.json", _TAIL) or b"{}")
-        return replace(found, replacements=int(kept.get("replaced", 0)))
-    except (ValueError, AttributeError, TypeError):  # it is being written
-        return found
+    kept = parse(folder.read_end("ray.json", _TAIL) or b"") or {}  # it may be written just now
+    return replace(found, replacements=read_whole(kept, "replaced") or 0)
 
 
 def _progress(folder: Folder) -> Progress | None:
-    rows = list(filter(None, map(_step_row, (folder.read_end("metrics.jsonl", _TAIL) or b"").splitlines())))
+    tail = folder.read_end("metrics.jsonl", _TAIL) or b""
+    lines = tail.split(b"\n")
+    whole = lines[len(tail) == _TAIL : -1]  # the first may begin before the tail, and the last be written just now
+    rows = [row for row in map(_step_row, lines) if row]
     if not rows:
         return None
     last = rows[-1]
-    step, total = int(last["step"]), _number(last, "total_steps")
+    step, total = last["step"], read_whole(last, "total_steps")
     unit = next((unit for unit in ("tokens", "images") if f"{unit}_per_second" in last), None)
     seconds, pace = _median(rows, "step_seconds"), _pace(rows)
-    left = None if total is None else max(0, int(total) - step)
+    left = None if total is None else max(0, total - step)
     return Progress(
         step=step,
-        loss=_number(last, "loss"),
+        loss=read_number(last, "loss"),
         step_seconds=seconds,
-        total_steps=None if total is None else int(total),
+        total_steps=total,
         throughput=_median(rows, f"{unit}_per_second"),
         throughput_unit=f"{unit}/s" if unit else None,
         eta_seconds=None if left is None or pace is None else round(left * pace, 1),
+        ignored_lines=sum(not _is_usable(line) for line in whole),
     )
 
 
 def _step_row(line: bytes) -> dict[str, Any] | None:
-    """Return the line of a finished step; None for an evaluation, or a line that was cut off."""
-    try:
-        row = json.loads(line)
-        return row if "loss" in row and _number(row, "step") is not None else None
-    except (ValueError, TypeError, RecursionError):
-        return None
+    """Return the line of a finished step, None for any other."""
+    row = parse(line)
+    return row if row and "loss" in row and read_whole(row, "step") is not None else None
 
 
-def _number(row: dict[str, Any], key: str) -> float | None:
-    try:
-        value = float(row[key])
-    except (KeyError, ValueError, TypeError, OverflowError):
-        return None
-    return value if math.isfinite(value) else None
+def _is_usable(line: bytes) -> bool:
+    """Tell whether a whole line is one of a step, or of something else."""
+    row = parse(line)
+    return row is not None and ("loss" not in row or read_whole(row, "step") is not None)
 
 
 def _median(rows: list[dict[str, Any]], key: str) -> float | None:
-    values = [value for row in rows if (value := _number(row, key)) is not None]
+    values = [value for row in rows if (value := read_number(row, key)) is not None]
     return statistics.median(values) if values else None
 
 
 def _pace(rows: list[dict[str, Any]]) -> float | None:
     """Return the seconds from one step to the next in the newest attempt, evaluations and saves included."""
     newest = [row for row in rows if row.get("attempt") == rows[-1].get("attempt")]
-    begun, ended = _number(newest[0], "time"), _number(newest[-1], "time")
-    steps = int(newest[-1]["step"]) - int(newest[0]["step"])
+    begun, ended = read_number(newest[0], "time"), read_number(newest[-1], "time")
+    steps: int = newest[-1]["step"] - newest[0]["step"]
     if begun is None or ended is None or steps < 1 or ended <= begun:
         return _median(newest, "step_seconds")
     return (ended - begun) / steps

@@ -6,15 +6,20 @@ the whole folder may be missing. What cannot be read is counted in `damaged_line
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from xpk.jobs.json_lines import parse, read_number, read_whole
 from xpk.jobs.report.incarnations import Life, number_lives
 from xpk.storage import open_folder
+
+# What no run has: a line beyond these is counted as damaged.
+_TIMES = (0, 4_102_444_800)  # Unix seconds: to the year 2100
+_SECONDS = (-1e9, 1e9)
+_MOST_ATTEMPTS = 1_000_000
+_MOST_HOSTS = 1_000_000
 
 
 class Reader(Protocol):
@@ -143,12 +148,14 @@ def read_record(reader: Reader) -> RunRecord:
     lines, damaged = _lines(reader.read("metrics.jsonl"))
     steps = list(filter(None, map(_step, lines)))
     evals = list(filter(None, map(_eval, lines)))
+    damaged += sum(("loss" in line) + ("eval_loss" in line) for line in lines) - len(steps) - len(evals)
     events: dict[HostId, list[Event]] = {}
     for name, content in sorted(reader.read_all("events").items()):
         if name.endswith(".jsonl"):
             host_lines, host_damaged = _lines(content)
-            damaged += host_damaged
-            for event in filter(None, map(_event, host_lines)):
+            host_events = list(filter(None, map(_event, host_lines)))
+            damaged += host_damaged + sum("event" in line for line in host_lines) - len(host_events)
+            for event in host_events:
                 events.setdefault(event.host, []).append(event)
     events = {host: _without_ghosts(found) for host, found in events.items()}
     restart_counts, events, steps, evals = _renumbered(events, steps, evals)
@@ -173,82 +180,61 @@ def _lines(content: bytes | None) -> tuple[list[dict[str, Any]], int]:
     for line in (content or b"").split(b"\n"):
         if not line.strip():
             continue
-        parsed = _parse(line)
+        parsed = parse(line)
         if parsed is None:
             damaged += 1
             # The next attempt appends right behind a line that was cut off: its first line is whole.
-            parsed = _parse(line[line.rfind(b'{"') :])
+            parsed = parse(line[line.rfind(b'{"') :])
         if parsed is not None:
             objects.append(parsed)
     return objects, damaged
 
 
-def _parse(text: bytes) -> dict[str, Any] | None:
-    try:
-        parsed = json.loads(text)
-    except ValueError:
-        return None
-    return parsed if isinstance(parsed, dict) else None
-
-
 def _result(content: bytes | None) -> Mapping[str, Any] | None:
-    return None if content is None else _parse(content)
-
-
-def _number(line: Mapping[str, Any], key: str) -> float | None:
-    """Return a finite number, or None."""
-    value = line.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return float(value)
-
-
-def _whole(line: Mapping[str, Any], key: str) -> int | None:
-    value = line.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return None if content is None else parse(content)
 
 
 def _loss(line: Mapping[str, Any], key: str) -> float | None:
     """Return the loss of a line that has one, None for another line; one that is not finite gives NaN."""
     if key not in line:
         return None
-    value = _number(line, key)
+    value = read_number(line, key)
     return float("nan") if value is None else value
 
 
 def _step(line: Mapping[str, Any]) -> StepRecord | None:
-    time, step, loss = _number(line, "time"), _whole(line, "step"), _loss(line, "loss")
+    time, step, loss = read_number(line, "time", _TIMES), read_whole(line, "step"), _loss(line, "loss")
     if time is None or step is None or loss is None:
         return None
     told = line.get("memory")
     memory: Mapping[str, Any] = told if isinstance(told, dict) else {}
     return StepRecord(
         time=time,
-        attempt=_whole(line, "attempt") or 0,
+        attempt=read_whole(line, "attempt", _MOST_ATTEMPTS) or 0,
         step=step,
         loss=loss,
-        seconds=max(0.0, _number(line, "step_seconds") or 0.0),
-        grad_norm=_number(line, "grad_norm"),
-        learning_rate=_number(line, "learning_rate"),
-        tokens_per_second=_number(line, "tokens_per_second"),
-        images_per_second=_number(line, "images_per_second"),
-        mfu=_number(line, "mfu"),
-        chip_gib=_number(memory, "chip_gib"),
-        host_gib=_number(memory, "host_gib"),
-        data_seconds=max(0.0, _number(line, "data_seconds") or 0.0),
+        seconds=max(0.0, read_number(line, "step_seconds", _SECONDS) or 0.0),
+        grad_norm=read_number(line, "grad_norm"),
+        learning_rate=read_number(line, "learning_rate"),
+        tokens_per_second=read_number(line, "tokens_per_second"),
+        images_per_second=read_number(line, "images_per_second"),
+        mfu=read_number(line, "mfu"),
+        chip_gib=read_number(memory, "chip_gib"),
+        host_gib=read_number(memory, "host_gib"),
+        data_seconds=max(0.0, read_number(line, "data_seconds", _SECONDS) or 0.0),
     )
 
 
 def _eval(line: Mapping[str, Any]) -> EvalRecord | None:
-    time, step, loss = _number(line, "time"), _whole(line, "step"), _loss(line, "eval_loss")
+    time, step, loss = read_number(line, "time", _TIMES), read_whole(line, "step"), _loss(line, "eval_loss")
     if time is None or step is None or loss is None:
         return None
     return EvalRecord(
         time=time,
-        attempt=_whole(line, "attempt") or 0,
+        attempt=read_whole(line, "attempt", _MOST_ATTEMPTS) or 0,
         step=step,
         loss=loss,
-        tokens=_whole(line, "eval_tokens"),
+        tokens=read_whole(line, "eval_tokens"),
     )
 
 
@@ -256,17 +242,17 @@ _EVENT_KEYS = frozenset({"time", "event", "slice", "host", "attempt", "step", "s
 
 
 def _event(line: Mapping[str, Any]) -> Event | None:
-    time, name = _number(line, "time"), line.get("event")
-    slice_id, host = _whole(line, "slice"), _whole(line, "host")
+    time, name = read_number(line, "time", _TIMES), line.get("event")
+    slice_id, host = read_whole(line, "slice", _MOST_HOSTS), read_whole(line, "host", _MOST_HOSTS)
     if time is None or not isinstance(name, str) or slice_id is None or host is None:
         return None
     return Event(
         time=time,
         name=name,
         host=HostId(slice_id, host),
-        attempt=_whole(line, "attempt") or 0,
-        step=_whole(line, "step"),
-        seconds=_number(line, "seconds"),
+        attempt=read_whole(line, "attempt", _MOST_ATTEMPTS) or 0,
+        step=read_whole(line, "step"),
+        seconds=read_number(line, "seconds", _SECONDS),
         details={key: value for key, value in line.items() if key not in _EVENT_KEYS},
     )
 

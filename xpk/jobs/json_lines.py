@@ -1,0 +1,36 @@
+"""Lines of JSON from the folder of a run, which its program or any other writer of a bucket may fill with anything."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+_LONGEST = 1 << 20  # bytes of a line
+_MOST_WHOLE = 2**53  # beyond it a float is not exact
+_NUMBERS = (-1e100, 1e100)  # whose sums and squares are still finite
+
+
+def parse(text: bytes) -> dict[str, Any] | None:
+    """Return the object that a line is, None if it is none."""
+    if len(text) > _LONGEST:
+        return None
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return parsed if isinstance(parsed, dict) else None
+
+
+def read_number(line: Mapping[str, Any], key: str, limits: tuple[float, float] = _NUMBERS) -> float | None:
+    """Return a number within limits, None for anything else."""
+    value, (least, most) = line.get(key), limits
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        return None
+    return float(value)
+
+
+def read_whole(line: Mapping[str, Any], key: str, most: int = _MOST_WHOLE) -> int | None:
+    """Return an integer from 0 to `most`, None for anything else."""
+    value = line.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most else None
