@@ -101,6 +101,46 @@ def test_what_is_compiled_after_the_first_step_is_no_part_of_the_recovery(tmp_pa
     assert legs["compile"] == pytest.approx(1.5) and legs["first step"] == pytest.approx(0.5)
 
 
+def test_time_that_a_restore_waits_for_a_compilation_is_the_compilations(tmp_path: Path) -> None:
+    run = RunWriter(tmp_path)
+    run.bring_up(0)
+    run.steps(1, 4)
+    run.kill((1, 1))
+    run.all("start", pid=1)
+    run.all("init", seconds=0.0)
+    run.all("data", seconds=0.0)
+    run.now += 0.3
+    run.all("choose", seconds=0.3, step=0)
+    run.now += 7.0
+    run.all("compile", seconds=7.0, program="train")
+    run.now += 1.0
+    run.all("compile", seconds=0.9, program="spread")
+    run.now += 0.25
+    run.all("restore", step=0, seconds=1.25, source="checkpoint", read=True)
+    run.steps(1, 4)
+    record = read_folder(run.write())
+    (recovery,) = recoveries(record)
+    legs = {part.name: part.seconds for part in recovery.parts}
+    assert (legs["restore"], legs["compile"], legs["first step"]) == pytest.approx((0.65, 7.9, 0.5))
+    account = goodput(record)
+    assert account.seconds(Cause.COMPILE) == pytest.approx(3.0 + 7.9)
+    assert account.seconds(Cause.RESTORE) == pytest.approx(1.0 + 0.65)
+
+
+def test_a_restore_of_before_that_lasts_as_long_as_the_compilation_within_it_has_only_the_rest(tmp_path: Path) -> None:
+    run = RunWriter(tmp_path)
+    run.bring_up(0)
+    run.steps(1, 4)
+    run.kill((1, 1))
+    run.bring_up(0, restore=0.5, compile_=7.0)
+    run.now += 0.5
+    run.all("restore", step=0, seconds=8.0, source="checkpoint", read=True)
+    run.steps(1, 4)
+    (recovery,) = recoveries(read_folder(run.write()))
+    legs = {part.name: part.seconds for part in recovery.parts}
+    assert (legs["restore"], legs["compile"]) == pytest.approx((1.0, 7.0))
+
+
 def test_a_known_kill_time_begins_the_recovery(tmp_path: Path) -> None:
     record = read_folder(one_kill(tmp_path))
     (by_default,) = recoveries(record)

@@ -44,8 +44,13 @@ def test_a_killed_host_costs_only_the_steps_since_the_checkpoint(tmp_path: Path)
 
     second = start(tmp_path / "cut", [*settings, "data.loader_hosts=1"], attempt=1, blind=tmp_path / "blind")
     assert second.exit_codes() == [0, 0], second.logs()
-    begun = next(event for event in second.events(0) if event["event"] == "restore")
+    phases = {event.get("program", event["event"]): event for event in reversed(second.events(0))}
+    begun = phases["restore"]
     assert (begun["source"], begun["read"]) == ("checkpoint", True)
+    ended = phases["train"]["time"]  # compiled
+    assert phases["choose"]["time"] <= ended - phases["train"]["seconds"] + 0.01
+    assert begun["time"] - begun["seconds"] >= ended - 0.01, "a restore has none of the time of a compilation"
+    assert 0 < phases["spread"]["seconds"] < begun["seconds"]
     assert "slice 1 host 0: attempt 1 goes on from step" in second.logs()
     assert 0 <= reached - begun["step"] <= 4 + 1
     again = second.losses()

@@ -23,7 +23,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from trainer.alone import Alone
 from trainer.background import Background
-from trainer.compiling import Compiler
+from trainer.compiling import Compile
 from trainer.errors import StorageError, Unreachable, reason
 from trainer.metrics import Events, flush, say
 from trainer.peers import Peers
@@ -120,7 +120,7 @@ class Checkpoints:
         return self._committing.ended(seconds)
 
     def restore(
-        self, step: int, notes: dict[str, Any], mesh: Mesh, abstract: State, compiler: Compiler
+        self, step: int, notes: dict[str, Any], mesh: Mesh, abstract: State, compiler: Compile
     ) -> Callable[[], tuple[State, bool]]:
         """Begin to read checkpoint `step`, whose notes these are; the returned function gives (state, `read`).
 

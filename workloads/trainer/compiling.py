@@ -21,6 +21,7 @@ from trainer.peers import Peers
 
 # Measured on the tiny configuration with 16 emulated chips: half the time to compile, steps as fast.
 _QUICK_ON_CPU = {"xla_backend_optimization_level": 1, "xla_cpu_use_fusion_emitters": False}
+Compile = Callable[..., tuple[Any, bool]]  # as `Compiler.__call__`
 _KEPT = ("train", "evaluate")  # what every attempt needs and takes long
 
 

@@ -31,7 +31,7 @@ from jax.sharding import Mesh
 from trainer import integrity, pieces
 from trainer.alone import Alone
 from trainer.background import Background
-from trainer.compiling import Compiler
+from trainer.compiling import Compile
 from trainer.errors import FatalError, Problem, reason
 from trainer.job import Job
 from trainer.metrics import say
@@ -134,7 +134,7 @@ class LocalTier:
                 if found > step:
                     shutil.rmtree(path, ignore_errors=True)
 
-    def restore(self, kept: Kept, mesh: Mesh, abstract: State, compiler: Compiler) -> Callable[[], tuple[State, bool]]:
+    def restore(self, kept: Kept, mesh: Mesh, abstract: State, compiler: Compile) -> Callable[[], tuple[State, bool]]:
         """Begin to read a local checkpoint; the returned function gives (state, whether this host had its part)."""
         path = self._found.get((kept.step, kept.session))
         outcome: list[Any] = []

@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from trainer.compiling import Compiler
+from trainer.compiling import Compile
 from trainer.pieces import Placed
 from trainer.step import State
 from trainer.update_sharding import dimension_of, without
@@ -33,7 +33,7 @@ def assemble(sources: list[Placed], abstract: State) -> State:
     return made
 
 
-def spread(sources: list[Placed], givers: Container[Any], mesh: Mesh, abstract: State, compiler: Compiler) -> State:
+def spread(sources: list[Placed], givers: Container[Any], mesh: Mesh, abstract: State, compiler: Compile) -> State:
     """Give every "dp" replica the state that the `givers` have: others bring zeros, and all are added.
 
     `sources` has for each leaf what this host's giving devices hold of it. For each place in a replica one device

@@ -64,11 +64,11 @@ def _first_state(run: Run) -> tuple[Any, int, int]:
     waits.storage(run.job, "the removal of another attempt's local checkpoints", 0, run.local)
     run.local.settle(chosen.step if chosen else 0)
     job.watchdog.idle()
+    job.events.write("choose", chosen.step if chosen else 0, time.monotonic() - began)
     if chosen is None:
         seed = np.uint32(job.config.run.seed)
-        waits.compilation(job, "the fresh state's program", 0, own=lambda: run.compiler.busy)
-        init, _ = run.compiler("init", run.programs.init, seed)
-        job.watchdog.idle()
+        init = _compiled(run, "init", run.programs.init, seed)
+        began = time.monotonic()
         state = init(seed)
         job.events.write("restore", 0, time.monotonic() - began, source="init", read=False)
         return lambda: state, 0, 0
@@ -76,6 +76,7 @@ def _first_state(run: Run) -> tuple[Any, int, int]:
     finish = chosen.begin()
 
     def restored() -> State:
+        began = time.monotonic()  # while it was read the step was compiled, which is no part of it
         waits.storage(
             run.job, f"the restore of step {start}", start, run.local if source == "local" else run.checkpoints
         )
@@ -106,7 +107,7 @@ class _Chosen:
 
 def _choose(run: Run) -> _Chosen | None:
     """Agree on the newest checkpoint that is whole over all hosts; of the same step, the local one."""
-    into = run.mesh, run.programs.state, run.compiler
+    into = run.mesh, run.programs.state, functools.partial(_compile, run)
     waits.storage(run.job, "the choice of a local checkpoint", 0, run.local)
     kept = run.local.choose(run.mesh, run.programs.state)
     waits.storage(run.job, "the choice of a checkpoint", 0, run.checkpoints)
@@ -134,12 +135,18 @@ def _check_notes(run: Run, where: str, notes: dict[str, Any]) -> None:
 
 def _compiled(run: Run, name: str, program: Any, *arguments: Any) -> Any:
     waits.compilation(run.job, f"the program {name!r}", 0, own=lambda: run.compiler.busy)
+    compiled, _ = _compile(run, name, program, *arguments)
+    run.job.watchdog.idle()
+    return compiled
+
+
+def _compile(run: Run, name: str, program: Any, *arguments: Any) -> tuple[Any, bool]:
+    """Compile as `run.compiler` does, and tell how long it took."""
     began = time.monotonic()
     compiled, cached = run.compiler(name, program, *arguments)
     loaded = {"loaded": True} if name in run.compiler.loaded else {}
     run.job.events.write("compile", None, time.monotonic() - began, cached=cached, program=name, **loaded)
-    run.job.watchdog.idle()
-    return compiled
+    return compiled, cached
 
 
 def _due(run: Run, at: int) -> Due:

@@ -272,8 +272,9 @@ _EVENT_CAUSES = {
 _PRECEDENCE = (
     (Cause.INIT, "init"),
     (Cause.DATA, "data"),
+    (Cause.COMPILE, "compile"),  # part of a restore, which compiles what it is spread with, or lies within one
+    (Cause.RESTORE, "choose"),
     (Cause.RESTORE, "restore"),
-    (Cause.COMPILE, "compile"),
     (Cause.EVAL, "eval"),
     (Cause.SAVE, "save_begin"),
     (Cause.LOST, "lost"),
@@ -342,21 +343,34 @@ def _recovery_parts(
         ("detection", min(told, default=None)),
         ("teardown", failed.end if told else None),
     ]
-    for name in ("start", "init", "data", "restore", "compile"):
-        # Later ones belong to the run: an evaluation is compiled when the first one is due.
-        times = [
-            event.time
-            for event in events
-            if event.attempt == after.number and event.name == name and event.time <= until
-        ]
-        marks.append((name, max(times, default=None)))
-    marks.append(("first step", until))
+    for name in ("start", "init", "data"):
+        marks.append((name, max(_times(events, after, name, until), default=None)))
+    prepared = [max(_times(events, after, name, until), default=None) for name in ("restore", "compile")]
     parts, at = [], since
     for name, mark in marks:
-        if mark is None:
-            parts.append(RecoveryPart(name, None))
-            continue
-        reached = min(max(mark, at), until)
-        parts.append(RecoveryPart(name, reached - at))
+        reached = at if mark is None else min(max(mark, at), until)
+        parts.append(RecoveryPart(name, None if mark is None else reached - at))
         at = reached
-    return tuple(parts)
+    return (*parts, *_preparation(record, after, at, until, *prepared))
+
+
+def _preparation(
+    record: RunRecord, after: Attempt, since: float, until: float, restored: float | None, compiled: float | None
+) -> Iterator[RecoveryPart]:
+    """Yield the last legs of a recovery: a state is read while the step is compiled, so only what is left counts."""
+    ready = max([since, *(time for time in (restored, compiled) if time is not None)])
+    origin = min(since, after.start)
+    spent = _paint(_spans(record, origin)[after.number], _micro(since - origin), _micro(ready - origin))
+    compiling = spent[Cause.COMPILE] / _MICROSECONDS
+    if restored is None:
+        compiling = ready - since
+    elif compiled is None:
+        compiling = 0.0
+    yield RecoveryPart("restore", None if restored is None else ready - since - compiling)
+    yield RecoveryPart("compile", None if compiled is None else compiling)
+    yield RecoveryPart("first step", until - ready)
+
+
+def _times(events: Iterable[Event], attempt: Attempt, name: str, until: float) -> list[float]:
+    """Return when events ended; later ones belong to the run, as an evaluation that is compiled when it is due."""
+    return [e.time for e in events if e.attempt == attempt.number and e.name == name and e.time <= until]

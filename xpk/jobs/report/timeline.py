@@ -20,6 +20,7 @@ MOST_ROWS = 64
 _PHASES = {
     "init": Cause.INIT,
     "data": Cause.DATA,
+    "choose": Cause.RESTORE,
     "restore": Cause.RESTORE,
     "compile": Cause.COMPILE,
 }
