@@ -93,7 +93,7 @@ def test_alone_it_needs_no_environment(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     steps = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in steps] == [1, 2, 3, 3]
-    assert 0 < steps[0]["mfu"] < 1
+    assert steps[0]["mfu"] is None and "mfu" not in ran.stdout, "this is no chip that the peak is of"
     result = json.loads((tmp_path / "result.json").read_text())
     assert (result["steps"], result["tokens"]) == (3, 3 * 8 * 16)
     less = run_alone(*arguments(["run.steps=2", "data.global_batch=4", "data.max_bytes=50000", out]))

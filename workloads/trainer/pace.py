@@ -5,15 +5,18 @@ measures what is its own, on average over `observe.pace_every` steps:
 
     data   seconds a step in which its chips waited for its batch
     host   seconds a step in which they waited for its Python: logging, other processes on the machine, ...
-    chip   seconds that its chips take for a fixed product of matrices, without any other host (probe.py)
+    chip   seconds that its chips take for a fixed product of matrices, without any other host (probe.py); not where
+           chips are emulated, which measures no more than what else the machine's cores do just then
 
-and tells process 0, over the line beside JAX (peers.py), which names those that are slower than the median host.
+and tells process 0, over the line beside JAX (peers.py), which notes those that are slower than the median host, and
+names those that were in most of the last comparisons: one alone shows nothing.
 """
 
 import dataclasses
 import math
 import statistics
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,16 +27,17 @@ from trainer.metrics import say
 _MOST = 5  # slow hosts in an event
 _SHARE = 0.1  # of a step's time that a host has to cost the others to be named
 _RATIO = 1.25  # of the median host's time for the same products
+_LEAST, _LAST = 3, 5  # a host is named that was slower in so many of the last comparisons
 _WORDS = {"data": "waits for its data", "host": "is busy with other things", "chip": "has slow chips"}
+_MEASURED = {"data": "a step", "host": "a step", "chip": "for the same products"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Slow:
-    """A host that keeps the others waiting: `seconds` a step more than the median host, for this `reason`."""
+    """A host that was slower than the median one for this `reason`, in a comparison."""
 
     process: int
     reason: str  # data, host or chip
-    seconds: float
     own: float  # what it measured, in seconds
     median: float  # what the median host did
 
@@ -50,28 +54,26 @@ def percentiles(seconds: Sequence[float]) -> dict[str, float]:
 def slow_hosts(reports: Sequence[Mapping[str, float]], step_seconds: float) -> list[Slow]:
     """Return the hosts that are slower than the median one (of two: the faster one), the slowest first.
 
-    `reports` are in process order. A product that takes longer by a part makes the step longer by that part.
+    `reports` are in process order, with the same reasons in each.
     """
     found = []
-    for reason in ("data", "host", "chip"):
+    for reason in reports[0]:
         median = statistics.median_low([report[reason] for report in reports])
-        for process, report in enumerate(reports):
-            own = report[reason]
-            more = (own / max(median, 1e-9) - 1) * step_seconds if reason == "chip" else own - median
-            if more > step_seconds * (_RATIO - 1 if reason == "chip" else _SHARE):
-                found.append(Slow(process, reason, more, own, median))
-    return sorted(found, key=lambda slow: -slow.seconds)
+        most = median * _RATIO if reason == "chip" else median + _SHARE * step_seconds
+        found += [Slow(n, reason, report[reason], median) for n, report in enumerate(reports) if report[reason] > most]
+    return sorted(found, key=lambda slow: slow.median - slow.own)
 
 
 class Pace:
-    """One host's share of it. `probe` gives the seconds of the fixed product; it is made when first needed."""
+    """One host's share of it. `probe` gives the seconds of the fixed product, if any; it is made when first needed."""
 
-    def __init__(self, job: Job, probe: Callable[[], Callable[[], float]]) -> None:
+    def __init__(self, job: Job, probe: Callable[[], Callable[[], float]] | None) -> None:
         self.every = job.config.observe.pace_every
         self._job, self._make_probe = job, probe
         self._probe: Callable[[], float] | None = None
         self._data, self._host, self._steps = 0.0, 0.0, 0
         self._took: list[float] = []
+        self._slower: deque[set[tuple[int, str]]] = deque(maxlen=_LAST)  # process 0: in each of the last comparisons
 
     def due(self, step: int) -> bool:
         """Return whether hosts are compared after `step`."""
@@ -87,19 +89,25 @@ class Pace:
 
     def compare(self, step: int) -> None:
         """Measure the chips and tell process 0; every host calls it, while no step is under way."""
+        steps, key = max(1, self._steps), f"pace/{step}"
+        mine = {"data": self._data / steps, "host": self._host / steps} | self._chips(step)
+        self._job.peers.report(key, {reason: round(seconds, 6) for reason, seconds in mine.items()})
+        if self._job.is_first:
+            took = statistics.median(self._took) if self._took else 0.0
+            threading.Thread(target=self._judge, args=(step, key, took), name="pace", daemon=True).start()
+        self._data, self._host, self._steps, self._took = 0.0, 0.0, 0, []
+
+    def _chips(self, step: int) -> dict[str, float]:
+        """Return the seconds that this host's chips take for the fixed product, if that is measured."""
+        if self._make_probe is None:
+            return {}
         if self._probe is None:
             waits.compilation(self._job, "its products of matrices", step, own=lambda: True)
             self._probe = self._make_probe()
             self._watch(step)
             self._probe()
         self._watch(step)
-        steps, key = max(1, self._steps), f"pace/{step}"
-        mine = {"data": self._data / steps, "host": self._host / steps, "chip": self._probe()}
-        self._job.peers.report(key, {reason: round(seconds, 6) for reason, seconds in mine.items()})
-        if self._job.is_first:
-            took = statistics.median(self._took) if self._took else 0.0
-            threading.Thread(target=self._judge, args=(step, key, took), name="pace", daemon=True).start()
-        self._data, self._host, self._steps, self._took = 0.0, 0.0, 0, []
+        return {"chip": self._probe()}
 
     def _watch(self, step: int) -> None:
         self._job.watchdog.waits(f"its chips' products of matrices after step {step}", step, own=lambda: True)
@@ -107,14 +115,16 @@ class Pace:
     def _judge(self, step: int, key: str, step_seconds: float) -> None:
         """Process 0, on a thread of its own: wait for all hosts' words and name the slow ones."""
         reports = self._job.peers.collect(key)
-        slow, name = slow_hosts(reports, step_seconds)[:_MOST], self._job.host.name
-        medians = {reason: statistics.median_low([r[reason] for r in reports]) for reason in _WORDS}
+        slow, name = slow_hosts(reports, step_seconds), self._job.host.name
+        self._slower.append({(one.process, one.reason) for one in slow})
+        medians = {reason: statistics.median_low([r[reason] for r in reports]) for reason in reports[0]}
+        sure = [sum((one.process, one.reason) in found for found in self._slower) >= _LEAST for one in slow]
         told: list[dict[str, Any]] = [
-            {"host": name(one.process), **dataclasses.asdict(one), "seconds": round(one.seconds, 6)} for one in slow
-        ]
+            {"host": name(one.process), **dataclasses.asdict(one), "conclusive": certain}
+            for one, certain in zip(slow, sure, strict=True)
+        ][:_MOST]
         took = round(step_seconds, 4)
         self._job.events.write("pace", step, at_once=bool(slow), step_seconds=took, medians=medians, slow=told)
-        for one in slow:
-            share = one.seconds / max(step_seconds, 1e-9)
-            cost = f"which costs {one.seconds:.3f} s a step ({share:.0%})"
-            say(f"slow {step:6d}   {name(one.process)} {_WORDS[one.reason]}, {cost}")
+        for one in [one for one, certain in zip(slow, sure, strict=True) if certain][:_MOST]:
+            measured = f"{one.own:.4f} s {_MEASURED[one.reason]}, {one.median:.4f} s on the median host"
+            say(f"slow {step:6d}   {name(one.process)} {_WORDS[one.reason]}: {measured}")

@@ -52,9 +52,20 @@ class Progress:
     """Fetches the numbers of steps in order and records them."""
 
     def __init__(
-        self, job: Job, batch: int, chips: int, ids: Ids, int8_share: float = 0.0, arrays: Sequence[str] = ()
+        self,
+        job: Job,
+        batch: int,
+        chips: int,
+        ids: Ids,
+        int8_share: float = 0.0,
+        arrays: Sequence[str] = (),
+        *,
+        emulated: bool = False,
     ) -> None:
-        """`arrays` are the names of those of which a step's "broken" tells whether they are not finite (finite.py)."""
+        """`arrays` are the names of those of which a step's "broken" tells whether they are not finite (finite.py).
+
+        Chips that are `emulated` have no utilisation: the peak is that of the chips that they stand for.
+        """
         self._job, self._chips, self._ids, self._int8_share = job, chips, ids, int8_share
         self._arrays = arrays
         example = record(job.config.model)
@@ -63,7 +74,8 @@ class Progress:
         self._lines = metrics.JsonLines(job.out / "metrics.jsonl") if job.is_first else None
         wanted = job.is_first and job.config.observe.tensorboard
         self._board = EventFile(job.out, job.host.attempt) if wanted else None
-        self._peaks = [metrics.peak(os.environ, name) for name in ("XPK_PEAK_FLOPS", "XPK_PEAK_INT8_OPS")]
+        names = ("XPK_PEAK_FLOPS", "XPK_PEAK_INT8_OPS")
+        self._peaks = [None if emulated else metrics.peak(os.environ, name) for name in names]
         self._finished_at = 0.0
         self._steps = 0
         self._window: list[float] = []  # seconds of the steps since the last log line

@@ -129,11 +129,10 @@ def set_up(job: Job, meeting: "Future[Address]") -> Run:
     examples = job.config.run.steps * slots.rows * len(mine)
     read = _reader(job, tokens, counts, order, data.shards_of(slots, mine, order), examples)
     notes = _notes(job.config, tokens, order)
-    place = job.out / "checkpoints"
     if job.is_first:
         _introduce(job.config, mesh, sum(counts), sizes.global_batch)
     programs = step.build(job.config, mesh, slots, sizes)
-    finite = Finite(mesh, programs.state)
+    finite, emulated = Finite(mesh, programs.state), devices[0].platform == "cpu"
     return Run(
         job=job,
         records=sum(counts),
@@ -143,7 +142,7 @@ def set_up(job: Job, meeting: "Future[Address]") -> Run:
         batch=sizes.global_batch,
         programs=programs,
         compiler=_compiler(job, traits),
-        checkpoints=Checkpoints(place, job.config.checkpoint.keep, notes, job.peers, job.events),
+        checkpoints=Checkpoints(job.out / "checkpoints", job.config.checkpoint.keep, notes, job.peers, job.events),
         local=LocalTier(job, notes),
         progress=Progress(
             job,
@@ -152,9 +151,10 @@ def set_up(job: Job, meeting: "Future[Address]") -> Run:
             lambda step: order.ids(step - 1),
             dots.int8_share(job.config),
             finite.names,
+            emulated=emulated,
         ),
         finite=finite,
-        pace=Pace(job, probe),
+        pace=Pace(job, None if emulated else probe),
         profiler=Profiler(job),
         replicas=Replicas(job.config.observe.checksum_every, mesh, programs.state, job.host, job.events),
         read=read,

@@ -9,21 +9,32 @@ from dataclasses import dataclass
 from xpk.jobs.report.record import RunRecord, StepRecord
 
 REASONS = {"data": "waits for its data", "host": "is busy with other things", "chip": "has slow chips"}
+_MEASURED = {"data": "data", "host": "Python", "chip": "chips"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowHost:
     """A host that was slower than the median one in `times` of the `comparisons` of all hosts.
 
-    `seconds`: what it cost a step on average over these times, and `share`: of a step.
+    `own` and `median`: the seconds that it and the median host measured, on average over these times: of a step, or
+    (chip) of the same products of matrices. `conclusive`: whether the trainer found it so in most comparisons.
     """
 
     host: str
     reason: str
     times: int
     comparisons: int
-    seconds: float
-    share: float
+    own: float
+    median: float
+    conclusive: bool
+
+    @property
+    def finding(self) -> str:
+        """What is known of it, in words."""
+        if self.conclusive:
+            return REASONS[self.reason]
+        times = "once" if self.times == 1 else f"{self.times} times"
+        return f"measured slower {times} ({_MEASURED[self.reason]}); not conclusive"
 
 
 def percentiles(steps: Iterable[StepRecord]) -> dict[str, float]:
@@ -36,29 +47,29 @@ def percentiles(steps: Iterable[StepRecord]) -> dict[str, float]:
 
 
 def slow_hosts(record: RunRecord) -> list[SlowHost]:
-    """Return the hosts that process 0 named in its comparisons (event `pace`), those that cost most in all first."""
+    """Return the hosts that process 0 found slower in its comparisons (event `pace`), those that are so first."""
     told = [event for events in record.events.values() for event in events if event.name == "pace"]
-    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    found: dict[tuple[str, str], list[tuple[float, float, bool]]] = {}
     for event in told:
-        step_seconds = _number(event.details.get("step_seconds"))
         named = event.details.get("slow")
         for one in named if isinstance(named, list) else []:
-            host, reason, seconds = one.get("host"), one.get("reason"), _number(one.get("seconds"))
-            if isinstance(host, str) and reason in REASONS and seconds > 0:
-                share = seconds / step_seconds if step_seconds else 0.0
-                found.setdefault((host, reason), []).append((seconds, share))
+            host, reason = one.get("host"), one.get("reason")
+            if isinstance(host, str) and reason in REASONS:
+                measured = _number(one.get("own")), _number(one.get("median"))
+                found.setdefault((host, reason), []).append((*measured, one.get("conclusive") is True))
     lines = [
         SlowHost(
             host=host,
             reason=reason,
-            times=len(costs),
+            times=len(times),
             comparisons=len(told),
-            seconds=sum(seconds for seconds, _ in costs) / len(costs),
-            share=sum(share for _, share in costs) / len(costs),
+            own=sum(own for own, _, _ in times) / len(times),
+            median=sum(median for _, median, _ in times) / len(times),
+            conclusive=any(conclusive for _, _, conclusive in times),
         )
-        for (host, reason), costs in found.items()
+        for (host, reason), times in found.items()
     ]
-    return sorted(lines, key=lambda line: -line.seconds * line.times)
+    return sorted(lines, key=lambda line: (not line.conclusive, (line.median - line.own) * line.times))
 
 
 def _number(value: object) -> float:

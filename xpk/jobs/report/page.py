@@ -18,7 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from xpk.jobs.report.charts import HALF, LOW, NARROW, WIDE, Chart, Frame, Plot, draw
 from xpk.jobs.report.curves import Run, failure_rules, failure_time, gaps, loss_by_step, loss_by_time
 from xpk.jobs.report.goodput import Attempt, Cause, Goodput, Recovery, attempts, goodput, lost_steps, recoveries
-from xpk.jobs.report.pace import REASONS, percentiles, slow_hosts
+from xpk.jobs.report.pace import percentiles, slow_hosts
 from xpk.jobs.report.record import RunRecord, StepRecord
 from xpk.jobs.report.signals import signal_plots
 from xpk.jobs.report.timeline import Timeline, draw_timeline, lives
@@ -148,7 +148,6 @@ def _view(run: Run, facts: ReportFacts) -> dict[str, Any]:
             if spent and cause is not Cause.IDLE
         ],
         "slow": slow_hosts(record),
-        "reasons": REASONS,
         "recoveries": [_recovery(recovery, run.attempts) for recovery in run.recoveries],
         "restarts": _restarts(run, facts.restarts),
         "command": " ".join(_shown(part) for part in facts.command),
@@ -245,8 +244,8 @@ _LEGS: Mapping[str, tuple[str, str, str]] = {
     "start": ("down", "Start", "until every process of the next attempt was up"),
     "init": ("init", "Initialisation", "until all hosts were connected"),
     "data": ("data", "Data", "until the corpus was ready"),
-    "restore": ("restore", "Restore", "until the state was in place everywhere"),
-    "compile": ("compile", "Compilation", "until the step was compiled everywhere"),
+    "restore": ("restore", "Restore", "choosing a checkpoint, and what reading it took beyond the compilation"),
+    "compile": ("compile", "Compilation", "of the step, and of what spreads the state"),
     "first step": ("steps", "First step", "until a step was finished"),
 }
 
