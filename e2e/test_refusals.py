@@ -349,7 +349,7 @@ def test_who_may_not_see_other_namespaces_still_gets_a_status(run: Bare) -> None
     run.kubectl("delete", "clusterrolebinding", name)
     try:
         done = run.xpk("worker", *STATUS)
-        assert done.returncode == 0 and "position   1 in 'multislice-queue'" in done.stdout, done.stderr
+        assert done.returncode == 0 and "position   1 in queue multislice-queue" in done.stdout, done.stderr
     finally:
         run.apply(_binding("ClusterRoleBinding", "worker", WIDE))
 

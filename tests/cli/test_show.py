@@ -17,6 +17,6 @@ def test_the_replacements_of_trainers_stand_below_the_restarts(replaced: int) ->
     found = read(jobset(annotations=annotations, restarts=1), Snapshot(jobsets=[], workloads=[ADMITTED], events=[]))
     assert found.launcher == "ray"
     told = show.status(found, Progress(5, 1.5, replacements=replaced), "dev").splitlines()
-    (at,) = (index for index, line in enumerate(told) if line.startswith("  restarts   1, of which"))
-    more = "             and 2 of the trainers alone, on the same hosts, which count, too"
+    (at,) = (index for index, line in enumerate(told) if line.startswith("  restarts   0 of "))
+    more = "             and 2 replacements of trainers on the same hosts, counted too"
     assert (told[at + 1] == more) is bool(replaced)

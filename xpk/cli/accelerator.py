@@ -9,21 +9,22 @@ import click
 
 from xpk.cli.options import output_option
 from xpk.cli.output import Console
+from xpk.cli.tables import Column
 from xpk.model.accelerators import SliceShape, all_shapes, find_shape
 
 _COLUMNS = (
-    ("TYPE", lambda s: s.name),
-    ("TOPOLOGY", lambda s: s.topology or "-"),
-    ("CHIPS", lambda s: s.chips),
-    ("HOSTS", lambda s: s.hosts),
-    ("CHIPS/HOST", lambda s: s.chips_per_host),
-    ("MACHINE", lambda s: s.machine_type),
-    ("HBM/CHIP", lambda s: f"{s.hbm_gib} GiB" if s.hbm_gib else "-"),
-    ("BF16/CHIP", lambda s: _peak(s.peak_bf16, "TFLOP/s")),
+    Column("TYPE", lambda s: s.name),
+    Column("TOPOLOGY", lambda s: s.topology or "-"),
+    Column("CHIPS", lambda s: s.chips),
+    Column("HOSTS", lambda s: s.hosts),
+    Column("CHIPS/HOST", lambda s: s.chips_per_host, drop=1),
+    Column("MACHINE", lambda s: s.machine_type, drop=2),
+    Column("HBM/CHIP", lambda s: f"{s.hbm_gib} GiB" if s.hbm_gib else "-", drop=3, key=lambda s: s.hbm_gib),
+    Column("BF16/CHIP", lambda s: _peak(s.peak_bf16, "TFLOP/s"), drop=4, key=lambda s: s.peak_bf16),
 )
 _WIDE = (
-    ("INT8/CHIP", lambda s: _peak(s.peak_int8, "TOP/s")),
-    ("OTHER NAMES", lambda s: ", ".join(s.other_names)),
+    Column("INT8/CHIP", lambda s: _peak(s.peak_int8, "TOP/s"), key=lambda s: s.peak_int8),
+    Column("OTHER NAMES", lambda s: ", ".join(s.other_names), wrap=True),
 )
 
 

@@ -29,23 +29,24 @@ from xpk.cli.options import (
     the_cluster,
     the_name,
 )
-from xpk.cli.output import Console, age, table
+from xpk.cli.output import Console, age
+from xpk.cli.tables import Column, wrapped
 from xpk.cli.upstream import CLUSTER_COMMANDS, ClusterCommand, Group
 from xpk.model.errors import NotFoundError, XpkError
 
 _COLUMNS = (
-    ("NAME", lambda c: c.name),
-    ("PROVIDER", lambda c: c.provider),
-    ("TYPE", lambda c: c.accelerator_type),
-    ("SLICES", lambda c: c.num_slices),
-    ("HOSTS", lambda c: _hosts(c)),
-    ("CHIPS", lambda c: c.chips),
-    ("STATE", lambda c: c.state),
-    ("AGE", lambda c: age(c.created)),
+    Column("NAME", lambda c: c.name),
+    Column("PROVIDER", lambda c: c.provider, drop=3),
+    Column("TYPE", lambda c: c.accelerator_type),
+    Column("SLICES", lambda c: c.num_slices),
+    Column("HOSTS", lambda c: _hosts(c), drop=1),
+    Column("CHIPS", lambda c: c.chips, drop=2),
+    Column("STATE", lambda c: c.state),
+    Column("AGE", lambda c: age(c.created), key=lambda c: c.created),
 )
 _WIDE = (
-    ("FREE", lambda c: sum(item.workload is None and not item.spare for item in c.slices)),
-    ("LOCATION", lambda c: c.location),
+    Column("FREE", lambda c: sum(item.workload is None and not item.spare for item in c.slices)),
+    Column("LOCATION", lambda c: c.location),
 )
 _num_slices = click.option("--num-slices", type=int, help="How many slices.")
 
@@ -210,15 +211,15 @@ def describe(
         console.data(asdict(info))
         return
     for title, value in _facts(info).items():
-        click.echo(f"{title + ':':<12} {value}")
+        click.echo(wrapped(f"{title + ':':<12} {value}", console.width, 13))
     click.echo()
     click.echo(
-        table(
+        console.table(
             info.slices,
             [
-                ("SLICE", lambda s: s.node_pool),
-                ("HOSTS", lambda s: len(s.hosts)),
-                ("WORKLOAD", lambda s: s.workload or ("spare" if s.spare else "-")),
+                Column("SLICE", lambda s: s.node_pool),
+                Column("HOSTS", lambda s: len(s.hosts)),
+                Column("WORKLOAD", lambda s: s.workload or ("spare" if s.spare else "-")),
             ],
         )
     )

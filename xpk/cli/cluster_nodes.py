@@ -17,44 +17,45 @@ from xpk.cli.options import (
     provider_option,
     the_cluster,
 )
-from xpk.cli.output import Console, age, table
+from xpk.cli.output import Console, age
+from xpk.cli.tables import Column
 from xpk.cli.upstream import ClusterCommand
 from xpk.jobs.script import format_size
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import UsageError, XpkError
 
 _IMAGE_COLUMNS = (
-    ("IMAGE", lambda i: i.image),
-    ("NODES", lambda i: i.nodes),
-    ("PULLED", lambda i: i.pulled),
-    ("PRESENT", lambda i: i.present),
-    ("FAILED", lambda i: len(i.failed)),
-    ("P50", lambda i: _seconds(i.p50_seconds)),
-    ("P95", lambda i: _seconds(i.p95_seconds)),
-    ("MAX", lambda i: _seconds(i.max_seconds)),
-    ("SIZE", lambda i: _size(i.size_bytes)),
-    ("FETCHED", lambda i: _size(i.pulled_bytes)),
+    Column("IMAGE", lambda i: i.image),
+    Column("NODES", lambda i: i.nodes),
+    Column("PULLED", lambda i: i.pulled),
+    Column("PRESENT", lambda i: i.present),
+    Column("FAILED", lambda i: len(i.failed)),
+    Column("P50", lambda i: _seconds(i.p50_seconds), drop=3),
+    Column("P95", lambda i: _seconds(i.p95_seconds), drop=2),
+    Column("MAX", lambda i: _seconds(i.max_seconds), drop=1),
+    Column("SIZE", lambda i: _size(i.size_bytes), drop=4),
+    Column("FETCHED", lambda i: _size(i.pulled_bytes), drop=5),
 )
 _FAILURE_COLUMNS = (
-    ("IMAGE", lambda row: row[0]),
-    ("FAILED", lambda row: row[1]),
-    ("ON", lambda row: row[2]),
-    ("WHY", lambda row: row[3]),
+    Column("IMAGE", lambda row: row[0]),
+    Column("FAILED", lambda row: row[1]),
+    Column("ON", lambda row: row[2], wrap=True),
+    Column("WHY", lambda row: row[3], wrap=True),
 )
 _SLICE_COLUMNS = (
-    ("SLICE", lambda s: s.node_pool),
-    ("TYPE", lambda s: s.accelerator_type),
-    ("HOSTS", lambda s: f"{s.hosts_ready}/{s.hosts}"),
-    ("CHIPS", lambda s: f"{s.chips_offered}/{s.chips}"),
-    ("STATE", lambda s: s.state),
-    ("WORKLOAD", lambda s: s.workload or ("spare" if s.spare else "-")),
+    Column("SLICE", lambda s: s.node_pool),
+    Column("TYPE", lambda s: s.accelerator_type),
+    Column("HOSTS", lambda s: f"{s.hosts_ready}/{s.hosts}"),
+    Column("CHIPS", lambda s: f"{s.chips_offered}/{s.chips}"),
+    Column("STATE", lambda s: s.state),
+    Column("WORKLOAD", lambda s: s.workload or ("spare" if s.spare else "-")),
 )
 _TROUBLE_COLUMNS = (
-    ("SLICE", lambda row: row[0]),
-    ("HOST", lambda row: row[1].node or "-"),
-    ("TROUBLE", lambda row: row[1].reason),
-    ("SINCE", lambda row: age(row[1].since)),
-    ("MESSAGE", lambda row: row[1].message),
+    Column("SLICE", lambda row: row[0]),
+    Column("HOST", lambda row: row[1].node or "-"),
+    Column("TROUBLE", lambda row: row[1].reason),
+    Column("SINCE", lambda row: age(row[1].since)),
+    Column("MESSAGE", lambda row: row[1].message, wrap=True),
 )
 
 
@@ -139,7 +140,7 @@ def cache_image(
     if console.is_data:
         console.data(asdict(outcome))
     else:
-        _print(outcome)
+        _print(console, outcome)
     if error:
         raise error
 
@@ -172,7 +173,7 @@ def health(
     troubles = [(each.node_pool, trouble) for each in slices for trouble in each.troubles]
     if troubles and console.output in ("table", "wide"):
         click.echo()
-        click.echo(table(troubles, _TROUBLE_COLUMNS))
+        click.echo(console.table(troubles, _TROUBLE_COLUMNS))
     if bad := [each for each in slices if not each.is_usable]:
         node = next((trouble.node for each in bad for trouble in each.troubles if trouble.blocks and trouble.node), "")
         look = (
@@ -186,15 +187,15 @@ def health(
         )
 
 
-def _print(outcome: Any) -> None:
+def _print(console: Console, outcome: Any) -> None:
     """Print how each image came to the nodes, and each trouble once with the nodes that have it."""
     from xpk.capacity.pulls import alike, some_of
 
-    click.echo(table(outcome.images, _IMAGE_COLUMNS))
+    click.echo(console.table(outcome.images, _IMAGE_COLUMNS))
     troubles = [(each.image, words, nodes) for each in outcome.images for words, nodes in alike(each.failed)]
     if rows := [(image, len(nodes), some_of(nodes), words) for image, words, nodes in troubles]:
         click.echo()
-        click.echo(table(rows, _FAILURE_COLUMNS))
+        click.echo(console.table(rows, _FAILURE_COLUMNS))
 
 
 def _show(console: Console, planned: Any) -> None:

@@ -10,13 +10,14 @@ from click.shell_completion import CompletionItem
 from xpk.capacity import preferences
 from xpk.cli.options import output_option
 from xpk.cli.output import Console
+from xpk.cli.tables import Column
 from xpk.cli.upstream import Group
 from xpk.model.errors import NotFoundError, UsageError
 
 _COLUMNS = (
-    ("NAME", lambda s: s["name"]),
-    ("VALUE", lambda s: s["value"] or s["default"]),
-    ("SOURCE", lambda s: s["source"]),
+    Column("NAME", lambda s: s["name"]),
+    Column("VALUE", lambda s: s["value"] or s["default"], wrap=True),
+    Column("SOURCE", lambda s: s["source"]),
 )
 
 

@@ -18,13 +18,14 @@ from xpk.cli.options import (
     the_cluster,
 )
 from xpk.cli.output import Console
+from xpk.cli.tables import Column
 from xpk.model.errors import MissingToolError
 
 _COLUMNS = (
-    ("CHECK", lambda c: c.name),
-    ("STATE", lambda c: _state(c)),
-    ("DETAIL", lambda c: c.detail),
-    ("NEXT", lambda c: c.next),
+    Column("CHECK", lambda c: c.name),
+    Column("STATE", lambda c: _state(c)),
+    Column("DETAIL", lambda c: c.detail, wrap=True),
+    Column("NEXT", lambda c: c.next, wrap=True),
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import threading
@@ -24,7 +25,7 @@ class LiveLine:
     """A line that is rewritten on a terminal, and printed now and then elsewhere. Threads may share it."""
 
     def __init__(self, console: Console, plain_seconds: float = _PLAIN_SECONDS) -> None:
-        self.is_live = sys.stderr.isatty() and not console.quiet
+        self.is_live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not console.quiet
         self._console, self._plain_seconds, self._lock = console, plain_seconds, threading.RLock()
         self._shown, self._printed, self._last = False, -plain_seconds, ""
 
@@ -37,7 +38,8 @@ class LiveLine:
         """Show a text; where there is no terminal only a new one, after a while or `now`. None may be wider than it."""
         with self._lock:
             if self.is_live:
-                click.echo(f"\r\x1b[2K{text}", err=True, nl=False)
+                plain = self._console.color is False
+                click.echo("\r\x1b[2K" + (click.unstyle(text) if plain else text), err=True, nl=False, color=True)
                 self._shown = True
             elif text != self._last and (now or time.monotonic() - self._printed >= self._plain_seconds):
                 self._printed, self._last = time.monotonic(), text
@@ -47,7 +49,7 @@ class LiveLine:
         """Remove the line, so that others can be printed."""
         with self._lock:
             if self._shown:
-                click.echo("\r\x1b[2K", err=True, nl=False)
+                click.echo("\r\x1b[2K", err=True, nl=False, color=True)
             self._shown = False
 
     def keep(self) -> None:

@@ -15,7 +15,7 @@ import click
 
 from xpk import __version__
 from xpk.cli.options import preferred
-from xpk.cli.output import FORMATS, Console
+from xpk.cli.output import FORMATS, Console, colors
 from xpk.cli.upstream import ROOT_COMMANDS, Group
 from xpk.model.errors import UsageError, XpkError
 
@@ -59,11 +59,18 @@ class LazyGroup(Group):
     context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "XPK"},
 )
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="table", help="How to print what is read.")
+@click.option(
+    "--color",
+    type=click.Choice(["auto", "always", "never"]),
+    default="auto",
+    show_default=True,
+    help="Use colors; auto: on a terminal, unless NO_COLOR is set or TERM is dumb.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print data and errors only.")
 @click.option("-v", "--verbose", is_flag=True, help="Print tracebacks with errors.")
 @click.version_option(__version__, prog_name="xpk")
 @click.pass_context
-def xpk(ctx: click.Context, output: str, quiet: bool, verbose: bool) -> None:
+def xpk(ctx: click.Context, output: str, color: str, quiet: bool, verbose: bool) -> None:
     """Run training jobs over many TPU slices, on Kubernetes or on this machine.
 
     \b
@@ -74,7 +81,8 @@ def xpk(ctx: click.Context, output: str, quiet: bool, verbose: bool) -> None:
 
     `xpk cluster create --provider` says where slices are: local, kind (Docker) or gke (Google Cloud).
     """
-    ctx.obj = Console(output=output, quiet=quiet)
+    ctx.color = colors(color)
+    ctx.obj = Console(output=output, quiet=quiet, color=ctx.color)
     logging.getLogger("xpk").setLevel(logging.ERROR if quiet else logging.WARNING)
     ctx.default_map = preferred(ctx.invoked_subcommand)
 

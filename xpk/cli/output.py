@@ -3,35 +3,44 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 import click
 
+from xpk.cli.tables import Column, sort_rows, table
+
 FORMATS = ("table", "wide", "json", "yaml", "name")
 
 Row = Mapping[str, Any]
-Column = tuple[str, Callable[[Any], object]]
 
 
 @dataclass(frozen=True, slots=True)
 class Console:
-    """How to print: format, and whether to tell anything beside the data."""
+    """How to print: format, whether to tell anything beside the data, and in colours.
+
+    `color` is None where it depends on there being a terminal. `headers` and `sort_by`, a title, are of lists.
+    """
 
     output: str = "table"
     quiet: bool = False
+    color: bool | None = None
+    headers: bool = True
+    sort_by: str | None = None
 
-    def choosing(self, output: str | None) -> Console:
-        """Return this console with the format that a subcommand was given, if it was."""
-        return replace(self, output=output) if output else self
+    def choosing(self, output: str | None, *, headers: bool = True, sort_by: str | None = None) -> Console:
+        """Return this console with what a subcommand was given."""
+        return replace(self, output=output or self.output, headers=headers, sort_by=sort_by)
 
     def tell(self, text: str) -> None:
         """Say something to the person at the terminal."""
         if not self.quiet:
-            click.echo(text, err=True)
+            click.echo(text, err=True, color=self.color)
 
     def warn(self, text: str) -> None:
         """Say what a person may have expected otherwise."""
@@ -41,22 +50,33 @@ class Console:
         """Say that something is done."""
         self.tell(f" {click.style('✓', fg='green')} {text}")
 
+    @property
+    def width(self) -> int | None:
+        """The columns of the terminal on which data is printed, None where it is none."""
+        return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+    def table(self, found: Sequence[Any], columns: Sequence[Column]) -> str:
+        """Return a table that fits the terminal."""
+        return table(found, columns, width=self.width, headers=self.headers, whole=self.output == "wide")
+
     def items(
         self,
-        found: Sequence[Any],
+        found: Iterable[Any],
         *,
         columns: Sequence[Column],
         wide: Sequence[Column] = (),
         data: Callable[[Any], Row],
     ) -> None:
         """Print a list: a table of `columns` (and `wide`), or each item's `data`."""
+        rows = sort_rows(found, [*columns, *wide], self.sort_by)
         if self.output in ("json", "yaml"):
-            self.data([data(item) for item in found])
+            self.data([data(item) for item in rows])
         elif self.output == "name":
-            for item in found:
+            for item in rows:
                 click.echo(data(item)["name"])
         else:
-            click.echo(table(found, [*columns, *(wide if self.output == "wide" else ())]), nl=bool(found))
+            text = self.table(rows, [*columns, *(wide if self.output == "wide" else ())])
+            click.echo(text, nl=bool(rows))
 
     def data(self, value: Any) -> None:
         """Print data as JSON or YAML."""
@@ -85,17 +105,6 @@ class Console:
         return self.output in ("json", "yaml")
 
 
-def table(found: Sequence[Any], columns: Sequence[Column]) -> str:
-    """Return aligned columns under their titles; an empty list gives nothing."""
-    if not found:
-        return ""
-    rows = [[title for title, _ in columns]]
-    rows += [["" if (cell := get(item)) is None else str(cell) for _, get in columns] for item in found]
-    widths = [max(len(row[index]) for row in rows) for index in range(len(columns))]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
-    return "\n".join(lines)
-
-
 def age(time: str | None) -> str:
     """Return how long ago an RFC 3339 time was, in one unit: `42s`, `17m`, `5h`, `3d`."""
     if not time:
@@ -116,6 +125,13 @@ def duration(seconds: float) -> str:
         if whole >= size:
             return f"{whole // size}{large}{whole % size // unit:02d}{small}"
     return f"{whole // 60}m{whole % 60:02d}s"
+
+
+def colors(choice: str) -> bool | None:
+    """Return whether to use colours: always, never, or (None) where a terminal shows them and nobody objects."""
+    if choice == "auto":
+        return False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None
+    return choice == "always"
 
 
 def interactive() -> bool:

@@ -16,33 +16,36 @@ from xpk.capacity.queues.removal import find, plan_delete
 from xpk.capacity.queues.request import RECLAIM, Wanted
 from xpk.cli.cluster_plan import ask, carry_out, dry_run_option
 from xpk.cli.options import cluster_option, name_argument, output_option, the_cluster, the_name
-from xpk.cli.output import Console, age, table
+from xpk.cli.output import Console, age
+from xpk.cli.tables import Column, wrapped
 from xpk.cli.upstream import Group
 from xpk.model.errors import NotFoundError
 
 _COLUMNS = (
-    ("NAME", lambda q: q.name),
-    ("NAMESPACES", lambda q: ",".join(q.namespaces) or "-"),
-    ("QUOTA", lambda q: _slices(q, "quota")),
-    ("USED", lambda q: _slices(q, "used")),
-    ("ADMITTED", lambda q: q.admitted),
-    ("PENDING", lambda q: q.pending),
-    ("AGE", lambda q: age(q.created)),
+    Column("NAME", lambda q: q.name),
+    Column("NAMESPACES", lambda q: ",".join(q.namespaces) or "-", cut=16),
+    Column("QUOTA", lambda q: _slices(q, "quota")),
+    Column("USED", lambda q: _slices(q, "used")),
+    Column("ADMITTED", lambda q: q.admitted),
+    Column("PENDING", lambda q: q.pending),
+    Column("AGE", lambda q: age(q.created), drop=1, key=lambda q: q.created),
 )
 _WIDE = (
-    ("FREE", lambda q: _slices(q, "free")),
-    ("MOST", lambda q: _slices(q, "most")),
-    ("RECLAIM", lambda q: q.reclaim),
-    ("COHORT", lambda q: q.cohort or "-"),
-    ("MADE BY", lambda q: q.maker),
+    Column("FREE", lambda q: _slices(q, "free")),
+    Column("MOST", lambda q: _slices(q, "most")),
+    Column("RECLAIM", lambda q: q.reclaim),
+    Column("COHORT", lambda q: q.cohort or "-"),
+    Column("MADE BY", lambda q: q.maker),
 )
 _INSIDE = (
-    ("NAMESPACE", lambda w: w.namespace),
-    ("WORKLOAD", lambda w: w.name),
-    ("STATE", lambda w: w.state),
-    ("PRIORITY", lambda w: w.priority),
-    ("REQUESTS", lambda w: ", ".join(f"{amount:g} {resource}" for resource, amount in w.requests.items())),
-    ("AGE", lambda w: age(w.created)),
+    Column("NAMESPACE", lambda w: w.namespace),
+    Column("WORKLOAD", lambda w: w.name),
+    Column("STATE", lambda w: w.state),
+    Column("PRIORITY", lambda w: w.priority),
+    Column(
+        "REQUESTS", lambda w: ", ".join(f"{amount:g} {resource}" for resource, amount in w.requests.items()), drop=2
+    ),
+    Column("AGE", lambda w: age(w.created), drop=1),
 )
 _amounts = "[TYPE=]N"
 
@@ -156,9 +159,9 @@ def describe(
         click.echo(info.name)
         return
     for title, value in _facts(info).items():
-        click.echo(f"{title + ':':<16} {value}")
+        click.echo(wrapped(f"{title + ':':<16} {value}", console.width, 17))
     click.echo()
-    click.echo(table(found, _INSIDE) or "no workloads in it")
+    click.echo(console.table(found, _INSIDE) or "no workloads in it")
 
 
 @queue.command()

@@ -104,7 +104,7 @@ def status(
     elif console.output == "name":
         click.echo(found.name)
     else:
-        click.echo(show.status(found, read_progress(console, found, place), place))
+        click.echo(show.status(found, read_progress(console, found, place), place, console.width))
 
 
 @workload.command(cls=WorkloadCommand)
@@ -126,7 +126,7 @@ def describe(
     elif console.output == "name":
         click.echo(found.name)
     else:
-        click.echo(show.describe(found, read_progress(console, found, place), events, place))
+        click.echo(show.describe(found, read_progress(console, found, place), events, place, console.width))
 
 
 @workload.command(cls=WorkloadCommand)

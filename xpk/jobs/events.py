@@ -14,6 +14,7 @@ from xpk.model.status import Occurrence
 _ROUTINE = (
     *("Scheduled", "Pulling", "Pulled", "Created", "Started", "Killing", "SuccessfulCreate", "SuccessfulDelete"),
     *("CreatedWorkload", "Suspended", "Resumed", "SuspendedJobs", "ResumeJobs", "DefaultFailurePolicy"),
+    *("QuotaReserved", "Admitted"),
 )
 
 

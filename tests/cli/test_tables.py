@@ -1,0 +1,121 @@
+"""Tables and facts that fit a terminal; sorting; colours."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import click
+import pytest
+
+from tests.cli.conftest import Xpk
+from tests.jobs.objects import ADMITTED, jobset
+from xpk.cli import show
+from xpk.cli.output import colors
+from xpk.cli.tables import Column, sort_rows, table, wrapped
+from xpk.jobs.observe import read
+from xpk.jobs.reading import Snapshot
+from xpk.model.status import Phase, Quota, Share, WorkloadStatus
+
+FOUND = read(jobset(), Snapshot(jobsets=[], workloads=[ADMITTED], events=[]))
+LONG = replace(
+    FOUND, name="long-training-run-a-1", priority="very-high", user="someone", accelerator_type="v5litepod-8"
+)
+DEMAND = Quota(
+    flavor="v5litepod-8",
+    resource="google.com/tpu",
+    quota=8,
+    used=16,
+    needed=16,
+    free=0,
+    most=16,
+    holders=(Share(workload="long-training-run-a-1", amount=16),),
+)
+
+
+def titles(width: int | None, workload: WorkloadStatus = LONG) -> list[str]:
+    """Return the titles of the list's table, after a check that it fits."""
+    lines = table([workload], show.COLUMNS, width=width).splitlines()
+    assert len(lines) == 2 and all(len(line) <= (width or 1000) for line in lines)
+    return lines[0].split()
+
+
+def test_columns_are_left_out_where_the_terminal_is_narrow() -> None:
+    everything = ["NAME", "PHASE", "PRIORITY", "TYPE", "SLICES", "HOSTS", "RESTARTS", "USER", "AGE"]
+    assert titles(None) == titles(120) == everything
+    assert titles(88) == [title for title in everything if title != "USER"]
+    assert titles(80) == [title for title in everything if title not in ("USER", "PRIORITY")]
+
+
+def test_nothing_that_is_needed_is_left_out_however_narrow_the_terminal_is() -> None:
+    assert table([LONG], show.COLUMNS, width=20).split()[:4] == ["NAME", "PHASE", "SLICES", "HOSTS"]
+
+
+def test_long_cells_are_wrapped_at_words_or_cut() -> None:
+    columns = [Column("A", lambda r: r[0], cut=6), Column("B", lambda r: r[1], wrap=True)]
+    row = ("team-a,team-b,team-c", "the quick brown fox jumps over the-lazy-dog")
+    shown = table([row], columns, width=36)
+    assert shown.splitlines() == [
+        "A               B",
+        "team-a,team-b…  the quick brown fox",
+        "                jumps over",
+        "                the-lazy-dog",
+    ]
+    assert table([row], columns, width=36, whole=True).splitlines()[1].startswith("team-a,team-b,team-c  the")
+
+
+def test_facts_hang_below_their_first_word_and_words_stay_whole() -> None:
+    text = f"  quota      needs 16 of {'x' * 30} and more words"
+    assert wrapped(text, 40, 13).splitlines() == [
+        "  quota      needs 16 of",
+        f"             {'x' * 30}",
+        "             and more words",
+    ]
+
+
+def test_a_workload_that_waits_says_for_which_slices_and_who_has_them() -> None:
+    waiting = replace(
+        FOUND,
+        phase=Phase.QUEUED,
+        reason="couldn't assign flavors",
+        quota=(DEMAND,),
+        num_slices=2,
+        position=1,
+        queue="q",
+    )
+    lines = click.unstyle(show.status(waiting, None, "dev", 80)).splitlines()
+    assert lines[0] == f"{FOUND.name}: Queued — waiting for 2 slices of v5litepod-8: 0 free, held by"
+    assert lines[1] == "  long-training-run-a-1" and max(map(len, lines)) <= 80
+    shown = show.status(waiting, None, "dev")
+    assert "v5litepod-8: 16 google.com/tpu in use (own quota 8, borrowed 8); 16 needed, 0 free" in shown
+    assert "  kueue      couldn't assign flavors" in shown and "  position   1 in queue q" in shown
+    never = show.status(replace(waiting, quota=(replace(DEMAND, most=8),)), None, "dev")
+    assert "needs 2 slices of v5litepod-8, but its queue can have at most 1" in never
+
+
+def test_rows_are_sorted_by_what_they_mean() -> None:
+    rows = [replace(LONG, name=name, priority=name) for name in ("medium", "very-low", "high", "low")]
+    assert [row.name for row in sort_rows(rows, show.COLUMNS, "priority")] == ["very-low", "low", "medium", "high"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "environ", "expected"),
+    [
+        ("auto", {}, None),
+        ("auto", {"NO_COLOR": "1"}, False),
+        ("auto", {"TERM": "dumb"}, False),
+        ("always", {"NO_COLOR": "1"}, True),
+        ("never", {}, False),
+    ],
+)
+def test_colors(choice: str, environ: dict[str, str], expected: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert colors(choice) is expected
+
+
+def test_colors_are_used_where_they_are_asked_for(dev: Xpk) -> None:
+    for choice in ("always", "never"):
+        told = dev("--color", choice, "workload", "create", choice, "--command", "true")
+        assert ("\x1b[32m✓" in told.err) is (choice == "always")

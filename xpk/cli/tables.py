@@ -1,0 +1,125 @@
+"""Tables and lists of facts that fit a terminal: columns are left out or shortened, words are never broken."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_GAP = 2  # columns between two columns
+_NARROWEST = 20  # columns of wrapped text, at least
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: its title, the text of a cell, and what happens to it where the terminal is too narrow.
+
+    `drop`: the columns with the highest number are left out first, those with 0 never. `cut`: cells may be shortened
+    to so many characters; 0: not at all. `wrap`: cells may have several lines. `key`: what rows are sorted by.
+    """
+
+    title: str
+    get: Callable[[Any], object]
+    drop: int = 0
+    cut: int = 0
+    wrap: bool = False
+    key: Callable[[Any], Any] | None = None
+
+    def cell(self, item: Any) -> str:
+        """Return the text of an item's cell."""
+        return "" if (cell := self.get(item)) is None else str(cell)
+
+
+def table(
+    found: Sequence[Any],
+    columns: Sequence[Column],
+    *,
+    width: int | None = None,
+    headers: bool = True,
+    whole: bool = False,
+) -> str:
+    """Return aligned columns under their titles, in at most `width` characters a line; an empty list gives nothing.
+
+    `whole`: no column is left out or shortened.
+    """
+    if not found:
+        return ""
+    rows = [[column.title for column in columns]] if headers else []
+    rows += [[column.cell(item) for column in columns] for item in found]
+    natural = [max(len(row[index]) for row in rows) for index in range(len(columns))]
+    least = [_least(column, size, whole) for column, size in zip(columns, natural, strict=True)]
+    kept = list(range(len(columns)))
+    if width is not None and not whole:
+        kept = _kept(columns, least, width)
+    widths = [natural[index] for index in kept]
+    if width is not None:
+        widths = _shrunk(widths, [least[index] for index in kept], width)
+    lines = []
+    for row in rows:
+        cells = [_cell(row[index], size, columns[index]) for index, size in zip(kept, widths, strict=True)]
+        for part in range(max(map(len, cells))):
+            texts = [cell[part] if part < len(cell) else "" for cell in cells]
+            lines.append((" " * _GAP).join(t.ljust(size) for t, size in zip(texts, widths, strict=True)).rstrip())
+    return "\n".join(lines)
+
+
+def sort_rows(found: Iterable[Any], columns: Sequence[Column], title: str | None) -> list[Any]:
+    """Return rows sorted by the column of a title in any case; what is not known comes last."""
+    if title is None:
+        return list(found)
+    column = next(each for each in columns if each.title.lower() == title.lower())
+    key = column.key or column.get
+
+    def rank(item: Any) -> tuple[bool, Any]:
+        value = key(item)
+        return value in (None, "", "-"), value if value is not None else ""
+
+    return sorted(found, key=rank)
+
+
+def wrapped(text: str, width: int | None, indent: int) -> str:
+    """Return a line, with what does not fit below it at `indent`. Words, such as paths, stay whole."""
+    if width is None or len(text) <= width:
+        return text
+    head, body = text[:indent], text[indent:]
+    lines = _lines(body, max(_NARROWEST, width - indent))
+    return f"\n{' ' * indent}".join([head + lines[0], *lines[1:]])
+
+
+def _least(column: Column, natural: int, whole: bool) -> int:
+    if column.wrap:
+        return min(natural, _NARROWEST)
+    return min(natural, max(column.cut, len(column.title))) if column.cut and not whole else natural
+
+
+def _kept(columns: Sequence[Column], least: Sequence[int], width: int) -> list[int]:
+    """Return the places of the columns that are shown."""
+    kept = list(range(len(columns)))
+    while sum(least[index] + _GAP for index in kept) - _GAP > width:
+        drops = [index for index in kept if columns[index].drop]
+        if not drops:
+            break
+        kept.remove(max(drops, key=lambda index: (columns[index].drop, index)))
+    return kept
+
+
+def _shrunk(widths: list[int], least: Sequence[int], width: int) -> list[int]:
+    """Return widths that fit, as far as they may shrink, the widest first."""
+    found = list(widths)
+    while sum(found) + _GAP * (len(found) - 1) > width:
+        able = [index for index in range(len(found)) if found[index] > least[index]]
+        if not able:
+            break
+        found[max(able, key=lambda index: found[index])] -= 1
+    return found
+
+
+def _cell(text: str, size: int, column: Column) -> list[str]:
+    if len(text) <= size:
+        return [text]
+    return _lines(text, size) if column.wrap else [f"{text[: size - 1]}…"] if column.cut else [text]
+
+
+def _lines(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
