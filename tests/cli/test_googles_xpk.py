@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
 from tests.cli.conftest import Xpk
 
@@ -41,7 +42,6 @@ def test_no_flag_is_unknown(xpk: Xpk, path: tuple[str, str], flag: str) -> None:
         (("inspector", "--cluster", "c"), "xpk workload status"),
         (("info", "--cluster", "c"), "xpk queue list"),
         (("version",), "xpk --version"),
-        (("workload", "create-pathways", "--headless"), "xpk workload create"),
     ],
 )
 def test_no_command_is_unknown(xpk: Xpk, words: tuple[str, ...], instead: str) -> None:
@@ -120,3 +120,61 @@ def test_a_workloads_capacity_is_refused_where_there_is_none_to_choose(
     done = dev("workload", "create", "w", "--cluster", "dev", "--command", "true", *flags)
     assert done.code == 2 and why in done.err
     assert "w" not in dev("workload", "list", "--cluster", "dev", "-o", "name").out.split()
+
+
+def test_flags_that_mean_something_here_do_it(dev: Xpk) -> None:
+    flags = ("--restart-on-exit-codes", "1-3,7", "--enable-debug-logs", "--label", "team=red", "--label", "a.b/c=")
+    done = dev("workload", "create", "w", "--command", "true", *flags, "--scheduler", "s", "--num-nodes=4", "--dry-run")
+    (jobset,) = yaml.safe_load_all(done.out)
+    job = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]
+    rules = [rule.get("onExitCodes", {}) for rule in job["podFailurePolicy"]["rules"]]
+    fatal = {code for code in range(1, 256) if code not in {1, 2, 3, 7, 42, 75, 76} and code < 127}
+    assert set(rules[2]["values"]) == fatal
+    for labels in (jobset["metadata"]["labels"], job["template"]["metadata"]["labels"]):
+        assert {"team": "red", "a.b/c": ""}.items() <= labels.items()
+    environment = {each["name"]: each.get("value") for each in job["template"]["spec"]["containers"][0]["env"]}
+    assert environment["TF_CPP_MIN_LOG_LEVEL"] == environment["TPU_STDERR_LOG_LEVEL"] == "0"
+    assert "schedulerName" not in job["template"]["spec"]
+    assert [line.split(":")[1].strip() for line in done.err.splitlines()] == [
+        "--scheduler has no effect",
+        "--num-nodes has no effect",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--fatal-exit-codes", "3", "--restart-on-exit-codes", "4"), "exclude each other"),
+        (("--restart-on-exit-codes", "0-3"), "--restart-on-exit-codes '0-3' is not a list of codes"),
+        (("--docker-image", "a", "--base-docker-image", "b"), "--base-docker-image and --docker-image exclude"),
+        (("--storage", "data"), "--storage: hosts are processes of this machine"),
+        (("--label", "team"), "--label 'team' has no '='"),
+        (("--label", "-x=1"), "invalid label name '-x'"),
+        (("--label", "team=a b"), "invalid value 'a b' of label team"),
+        (("--label", "kueue.x-k8s.io/queue-name=q"), "label kueue.x-k8s.io/queue-name is reserved"),
+    ],
+)
+def test_flags_are_checked(dev: Xpk, flags: tuple[str, ...], says: str) -> None:
+    done = dev("workload", "create", "w", "--command", "true", *flags)
+    assert done.code == 2 and says in done.err
+
+
+def test_a_program_after_dashes_is_told_of_command(dev: Xpk) -> None:
+    done = dev("workload", "create", "w", "--", "python", "train.py", "--lr", "1")
+    assert done.code == 2 and "--command 'python train.py --lr 1'" in done.err
+
+
+def test_a_dry_run_warns_of_what_a_run_is_refused_for(dev: Xpk) -> None:
+    create = ("workload", "create", "w", "--command", "true", "--num-slices", "3")
+    assert dev(*create).code == 5
+    done = dev(*create, "--dry-run")
+    assert done.code == 0 and "warning: a run would be refused: 3 slices" in done.err and "kind: JobSet" in done.out
+
+
+def test_delete_shows_what_it_would_delete(dev: Xpk) -> None:
+    assert dev("workload", "create", "w", "--command", "true", "--wait").code == 0
+    assert dev("workload", "delete", "w", "--dry-run").out == "workload 'w' would be deleted\n"
+    assert dev("workload", "delete", "--all", "--dry-run").out == "workload 'w' would be deleted\n"
+    none = dev("workload", "delete", "v", "--dry-run")
+    assert none.code == 0 and none.out == "" and "workload 'v' not found" in none.err
+    assert dev("workload", "list", "-o", "name").out == "w\n"

@@ -11,7 +11,6 @@ import click
 
 from xpk.model.errors import UsageError
 
-_OF_CLUSTER = "leave it out: it belongs to the cluster, `xpk cluster create` takes it"
 _NETWORKS, _NETWORK = "--authorized-networks", re.compile(r"[0-9a-fA-F:.]+(/[0-9]+)?")
 _NOT_NEEDED = "leave it out: it is not needed here"
 _NO_PATHWAYS = "Pathways is not supported; multi-controller JAX is"
@@ -51,26 +50,35 @@ CLUSTER = {
     "--sandbox-kubeconfig": Ignored("your kubeconfig is never changed"),
     "--namespace": Ignored("a cluster's queue serves namespaces: `xpk queue create -n NAMESPACE` adds one", True),
 }
+_HOSTS_OUTPUT = "hosts write to XPK_OUTPUT_DIR; --node-folder /dev/shm gives them their node's memory"
+# What is taken with a warning that names it.
 WORKLOAD = {
-    "--project-number": _OF_CLUSTER,
-    "--restart-on-exit-codes": "every exit code restarts but those of --fatal-exit-codes",
-    "--base-docker-image": "use --docker-image; --script-dir ships your code to any image that has Python",
-    "--docker-name": "the container is always called `host`",
-    "--scheduler": "hosts are placed by the cluster's default scheduler",
-    "--storage": "`--mount source=CLAIM,target=/PATH` mounts a claim, `source=gs://BUCKET` a bucket",
-    "--ramdisk-directory": "the trainer saves to XPK_OUTPUT_DIR",
-    "--mtc-enabled": "the trainer saves to XPK_OUTPUT_DIR",
-    "--debug-dump-gcs": "set XLA_FLAGS=--xla_dump_to=... with --env",
-    "--deploy-stacktrace-sidecar": "use py-spy on a host: `xpk workload describe -o json` gives its pid",
-    "--enable-debug-logs": "set TPU_MIN_LOG_LEVEL=0 and TF_CPP_MIN_LOG_LEVEL=0 with --env",
-    "--use-vertex-tensorboard": "`xpk workload report` writes a page without any service",
-    "--experiment-name": "the workload's name is the experiment's",
-    "--use-parallel-containers": _NOT_NEEDED,
-    "--skip-validation": _NOT_NEEDED,
-    "--dependency-auto-download": _NOT_NEEDED,
-    "--headless": _NO_PATHWAYS,
-    "--sandbox-kubeconfig": "leave it out: your kubeconfig is never touched",
-    "--dry-run": "`xpk workload list`, with the same filters, shows what there is",
+    "--project-number": Ignored("the project's name is enough", takes_value=True),
+    "--docker-name": Ignored("the container is called `host`", takes_value=True),
+    "--ramdisk-directory": Ignored(_HOSTS_OUTPUT, takes_value=True),
+    "--mtc-enabled": Ignored(_HOSTS_OUTPUT),
+    "--deploy-stacktrace-sidecar": Ignored("py-spy on a host shows stacks; `workload describe -o json` has its pid"),
+    **dict.fromkeys(("--use-vertex-tensorboard", "--create-vertex-tensorboard"), Ignored(_REPORT)),
+    **dict.fromkeys(("--tensorboard-region", "--tensorboard-name"), Ignored(_REPORT, takes_value=True)),
+    "--experiment-name": Ignored("the workload's name is the experiment's", takes_value=True),
+    "--use-parallel-containers": Ignored("one process drives all chips of a host"),
+    **dict.fromkeys(("--cpu-limit", "--memory-limit"), Ignored(_WHOLE_MACHINES, takes_value=True)),
+    "--skip-validation": Ignored("checks cost nothing and change nothing"),
+    "--dependency-auto-download": Ignored("workloads need no other programs"),
+    "--sandbox-kubeconfig": Ignored("your kubeconfig is never changed"),
+    "--use-pathways": Ignored(_NO_PATHWAYS),
+    **dict.fromkeys(
+        (
+            *("--proxy-server-image", "--server-image", "--colocated-python-sidecar-image", "--pathways-gcs-location"),
+            *("--custom-pathways-server-args", "--custom-pathways-proxy-server-args", "--custom-pathways-worker-args"),
+            *("--elastic-slices", "--max-slice-restarts"),
+        ),
+        Ignored(_NO_PATHWAYS, takes_value=True),
+    ),
+}
+REFUSED_OF_WORKLOAD = {
+    "--headless": f"{_NO_PATHWAYS}: hosts that wait for a program of yours have nothing to run",
+    "--dry-run": "`xpk workload create` and `xpk workload delete` have it",
 }
 ROOT_COMMANDS = {
     "storage": "`xpk workload create --mount source=CLAIM,target=/PATH` mounts a claim, `source=gs://BUCKET` a bucket",
@@ -92,7 +100,8 @@ CLUSTER_COMMANDS = {
     "create-pathways": ("create", f"{_NO_PATHWAYS}: the cluster is one of `xpk cluster create`"),
     "create-ray": ("create", "every cluster runs Ray: `xpk workload create --launcher ray`"),
 }
-WORKLOAD_COMMANDS = {"create-pathways": f"{_NO_PATHWAYS}: `xpk workload create`"}
+# Commands that mean another one, with what is said of the difference.
+WORKLOAD_COMMANDS = {"create-pathways": ("create", f"{_NO_PATHWAYS}: every host runs the command")}
 
 
 def refuse(arguments: list[str], known: Mapping[str, str]) -> None:
@@ -186,18 +195,35 @@ class AdaptCommand(ClusterCommand):
 
 
 class WorkloadCommand(_Command):
-    """A command that knows the flags of `xpk workload` elsewhere, and keeps what follows `--` apart."""
+    """A command that knows the flags of `xpk workload` elsewhere, and keeps what follows `--` apart.
 
-    foreign = WORKLOAD
+    `list` takes --dry-run, and then asks nobody.
+    """
+
+    foreign, ignored = REFUSED_OF_WORKLOAD, WORKLOAD
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.name == "list":
+            hidden: dict[str, Any] = {"is_flag": True, "expose_value": False, "hidden": True}
+            self.params.append(click.Option(["--dry-run"], **hidden, callback=_only_reading))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Split at the first `--`; the rest is for the trainer, whole."""
         if "--" in args:
             at = args.index("--")
             args, ctx.meta["trainer_args"] = args[:at], tuple(args[at + 1 :])
-        # As kubectl has it: a value is given with `=` only, so that `--dry-run NAME` keeps its name.
-        args = ["--dry-run=client" if argument == "--dry-run" else argument for argument in args]
+        if any(each.name == "dry_run" and isinstance(each.type, click.Choice) for each in self.params):
+            # As kubectl has it: a value is given with `=` only, so that `--dry-run NAME` keeps its name.
+            args = ["--dry-run=client" if argument == "--dry-run" else argument for argument in args]
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Do nothing in the dry run of a command that only reads."""
+        if ctx.meta.get(_READING):
+            ctx.obj.warn(f"--dry-run has no effect: `{ctx.command_path}` changes nothing, and nothing was read")
+            return None
+        return super().invoke(ctx)
 
 
 class Group(click.Group):

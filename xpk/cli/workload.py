@@ -38,7 +38,7 @@ from xpk.model.errors import NotFoundError, UsageError
 from xpk.model.status import Phase, WorkloadStatus
 
 
-@click.group(cls=Group, foreign=WORKLOAD_COMMANDS)
+@click.group(cls=Group, instead=WORKLOAD_COMMANDS)
 def workload() -> None:
     """Run jobs on the capacity that is there."""
 

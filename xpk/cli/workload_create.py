@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,27 +9,26 @@ from typing import Any
 import click
 
 from xpk.api.base import ObjectApi
-from xpk.capacity.provider import provider_of
+from xpk.cli import workload_upstream
 from xpk.cli.options import (
     cluster_option,
-    count_slices,
     name_argument,
     namespace_option,
     output_option,
     parse_duration,
-    the_cluster,
     the_name,
 )
 from xpk.cli.output import Console
 from xpk.cli.upstream import WorkloadCommand
 from xpk.cli.waiting import await_end
-from xpk.jobs import capacity, manage, mounting, observe, output, request, script, shipping, sizing, trainer
+from xpk.cli.workload_asked import asked_for
+from xpk.cli.workload_place import Place, find_place
 from xpk.jobs import create as creating
+from xpk.jobs import manage, mounting, observe, output, request, shipping, sizing, trainer
 from xpk.jobs.script import Archive
 from xpk.model import names
-from xpk.model.accelerators import SliceShape
-from xpk.model.errors import Problems, UsageError, XpkError
-from xpk.model.specs import Target, WorkloadSpec
+from xpk.model.errors import CapacityError, UsageError, XpkError
+from xpk.model.specs import WorkloadSpec
 from xpk.proc import LocalRunner
 from xpk.render import render_workload, to_yaml
 from xpk.storage import open_folder
@@ -150,6 +147,8 @@ from xpk.storage import open_folder
     help="Print the objects that would be created (server: as the cluster would store them), and create nothing.",
 )
 @click.option("--output-manifest-file", type=click.Path(path_type=Path), help="Write those objects to a file too.")
+@click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="A label of its objects; may be repeated.")
+@workload_upstream.upstream_options
 @output_option
 @click.pass_context
 def create(ctx: click.Context, /, name: str | None, name_flag: str | None, cluster: str | None, **given: Any) -> None:
@@ -167,15 +166,17 @@ def create(ctx: click.Context, /, name: str | None, name_flag: str | None, clust
     timeout = parse_duration(given["timeout"], "--timeout")
     if given["resume"] and given["fresh"]:
         raise UsageError("--resume and --fresh exclude each other", hint="give one of them")
-    place = the_cluster(cluster)
     trainer_args = ctx.meta.get("trainer_args", ())
-    api, queue, spec, archive = asked_for(chosen, place, trainer_args, given)
+    workload_upstream.translate(ctx, given)
+    where = find_place(console, cluster, given)
+    spec, archive = asked_for(console, chosen, where, trainer_args, given)
     check(console, spec, trainer_args, given)
     _write_manifest(spec, given["output_manifest_file"])
-    creating.check_fits(api, queue, spec, cluster=place)
     if given["dry_run"]:
-        console.objects(creating.preview(api, spec) if given["dry_run"] == "server" else render_workload(spec))
+        _preview(console, where, spec, given["dry_run"])
         return
+    api, place = where.reached(), where.cluster
+    creating.check_fits(api, where.queue, spec, cluster=place)
     cost = _cost(spec, given["max_cost"])
     _create(console, api, spec, archive, place, given)
     hosts = spec.num_slices * spec.shape.hosts
@@ -193,25 +194,15 @@ def create(ctx: click.Context, /, name: str | None, name_flag: str | None, clust
         manage.check_succeeded(status, where=names.where(place, spec.namespace))
 
 
-def asked_for(
-    name: str, place: str, trainer_args: tuple[str, ...], given: dict[str, Any]
-) -> tuple[ObjectApi, creating.Queue, WorkloadSpec, Archive | None]:
-    """Return the API of the cluster, the queue there, and what the options ask for, with its code."""
-    asked = capacity.asked_for(**{key: given[key] for key in ("on_demand", "spot", "flex", "reservation")})
-    provider = provider_of(place)
-    archive = script.pack(given["script_dir"]) if given["script_dir"] else None
-    api = provider.connect(place)
-    queue = creating.read_queue(api, given["queue"], given["namespace"], cluster=place)
-    target = provider.target(place)
-    shape, given["within"] = creating.choose_shape(
-        queue, given["accelerator_type"], cluster=place, sub_slicing=target.sub_slicing
-    )
-    given["capacity"] = capacity.choose(target, (given["within"] or shape).name, asked, cluster=place)
-    given["num_slices"] = count_slices(given["num_slices"], given["num_nodes"], shape.kind)
-    given["queue"] = queue.name
-    spec = _spec(name, shape, target, archive, trainer_args, given)
-    creating.check_run_duration(queue, spec, cluster=place)
-    return api, queue, spec, archive
+def _preview(console: Console, place: Place, spec: WorkloadSpec, how: str) -> None:
+    """Print the objects that would be created, and warn of what would keep them from it."""
+    if place.api:
+        try:
+            creating.check_fits(place.api, place.queue, spec, cluster=place.cluster)
+        except CapacityError as error:
+            console.warn(f"a run would be refused: {error.message}")
+    is_stored = how == "server"
+    console.objects(creating.preview(place.reached(), spec) if is_stored else render_workload(spec))
 
 
 def _create(
@@ -220,15 +211,15 @@ def _create(
     """Create a checked workload with what it needs, the workload last."""
     for note in mounting.check_mounts(api, spec, cluster=cluster):
         console.tell(f" • warning: {note}")
-    folder = open_folder(spec.output_dir)
-    in_the_way = not folder.is_empty() and not given["resume"]
+    folder = open_folder(spec.output_dir) if spec.output_dir else None
+    in_the_way = folder if folder and not given["resume"] and not folder.is_empty() else None
     if in_the_way:
         creating.check_free(api, spec, cluster=cluster)  # it may be the output of one that runs
         if not given["fresh"]:
-            raise output.in_the_way(folder, spec.name)
+            raise output.in_the_way(in_the_way, spec.name)
     new = shipping.upload(api, archive, spec.code, spec.target) if archive and spec.code and spec.code.source else False
     if in_the_way:
-        console.tell(f" • the earlier output is now '{output.move_aside(folder, spec.name)}'")
+        console.tell(f" • the earlier output is now '{output.move_aside(in_the_way, spec.name)}'")
     new |= creating.create_workload(api, spec, cluster=cluster)
     if archive:
         console.tell(f" • {shipping.describe(archive, new=new)}")
@@ -254,13 +245,6 @@ def _write_manifest(spec: WorkloadSpec, file: Path | None) -> None:
             raise XpkError(f"cannot write {file}: {error.strerror}", hint="--output-manifest-file elsewhere") from error
 
 
-def _working_dir() -> str:
-    try:
-        return os.getcwd()
-    except FileNotFoundError as error:
-        raise XpkError("the folder that you are in was deleted", hint="cd to one that exists") from error
-
-
 def check(console: Console, spec: WorkloadSpec, trainer_args: tuple[str, ...], given: dict[str, Any]) -> None:
     """Find all that can be wrong before anything is created."""
     request.check_local_path(trainer_args, spec)
@@ -275,81 +259,3 @@ def check(console: Console, spec: WorkloadSpec, trainer_args: tuple[str, ...], g
             warning = sizing.check_memory(LocalRunner(), spec.shape, spec.num_slices, trainer_args, folder)
             if warning:
                 console.tell(f" • warning: {warning}")
-
-
-def _spec(
-    name: str,
-    shape: SliceShape,
-    own: Target,
-    archive: Archive | None,
-    trainer_args: tuple[str, ...],
-    given: dict[str, Any],
-) -> WorkloadSpec:
-    """Put together what was asked for; `own` is the cluster's own target. Raises UsageError with all that is wrong."""
-    wrong = Problems()
-    target = wrong.read(own, output.at_root, own, given["output_root"])
-    code = wrong.read(None, shipping.place, archive, own, target) if archive else None
-    ray, working_dir = wrong.read(None, _ray, given), None
-    if target.on_this_machine:
-        working_dir = code.source if code else _working_dir()
-    spec = WorkloadSpec(
-        name=name,
-        namespace=given["namespace"],
-        shape=shape,
-        num_slices=given["num_slices"],
-        command=wrong.read(("true",), _command, given, trainer_args, ray, shape),
-        ray=ray is not None,
-        target=target,
-        image=_image(given["image"], target),
-        image_pull_secret=given["pull_secret"],
-        env=request.bucket_env(target) | wrong.read({}, request.parse_env, given["env"], given["env_files"]),
-        queue=given["queue"],
-        priority=given["priority"],
-        max_restarts=given["max_restarts"],
-        fatal_exit_codes=wrong.read((), request.parse_exit_codes, given["fatal_exit_codes"]),
-        termination_grace_seconds=given["grace"],
-        ttl_seconds=given["ttl"],
-        working_dir=working_dir,
-        code=code,
-        user=getpass.getuser(),
-        within=given["within"],
-        node_folder=given["node_folder"],
-        mounts=wrong.read((), mounting.read_mounts, given["mounts"], target, given["node_folder"]),
-        max_run_seconds=wrong.read(None, _max_run_seconds, given["max_run_duration"]),
-        capacity=given["capacity"],
-        # The trainer's hosts, and Ray's, watch each other.
-        peer_watch=given["peer_watch"] and given["command"] is not None and ray is None,
-    )
-    wrong.read(None, creating.check_spec, spec)
-    wrong.check(f"workload '{name}' cannot be created", hint=creating.HELP)
-    return spec
-
-
-def _command(
-    given: dict[str, Any], trainer_args: tuple[str, ...], ray: request.Ray | None, shape: SliceShape
-) -> tuple[str, ...]:
-    if ray:
-        return request.ray_command(given["command"], trainer_args, ray, shape, max_restarts=given["max_restarts"])
-    return request.host_command(given["command"], trainer_args)
-
-
-def _max_run_seconds(text: str | None) -> int | None:
-    seconds = parse_duration(text, "--max-run-duration")
-    return None if seconds is None else round(seconds)
-
-
-def _ray(given: dict[str, Any]) -> request.Ray | None:
-    """Return how Ray coordinates the hosts, None if it does not. Raises UsageError."""
-    seconds = parse_duration(given["ray_join_timeout"], "--ray-join-timeout")
-    if given["launcher"] == "ray":
-        return request.Ray(
-            given["ray_dashboard"], seconds or request.Ray().join_seconds, given["script_dir"] is not None
-        )
-    if given["ray_dashboard"]:
-        raise UsageError("there is no dashboard without Ray", hint="add --launcher ray, or leave out --ray-dashboard")
-    return None
-
-
-def _image(asked: str, target: Target) -> str:
-    """Return the image that was asked for, or the bundled trainer's as the cluster's nodes have it."""
-    return target.trainer_image or asked if asked == request.TRAINER_IMAGE else asked

@@ -24,6 +24,7 @@ from xpk.cli.options import (
 from xpk.cli.output import Console, interactive
 from xpk.cli.upstream import WorkloadCommand
 from xpk.cli.workload_filters import filter_options, filtered
+from xpk.cli.workload_place import OUT_OF_REACH
 from xpk.jobs import ending, observe, output
 from xpk.jobs.output_roots import OutputRoots
 from xpk.model import names
@@ -44,6 +45,7 @@ from xpk.model.status import WorkloadStatus
 @click.option("--wait/--no-wait", default=True, help="Stay until its last host is gone.")
 @click.option("--timeout", default="120", show_default=True, metavar="TIME", help="How long --wait stays.")
 @click.option("--ignore-not-found", is_flag=True, help="It is fine if there is none.")
+@click.option("--dry-run", is_flag=True, help="Print the workloads that would be deleted, and delete nothing.")
 @click.pass_obj
 def delete(
     console: Console, /, name: str | None, name_flag: str | None, cluster: str | None, namespace: str, **given: Any
@@ -55,6 +57,9 @@ def delete(
         raise UsageError("one workload, or many?", hint="give its name, or --all and filters, not both")
     if given["with_output"] and not given["wait"]:
         raise UsageError("--with-output has to wait: hosts write there to their end", hint="leave out --no-wait")
+    if given["dry_run"]:
+        _preview(console, name or name_flag, cluster, namespace, given)
+        return
     named = None if many else the_name("workload", name, name_flag)
     place = the_cluster(cluster)
     api = provider_of(place).connect(place)
@@ -69,6 +74,26 @@ def delete(
         ending.check_ours(there[named], where=names.where(place, namespace))
     folders = _output_folders(api, chosen, namespace, output_roots(place)) if given["with_output"] else {}
     _delete(console, api, chosen, namespace, folders, given)
+
+
+def _preview(console: Console, name: str | None, cluster: str | None, namespace: str, given: dict[str, Any]) -> None:
+    """Print what would be deleted, as far as the cluster can be asked."""
+    if not (name or given["every"] or given["filter_by_status"] or given["filter_by_job"]):
+        console.warn("a run would be refused: deleting all workloads requires --all")
+    try:
+        place = the_cluster(cluster)
+        there = {status.name: status for status in observe.find_all(provider_of(place).connect(place), namespace)}
+    except OUT_OF_REACH as error:
+        console.warn(f"a run would be refused: {error.message}")
+        there = None
+    chosen = [name] if name else _many(there or {}, given)
+    if name and there is not None and name not in there:
+        console.warn(f"a run would be refused: workload '{name}' not found")
+        chosen = []
+    for one in chosen:
+        click.echo(f"workload '{one}' would be deleted")
+    if not chosen:
+        console.tell("no workloads would be deleted")
 
 
 def _output_folders(api: ObjectApi, chosen: list[str], namespace: str, roots: OutputRoots) -> dict[str, str]:

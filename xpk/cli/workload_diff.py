@@ -9,10 +9,13 @@ from typing import Any
 import click
 
 from xpk.capacity.provider import provider_of
+from xpk.cli import workload_upstream
 from xpk.cli.options import the_cluster, the_name
 from xpk.cli.output import Console
 from xpk.cli.upstream import WorkloadCommand
-from xpk.cli.workload_create import asked_for, check, create
+from xpk.cli.workload_asked import asked_for
+from xpk.cli.workload_create import check, create
+from xpk.cli.workload_place import find_place
 from xpk.jobs import difference
 from xpk.model.errors import UsageError, XpkError
 
@@ -41,15 +44,19 @@ def diff(ctx: click.Context, /, name: str | None, name_flag: str | None, cluster
     console: Console = ctx.obj.choosing(given["output"])
     chosen = the_name("workload", name, name_flag)
     with _one_means_different():
-        place, other = the_cluster(cluster), given.pop("other")
+        other = given.pop("other")
         if other:
             _check_alone(ctx)
+            place = the_cluster(cluster)
             api = provider_of(place).connect(place)
             pair = [difference.running(api, each, given["namespace"]) for each in (chosen, other)]
             found = difference.of_two(*pair)
         else:
             trainer_args = ctx.meta.get("trainer_args", ())
-            api, _, spec, _ = asked_for(chosen, place, trainer_args, given)
+            workload_upstream.translate(ctx, given)
+            where = find_place(console, cluster, {**given, "dry_run": None})
+            spec, _ = asked_for(console, chosen, where, trainer_args, given)
+            api = where.reached()
             have = difference.running(api, chosen, spec.namespace)
             check(console, spec, trainer_args, given)
             found = difference.with_create(api, have, spec)

@@ -17,6 +17,8 @@ from xpk.storage import in_bucket
 
 TRAINER_IMAGE = "xpk-trainer"
 _LOCAL_PATH = re.compile(r"(--set=)?checkpoint\.local_path=")
+# As in Google's xpk; and the codes of hosts that end because of another one.
+_ALWAYS_RESTARTING = frozenset({42, 75, 76, *range(127, 256)})
 _BUCKET_ENV = ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS")
 
 
@@ -51,18 +53,37 @@ def parse_env(pairs: Iterable[str], files: Iterable[Path], environ: Mapping[str,
     return env
 
 
-def parse_exit_codes(text: str | None) -> tuple[int, ...]:
-    """Return the exit codes that fail a workload at once: ours and `"3,10-12"`."""
-    if not text:
-        return FATAL_EXIT_CODES
-    codes = set(FATAL_EXIT_CODES)
+def parse_labels(pairs: Iterable[str]) -> dict[str, str]:
+    """Return the labels that `--label KEY=VALUE` gives; the last of a name counts. Raises UsageError."""
+    split = [pair.partition("=") for pair in pairs]
+    problems = [f"--label '{name}' has no '='" for name, equals, _ in split if not equals]
+    if problems:
+        raise UsageError(problems[0], problems=problems, hint="--label NAME=VALUE, once a label")
+    return {name: value for name, _, value in split}
+
+
+def fatal_exit_codes(fatal: str | None, restarting: str | None) -> tuple[int, ...]:
+    """Return the exit codes that fail a workload at once, as `--fatal-exit-codes` or `--restart-on-exit-codes` say.
+
+    The second is of Google's xpk: codes that it does not name fail the workload, but for those that always restart.
+    """
+    if fatal and restarting:
+        raise UsageError("--fatal-exit-codes and --restart-on-exit-codes exclude each other", hint="choose one")
+    if restarting:
+        return tuple(sorted(set(range(1, 256)) - _ALWAYS_RESTARTING - _codes(restarting, "--restart-on-exit-codes")))
+    return tuple(sorted({*FATAL_EXIT_CODES, *(_codes(fatal, "--fatal-exit-codes") if fatal else ())}))
+
+
+def _codes(text: str, flag: str) -> set[int]:
+    """Return the exit codes of a list such as `"3,10-12"`. Raises UsageError."""
+    codes: set[int] = set()
     for part in text.split(","):
         first, _, last = (end.strip() for end in part.partition("-"))
         if not (first.isdecimal() and (last or first).isdecimal() and 1 <= int(first) <= int(last or first) <= 255):
-            message = f"--fatal-exit-codes '{text}' is not a list of codes from 1 to 255: '{part.strip()}'"
+            message = f"{flag} '{text}' is not a list of codes from 1 to 255: '{part.strip()}'"
             raise UsageError(message, hint="for example 3,10-12")
         codes.update(range(int(first), int(last or first) + 1))
-    return tuple(sorted(codes))
+    return codes
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +113,11 @@ def ray_command(
 def host_command(command: str | None, trainer_args: tuple[str, ...]) -> tuple[str, ...]:
     """Return what every host runs: the user's command in a shell, or the bundled trainer."""
     if command is None:
+        if trainer_args and not trainer_args[0].startswith("-"):
+            raise UsageError(
+                f"the bundled trainer takes options after `--`, got '{trainer_args[0]}'",
+                hint=f"run a program with --command {shlex.quote(shlex.join(trainer_args))}",
+            )
         return ("python", "-m", "trainer", "train", *trainer_args)
     if trainer_args:
         raise UsageError(

@@ -38,6 +38,9 @@ _FOLDER = re.compile(r"[a-z0-9][-a-z0-9]*(\.[a-z0-9][-a-z0-9]*)*")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 NODE_MEMORY = "/dev/shm"
 _SYSTEM = frozenset(("bin", "boot", "dev", "etc", "lib", "lib64", "opt", "proc", "run", "sbin", "sys", "usr", "xpk"))
+_LABEL_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_LABEL_PREFIX = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?")
+_LABELS_OF_OTHERS = ("kubernetes.io", "k8s.io", "xpk.google.com")
 _OURS = re.compile(r"XPK_.*|MEGASCALE_.*|TPU_WORKER_(ID|HOSTNAMES)")
 
 
@@ -117,6 +120,18 @@ def env_problems(name: str, value: str) -> list[str]:
     if _OURS.fullmatch(name):
         return [f"{name} is set by xpk for every host; choose another name"]
     return [f"the value of {name} {problem}" for problem in text_problems(value)]
+
+
+def label_problems(name: str, value: str) -> list[str]:
+    """Return what is wrong with a label of a workload, one line each."""
+    prefix, slash, rest = name.rpartition("/")
+    if not _LABEL_NAME.fullmatch(rest) or (slash and not _LABEL_PREFIX.fullmatch(prefix)) or len(prefix) > 253:
+        return [f"invalid label name '{name}': expected [PREFIX/]NAME of letters, digits, '-', '_' and '.'"]
+    if prefix == "xpk.dev" or prefix.endswith(_LABELS_OF_OTHERS):
+        return [f"label {name} is reserved: labels of {prefix} are set by xpk and Kubernetes"]
+    if value and not _LABEL_NAME.fullmatch(value):
+        return [f"invalid value '{value}' of label {name}: expected at most 63 letters, digits, '-', '_' and '.'"]
+    return []
 
 
 def node_folder_problems(folder: str, shared: str | None) -> list[str]:

@@ -140,6 +140,8 @@ class WorkloadSpec:
     With `ray` the command makes the hosts a Ray cluster. `node_folder`: a folder of each node that hosts there see at
     the same path, which outlives them. `mounts`: claims and buckets that all hosts see. `max_run_seconds`: how long it
     may keep slices of queued provisioning. `capacity`: of the nodes that hosts ask for; "": they do not say.
+    `scheduler`: places its pods; "": the cluster's default one. `labels`: of the JobSet and its pods, beside ours. What
+    `requires_output` cannot run where there is no place for it.
     """
 
     name: str
@@ -167,6 +169,9 @@ class WorkloadSpec:
     mounts: tuple[Mount, ...] = ()
     max_run_seconds: int | None = None
     capacity: str = ""
+    scheduler: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    requires_output: bool = True
 
     def problems(self) -> list[str]:
         """Return everything that is wrong with it, one line each."""
@@ -176,7 +181,9 @@ class WorkloadSpec:
             found += names.env_problems(key, value)
         if self.priority not in names.PRIORITIES:
             found.append(f"unknown priority '{self.priority}': choose from {', '.join(names.PRIORITIES)}")
-        if not self.target.output_root:
+        for key, value in self.labels.items():
+            found += names.label_problems(key, value)
+        if self.requires_output and not self.target.output_root:
             found.append("the cluster has no place for output: name one with --output-root gs://BUCKET/PREFIX")
         if self.max_run_seconds is not None and not 1 <= self.max_run_seconds <= _MOST_RUN_SECONDS:
             found.append(
@@ -204,8 +211,9 @@ class WorkloadSpec:
 
     @property
     def output_dir(self) -> str:
-        """Return the folder that all hosts share and that outlives restarts."""
-        return f"{self.target.output_root}/{names.output_folder(self.name, self.namespace)}"
+        """Return the folder that all hosts share and that outlives restarts, "" where there is none."""
+        root = self.target.output_root
+        return f"{root}/{names.output_folder(self.name, self.namespace)}" if root else ""
 
     @property
     def total(self) -> int:

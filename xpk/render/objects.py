@@ -205,6 +205,7 @@ class _WorkloadView:
     namespace: str
     queue: str
     priority: str
+    labels: Mapping[str, str]
     annotations: Mapping[str, str]
     pod_annotations: Mapping[str, str]
     ttl_seconds: int
@@ -222,6 +223,7 @@ class _WorkloadView:
     command: list[str]
     args: list[str]
     working_dir: str | None
+    scheduler: str
     image_pull_secret: str | None
     unpack: Mapping[str, Any] | None
     output_dir: str
@@ -250,6 +252,7 @@ class _WorkloadView:
             namespace=spec.namespace,
             queue=spec.queue,
             priority=spec.priority,
+            labels=spec.labels,
             annotations=_annotations(spec),
             pod_annotations=_pod_annotations(spec),
             ttl_seconds=spec.ttl_seconds,
@@ -267,6 +270,7 @@ class _WorkloadView:
             command=_WATCHED if watched else own,
             args=own if watched else [],
             working_dir=CODE_FOLDER if unpack else spec.working_dir,
+            scheduler=spec.scheduler,
             image_pull_secret=spec.image_pull_secret,
             unpack=unpack,
             output_dir=_literal(spec.output_dir),
@@ -291,7 +295,8 @@ def _is_watched(spec: WorkloadSpec) -> bool:
 
 def _annotations(spec: WorkloadSpec) -> dict[str, str]:
     exclusive = {} if spec.within else {_EXCLUSIVE: NODEPOOL_LABEL}  # Kueue places parts of slices by itself
-    annotations = {**exclusive, names.OUTPUT_ANNOTATION: spec.output_dir, names.TYPE_ANNOTATION: spec.shape.name}
+    output = {names.OUTPUT_ANNOTATION: spec.output_dir} if spec.output_dir else {}
+    annotations = {**exclusive, **output, names.TYPE_ANNOTATION: spec.shape.name}
     if spec.code:
         annotations[names.CODE_ANNOTATION] = spec.code.name
     if spec.max_run_seconds:

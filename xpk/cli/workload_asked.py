@@ -1,0 +1,136 @@
+"""From the options of `workload create` to a checked spec."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from typing import Any
+
+from xpk.cli import workload_upstream
+from xpk.cli.options import count_slices, parse_duration
+from xpk.cli.output import Console
+from xpk.cli.workload_place import Place
+from xpk.jobs import capacity, mounting, output, request, script, shipping
+from xpk.jobs import create as creating
+from xpk.jobs.script import Archive
+from xpk.model.accelerators import SliceShape
+from xpk.model.errors import Problems, UsageError, XpkError
+from xpk.model.specs import Target, WorkloadSpec
+
+
+def asked_for(
+    console: Console, name: str, place: Place, trainer_args: tuple[str, ...], given: dict[str, Any]
+) -> tuple[WorkloadSpec, Archive | None]:
+    """Return what the options ask for, with its code."""
+    asked = capacity.asked_for(**{key: given[key] for key in ("on_demand", "spot", "flex", "reservation")})
+    archive = script.pack(given["script_dir"]) if given["script_dir"] else None
+    target, queue = place.target, place.queue
+    shape, given["within"] = creating.choose_shape(
+        queue, given["accelerator_type"], cluster=place.cluster, sub_slicing=target.sub_slicing
+    )
+    workload_upstream.fit(console, given, target, shape)
+    given["capacity"] = capacity.choose(target, (given["within"] or shape).name, asked, cluster=place.cluster)
+    given["num_slices"] = count_slices(given["num_slices"], given["num_nodes"], shape.kind)
+    given["queue"] = queue.name
+    given["stored"] = place.storages(console, given["storages"], given["namespace"])
+    given["requires_output"] = given["command"] is None and place.api is not None
+    spec = _spec(name, shape, target, archive, trainer_args, given)
+    creating.check_run_duration(queue, spec, cluster=place.cluster)
+    return spec, archive
+
+
+def _spec(
+    name: str,
+    shape: SliceShape,
+    own: Target,
+    archive: Archive | None,
+    trainer_args: tuple[str, ...],
+    given: dict[str, Any],
+) -> WorkloadSpec:
+    """Put together what was asked for; `own` is the cluster's own target. Raises UsageError with all that is wrong."""
+    wrong = Problems()
+    target = wrong.read(own, output.at_root, own, given["output_root"])
+    code = wrong.read(None, shipping.place, archive, own, target) if archive else None
+    ray, working_dir = wrong.read(None, _ray, given), None
+    if target.on_this_machine:
+        working_dir = code.source if code else _working_dir()
+    spec = WorkloadSpec(
+        name=name,
+        namespace=given["namespace"],
+        shape=shape,
+        num_slices=given["num_slices"],
+        command=wrong.read(("true",), _command, given, trainer_args, ray, shape),
+        ray=ray is not None,
+        target=target,
+        image=_image(given["image"], target),
+        image_pull_secret=given["pull_secret"],
+        env=workload_upstream.with_dump(
+            request.bucket_env(target) | wrong.read({}, request.parse_env, given["env"], given["env_files"]),
+            given,
+            name,
+        ),
+        labels=wrong.read({}, request.parse_labels, given["labels"]),
+        scheduler=given["scheduler"],
+        requires_output=given["requires_output"],
+        queue=given["queue"],
+        priority=given["priority"],
+        max_restarts=given["max_restarts"],
+        fatal_exit_codes=wrong.read(
+            (), request.fatal_exit_codes, given["fatal_exit_codes"], given["restart_on_exit_codes"]
+        ),
+        termination_grace_seconds=given["grace"],
+        ttl_seconds=given["ttl"],
+        working_dir=working_dir,
+        code=code,
+        user=getpass.getuser(),
+        within=given["within"],
+        node_folder=given["node_folder"],
+        mounts=(
+            *wrong.read((), mounting.read_mounts, given["mounts"], target, given["node_folder"]),
+            *given["stored"],
+        ),
+        max_run_seconds=wrong.read(None, _max_run_seconds, given["max_run_duration"]),
+        capacity=given["capacity"],
+        # The trainer's hosts, and Ray's, watch each other.
+        peer_watch=given["peer_watch"] and given["command"] is not None and ray is None,
+    )
+    wrong.read(None, creating.check_spec, spec)
+    wrong.check(f"workload '{name}' cannot be created", hint=creating.HELP)
+    return spec
+
+
+def _command(
+    given: dict[str, Any], trainer_args: tuple[str, ...], ray: request.Ray | None, shape: SliceShape
+) -> tuple[str, ...]:
+    if ray:
+        return request.ray_command(given["command"], trainer_args, ray, shape, max_restarts=given["max_restarts"])
+    return request.host_command(given["command"], trainer_args)
+
+
+def _max_run_seconds(text: str | None) -> int | None:
+    seconds = parse_duration(text, "--max-run-duration")
+    return None if seconds is None else round(seconds)
+
+
+def _ray(given: dict[str, Any]) -> request.Ray | None:
+    """Return how Ray coordinates the hosts, None if it does not. Raises UsageError."""
+    seconds = parse_duration(given["ray_join_timeout"], "--ray-join-timeout")
+    if given["launcher"] == "ray":
+        return request.Ray(
+            given["ray_dashboard"], seconds or request.Ray().join_seconds, given["script_dir"] is not None
+        )
+    if given["ray_dashboard"]:
+        raise UsageError("there is no dashboard without Ray", hint="add --launcher ray, or leave out --ray-dashboard")
+    return None
+
+
+def _image(asked: str, target: Target) -> str:
+    """Return the image that was asked for, or the bundled trainer's as the cluster's nodes have it."""
+    return target.trainer_image or asked if asked == request.TRAINER_IMAGE else asked
+
+
+def _working_dir() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError as error:
+        raise XpkError("the folder that you are in was deleted", hint="cd to one that exists") from error
