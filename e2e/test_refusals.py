@@ -48,6 +48,7 @@ EXEC = ("workload", "exec", "run", "--", "true")
 WAIT = ("workload", "wait", "run", "--timeout", "10")
 DESCRIBE = ("cluster", "describe")
 QUEUES = ("queue", "list")
+STORAGES = ("storage", "list")
 FORWARD = ("workload", "port-forward", "run", "0:8265")
 SUSPEND = ("workload", "suspend", "run")
 DELETE = ("workload", "delete", "run", "--timeout", "2")
@@ -67,6 +68,7 @@ NEEDED = [
     ("patch", "workloads.kueue.x-k8s.io", False, SUSPEND),
     ("get", "localqueues.kueue.x-k8s.io", False, CREATE),
     ("create", "configmaps", False, SHIP),
+    ("list", "configmaps", False, STORAGES),
     ("list", "pods", False, LIST),
     ("get", "pods", False, EXEC),
     ("watch", "pods", False, DELETE),

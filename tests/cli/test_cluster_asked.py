@@ -72,13 +72,13 @@ def test_without_credentials_what_needs_none_is_refused_all_the_same(plan: Xpk) 
     outcome = plan("--num-slices", "2", "--max-cost", "39")
     assert outcome.code == 0 and "quotas are unknown" in outcome.out
     outcome = plan("--num-slices", "1024", "--tpu-type", "v5litepod-256")
-    assert outcome.code == 5 and "pods of the cluster: needs 327,704, there is 200,000" in outcome.err
+    assert outcome.code == 5 and "pods of the cluster: needs 327,704 of 200,000" in outcome.err
 
 
 def test_without_credentials_what_nobody_could_look_up_is_unknown(plan: Xpk) -> None:
     outcome = plan("--num-slices", "1024", "--subnetwork", "large-enough")
     assert outcome.code == 0, outcome.err
-    assert "node addresses in the subnetwork: needs 4,102, there is ?: unknown" in outcome.out
+    assert "node addresses in the subnetwork: needs 4,102, available: unknown" in outcome.out
 
 
 def test_a_number_that_is_not_given_is_the_one_there_is(dev: Xpk) -> None:

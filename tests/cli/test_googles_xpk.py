@@ -35,21 +35,6 @@ def test_no_flag_is_unknown(xpk: Xpk, path: tuple[str, str], flag: str) -> None:
         assert path[0] == "workload" and f"{flag.partition('=')[0]} is not supported: " in done.err
 
 
-@pytest.mark.parametrize(
-    ("words", "instead"),
-    [
-        (("storage", "attach", "data"), "xpk workload create --mount source="),
-        (("inspector", "--cluster", "c"), "xpk workload status"),
-        (("info", "--cluster", "c"), "xpk queue list"),
-        (("version",), "xpk --version"),
-    ],
-)
-def test_no_command_is_unknown(xpk: Xpk, words: tuple[str, ...], instead: str) -> None:
-    done = xpk(*words)
-    (line, _) = done.err.splitlines()
-    assert done.code == 2 and line.startswith("error: `xpk ") and "` is not supported: " in line and instead in line
-
-
 def test_their_names_of_settings_are_taken(xpk: Xpk) -> None:
     assert xpk("config", "set", "project-id", "my-project", "cluster-name", "dev", "zone", "us-central1-a").code == 0
     assert xpk("config", "get", "project-id").out == xpk("config", "get", "project").out == "my-project\n"

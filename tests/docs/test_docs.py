@@ -118,7 +118,6 @@ def test_every_flag_and_command_of_googles_xpk_that_is_refused_is_in_the_table()
     text = (DOCS / "migrating-from-xpk.md").read_text(encoding="utf-8")
     assert not [flag for flag in {**upstream.CLUSTER, **upstream.WORKLOAD} if f"`{flag}`" not in text]
     commands = [
-        *upstream.ROOT_COMMANDS,
         *(f"cluster {name}" for name in upstream.CLUSTER_COMMANDS),
         *(f"workload {name}" for name in upstream.WORKLOAD_COMMANDS),
     ]

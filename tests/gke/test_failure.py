@@ -169,7 +169,7 @@ def test_reservations(site: Site) -> None:
         site.plan(1, reservation="r")
     for name, count in (("r", 9), ("s", 4)):
         site.gke.add_reservation(name, project="p", zone="us-central1-a", machine_type="ct5lp-hightpu-4t", count=count)
-    with pytest.raises(CapacityError, match="needs 16, there is 13"):
+    with pytest.raises(CapacityError, match="needs 16 of 13"):
         site.create(4, reservation="r,s")
     site.create(3, reservation="r,s")
     held = [pool["config"].get("reservation_affinity", {}).get("values") for pool in site.cluster["node_pools"]]

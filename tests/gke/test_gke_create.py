@@ -200,7 +200,7 @@ def test_without_credentials_the_plan_is_for_an_empty_project(site: Site, monkey
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(site.folder / "no-key.json"))
     site.environ |= {"XPK_GKE_ENDPOINT": "", "XPK_COMPUTE_ENDPOINT": ""}
     plan = site.plan(2)
-    assert "this is the plan for an empty project" in plan.notes[0] and plan.facts["guess"]
+    assert "this plan assumes an empty project" in plan.notes[0] and plan.facts["guess"]
     assert [change["kind"] for change in plan.facts["changes"]] == ["create-cluster", "create-pool", "create-pool"]
     with pytest.raises(AuthorizationError, match="there are no credentials"):
         plan.carry_out(lambda title: None)

@@ -167,7 +167,7 @@ def test_subnetworks_have_room_for_all_hosts(site: Site) -> None:
     bodies = [change["body"] for change in plan.facts["changes"] if change["kind"] == "create-network"]
     assert [body["subnetwork"]["ipCidrRange"] for body in bodies] == [f"192.168.{2 * n}.0/23" for n in range(1, 5)]
     site.create(1, HIGH)
-    with pytest.raises(XpkError, match="addresses in each data network of the GPUs: needs 300, there is 252"):
+    with pytest.raises(XpkError, match="addresses in each data network of the GPUs: needs 300 of 252"):
         site.create(300, HIGH)
 
 
@@ -176,7 +176,7 @@ def test_quotas_of_networks(make_site: MakeSite) -> None:
     limits = {each["name"]: (each["need"], each["have"]) for each in site.plan(1, HIGH).facts["limits"]}
     assert limits["quota NETWORKS"] == (4, 4), "beside the default network"
     refusal = site.plan(1, MEGA).refusal
-    assert refusal and "quota NETWORKS: needs 8, there is 4: TOO LITTLE" in refusal.message
+    assert refusal and "quota NETWORKS: needs 8 of 4: too little" in refusal.message
     site.create(1, HIGH)
     assert site.plan(2, HIGH).refusal is None, "those that are there are not made again"
 

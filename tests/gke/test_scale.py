@@ -70,7 +70,7 @@ def test_every_limit_of_the_large_job_is_shown_with_its_numbers(site: Site) -> N
 def test_what_cannot_fit_is_refused_before_anything_is_made(make_site: MakeSite) -> None:
     site = make_site(quotas={"TPU_LITE_PODSLICE_V5": 31, "CPUS": 5_000})
     plan = site.plan(2)
-    with pytest.raises(CapacityError, match="quota TPU_LITE_PODSLICE_V5: needs 32, there is 31: TOO LITTLE"):
+    with pytest.raises(CapacityError, match="quota TPU_LITE_PODSLICE_V5: needs 32 of 31: too little"):
         plan.carry_out(lambda title: None)
     assert plan.steps and site.asked("CreateCluster") == 0
     site.create(1)
@@ -79,7 +79,7 @@ def test_what_cannot_fit_is_refused_before_anything_is_made(make_site: MakeSite)
 def test_nodes_need_addresses_unless_they_are_private_and_disks_unless_told_otherwise(make_site: MakeSite) -> None:
     site = make_site(quotas={"CPUS": 5_000, "IN_USE_ADDRESSES": 8, "SSD_TOTAL_GB": 900, "INSTANCES": 10})
     plan = site.plan(1)
-    assert plan.refusal and "quota IN_USE_ADDRESSES: needs 10, there is 8" in plan.refusal.message
+    assert plan.refusal and "quota IN_USE_ADDRESSES: needs 10 of 8" in plan.refusal.message
     told = {limit["name"]: limit for limit in site.plan(1, private="True").facts["limits"]}
     assert "quota IN_USE_ADDRESSES" not in told and told["quota INSTANCES"]["fits"] is True
     assert (told["quota SSD_TOTAL_GB"]["need"], told["quota SSD_TOTAL_GB"]["fits"]) == (1_000, False)
@@ -96,7 +96,7 @@ def test_more_slices_are_checked_like_the_first_ones(make_site: MakeSite) -> Non
     assert limits["nodes of the cluster"] == (22, 5_000, True)
     assert limits["pod addresses (a /14)"] == (16 * 32 + 6 * 256, 2**18, True)
     assert "64 chip-hours an hour, at most 76.80 US dollars" in plan.notes[-1]
-    with pytest.raises(CapacityError, match="quota PREEMPTIBLE_TPU_LITE_PODSLICE_V5: needs 32, there is 31"):
+    with pytest.raises(CapacityError, match="quota PREEMPTIBLE_TPU_LITE_PODSLICE_V5: needs 32 of 31"):
         plan.carry_out(lambda title: None)
     assert len(site.pools()) == 3, "nothing is made"
     dear = site.provider(max_cost="50").plan_resize("c", 3, force=False)
@@ -109,7 +109,7 @@ def test_more_slices_of_a_reservation_have_to_be_free_there(site: Site) -> None:
     site.gke.add_reservation("r", project="p", zone="us-central1-a", machine_type="ct5lp-hightpu-4t", count=9)
     site.create(1, reservation="r")
     refusal = site.provider().plan_resize("c", 3, force=False).refusal
-    assert refusal and "free machines of projects/p/reservations/r: needs 8, there is 5: TOO LITTLE" in refusal.message
+    assert refusal and "free machines of projects/p/reservations/r: needs 8 of 5: too little" in refusal.message
     site.provider().plan_resize("c", 2, force=False).carry_out(lambda title: None)
 
 
@@ -117,7 +117,7 @@ def test_addresses_are_those_of_the_clusters_own_subnetwork(site: Site) -> None:
     own = "ip_allocation_policy.create_subnetwork=true ip_allocation_policy.node_ipv4_cidr_block=/28"
     site.create(1, custom_cluster_arguments=own)
     for plan in (site.plan(2), site.provider().plan_resize("c", 2, force=False)):
-        assert "node addresses in the subnetwork: needs 14, there is 12: TOO LITTLE" in " ".join(plan.notes)
+        assert "node addresses in the subnetwork: needs 14 of 12: too little" in " ".join(plan.notes)
         assert plan.refusal and "node addresses" in plan.refusal.message
     limit = range_limits(Sizing(nodes=9_000, pod_addresses=1), "10.0.0.0/14", None, known=False)[1]
     assert limit.fits is None, "a subnetwork that this user may not see is no reason to refuse"
@@ -140,7 +140,7 @@ def test_quotas_are_read_where_they_are(
     site = make_site(quotas={other: 1, quota: 23, "CPUS": 5_000})
     assert site.plan(1, tpu_type, **{capacity: "True"}).refusal is None
     refusal = site.plan(3, tpu_type, **{capacity: "True"}).refusal
-    assert refusal and re.search(rf"quota {name}: needs \d+, there is 23: TOO LITTLE", refusal.message)
+    assert refusal and re.search(rf"quota {name}: needs \d+ of 23: too little", refusal.message)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_the_cost_of_what_gke_may_add_counts(site: Site) -> None:
     plan = site.plan(0, max_cost="1228.79", **limited)
     assert "0 chip-hours an hour, at most 0.00 US dollars an hour on demand" in plan.notes[-1]
     assert "with all that GKE may add: 1,024 chip-hours an hour, at most 1,228.80 US dollars" in plan.notes[-1]
-    assert "of slices alone" in plan.notes[-1], "nobody takes the default pool for free"
+    assert "slices only, no other machines" in plan.notes[-1], "nobody takes the default pool for free"
     assert (plan.facts["cost"]["most_chips"], plan.facts["cost"]["most_dollars"]) == (1024, pytest.approx(1228.8))
     assert plan.refusal and plan.refusal.exit_code == 5
     assert "with all that GKE may add it costs 1,228.80 US dollars an hour" in plan.refusal.message

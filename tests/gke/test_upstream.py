@@ -195,7 +195,7 @@ def test_blocks_and_sub_blocks_of_reservations(xpk: Xpk) -> None:
     code, out, err = xpk(
         f"cluster create {PLACE} --tpu-type=v5p-16 --reservation={name}/reservationSubBlocks/s --dry-run"
     )
-    assert code == 5 and "needs 2, there is 1: TOO LITTLE" in out and "it does not fit" in err
+    assert code == 5 and "needs 2 of 1: too little" in out and "it does not fit" in err
 
 
 def test_flex_start_is_as_theirs(xpk: Xpk) -> None:

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 Obj = dict[str, Any]
 Objs = list[Obj]  # by a name of its own: inside the protocol `list` is a method
@@ -47,6 +47,15 @@ def _at(obj: Any, path: str) -> Any:
     for key in path.split("."):
         obj = obj.get(key) if isinstance(obj, dict) else None
     return obj
+
+
+@runtime_checkable
+class Versioned(Protocol):
+    """An API server that has a version of its own."""
+
+    def server_version(self) -> str:
+        """Return it as the server writes it, such as v1.34.3."""
+        ...
 
 
 class ObjectApi(Protocol):

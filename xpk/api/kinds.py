@@ -52,6 +52,8 @@ INSTALLED_KINDS = {
         Kind("Secret", "v1", "secrets"),
         Kind("Service", "v1", "services"),
         Kind("PersistentVolumeClaim", "v1", "persistentvolumeclaims"),
+        Kind("PersistentVolume", "v1", "persistentvolumes", namespaced=False),
+        Kind("StorageClass", "storage.k8s.io/v1", "storageclasses", namespaced=False),
         Kind("CSIDriver", "storage.k8s.io/v1", "csidrivers", namespaced=False),
         Kind("Deployment", "apps/v1", "deployments"),
         Kind("DaemonSet", "apps/v1", "daemonsets"),

@@ -31,6 +31,7 @@ from xpk.api.refusal import GoneError
 from xpk.api.timing import Backoff, Pace, seconds_left, time_limit
 from xpk.api.transport import Transport
 from xpk.model.errors import AuthorizationError, ConflictError, NotFoundError, TimedOutError, UnavailableError
+from xpk.model.terminal import printable
 from xpk.proc import LocalRunner, Runner
 
 _AWAY_SECONDS = 300.0  # for which a followed log outlasts a server that is away
@@ -64,6 +65,10 @@ class KubernetesApi:
         self._transport = Transport(self._client, pause)
         self._pace = Pace(_RATE, _BURST, pause)
         self._watch_pauses: dict[str, Backoff] = defaultdict(Backoff)  # by path: of watches that end too soon
+
+    def server_version(self) -> str:
+        """See `Versioned.server_version`."""
+        return printable(str(self._transport.call("GET", "/version").get("gitVersion", "unknown")), limit=60)
 
     def create(self, obj: Obj, *, dry_run: bool = False) -> Obj:
         """See `ObjectApi.create`."""

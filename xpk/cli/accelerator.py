@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from xpk.cli.help import CommandGroup
 from xpk.cli.options import output_option
 from xpk.cli.output import Console
 from xpk.cli.tables import Column
@@ -29,7 +28,7 @@ _WIDE = (
 )
 
 
-@click.group(cls=CommandGroup)
+@click.group()
 def accelerator() -> None:
     """Look up accelerator types."""
 

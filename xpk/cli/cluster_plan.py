@@ -104,11 +104,19 @@ def _show(console: Console, plan: Plan) -> None:
         return
     click.echo(plan.summary)
     for note in plan.notes:
-        click.echo(f"  {note}")
+        click.echo(_fitted(note, "  "))
     for number, step in zip(plan.stages(), plan.steps, strict=True):
-        click.echo(f"  {number}. {step.title}")
+        click.echo(_fitted(step.title, f"  {number}. "))
     if not plan.steps:
         click.echo("  nothing to do")
+
+
+def _fitted(text: str, before: str) -> str:
+    """Return a line after what stands before it, in several lines where a terminal is too narrow."""
+    if not sys.stdout.isatty():
+        return f"{before}{text}"
+    width = shutil.get_terminal_size().columns
+    return click.wrap_text(text, width, initial_indent=before, subsequent_indent=" " * (len(before) + 2))
 
 
 class Live:

@@ -16,7 +16,7 @@ import click
 from xpk import __version__
 from xpk.cli.options import preferred
 from xpk.cli.output import FORMATS, Console, colors
-from xpk.cli.upstream import ROOT_COMMANDS, Group
+from xpk.cli.upstream import Group
 from xpk.model.errors import UsageError, XpkError
 
 INTERRUPTED = 130
@@ -26,6 +26,10 @@ COMMANDS = {
     "cluster": ("xpk.cli.cluster", "Create, change and remove capacity."),
     "workload": ("xpk.cli.workload", "Run jobs on the capacity that is there."),
     "queue": ("xpk.cli.queue", "Share the capacity among teams."),
+    "storage": ("xpk.cli.storage", "Give claims and buckets names, by which workloads mount them."),
+    "info": ("xpk.cli.info", "Show a cluster's LocalQueues and ClusterQueues."),
+    "inspector": ("xpk.cli.inspector", "Write what a cluster says into one file, to send to whoever helps."),
+    "version": ("xpk.cli.version", "Show the versions of xpk and of a cluster."),
     "doctor": ("xpk.cli.doctor", "Look for what xpk needs, on this machine and on a cluster."),
     "config": ("xpk.cli.config", "Keep what you prefer where no flag is given."),
     "accelerator": ("xpk.cli.accelerator", "Look up accelerator types."),
@@ -47,12 +51,6 @@ class LazyGroup(Group):
         command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name)
         return command
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Take `xpk help COMMAND` for `xpk COMMAND --help`."""
-        return super().resolve_command(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands from the table above."""
         with formatter.section("Commands"):
@@ -61,8 +59,7 @@ class LazyGroup(Group):
 
 @click.group(
     cls=LazyGroup,
-    foreign=ROOT_COMMANDS,
-    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "XPK", "max_content_width": 100},
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "XPK"},
 )
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="table", help="How to print what is read.")
 @click.option(

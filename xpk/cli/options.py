@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from xpk.cli import complete
 from xpk.cli.output import FORMATS
 from xpk.model.errors import NotFoundError, UsageError
 
@@ -24,7 +23,12 @@ _PREFERRED = {
     "workload": ("cluster", "namespace", "queue", "image", "output-root", "priority", "max-restarts"),
     "queue": ("cluster",),
     "doctor": ("namespace",),
+    "storage": ("cluster", "namespace"),
+    "info": ("cluster",),
+    "inspector": ("cluster", "namespace"),
+    "version": ("cluster",),
 }
+_ALONE = ("doctor", "info", "inspector", "version")  # commands that are no groups
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -45,10 +49,8 @@ def name_argument(what: str) -> Callable[[Command], Command]:
     """Take a name as NAME or, as Google's xpk does, as `--cluster NAME` or `--workload NAME`."""
 
     def decorate(command: Command) -> Command:
-        known = {"cluster": complete.clusters, "workload": complete.workloads, "queue": complete.queues}.get(what)
-        command = click.argument("name", required=False, shell_complete=known)(command)
-        text = f"The {what}; same as NAME."
-        return click.option(f"--{what}", "name_flag", metavar="NAME", shell_complete=known, help=text)(command)
+        command = click.argument("name", required=False)(command)
+        return click.option(f"--{what}", "name_flag", metavar="NAME", help=f"The {what}; same as NAME.")(command)
 
     return decorate
 
@@ -68,7 +70,6 @@ def cluster_option(command: Command) -> Command:
         metavar="CLUSTER",
         envvar="XPK_CLUSTER",
         show_envvar=True,
-        shell_complete=complete.clusters,
         help="The cluster; may be left out if there is only one.",
     )(context_option(command))
 
@@ -84,7 +85,6 @@ def context_option(command: Command) -> Command:
         metavar="CONTEXT",
         expose_value=False,
         callback=keep,
-        shell_complete=complete.contexts,
         help="A context of your kubeconfig, instead of a cluster's name.",
     )(command)
 
@@ -98,7 +98,6 @@ def namespace_option(command: Command) -> Command:
         show_default=True,
         envvar="XPK_NAMESPACE",
         show_envvar=True,
-        shell_complete=complete.namespaces,
         help="Where the workload is.",
     )(command)
 
@@ -136,7 +135,6 @@ def provider_option(command: Command) -> Command:
         metavar="PROVIDER",
         envvar="XPK_PROVIDER",
         show_envvar=True,
-        shell_complete=complete.providers,
         help="The kind of capacity; local by default.",
     )(command)
 
@@ -208,7 +206,7 @@ def preferred(command: str | None) -> dict[str, Any]:
 
     saved = preferences.load()
     flags = {name.replace("-", "_"): saved[name] for name in _PREFERRED[command] if name in saved}
-    return {command: flags if command == "doctor" else _OfEach(flags)}
+    return {command: flags if command in _ALONE else _OfEach(flags)}
 
 
 def count_slices(num_slices: int | None, num_nodes: int | None, kind: str) -> int:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import click
 
-from xpk.cli.help import Command, CommandGroup
 from xpk.model.errors import UsageError
 
 _NETWORKS, _NETWORK = "--authorized-networks", re.compile(r"[0-9a-fA-F:.]+(/[0-9]+)?")
@@ -81,12 +80,6 @@ REFUSED_OF_WORKLOAD = {
     "--headless": f"{_NO_PATHWAYS}: hosts that wait for a program of yours have nothing to run",
     "--dry-run": "`xpk workload create` and `xpk workload delete` have it",
 }
-ROOT_COMMANDS = {
-    "storage": "`xpk workload create --mount source=CLAIM,target=/PATH` mounts a claim, `source=gs://BUCKET` a bucket",
-    "inspector": "`xpk workload status NAME` says why one does not run, `xpk cluster health NAME` how the hosts do",
-    "info": "`xpk queue list` shows queues, their quotas and what is used of them",
-    "version": "`xpk --version`",
-}
 _NODES_EXIST = "the nodes exist; their capacity is read from them"
 _LATER = "`xpk cluster create` with the same name adds it to a cluster that exists"
 ADAPT = {
@@ -96,12 +89,18 @@ ADAPT = {
     "--autoprovisioning-min-chips": Ignored(_LATER, takes_value=True),
     "--autoprovisioning-max-chips": Ignored(_LATER, takes_value=True),
 }
+_OF_CLAIM = "the claim or its manifest says it"
+STORAGE = {
+    "--enable-legacy-lustre-port": Ignored("`xpk cluster create --enable-legacy-lustre-port` sets it"),
+    **dict.fromkeys(
+        ("--size", "--tier", "--access-mode", "--access_mode", "--vol", "--instance"), Ignored(_OF_CLAIM, True)
+    ),
+}
 # Commands that mean another one, with what is said of the difference.
 CLUSTER_COMMANDS = {
     "create-pathways": ("create", f"{_NO_PATHWAYS}: the cluster is one of `xpk cluster create`"),
     "create-ray": ("create", "every cluster runs Ray: `xpk workload create --launcher ray`"),
 }
-# Commands that mean another one, with what is said of the difference.
 WORKLOAD_COMMANDS = {"create-pathways": ("create", f"{_NO_PATHWAYS}: every host runs the command")}
 
 
@@ -126,6 +125,11 @@ def _joined(args: list[str]) -> list[str]:
     return found
 
 
+def _be_quiet(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.obj = replace(ctx.obj, quiet=True)
+
+
 def _ignoring(flag: str, ignored: Ignored) -> click.Option:
     """Return a hidden option that only says that it has no effect."""
 
@@ -141,7 +145,7 @@ def _only_reading(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     ctx.meta[_READING] = value
 
 
-class _Command(Command):
+class _Command(click.Command):
     """A command that refuses foreign flags by name, before click calls them unknown; its own ones are none."""
 
     foreign: ClassVar[Mapping[str, str]] = {}
@@ -151,6 +155,8 @@ class _Command(Command):
         super().__init__(*args, **kwargs)
         own = {flag for parameter in self.params for flag in parameter.opts}
         self.params += [_ignoring(flag, each) for flag, each in self.ignored.items() if flag not in own]
+        # Theirs stands here, ours before the command: it is taken in both places.
+        self.params.append(click.Option(["--quiet"], is_flag=True, expose_value=False, hidden=True, callback=_be_quiet))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Refuse what is foreign."""
@@ -188,6 +194,12 @@ class AdaptCommand(ClusterCommand):
     ignored = CLUSTER | ADAPT
 
 
+class StorageCommand(ClusterCommand):
+    """A command that knows the flags of `xpk storage` elsewhere."""
+
+    ignored = CLUSTER | STORAGE
+
+
 class WorkloadCommand(_Command):
     """A command that knows the flags of `xpk workload` elsewhere, and keeps what follows `--` apart.
 
@@ -220,22 +232,21 @@ class WorkloadCommand(_Command):
         return super().invoke(ctx)
 
 
-class Group(CommandGroup):
+class Group(click.Group):
     """A group that knows commands elsewhere.
 
-    `foreign` ones are refused by name, `other_names` are taken, `instead` are taken as another one with a warning.
+    `other_names` are taken, `instead` are taken as another one with a warning.
     """
 
     def __init__(
         self,
         *args: Any,
-        foreign: Mapping[str, str] | None = None,
         other_names: Mapping[str, str] | None = None,
         instead: Mapping[str, tuple[str, str]] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        self._foreign, self._other_names, self._instead = foreign or {}, other_names or {}, instead or {}
+        self._other_names, self._instead = other_names or {}, instead or {}
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command by any of its names."""
@@ -244,9 +255,7 @@ class Group(CommandGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Refuse a foreign command before click calls it unknown."""
-        if args and args[0] in self._foreign:
-            raise UsageError(f"`{ctx.command_path} {args[0]}` is not supported: {self._foreign[args[0]]}", hint=_HINT)
+        """Take a command of theirs as the one that it means."""
         if args and args[0] in self._instead:
             name, why = self._instead[args[0]]
             ctx.obj.warn(f"{args[0]}: {why}")

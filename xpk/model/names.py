@@ -113,6 +113,11 @@ def is_folder_name(name: str) -> bool:
     return bool(_FOLDER.fullmatch(name))
 
 
+def storage_name_problems(name: str) -> list[str]:
+    """Return what is wrong with a storage's name, one line each."""
+    return _label_problems("storage", name, _CLUSTER_LENGTH)
+
+
 def env_problems(name: str, value: str) -> list[str]:
     """Return what is wrong with an environment variable, one line each."""
     if not _ENV_NAME.fullmatch(name):

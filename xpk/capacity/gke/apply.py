@@ -214,6 +214,14 @@ def network_names(bodies: Mapping[str, Any]) -> tuple[str, str, str]:
 _UPDATES = {"autoscaling": "cluster_autoscaling"}  # fields that UpdateCluster calls otherwise
 
 
+_UPDATE_TITLES = {
+    "control_plane_endpoints_config": "change who reaches the control plane",
+    "workload_identity_config": "enable workload identity",
+    "addons_config": "enable the add-ons",
+    "autoscaling": "set the limits of autoprovisioning",
+}
+
+
 def title_of(change: Change, location: str) -> str:
     """Return what a change does, in words."""
     subject, body = change.subject, change.body
@@ -238,7 +246,7 @@ def title_of(change: Change, location: str) -> str:
         nodes = f"up to {most}" if not count and most else str(count)
         return f"create node pool {subject}: {nodes} x {config['machine_type']}{_capacity(config)}"
     if change.kind == "update-cluster":
-        return f"change {subject} of the cluster"
+        return _UPDATE_TITLES.get(subject, f"change {subject} of the cluster")
     if change.kind == "update-pool":
         return f"change node pool {subject}{_because(change)}"
     if change.kind == "delete-pool":

@@ -35,7 +35,7 @@ class Cost:
         """Return it as a line for people."""
         line = f"cost: {self._hours(self.chips, self.dollars)}"
         if self.dollars is None:
-            line += f"; the price table has no price for it ({self.source})"
+            line += "; no list price known"
         else:
             line += f" on demand ({'' if self.confirmed else 'unconfirmed '}list price of {self.as_of}: {self.source})"
         if self.most_chips is None:

@@ -21,6 +21,7 @@ MAINTENANCE = "host_maintenance_policy"  # a field that only v1beta1 of GKE's AP
 MULTI_HOST_PODS = 15  # pods on a node of a multi-host slice: its /27 instead of the default's /24
 _DEFAULT_PODS = 110  # GKE's own
 _POLICY_FAMILIES = ("tpu7", "tpu7x")  # their slices of several hosts are placed by a workload policy
+_DOMAINS = {"gb200": "1x72"}  # GPUs that NVLink joins over hosts: a policy places all of a type's hosts
 _NETWORK_PROFILE = ("v6e", "h200-141gb", "b200", "gb200")  # GKE makes the networks of their data NICs itself
 _DATA_NETWORK_PODS = 32  # pods on a host of A3 Mega, as Google's xpk has it
 _LARGE_AUTOSCALING = 1000  # nodes that the default pool may grow to
@@ -175,6 +176,8 @@ def needs_beta(pool: Mapping[str, Any]) -> bool:
 
 def policy_name(shape: SliceShape) -> str | None:
     """Return the workload policy that a type's slices are placed by, None if they need none."""
+    if domain := _DOMAINS.get(shape.family):
+        return f"{shape.name}-{domain}-placement-policy"
     if shape.family in _POLICY_FAMILIES and shape.hosts > 1:
         return f"{shape.name}-{shape.topology}-placement-policy"
     return None
@@ -182,7 +185,8 @@ def policy_name(shape: SliceShape) -> str | None:
 
 def policy_body(name: str, shape: SliceShape) -> Dict:
     """Return a workload policy: what resourcePolicies.insert of Compute Engine takes."""
-    return {"name": name, "workloadPolicy": {"type": "HIGH_THROUGHPUT", "acceleratorTopology": shape.topology}}
+    topology = _DOMAINS.get(shape.family, shape.topology)
+    return {"name": name, "workloadPolicy": {"type": "HIGH_THROUGHPUT", "acceleratorTopology": topology}}
 
 
 def pods_per_node(shape: SliceShape, request: Request) -> int:
@@ -217,9 +221,9 @@ def _capacity(pool: Dict, shape: SliceShape, request: Request, reservation: str 
 
 
 def _placement(pool: Dict, shape: SliceShape) -> None:
-    if shape.kind != "tpu" or shape.hosts == 1:  # one host is placed by its machine type alone
-        return
     policy = policy_name(shape)
+    if policy is None and (shape.kind != "tpu" or shape.hosts == 1):  # one host is placed by its machine type alone
+        return
     pool["placement_policy"] = (
         {"policy_name": policy} if policy else {"type": "COMPACT", "tpu_topology": shape.topology}
     )

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from xpk.api.words import counted
 from xpk.capacity.gke.request import Request
 from xpk.model.accelerators import SliceShape
 
@@ -69,10 +70,20 @@ class Limit:
 
     def line(self) -> str:
         """Return it as a line for people."""
-        mark = {True: "ok", False: "TOO LITTLE", None: "unknown"}[self.fits]
-        have = "?" if self.have is None else f"{self.have:,}"
+        if self.have is None:
+            return f"{self.name}: needs {self.need:,}, available: unknown"
+        mark = "ok" if self.fits else "too little"
         advice = f" ({self.advice})" if self.advice and not self.fits else ""
-        return f"{self.name}: needs {self.need:,}, there is {have}: {mark}{advice}"
+        return f"{self.name}: needs {self.need:,} of {self.have:,}: {mark}{advice}"
+
+
+def lines_of(limits: Sequence[Limit]) -> list[str]:
+    """Return limits as lines for people: those that hold in one, each of the others in one of its own."""
+    holding = sum(limit.fits is True for limit in limits)
+    return [
+        *([f"{counted(holding, 'limit')} checked: ok"] if holding else []),
+        *(limit.line() for limit in limits if not limit.fits),
+    ]
 
 
 def pod_prefix(pods: int) -> int:

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from xpk.api.words import counted
 from xpk.capacity.gke import desired, limits
+from xpk.capacity.gke.asked import asked_lines
 from xpk.capacity.gke.cost import Cost, check_cost, cost_of
 from xpk.capacity.gke.difference import Change, cluster_changes, covers, missing_names, pool_changes
 from xpk.capacity.gke.limits import Limit, Sizing
@@ -26,19 +28,22 @@ Dict = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """What a plan is made of. `specs` are all slices that the cluster has afterwards, by type."""
+    """What a plan is made of. `specs` are all slices that the cluster has afterwards, by type.
+
+    `asked`: what is asked for beside slices, in lines for people.
+    """
 
     changes: list[Change]
     limits: list[Limit]
     cost: Cost
     specs: list[ClusterSpec]
     refusal: XpkError | None
+    asked: tuple[str, ...] = ()
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return the limits and the cost as lines for people."""
-        others = "of slices alone: other machines, as the default pool's, are not in it"
-        return (*(limit.line() for limit in self.limits), f"{self.cost.line()}; {others}")
+        """Return what is asked for, the limits and the cost as lines for people."""
+        return (*self.asked, *limits.lines_of(self.limits), f"{self.cost.line()}; slices only, no other machines")
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -47,6 +52,7 @@ class Draft:
             "changes": [asdict(change) | {"key": change.key} for change in self.changes],
             "limits": [asdict(limit) | {"fits": limit.fits} for limit in self.limits],
             "cost": asdict(self.cost),
+            "asked": list(self.asked),
         }
 
 
@@ -114,7 +120,8 @@ def _weighed(
         file=request.prices, most_slices=limited and max(limited, spec.num_slices),
     )  # fmt: skip
     refusal = check_cost(cost, request.max_cost) or _too_little(found, new=bool(missing))
-    return Draft(changes=changes, limits=found, cost=cost, specs=specs, refusal=refusal)
+    asked = asked_lines(request, body if have.cluster is None else {})
+    return Draft(changes=changes, limits=found, cost=cost, specs=specs, refusal=refusal, asked=asked)
 
 
 def choose_version(server: Mapping[str, Any], request: Request) -> str | None:
@@ -144,9 +151,9 @@ def summary_of(spec: ClusterSpec, request: Request) -> str:
     """Return what is asked for, in one line."""
     hosts, chips = spec.num_slices * spec.shape.hosts, spec.num_slices * spec.shape.chips
     return (
-        f"cluster '{spec.name}': {spec.num_slices} x {spec.shape.name} = {hosts} hosts, {chips} chips, "
-        f"{request.capacity}, in {request.zone} of project {request.project}"
-        + (f"; GKE adds slices up to {spec.max_slices}" if spec.max_slices else "")
+        f"cluster '{spec.name}': {spec.num_slices} x {spec.shape.name} = {counted(hosts, 'host')}, "
+        f"{counted(chips, 'chip')}, {request.capacity or 'no capacity chosen: on-demand'}, in {request.zone} of "
+        f"project {request.project}" + (f"; GKE adds slices up to {spec.max_slices}" if spec.max_slices else "")
     )
 
 

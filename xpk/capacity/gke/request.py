@@ -19,6 +19,7 @@ from xpk.model.capacities import ON_DEMAND, RESERVATION, reserved
 from xpk.model.errors import UsageError
 
 Capacity = Literal["on-demand", "spot", "reservation", "flex"]
+DEFAULT_SCOPES = ("gke-default",)
 MAINTENANCE_INTERVALS = ("AS_NEEDED", "PERIODIC")
 
 SETTINGS: Mapping[str, str] = {
@@ -69,7 +70,7 @@ class Request:
     network: str | None = None
     subnetwork: str | None = None
     workload_identity: bool | None = None
-    node_scopes: tuple[str, ...] = ("gke-default",)
+    node_scopes: tuple[str, ...] = DEFAULT_SCOPES
     drivers: tuple[str, ...] = ()
     legacy_lustre_port: bool = False
     autoprovisioning: bool = False
@@ -183,7 +184,7 @@ def parse_request(environ: Mapping[str, str], home: Path | None = None) -> tuple
         network=reader.text("--network"),
         subnetwork=reader.text("--subnetwork"),
         workload_identity=_workload_identity(reader),
-        node_scopes=reader.many("--node-scopes") or ("gke-default",),
+        node_scopes=reader.many("--node-scopes") or DEFAULT_SCOPES,
         drivers=tuple(flag for flag in DRIVERS if reader.flag(flag)),
         legacy_lustre_port=reader.flag("--enable-legacy-lustre-port"),
         **_autoprovisioning(reader),
@@ -269,7 +270,7 @@ def _capacity(reader: _Reader) -> tuple[Capacity | None, tuple[str, ...]]:
         if not RESERVATION.fullmatch(each):
             reader.problems.append(
                 f"reservation '{each}' is neither a name nor projects/P/reservations/R[/reservationBlocks/B"
-                "[/reservationSubBlocks/S]]"
+                "[/reservationSubBlocks/S]]" + ("; names are lower-case" if each != each.lower() else "")
             )
     return (asked[0] if asked else None), reservations
 

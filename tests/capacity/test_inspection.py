@@ -1,0 +1,86 @@
+"""A support bundle has everything that can be read, and nothing that looks like a secret."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from xpk.capacity.inspection import bundle, of_cluster, of_workload
+from xpk.capacity.redaction import redact, redacted
+from xpk.capacity.versions import of_cluster as versions_of
+from xpk.model.errors import AuthorizationError
+from xpk.testing import FakeApi
+
+
+def test_sections_are_read_at_once_and_one_that_fails_says_why() -> None:
+    both = threading.Barrier(2, timeout=20)
+
+    def wait() -> dict[str, str]:
+        both.wait()
+        return {"a": "b\x1b[31m"}
+
+    def refused() -> None:
+        raise AuthorizationError("not authorised: password=hunter2")
+
+    text = bundle({"one": wait, "two": wait, "three": refused})
+    assert text.index("one") < text.index("two") < text.index("three")
+    assert "not read: not authorised" in text and "hunter2" not in text and "\x1b" not in text
+
+
+def test_a_cluster_that_has_little_gives_a_bundle_all_the_same() -> None:
+    sections = of_cluster(FakeApi()) | of_workload(FakeApi(), "w", "default")
+    text = bundle(sections)
+    assert all(title in text for title in ("nodes", "ClusterQueue objects", "Kueue: deployment", "JobSet w"))
+    assert text.count("not read:") == 4, text
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("HF_TOKEN=abc123 next", "abc123"),
+        ('{"api_key": "abc 123"}', "abc 123"),
+        ("--password 'x' password: hunter2", "hunter2"),
+        ("Authorization: Bearer abcdef123456", "abcdef123456"),
+        ("https://user:pw123@host/x", "pw123"),
+        ("token hf_abcdefghijklmnop here", "hf_abcdefghijklmnop"),
+        ("ya29.a0AfH6SMBabcdef", "ya29.a0AfH6SMBabcdef"),
+        ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----", "MIIE"),
+    ],
+)
+def test_secrets_are_redacted(text: str, secret: str) -> None:
+    assert secret not in redact(text) and "[redacted]" in redact(text)
+
+
+def test_objects_keep_what_is_no_secret() -> None:
+    pod = {
+        "metadata": {"name": "p", "managedFields": [1], "annotations": {
+            "kubectl.kubernetes.io/last-applied-configuration": "{x}", "xpk.dev/user": "ann",
+        }},
+        "spec": {
+            "serviceAccountName": "xpk-sa",
+            "containers": [{"env": [{"name": "WANDB_API_KEY", "value": "k"}, {"name": "STEPS", "value": "5"}]}],
+        },
+    }  # fmt: skip
+    found = redacted(pod)
+    assert found["spec"]["containers"][0]["env"] == [
+        {"name": "WANDB_API_KEY", "value": "[redacted]"},
+        {"name": "STEPS", "value": "5"},
+    ]
+    assert found["metadata"]["annotations"]["xpk.dev/user"] == "ann" and "managedFields" not in found["metadata"]
+    assert "{x}" not in str(found) and found["spec"]["serviceAccountName"] == "xpk-sa"
+
+
+def test_versions_of_a_cluster() -> None:
+    class Server(FakeApi):
+        def server_version(self) -> str:
+            return "v1.34.3"
+
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "kueue-controller-manager", "namespace": "kueue-system"},
+        "spec": {"template": {"spec": {"containers": [{"name": "manager", "image": "r/kueue:v0.16.0"}]}}},
+    }
+    found = {each.name: each.version for each in versions_of(lambda: Server([deployment]))}
+    assert found == {"API server": "v1.34.3", "JobSet": "not installed", "Kueue": "0.16.0"}

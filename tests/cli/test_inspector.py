@@ -1,0 +1,45 @@
+"""`xpk version`, `info`, `inspector` and `storage` as a user has them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cli.conftest import Xpk
+from xpk import __version__
+
+
+def test_version_works_without_a_cluster_and_with_one(xpk: Xpk, dev: Xpk) -> None:
+    assert xpk("version", "-o", "json").data == [{"name": "xpk", "version": __version__, "installs": ""}]
+    found = dev("version", "--cluster", "dev", "-o", "json").data
+    assert [each["name"] for each in found] == ["xpk", "API server"]
+    assert dev("version", "--cluster", "none").code == 3
+    dev("config", "set", "cluster", "none")
+    preferred = dev("version")
+    assert preferred.code == 0 and "warning: the preferred cluster cannot be asked" in preferred.err
+
+
+def test_info_shows_both_kinds_of_queues_or_one(dev: Xpk) -> None:
+    both = dev("info", "--cluster", "dev")
+    assert both.code == 0 and "LOCAL QUEUE" in both.out and "multislice-queue" in both.out and "v5litepod-8" in both.out
+    for flag, one, other in (
+        ("--localqueue", "local_queues", "cluster_queues"),
+        ("--clusterqueue", "cluster_queues", "local_queues"),
+    ):
+        data = dev("info", "--cluster", "dev", flag, "-o", "json").data
+        assert data[one] and other not in data
+
+
+def test_inspector_writes_one_private_file(dev: Xpk, tmp_path: Path) -> None:
+    assert dev("workload", "create", "w", "--command", "true", "--env", "MY_TOKEN=hunter2").code == 0
+    file = tmp_path / "bundle.txt"
+    done = dev("inspector", "--cluster", "dev", "--workload", "w", "--file", str(file), "--print-to-terminal")
+    assert done.code == 0, done.err
+    text = file.read_text()
+    assert text in done.out and done.out.endswith(f"{file}\n") and file.stat().st_mode & 0o077 == 0
+    assert "JobSet w" in text and "multislice-queue" in text and "hunter2" not in text and "MY_TOKEN" in text
+
+
+def test_storages_are_refused_where_hosts_are_processes(dev: Xpk) -> None:
+    for words in (("list",), ("attach", "data", "--type", "gcsfuse", "--mount-point", "/data"), ("detach", "data")):
+        done = dev("storage", *words)
+        assert done.code == 2 and "its hosts are processes of this machine" in done.err

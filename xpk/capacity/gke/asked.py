@@ -1,0 +1,97 @@
+"""What a command asks for beside slices, in lines for people: whatever is asked for shows in the plan. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from xpk.capacity.gke.request import DEFAULT_SCOPES, DRIVERS, Request
+
+
+def asked_lines(request: Request, cluster: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what is asked for. `cluster`: what GKE is told of a new one; empty for one that exists."""
+    groups = {
+        "control plane": [*_version(request, cluster), *_endpoints(request)],
+        "nodes": list(_nodes(request)),
+        "add-ons": [_driver(request, flag) for flag in request.drivers],
+        "workload identity": _identity(request, cluster),
+        "autoprovisioning": list(_autoprovisioning(request)),
+        "workloads": list(_workloads(request)),
+        "after a failure": list(_failure(request)),
+        "custom cluster arguments": [shlex.join(request.custom_cluster)] if request.custom_cluster else [],
+        "custom node pool arguments": [shlex.join(request.custom_pool)] if request.custom_pool else [],
+    }
+    return tuple(f"{title}: {', '.join(words)}" for title, words in groups.items() if words)
+
+
+def _version(request: Request, cluster: Mapping[str, Any]) -> Iterator[str]:
+    if cluster:
+        yield f"release channel {str(cluster['release_channel']['channel']).lower()}"
+        yield f"version {cluster.get('initial_cluster_version', 'of its default')}"
+    if request.version:
+        yield "no automatic upgrades"
+
+
+def _endpoints(request: Request) -> Iterator[str]:
+    if request.private_endpoint:
+        yield "no public address"
+    if request.private_endpoint_subnetwork:
+        yield f"private address in subnetwork {request.private_endpoint_subnetwork}"
+    if request.global_access:
+        yield "private address reached from every region"
+    if request.authorized_networks:
+        yield f"authorized networks {' '.join(request.authorized_networks)}"
+
+
+def _nodes(request: Request) -> Iterator[str]:
+    if request.private:
+        yield "private (no public addresses)"
+    if request.network:
+        yield f"network {request.network}"
+    if request.subnetwork:
+        yield f"subnetwork {request.subnetwork}"
+    if request.reservations:
+        yield f"reservations {' '.join(request.reservations)}"
+    if request.queued:
+        yield "queued provisioning"
+    if request.sub_slicing:
+        yield "slices shared by parts"
+    if request.periodic_maintenance:
+        yield "periodic host maintenance"
+    if request.node_scopes != DEFAULT_SCOPES:
+        yield f"scopes {' '.join(request.node_scopes)}"
+    if request.max_pods_per_node:
+        yield f"at most {request.max_pods_per_node} pods each"
+
+
+def _driver(request: Request, flag: str) -> str:
+    legacy = flag == "--enable-lustre-csi-driver" and request.legacy_lustre_port
+    return DRIVERS[flag][1] + (" (legacy port)" if legacy else "")
+
+
+def _identity(request: Request, cluster: Mapping[str, Any]) -> list[str]:
+    if request.workload_identity:
+        return [f"{request.project}.svc.id.goog"]
+    return ["none"] if cluster and request.workload_identity is False else []
+
+
+def _autoprovisioning(request: Request) -> Iterator[str]:
+    if request.autoprovisioning:
+        most = "those of the slices" if request.max_chips is None else f"{request.max_chips:,}"
+        yield f"chips from {request.min_chips:,} to {most}"
+        yield f"at most {request.max_cpu:,} CPUs and {request.max_memory:,} GiB of memory"
+
+
+def _workloads(request: Request) -> Iterator[str]:
+    if request.output_root:
+        yield f"output in {request.output_root}"
+    if request.trainer_image:
+        yield f"trainer image {request.trainer_image}"
+
+
+def _failure(request: Request) -> Iterator[str]:
+    if request.roll_back:
+        yield "everything that this command made is removed"
+    if request.ignore_pool_errors:
+        yield "slices that did not come up are left out"

@@ -1,0 +1,267 @@
+"""Attaching claims and buckets to a cluster under a name, making Filestore instances, and letting go of both."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from xpk.api.base import Obj, ObjectApi, Objs
+from xpk.api.storages import Storage, choose
+from xpk.capacity.plan import Plan, Step
+from xpk.model import names
+from xpk.model.errors import ConflictError, NotFoundError, UsageError
+from xpk.model.mounts import GCSFUSE_DRIVER, Mount, mount_problems
+
+Connect = Callable[[], ObjectApi]
+
+TIERS = {
+    "BASIC_HDD": "standard", "BASIC_SSD": "premium", "ZONAL": "zonal", "REGIONAL": "regional",
+    "ENTERPRISE": "enterprise",
+}  # fmt: skip
+ACCESS_MODES = ("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany")
+_FILESTORE, _FILESTORE_DRIVER = "gcpfilestore", "filestore.csi.storage.gke.io"
+_MANIFEST_KINDS = ("StorageClass", "PersistentVolume", "PersistentVolumeClaim")
+_MANIFEST_BYTES = 1 << 20
+_SIZE = re.compile(r"[1-9][0-9]{0,5}")
+_MADE = {"app.kubernetes.io/managed-by": "xpk"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a user asks for. `manifest`: a file with the volume and its claim; `claim`: one that exists."""
+
+    name: str
+    type: str
+    mount_point: str
+    namespace: str = "default"
+    read_only: bool = False
+    auto_mount: bool = False
+    bucket: str | None = None
+    mount_options: str = ""
+    prefetch_metadata: bool = False
+    manifest: Path | None = None
+    claim: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filestore:
+    """The instance to make. `size`: in GiB."""
+
+    size: str
+    tier: str
+    access_mode: str
+
+
+def plan_attach(wanted: Wanted, connect: Connect | None) -> Plan:
+    """Plan what gives a volume a name. `connect`: None looks at nothing, for dry runs.
+
+    Raises UsageError with all that is wrong, NotFoundError without the claim.
+    """
+    objects, mount, problems = _volume(wanted)
+    problems += _problems(wanted, mount)
+    if problems:
+        raise UsageError(
+            f"storage '{wanted.name}' cannot be attached", problems=problems, hint="see `xpk storage attach --help`"
+        )
+    claims = [obj for obj in objects if obj["kind"] == "PersistentVolumeClaim"]
+    if connect and not mount.is_bucket and not claims:
+        _check_claim(connect(), mount.source, wanted)
+    return _plan(f"attach storage '{wanted.name}' in namespace '{wanted.namespace}'", wanted, mount, objects, connect)
+
+
+def plan_create(wanted: Wanted, instance: Filestore, connect: Connect | None) -> Plan:
+    """Plan a Filestore instance, by a claim that the driver makes it for. Raises UsageError."""
+    mount = _mount(wanted, wanted.name)
+    problems = _problems(wanted, mount)
+    if not _SIZE.fullmatch(instance.size):
+        problems.append(f"--size must be a number of GiB, got '{instance.size}'")
+    if wanted.type != _FILESTORE:
+        problems.append(f"--type {wanted.type} cannot be created here: make it, then `xpk storage attach`")
+    if problems:
+        raise UsageError(
+            f"storage '{wanted.name}' cannot be created", problems=problems, hint="see `xpk storage create --help`"
+        )
+    objects = _filestore(wanted, instance)
+    summary = f"create storage '{wanted.name}' in namespace '{wanted.namespace}': Filestore {instance.tier}, "
+    return _plan(f"{summary}{instance.size} GiB", wanted, mount, objects, connect)
+
+
+def plan_detach(name: str, namespace: str, connect: Connect | None) -> Plan:
+    """Plan that a name is forgotten; volume and claim stay. Raises NotFoundError."""
+    source = _known(name, namespace, connect).mount.source if connect else "its volume"
+    return Plan(
+        f"detach storage '{name}' in namespace '{namespace}'; {source} stays",
+        [_forgetting(name, namespace, connect)],
+    )
+
+
+def plan_delete(name: str, namespace: str, connect: Connect | None) -> Plan:
+    """Plan the end of an instance that `plan_create` made, with its data. Raises ConflictError for any other."""
+    if connect:
+        storage, api = _known(name, namespace, connect), connect()
+        made = storage.type == _FILESTORE and _is_made(api, storage)
+        if not made:
+            raise ConflictError(
+                f"storage '{name}' was not made by `xpk storage create`", hint=f"`xpk storage detach {name}`"
+            )
+    remove = Step(
+        f"delete claim '{name}', and with it the instance and its data",
+        partial(_deleted, connect, "PersistentVolumeClaim", name, namespace),
+    )
+    summary = f"delete storage '{name}' in namespace '{namespace}'"
+    return Plan(summary, [_forgetting(name, namespace, connect), remove])
+
+
+def _plan(summary: str, wanted: Wanted, mount: Mount, objects: Objs, connect: Connect | None) -> Plan:
+    storage = Storage(
+        name=wanted.name, type=wanted.type, mount=mount, namespace=wanted.namespace, auto_mount=wanted.auto_mount
+    )
+    steps = [Step(f"apply {obj['kind']} {obj['metadata']['name']}", partial(_applied, connect, obj)) for obj in objects]
+    steps.append(Step(f"record that '{wanted.name}' is {mount}", partial(_applied, connect, storage.record())))
+    whose = "every workload of the namespace mounts it" if wanted.auto_mount else "--storage NAME mounts it"
+    return Plan(summary, steps, notes=(whose,), facts={"objects": [*objects, storage.record()]})
+
+
+def _volume(wanted: Wanted) -> tuple[Objs, Mount, list[str]]:
+    """Return the objects to apply, what workloads mount, and what is wrong, one line each."""
+    if wanted.manifest is None:
+        source = f"gs://{wanted.bucket or wanted.name}" if wanted.type == "gcsfuse" else wanted.claim or wanted.name
+        needed = wanted.type in ("parallelstore", "pd", "lustre") and not wanted.claim
+        problems = [f"--type {wanted.type} requires --manifest FILE, or --claim NAME"] if needed else []
+        return [], _mount(wanted, source), problems
+    try:
+        objects = _read(wanted.manifest, wanted.namespace)
+    except UsageError as error:
+        return [], _mount(wanted, wanted.name), list(error.problems)
+    if wanted.type == "gcsfuse":
+        return _bucket_of(objects, wanted)
+    claims = [obj["metadata"]["name"] for obj in objects if obj["kind"] == "PersistentVolumeClaim"]
+    wrong = [] if len(claims) == 1 else [f"{wanted.manifest} must have one PersistentVolumeClaim, it has {len(claims)}"]
+    return objects, _mount(wanted, claims[0] if claims else wanted.name), wrong
+
+
+def _bucket_of(objects: Objs, wanted: Wanted) -> tuple[Objs, Mount, list[str]]:
+    """Return the bucket of a manifest's volume: pods mount it themselves, so that they get the driver's sidecar."""
+    volumes = [obj.get("spec") or {} for obj in objects if obj["kind"] == "PersistentVolume"]
+    found = [each for each in volumes if (each.get("csi") or {}).get("driver") == GCSFUSE_DRIVER]
+    if len(found) != 1:
+        return [], _mount(wanted, wanted.name), [f"{wanted.manifest} must have one volume of {GCSFUSE_DRIVER}"]
+    options = ",".join([*(found[0].get("mountOptions") or []), *filter(None, [wanted.mount_options])])
+    return [], _mount(wanted, f"gs://{found[0]['csi'].get('volumeHandle', '')}", options), []
+
+
+def _read(file: Path, namespace: str) -> Objs:
+    """Return the objects of a manifest, the claim in its namespace. Raises UsageError."""
+    try:
+        with file.open("rb") as stream:
+            text = stream.read(_MANIFEST_BYTES + 1)
+        if len(text) > _MANIFEST_BYTES:
+            raise UsageError(f"--manifest {file}: larger than {_MANIFEST_BYTES:,} bytes")
+        found: list[Any] = [each for each in yaml.safe_load_all(text) if each is not None]
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        raise UsageError(f"--manifest {file} cannot be read: {str(error).splitlines()[0]}") from error
+    problems = [
+        f"--manifest {file}: {each.get('kind') if isinstance(each, dict) else each!r} is none of "
+        f"{', '.join(_MANIFEST_KINDS)}"
+        for each in found
+        if not isinstance(each, dict) or each.get("kind") not in _MANIFEST_KINDS or not _name_of(each)
+    ]
+    if problems:
+        raise UsageError(problems[0], problems=problems)
+    for each in found:
+        if each["kind"] == "PersistentVolumeClaim":
+            each["metadata"]["namespace"] = namespace
+    return sorted(found, key=lambda each: _MANIFEST_KINDS.index(each["kind"]))
+
+
+def _name_of(obj: Obj) -> str:
+    meta = obj.get("metadata")
+    return str(meta.get("name") or "") if isinstance(meta, dict) else ""
+
+
+def _filestore(wanted: Wanted, instance: Filestore) -> Objs:
+    tier = TIERS[instance.tier]
+    name = f"xpk-filestore-{tier}"
+    return [
+        {
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "StorageClass",
+            "metadata": {"name": name, "labels": dict(_MADE)},
+            "provisioner": _FILESTORE_DRIVER,
+            "parameters": {"tier": tier},
+            "reclaimPolicy": "Delete",
+            "volumeBindingMode": "Immediate",
+            "allowVolumeExpansion": True,
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": wanted.name, "namespace": wanted.namespace, "labels": dict(_MADE)},
+            "spec": {
+                "accessModes": [instance.access_mode],
+                "storageClassName": name,
+                "resources": {"requests": {"storage": f"{instance.size}Gi"}},
+            },
+        },
+    ]
+
+
+def _mount(wanted: Wanted, source: str, options: str | None = None) -> Mount:
+    given = wanted.mount_options if options is None else options
+    is_bucket = source.startswith("gs://")
+    return Mount(
+        source=source.rstrip("/") if is_bucket else source,
+        target=wanted.mount_point,
+        read_only=wanted.read_only,
+        options=tuple(filter(None, given.split(","))) if is_bucket else (),
+        prefetch_metadata=is_bucket and wanted.prefetch_metadata,
+    )
+
+
+def _problems(wanted: Wanted, mount: Mount) -> list[str]:
+    found = [*names.storage_name_problems(wanted.name), *names.namespace_problems(wanted.namespace)]
+    return found + [each.replace("--mount at", "--mount-point") for each in mount_problems([mount], ())]
+
+
+def _check_claim(api: ObjectApi, claim: str, wanted: Wanted) -> None:
+    try:
+        api.get("PersistentVolumeClaim", claim, wanted.namespace)
+    except NotFoundError:
+        instead = "`xpk storage create` makes one; --manifest FILE applies one with the volume of an existing instance"
+        raise NotFoundError(
+            f"PersistentVolumeClaim '{claim}' not found in namespace '{wanted.namespace}'",
+            hint=instead if wanted.type == _FILESTORE else "--claim NAME, or --manifest FILE",
+        ) from None
+
+
+def _known(name: str, namespace: str, connect: Connect) -> Storage:
+    return next(each for each in choose(connect(), namespace, [name]) if each.name == name)
+
+
+def _is_made(api: ObjectApi, storage: Storage) -> bool:
+    try:
+        claim = api.get("PersistentVolumeClaim", storage.mount.source, storage.namespace)
+    except NotFoundError:
+        return False
+    return _MADE.items() <= (claim["metadata"].get("labels") or {}).items()
+
+
+def _forgetting(name: str, namespace: str, connect: Connect | None) -> Step:
+    record = Storage(name=name, type="", mount=Mount(source=name, target="/"), namespace=namespace)
+    return Step(f"forget '{name}'", partial(_deleted, connect, "ConfigMap", record.config_map, namespace))
+
+
+def _applied(connect: Connect | None, obj: Obj) -> None:
+    assert connect
+    connect().apply(obj)
+
+
+def _deleted(connect: Connect | None, kind: str, name: str, namespace: str) -> None:
+    assert connect
+    connect().delete(kind, name, namespace)

@@ -1,0 +1,87 @@
+"""`xpk info`: the queues of a cluster as the objects that they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from xpk.capacity.provider import provider_of
+from xpk.capacity.queues.amounts import amounts_text
+from xpk.capacity.queues.reading import QueueInfo, Queues
+from xpk.cli.options import cluster_option, output_option, the_cluster
+from xpk.cli.output import Console
+from xpk.cli.tables import Column, table
+from xpk.cli.upstream import ClusterCommand
+
+_COUNTS = (
+    Column("ADMITTED", lambda row: row["admitted"]),
+    Column("PENDING", lambda row: row["pending"]),
+)
+_USAGE = (Column("USED", lambda row: row["used"]), Column("QUOTA", lambda row: row["quota"]))
+_LOCAL = (
+    Column("LOCAL QUEUE", lambda row: row["name"]),
+    Column("NAMESPACE", lambda row: row["namespace"]),
+    Column("CLUSTER QUEUE", lambda row: row["cluster_queue"]),
+    *_COUNTS,
+)
+_CLUSTER = (Column("CLUSTER QUEUE", lambda row: row["name"]), *_COUNTS, *_USAGE)
+
+
+@click.command(cls=ClusterCommand)
+@click.option("--localqueue", is_flag=True, help="Show LocalQueues only.")
+@click.option("--clusterqueue", is_flag=True, help="Show ClusterQueues only.")
+@click.option("-n", "--namespace", metavar="NAME", help="Show LocalQueues of this namespace only.")
+@cluster_option
+@output_option
+@click.pass_obj
+def info(
+    console: Console,
+    localqueue: bool,
+    clusterqueue: bool,
+    namespace: str | None,
+    cluster: str | None,
+    output: str | None,
+) -> None:
+    """Show a cluster's LocalQueues and ClusterQueues, with their workloads, and what is used of each quota in slices.
+
+    \b
+      xpk info --cluster prod
+      xpk info --cluster prod --clusterqueue
+    """
+    console, place = console.choosing(output), the_cluster(cluster)
+    queues, both = Queues.read(provider_of(place).connect(place)), localqueue == clusterqueue
+    found: dict[str, list[dict[str, Any]]] = {}
+    if both or localqueue:
+        found["local_queues"] = [_local(obj) for obj in queues.local_queues]
+        if namespace:
+            found["local_queues"] = [row for row in found["local_queues"] if row["namespace"] == namespace]
+    if both or clusterqueue:
+        found["cluster_queues"] = [_cluster(each) for each in queues.infos()]
+    if console.is_data:
+        console.data(found)
+        return
+    columns = {"local_queues": _LOCAL, "cluster_queues": _CLUSTER}
+    texts = [table(rows, columns[kind]) or f"no {kind.replace('_', ' ')}" for kind, rows in found.items()]
+    click.echo("\n\n".join(texts))
+
+
+def _local(obj: dict[str, Any]) -> dict[str, Any]:
+    status = obj.get("status") or {}
+    return {
+        "name": obj["metadata"]["name"],
+        "namespace": obj["metadata"]["namespace"],
+        "cluster_queue": obj["spec"].get("clusterQueue", ""),
+        "admitted": status.get("admittedWorkloads", 0),
+        "pending": status.get("pendingWorkloads", 0),
+    }
+
+
+def _cluster(queue: QueueInfo) -> dict[str, Any]:
+    return {
+        "name": queue.cluster_queue,
+        "admitted": queue.admitted,
+        "pending": queue.pending,
+        "used": amounts_text({each.type: each.used for each in queue.shares}) or "-",
+        "quota": amounts_text({each.type: each.quota for each in queue.shares}) or "-",
+    }

@@ -1,0 +1,100 @@
+"""`xpk inspector`: one file with what helps others to understand a cluster."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from xpk.capacity import inspection, versions
+from xpk.capacity.health import health_of
+from xpk.capacity.provider import Provider, provider_of
+from xpk.cli.options import cluster_option, namespace_option, the_cluster
+from xpk.cli.output import Console
+from xpk.cli.upstream import ClusterCommand
+from xpk.model.errors import XpkError
+
+
+@click.command(cls=ClusterCommand)
+@click.option("--workload", metavar="NAME", help="Add the objects and logs of a workload.")
+@click.option("--print-to-terminal", is_flag=True, help="Print the text as well.")
+@click.option(
+    "--file",
+    "path",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The file to write; a new one in the temporary folder if left out.",
+)
+@namespace_option
+@cluster_option
+@click.pass_obj
+def inspector(
+    console: Console,
+    workload: str | None,
+    print_to_terminal: bool,
+    path: Path | None,
+    namespace: str,
+    cluster: str | None,
+) -> None:
+    """Write what a cluster says into one text file, without secrets, to send to whoever helps.
+
+    \b
+      xpk inspector --cluster prod --workload train
+
+    It holds versions, nodes, slices, queues, controllers with their logs, workloads and warnings.
+    """
+    place = the_cluster(cluster)
+    owner = provider_of(place)
+    text = inspection.bundle(_sections(owner, place, workload, namespace))
+    file = _write(text, path, place)
+    if print_to_terminal:
+        click.echo(text)
+    console.tell("read the file before you send it: what your programs print may hold secrets of other forms")
+    click.echo(str(file))
+
+
+def _sections(owner: Provider, place: str, workload: str | None, namespace: str) -> dict[str, inspection.Read]:
+    from xpk.jobs.observe import find_all
+
+    api = owner.connect(place)
+    sections: dict[str, inspection.Read] = {
+        "this machine": lambda: {
+            "xpk": versions.client().version,
+            "python": sys.version,
+            "platform": platform.platform(),
+            "provider": owner.name,
+        },
+        "versions": lambda: [asdict(each) for each in versions.of_cluster(lambda: api)],
+        "cluster": lambda: asdict(owner.describe(place)),
+        "slices": lambda: [asdict(each) for each in health_of(api, owner.describe(place))],
+        "workloads": lambda: [_row(each) for each in find_all(api, None)],
+        **inspection.of_cluster(api),
+    }
+    return sections | (inspection.of_workload(api, workload, namespace) if workload else {})
+
+
+def _row(status: Any) -> dict[str, Any]:
+    fields = ("name", "namespace", "phase", "reason", "priority", "accelerator_type", "num_slices", "restarts", "queue")
+    return {field: str(getattr(status, field)) for field in (*fields, "position", "created")}
+
+
+def _write(text: str, path: Path | None, place: str) -> Path:
+    """Write the text where only this user reads it."""
+    try:
+        if path is None:
+            safe = "".join(each if each.isalnum() or each in "-." else "-" for each in place)
+            handle, name = tempfile.mkstemp(prefix=f"xpk-inspector-{safe}-", suffix=".txt")
+        else:
+            name, flags = str(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+            handle = os.open(path, flags, 0o600)
+        with open(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+    except OSError as error:
+        raise XpkError(f"{path or 'the file'} cannot be written: {error.strerror}", hint="--file FILE") from error
+    return Path(name)

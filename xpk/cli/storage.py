@@ -1,0 +1,199 @@
+"""`xpk storage`: claims and buckets that workloads mount by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from xpk.api.storages import TYPES, load
+from xpk.capacity import storages
+from xpk.capacity.provider import provider_of
+from xpk.capacity.storages import Connect, Filestore, Wanted
+from xpk.cli.cluster_plan import ask, carry_out, dry_run_option, plan_output_option
+from xpk.cli.options import Command, cluster_option, namespace_option, output_option, the_cluster
+from xpk.cli.output import Console, age
+from xpk.cli.tables import Column
+from xpk.cli.upstream import Group, StorageCommand
+from xpk.model.errors import UsageError
+
+_COLUMNS = (
+    Column("NAME", lambda s: s.name),
+    Column("TYPE", lambda s: s.type),
+    Column("SOURCE", lambda s: s.mount.source),
+    Column("MOUNT POINT", lambda s: s.mount.target),
+    Column("READ ONLY", lambda s: _yes(s.mount.read_only)),
+    Column("AUTO MOUNT", lambda s: _yes(s.auto_mount)),
+    Column("AGE", lambda s: age(s.created)),
+)
+
+
+@click.group(cls=Group)
+def storage() -> None:
+    """Give claims and buckets names, by which workloads mount them."""
+
+
+def _mount_options(command: Command) -> Command:
+    """Take where hosts find a storage."""
+    for option in (
+        click.option("--auto-mount", type=bool, default=False, help="Mount it in every workload of the namespace."),
+        click.option(
+            "--readonly", "--read-only", "read_only", type=bool, default=False, help="Let nobody write to it."
+        ),
+        click.option("--mount-point", metavar="PATH", required=True, help="The folder where hosts find it."),
+    ):
+        command = option(command)
+    return command
+
+
+@storage.command(cls=StorageCommand)
+@click.argument("name")
+@click.option(
+    "--type", "kind", type=click.Choice(TYPES), default="claim", show_default=True, help="The kind of volume."
+)
+@_mount_options
+@click.option("--bucket", metavar="BUCKET[/PREFIX]", help="gcsfuse: the bucket; NAME if left out.")
+@click.option("--mount-options", default="", metavar="OPTION,...", help="gcsfuse: options of the driver.")
+@click.option(
+    "--prefetch-metadata/--no-prefetch-metadata", default=True, help="gcsfuse: read the bucket's names at the start."
+)
+@click.option(
+    "--manifest",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A file with the volume and its claim, to apply.",
+)
+@click.option("--claim", metavar="CLAIM", help="A PersistentVolumeClaim that exists; NAME if left out.")
+@namespace_option
+@cluster_option
+@dry_run_option
+@plan_output_option
+@click.pass_obj
+def attach(
+    console: Console, /, name: str, kind: str, cluster: str | None, dry_run: bool, output: str | None, **given: Any
+) -> None:
+    """Give a bucket or a claim a name, under which workloads mount it.
+
+    \b
+      xpk storage attach corpus --type gcsfuse --bucket my-bucket --mount-point /data --readonly true
+      xpk workload create train --storage corpus ...
+    """
+    bucket = (given.pop("bucket") or "").removeprefix("gs://") or None
+    wanted = Wanted(name=name, type=kind, bucket=bucket, **given)
+    plan = storages.plan_attach(wanted, _connection(cluster, dry_run))
+    carry_out(console.choosing(output), plan, dry_run=dry_run, then=f"xpk workload create NAME --storage {name}")
+
+
+@storage.command(cls=StorageCommand)
+@click.argument("name")
+@click.option("--type", "kind", type=click.Choice(TYPES), default="gcpfilestore", help="Only gcpfilestore.")
+@_mount_options
+@click.option("--size", required=True, metavar="GIB", help="The size of the instance.")
+@click.option(
+    "--tier", type=click.Choice(list(storages.TIERS)), default="REGIONAL", show_default=True, help="Its tier."
+)
+@click.option(
+    "--access-mode",
+    "--access_mode",
+    type=click.Choice(storages.ACCESS_MODES),
+    default="ReadWriteMany",
+    help="Of the claim.",
+)
+@namespace_option
+@cluster_option
+@dry_run_option
+@plan_output_option
+@click.pass_obj
+def create(
+    console: Console, /, name: str, kind: str, cluster: str | None, dry_run: bool, output: str | None, **given: Any
+) -> None:
+    """Create a Filestore instance and attach it. The cluster needs --enable-gcpfilestore-csi-driver.
+
+    \b
+      xpk storage create shared --size 1024 --tier BASIC_HDD --mount-point /data
+    """
+    instance = Filestore(size=given.pop("size"), tier=given.pop("tier"), access_mode=given.pop("access_mode"))
+    plan = storages.plan_create(Wanted(name=name, type=kind, **given), instance, _connection(cluster, dry_run))
+    carry_out(console.choosing(output), plan, dry_run=dry_run, then=f"xpk workload create NAME --storage {name}")
+
+
+@storage.command("list", cls=StorageCommand)
+@namespace_option
+@cluster_option
+@output_option
+@click.pass_obj
+def list_(console: Console, cluster: str | None, namespace: str, output: str | None) -> None:
+    """List the storages of a namespace."""
+    place = the_cluster(cluster)
+    found = load(_reached(place), namespace)
+    console.choosing(output).items(found, columns=_COLUMNS, data=_data)
+    if not found:
+        console.tell(f"no storages in namespace '{namespace}' of '{place}'")
+
+
+@storage.command(cls=StorageCommand)
+@click.argument("name")
+@namespace_option
+@cluster_option
+@dry_run_option
+@plan_output_option
+@click.pass_obj
+def detach(console: Console, name: str, cluster: str | None, namespace: str, dry_run: bool, output: str | None) -> None:
+    """Forget the name of a storage. Its volume, claim and data stay."""
+    plan = storages.plan_detach(name, namespace, _connection(cluster, dry_run))
+    carry_out(console.choosing(output), plan, dry_run=dry_run)
+
+
+@storage.command(cls=StorageCommand)
+@click.argument("name")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-f", "--force", is_flag=True, help="Do not ask; same as --yes.")
+@namespace_option
+@cluster_option
+@dry_run_option
+@plan_output_option
+@click.pass_obj
+def delete(console: Console, /, name: str, cluster: str | None, namespace: str, dry_run: bool, **given: Any) -> None:
+    """Delete a Filestore instance that `xpk storage create` made, with all its data."""
+    plan = storages.plan_delete(name, namespace, _connection(cluster, dry_run))
+    if not (given["yes"] or given["force"] or dry_run):
+        ask(f"Delete storage '{name}' and all data in it?")
+    carry_out(console.choosing(given["output"]), plan, dry_run=dry_run)
+
+
+def _connection(cluster: str | None, dry_run: bool) -> Connect | None:
+    """Return how to reach the cluster; None in a dry run, which asks nobody."""
+    if dry_run:
+        return None
+    place = the_cluster(cluster)
+    return lambda: _reached(place)
+
+
+def _reached(place: str) -> Any:
+    owner = provider_of(place)
+    if owner.name == "local":
+        raise UsageError(
+            f"cluster '{place}' has no storages: its hosts are processes of this machine",
+            hint="they see all folders of this machine at their own paths",
+        )
+    return owner.connect(place)
+
+
+def _data(found: Any) -> dict[str, Any]:
+    mount = found.mount
+    return {
+        "name": found.name,
+        "type": found.type,
+        "namespace": found.namespace,
+        "source": mount.source,
+        "mount_point": mount.target,
+        "read_only": mount.read_only,
+        "auto_mount": found.auto_mount,
+        "mount_options": list(mount.options),
+        "prefetch_metadata": mount.prefetch_metadata,
+    }
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"

@@ -1,0 +1,46 @@
+"""`xpk version`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from xpk.capacity import versions
+from xpk.capacity.provider import provider_of
+from xpk.cli.options import cluster_option, is_cluster_named, output_option, the_cluster
+from xpk.cli.output import Console
+from xpk.cli.tables import Column
+from xpk.cli.upstream import ClusterCommand
+from xpk.model.errors import XpkError
+
+_COLUMNS = (
+    Column("PART", lambda v: v.name),
+    Column("VERSION", lambda v: v.version, wrap=True),
+    Column("INSTALLED BY THIS XPK", lambda v: v.installs or "-"),
+)
+
+
+@click.command(cls=ClusterCommand)
+@cluster_option
+@output_option
+@click.pass_obj
+def version(console: Console, cluster: str | None, output: str | None) -> None:
+    """Show the versions of xpk and, of a cluster that is named or preferred, of its API server, JobSet and Kueue."""
+    found = [versions.client()]
+    if is_cluster_named(cluster):
+        try:
+            place = the_cluster(cluster)
+            owner = provider_of(place)
+            found += versions.of_cluster(lambda: owner.connect(place))
+        except XpkError as error:
+            if _is_given():
+                raise
+            console.warn(f"the preferred cluster cannot be asked: {error.message}")
+    console.choosing(output).items(found, columns=_COLUMNS, data=asdict)
+
+
+def _is_given() -> bool:
+    """Tell whether the cluster was named on the command line."""
+    source = click.get_current_context().get_parameter_source("cluster")
+    return source is click.core.ParameterSource.COMMANDLINE
