@@ -25,6 +25,7 @@ def test_host_names_are_addresses_and_nothing_of_ours_leaks(api: LocalApi, tmp_p
     assert ended(api, "a") == "Completed"
     pods = api.list("Pod")
     found = [json.loads(lines(api, pod)[0]) for pod in pods]
+    assert len({cwd for _, _, cwd, _ in found}) == len(pods), "each host has an empty folder of its own"
     for pod, (environment, _, cwd, executable) in zip(pods, found, strict=True):
         slice_id, host = pod["spec"]["hostname"].split("-")[-2:]
         expected = {
@@ -35,7 +36,7 @@ def test_host_names_are_addresses_and_nothing_of_ours_leaks(api: LocalApi, tmp_p
         assert ours == expected
         unwanted = [k for k in environment if k.startswith(("PYTEST", "VIRTUAL_ENV", "XPK_STATE"))]
         assert unwanted == []
-        assert cwd == str(output)
+        assert Path(cwd).name == "work" and list(Path(cwd).iterdir()) == [] and cwd != str(output)
         assert Path(executable).parent == Path(sys.executable).parent
         assert pod["spec"]["nodeName"] == f"c-np-{slice_id}-{host}"
         assert pod["status"]["podIP"] == f"127.16.{slice_id}.{int(host) + 1}"

@@ -75,6 +75,10 @@ def _image(value: str) -> list[str]:
     return [f"'{value}' is not an image's name"] if " " in value else []
 
 
+def _folder(value: str) -> list[str]:
+    return [] if value.strip() else ["the folder's name is empty"]
+
+
 def _output_root(value: str) -> list[str]:
     good = value.startswith(("gs://", "/"))
     return [] if good else [f"'{value}' is neither gs://BUCKET/PREFIX nor a folder from /"]
@@ -148,6 +152,14 @@ SETTINGS = {
             flag="--docker-image",
             variables=("XPK_WORKLOAD_CREATE_IMAGE",),
             check=_image,
+        ),
+        Setting(
+            name="script-dir",
+            meaning="The folder that `xpk workload create` ships; `.` is the current one, as in Google's xpk.",
+            default="nothing is shipped",
+            flag="--script-dir",
+            variables=("XPK_WORKLOAD_CREATE_SCRIPT_DIR",),
+            check=_folder,
         ),
         Setting(
             name="output-root",

@@ -20,7 +20,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 _CONTEXT, _PLACE, _ROOT = "xpk.context", "xpk.place", "xpk.output-root"
 # What is preferred where: `project` and `zone` say where to look, and `provider` what to make, in other ways.
 _PREFERRED = {
-    "workload": ("cluster", "namespace", "queue", "image", "output-root", "priority", "max-restarts"),
+    "workload": ("cluster", "namespace", "queue", "image", "script-dir", "output-root", "priority", "max-restarts"),
     "queue": ("cluster",),
     "doctor": ("namespace",),
     "storage": ("cluster", "namespace"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import os
 from typing import Any
 
 from xpk.cli import workload_upstream
@@ -14,7 +13,7 @@ from xpk.jobs import capacity, mounting, output, request, script, shipping
 from xpk.jobs import create as creating
 from xpk.jobs.script import Archive
 from xpk.model.accelerators import SliceShape
-from xpk.model.errors import Problems, UsageError, XpkError
+from xpk.model.errors import Problems, UsageError
 from xpk.model.specs import Target, WorkloadSpec
 
 
@@ -34,6 +33,8 @@ def asked_for(
     given["queue"] = queue.name
     given["stored"] = place.storages(console, given["storages"], given["namespace"])
     given["requires_output"] = given["command"] is None and place.api is not None
+    if archive is None and (files := request.files_here([given["command"] or "", *trainer_args])):
+        console.warn(f"hosts do not see the current folder: '{files[0]}' is not shipped; --script-dir . ships it")
     spec = _spec(name, shape, target, archive, trainer_args, given)
     creating.check_run_duration(queue, spec, cluster=place.cluster)
     return spec, archive
@@ -52,8 +53,8 @@ def _spec(
     target = wrong.read(own, output.at_root, own, given["output_root"])
     code = wrong.read(None, shipping.place, archive, own, target) if archive else None
     ray, working_dir = wrong.read(None, _ray, given), None
-    if target.on_this_machine:
-        working_dir = code.source if code else _working_dir()
+    if target.on_this_machine and code:
+        working_dir = code.source
     spec = WorkloadSpec(
         name=name,
         namespace=given["namespace"],
@@ -127,10 +128,3 @@ def _ray(given: dict[str, Any]) -> request.Ray | None:
 def _image(asked: str, target: Target) -> str:
     """Return the image that was asked for, or the bundled trainer's as the cluster's nodes have it."""
     return target.trainer_image or asked if asked == request.TRAINER_IMAGE else asked
-
-
-def _working_dir() -> str:
-    try:
-        return os.getcwd()
-    except FileNotFoundError as error:
-        raise XpkError("the folder that you are in was deleted", hint="cd to one that exists") from error

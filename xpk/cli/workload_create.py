@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -253,9 +254,17 @@ def check(console: Console, spec: WorkloadSpec, trainer_args: tuple[str, ...], g
     if given["command"] is None:
         if spec.target.on_this_machine:
             trainer.check_trainer_installed()
-        see_data, folder = spec.target.emulated and not spec.mounts, given["script_dir"]
-        trainer.check_trainer(LocalRunner(), spec, trainer_args, see_data=see_data, folder=folder)
-        if given["estimated"] and spec.shape.kind == "tpu":
-            warning = sizing.check_memory(LocalRunner(), spec.shape, spec.num_slices, trainer_args, folder)
-            if warning:
-                console.tell(f" • warning: {warning}")
+        with tempfile.TemporaryDirectory(prefix="xpk-empty-") as empty:  # as hosts start without --script-dir
+            _ask_trainer(console, spec, trainer_args, given["script_dir"] or Path(empty), given)
+
+
+def _ask_trainer(
+    console: Console, spec: WorkloadSpec, trainer_args: tuple[str, ...], folder: Path, given: dict[str, Any]
+) -> None:
+    """Let the bundled trainer find what is wrong, and what does not fit. Raises UsageError, CapacityError."""
+    see_data = spec.target.emulated and not spec.mounts
+    trainer.check_trainer(LocalRunner(), spec, trainer_args, see_data=see_data, folder=folder)
+    if given["estimated"] and spec.shape.kind == "tpu":
+        warning = sizing.check_memory(LocalRunner(), spec.shape, spec.num_slices, trainer_args, folder)
+        if warning:
+            console.tell(f" • warning: {warning}")

@@ -49,6 +49,9 @@ def upstream_options(command: Command) -> Command:
 
 def translate(ctx: click.Context, given: dict[str, Any]) -> None:
     """Put what these flags ask for in terms of the others. Raises UsageError for flags that exclude each other."""
+    preferred = ctx.get_parameter_source("script_dir") is click.core.ParameterSource.DEFAULT_MAP
+    if preferred and given["script_dir"].is_dir() and not any(given["script_dir"].iterdir()):
+        given["script_dir"] = None
     if base := given.pop("base_docker_image"):
         if ctx.get_parameter_source("image") is click.core.ParameterSource.COMMANDLINE:
             raise UsageError("--base-docker-image and --docker-image exclude each other", hint="choose one")

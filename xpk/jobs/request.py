@@ -129,6 +129,31 @@ def host_command(command: str | None, trainer_args: tuple[str, ...]) -> tuple[st
     return ("bash", "-c", command)
 
 
+def files_here(texts: Iterable[str]) -> list[str]:
+    """Return what commands and arguments name of the current folder: files, and modules after `-m`."""
+    words: list[str] = []
+    for text in texts:
+        try:
+            words += shlex.split(text)
+        except ValueError:  # quotes that are not closed: bash says so
+            words += text.split()
+    found = []
+    for before, word in zip(["", *words], words, strict=False):
+        name = word.rstrip(";&|)").rpartition("=")[2]
+        module = name.replace(".", "/")
+        files = (f"{module}.py", f"{module}/__main__.py") if before == "-m" else (name,)
+        if any(map(_is_here, files)):
+            found.append(name)
+    return found
+
+
+def _is_here(name: str) -> bool:
+    try:
+        return not os.path.isabs(name) and os.path.isfile(name)
+    except ValueError:  # a NUL character
+        return False
+
+
 def check_local_path(trainer_args: Sequence[str], spec: WorkloadSpec) -> None:
     """Raise UsageError if local checkpoints would go with the pods that they are there to outlive."""
     told = [word[found.end() :] for word in trainer_args if (found := _LOCAL_PATH.match(word))]

@@ -13,6 +13,7 @@ from xpk.local import objects as o
 from xpk.model.errors import UsageError
 
 MARK = "XPK_LOCAL_POD"  # lets a host be found by its environment when its supervisor is gone
+_EMPTY = "work"  # in the pod's folder: where a host starts that is given no other one, as in a container
 _INHERITED = ("HOME", "USER", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "TZ")
 _REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
 _FIELD = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
@@ -67,13 +68,15 @@ def launch_spec(pod: Obj, addresses: Mapping[str, str], folder: Path, workloads:
     if workloads:  # what is bundled stays in reach, whatever else is to be found
         given["PYTHONPATH"] = os.pathsep.join(filter(None, (workloads, given.get("PYTHONPATH"))))
     base = {"PATH": f"{interpreter}:{os.environ.get('PATH', os.defpath)}", MARK: str(folder)}
-    output = given.get("XPK_OUTPUT_DIR", "")
+    output, empty = given.get("XPK_OUTPUT_DIR", ""), folder / _EMPTY
     if os.path.isabs(output):
         os.makedirs(output, exist_ok=True)
+    for path in (folder, empty):
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return {
         "command": [_resolve(part, pod, addresses) for part in command],
         "environment": {**inherited, **base, **given},
-        "folder": container.get("workingDir") or (output if os.path.isabs(output) else str(folder)),
+        "folder": container.get("workingDir") or str(empty),
     }
 
 
