@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 import unicodedata
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xpk.model.terminal import printable
+from xpk.model.terminal import escaped_json, printable, shortened
 
 SPECIAL = "\x1b[]0;?mHJ\x07\\\x90\x9b\x9c\x9d\x7f\r\n\t\u202e\u2066\u2069\ud800\ufeff\U000e0041 a1é"
 TEXTS = st.text() | st.text(alphabet=SPECIAL, max_size=30)
@@ -73,3 +74,16 @@ def test_hostile_texts_take_no_longer_than_others() -> None:
     for text in ("\x1b[" * 500_000, "\x1b[" + "0" * 1_000_000, "\x1b[" + "0;" * 250_000 + " " * 500_000):
         printable(text)
     assert time.perf_counter() - begun < 5
+
+
+@given(st.recursive(st.none() | TEXTS, lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner), max_leaves=5))
+def test_json_keeps_its_value(value: object) -> None:
+    written = escaped_json(json.dumps(value, ensure_ascii=False))
+    assert json.loads(written) == value and printable(written) == written
+
+
+@given(TEXTS, st.integers(3, 40))
+def test_a_shortened_text_keeps_both_ends(text: str, limit: int) -> None:
+    found = shortened(text, limit)
+    assert found == text or (found[:1], found[-1:]) == (text[:1], text[-1:])
+    assert len(found) <= limit + 50

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from xpk.cli.options import output_option
-from xpk.cli.output import Console
+from xpk.cli.output import Console, echo
 from xpk.cli.tables import Column
 from xpk.model.accelerators import SliceShape, all_shapes, find_shape
 
@@ -60,7 +60,7 @@ def describe(console: Console, name: str, output: str | None) -> None:
     for key, value in facts.items():
         shown = ", ".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else value
         shown = ", ".join(value) if isinstance(value, list | tuple) else shown
-        click.echo(f"{key + ':':<18} {'-' if shown in (None, '') else shown}")
+        echo(f"{key + ':':<18} {'-' if shown in (None, '') else shown}")
 
 
 def _data(shape: SliceShape) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from xpk.cli.options import (
     the_cluster,
     the_name,
 )
-from xpk.cli.output import Console, age
+from xpk.cli.output import Console, age, echo
 from xpk.cli.tables import Column, wrapped
 from xpk.cli.upstream import CLUSTER_COMMANDS, ClusterCommand, Group
 from xpk.model.errors import NotFoundError, XpkError
@@ -211,9 +211,9 @@ def describe(
         console.data(asdict(info))
         return
     for title, value in _facts(info).items():
-        click.echo(wrapped(f"{title + ':':<12} {value}", console.width, 13))
-    click.echo()
-    click.echo(
+        echo(wrapped(f"{title + ':':<12} {value}", console.width, 13))
+    echo()
+    echo(
         console.table(
             info.slices,
             [

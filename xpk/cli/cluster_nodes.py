@@ -17,7 +17,7 @@ from xpk.cli.options import (
     provider_option,
     the_cluster,
 )
-from xpk.cli.output import Console, age
+from xpk.cli.output import Console, age, echo
 from xpk.cli.tables import Column
 from xpk.cli.upstream import ClusterCommand
 from xpk.jobs.script import format_size
@@ -172,8 +172,8 @@ def health(
     )
     troubles = [(each.node_pool, trouble) for each in slices for trouble in each.troubles]
     if troubles and console.output in ("table", "wide"):
-        click.echo()
-        click.echo(console.table(troubles, _TROUBLE_COLUMNS))
+        echo()
+        echo(console.table(troubles, _TROUBLE_COLUMNS))
     if bad := [each for each in slices if not each.is_usable]:
         node = next((trouble.node for each in bad for trouble in each.troubles if trouble.blocks and trouble.node), "")
         look = (
@@ -191,11 +191,11 @@ def _print(console: Console, outcome: Any) -> None:
     """Print how each image came to the nodes, and each trouble once with the nodes that have it."""
     from xpk.capacity.pulls import alike, some_of
 
-    click.echo(console.table(outcome.images, _IMAGE_COLUMNS))
+    echo(console.table(outcome.images, _IMAGE_COLUMNS))
     troubles = [(each.image, words, nodes) for each in outcome.images for words, nodes in alike(each.failed)]
     if rows := [(image, len(nodes), some_of(nodes), words) for image, words, nodes in troubles]:
-        click.echo()
-        click.echo(console.table(rows, _FAILURE_COLUMNS))
+        echo()
+        echo(console.table(rows, _FAILURE_COLUMNS))
 
 
 def _show(console: Console, planned: Any) -> None:

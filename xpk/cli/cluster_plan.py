@@ -15,7 +15,7 @@ from xpk.capacity.plan import Plan
 from xpk.capacity.provider import Provider, load_provider, provider_of
 from xpk.cli.gke_options import chosen_provider
 from xpk.cli.options import Command
-from xpk.cli.output import FORMATS, Console, interactive
+from xpk.cli.output import FORMATS, Console, echo, interactive
 from xpk.model.errors import AuthorizationError, UsageError
 
 GCLOUD = "gcloud"  # an output format of commands that plan
@@ -98,17 +98,17 @@ def _show(console: Console, plan: Plan) -> None:
         if plan.steps and not any(step.commands for step in plan.steps):
             raise UsageError("-o gcloud is for clusters of the gke provider", hint="-o json, or no -o")
         for note in (plan.summary, *plan.notes):
-            click.echo(f"# {note}")
+            echo(f"# {note}")
         for command in (line for step in plan.steps for line in step.commands):
-            click.echo(command)
+            echo(command)
         return
-    click.echo(plan.summary)
+    echo(plan.summary)
     for note in plan.notes:
-        click.echo(_fitted(note, "  "))
+        echo(_fitted(note, "  "))
     for number, step in zip(plan.stages(), plan.steps, strict=True):
-        click.echo(_fitted(step.title, f"  {number}. "))
+        echo(_fitted(step.title, f"  {number}. "))
     if not plan.steps:
-        click.echo("  nothing to do")
+        echo("  nothing to do")
 
 
 def _fitted(text: str, before: str) -> str:
@@ -148,7 +148,7 @@ class Live:
             return
         self._clear()
         width = shutil.get_terminal_size().columns - 1
-        click.echo(line[:width], err=True, nl=False)
+        echo(line[:width], err=True, nl=False)
         self._shown = min(len(line), width)
 
     def _clear(self) -> None:

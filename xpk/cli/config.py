@@ -9,7 +9,7 @@ from click.shell_completion import CompletionItem
 
 from xpk.capacity import preferences
 from xpk.cli.options import output_option
-from xpk.cli.output import Console
+from xpk.cli.output import Console, echo
 from xpk.cli.tables import Column
 from xpk.cli.upstream import Group
 from xpk.model.errors import NotFoundError, UsageError
@@ -75,7 +75,7 @@ def get(console: Console, key: str, output: str | None) -> None:
     if console.is_data:
         console.data({"name": name, "value": saved[name]})
     else:
-        click.echo(name if console.output == "name" else saved[name])
+        echo(name if console.output == "name" else saved[name])
 
 
 @config.command("set")
@@ -127,10 +127,10 @@ def explain(console: Console, key: str, output: str | None) -> None:
         console.data(found)
         return
     if console.output == "name":
-        click.echo(name)
+        echo(name)
         return
     shown = found["value"] or f"{found['default']}"
-    click.echo(f"{name}: {found['meaning']}")
+    echo(f"{name}: {found['meaning']}")
     for title, value in (
         ("in force", f"{shown} (from: {found['source']})"),
         ("set", found["set"] or "-"),
@@ -139,7 +139,7 @@ def explain(console: Console, key: str, output: str | None) -> None:
         ("variables", f"{', '.join(found['variables'])}, before what is set"),
         *((("choices", ", ".join(found["choices"])),) if found["choices"] else ()),
     ):
-        click.echo(f"  {title:<10} {value}")
+        echo(f"  {title:<10} {value}")
 
 
 def _described(name: str, saved: dict[str, str]) -> dict[str, Any]:

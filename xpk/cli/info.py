@@ -10,7 +10,7 @@ from xpk.capacity.provider import provider_of
 from xpk.capacity.queues.amounts import amounts_text
 from xpk.capacity.queues.reading import QueueInfo, Queues
 from xpk.cli.options import cluster_option, output_option, the_cluster
-from xpk.cli.output import Console
+from xpk.cli.output import Console, echo
 from xpk.cli.tables import Column, table
 from xpk.cli.upstream import ClusterCommand
 
@@ -63,7 +63,7 @@ def info(
         return
     columns = {"local_queues": _LOCAL, "cluster_queues": _CLUSTER}
     texts = [table(rows, columns[kind]) or f"no {kind.replace('_', ' ')}" for kind, rows in found.items()]
-    click.echo("\n\n".join(texts))
+    echo("\n\n".join(texts))
 
 
 def _local(obj: dict[str, Any]) -> dict[str, Any]:

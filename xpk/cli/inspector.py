@@ -16,7 +16,7 @@ from xpk.capacity import inspection, versions
 from xpk.capacity.health import health_of
 from xpk.capacity.provider import Provider, provider_of
 from xpk.cli.options import cluster_option, namespace_option, the_cluster
-from xpk.cli.output import Console
+from xpk.cli.output import Console, echo
 from xpk.cli.upstream import ClusterCommand
 from xpk.model.errors import XpkError
 
@@ -54,9 +54,9 @@ def inspector(
     text = inspection.bundle(_sections(owner, place, workload, namespace))
     file = _write(text, path, place)
     if print_to_terminal:
-        click.echo(text)
+        echo(text)
     console.tell("read the file before you send it: what your programs print may hold secrets of other forms")
-    click.echo(str(file))
+    echo(str(file))
 
 
 def _sections(owner: Provider, place: str, workload: str | None, namespace: str) -> dict[str, inspection.Read]:

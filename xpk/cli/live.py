@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import click
 
-from xpk.cli.output import Console, duration
+from xpk.cli.output import Console, duration, echo
 from xpk.jobs.output import Progress
 from xpk.jobs.report.sparkline import sparkline
 from xpk.model.status import Phase, WorkloadStatus
@@ -38,8 +38,8 @@ class LiveLine:
         """Show a text; where there is no terminal only a new one, after a while or `now`. None may be wider than it."""
         with self._lock:
             if self.is_live:
-                plain = self._console.color is False
-                click.echo("\r\x1b[2K" + (click.unstyle(text) if plain else text), err=True, nl=False, color=True)
+                click.echo("\r\x1b[2K", err=True, nl=False, color=True)
+                echo(click.unstyle(text) if self._console.color is False else text, err=True, nl=False, color=True)
                 self._shown = True
             elif text != self._last and (now or time.monotonic() - self._printed >= self._plain_seconds):
                 self._printed, self._last = time.monotonic(), text
@@ -56,7 +56,7 @@ class LiveLine:
         """Leave the line as it is and go on below it."""
         with self._lock:
             if self._shown:
-                click.echo(err=True)
+                echo(err=True)
             self._shown = False
 
 

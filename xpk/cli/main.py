@@ -8,18 +8,21 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, NoReturn
 
 import click
 
 from xpk import __version__
 from xpk.cli.options import preferred
-from xpk.cli.output import FORMATS, Console, colors
+from xpk.cli.output import FORMATS, Console, colors, echo
 from xpk.cli.upstream import Group
 from xpk.model.errors import UsageError, XpkError
+from xpk.model.terminal import printable, shortened
 
 INTERRUPTED = 130
+_LONGEST = 2000  # characters of a line of an error
 
 # Where each command is, and its help: `xpk --help` must not import them.
 COMMANDS = {
@@ -37,8 +40,30 @@ COMMANDS = {
 }
 
 
+class _UnreadError(Exception):
+    """Nobody reads what is printed. Of a BrokenPipeError, click would make an exit with code 1."""
+
+
+@contextmanager
+def _unread() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise _UnreadError from error
+
+
 class LazyGroup(Group):
     """A group that imports a command's module when the command is used."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        """Parse the arguments, which may print the help."""
+        with _unread():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        with _unread():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands, in the order of the help."""
@@ -103,26 +128,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
-        click.echo(f"error: {error.format_message().rstrip('.')}", err=True)
-        click.echo(f"  next: `{context.command_path if context else 'xpk'} --help`", err=True)
+        _tell(f"error: {error.format_message().rstrip('.')}")
+        _tell(f"  next: `{context.command_path if context else 'xpk'} --help`")
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return INTERRUPTED
-    except BrokenPipeError:  # `xpk ... | head`: the reader has had enough
-        _forget_stdout()
+    except (BrokenPipeError, _UnreadError):  # `xpk ... | head`: the reader has had enough
+        _forget_output()
         return 0
     except XpkError as error:
-        if {"-v", "--verbose"} & set(arguments):
-            traceback.print_exc()
-        _show(error)
+        _trace(arguments)
+        for problem in error.problems if isinstance(error, UsageError) else [error.message]:
+            _tell(f"error: {problem}")
+        if error.hint:
+            _tell(f"  next: {error.hint}")
         return error.exit_code
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EIO) or error.filename:
             return _bug(error, arguments)
-        click.echo(f"error: cannot write the output: {error.strerror}", err=True)
-        click.echo("  next: free some space, or write it elsewhere", err=True)
-        _forget_stdout()
+        _tell(f"error: cannot write the output: {error.strerror}")
+        _tell("  next: free some space, or write it elsewhere")
+        _forget_output()
         return 1
     except Exception as error:
         return _bug(error, arguments)
@@ -130,28 +157,37 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run() -> NoReturn:
     """Be the program `xpk`."""
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except BrokenPipeError:  # nobody reads the errors
+        _forget_output()
+        sys.exit(1)
 
 
 def _bug(error: Exception, arguments: Sequence[str]) -> int:
     """Tell of a bug of ours: still one line, the rest on demand."""
-    if {"-v", "--verbose"} & set(arguments):
-        traceback.print_exc()
-    click.echo(f"internal error: {type(error).__name__}: {error}", err=True)
-    click.echo("  next: run `xpk --verbose ...` again and report the traceback", err=True)
+    _trace(arguments)
+    _tell(f"internal error: {type(error).__name__}: {error}")
+    _tell("  next: run `xpk --verbose ...` again and report the traceback")
     return 1
 
 
-def _forget_stdout() -> None:
+def _trace(arguments: Sequence[str]) -> None:
+    """Print the traceback of the error at hand if it was asked for."""
+    if {"-v", "--verbose"} & set(arguments):
+        echo(traceback.format_exc(), err=True)
+
+
+def _tell(line: str) -> None:
+    """Print a line of an error; an argument or an answer in it may be long, and hold anything."""
+    echo(printable(shortened(line, _LONGEST)), err=True)
+
+
+def _forget_output() -> None:
     """Keep the interpreter from complaining at its end about what cannot be written any more."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _show(error: XpkError) -> None:
-    if isinstance(error, UsageError):
-        for problem in error.problems:
-            click.echo(f"error: {problem}", err=True)
-    else:
-        click.echo(f"error: {error.message}", err=True)
-    if error.hint:
-        click.echo(f"  next: {error.hint}", err=True)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+            continue
+        with suppress(OSError, ValueError, AttributeError):  # it has no reader, or is closed
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from xpk.cli.tables import Column, sort_rows, table
+from xpk.model.terminal import escaped_json, printable
 
 FORMATS = ("table", "wide", "json", "yaml", "name")
 
@@ -40,7 +41,7 @@ class Console:
     def tell(self, text: str) -> None:
         """Say something to the person at the terminal."""
         if not self.quiet:
-            click.echo(text, err=True, color=self.color)
+            echo(text, err=True, color=self.color)
 
     def warn(self, text: str) -> None:
         """Say what a person may have expected otherwise."""
@@ -73,19 +74,21 @@ class Console:
             self.data([data(item) for item in rows])
         elif self.output == "name":
             for item in rows:
-                click.echo(data(item)["name"])
+                echo(data(item)["name"])
         else:
             text = self.table(rows, [*columns, *(wide if self.output == "wide" else ())])
-            click.echo(text, nl=bool(rows))
+            echo(text, nl=bool(rows))
 
     def data(self, value: Any) -> None:
         """Print data as JSON or YAML."""
         if self.output == "yaml":
             import yaml
 
-            click.echo(yaml.safe_dump(json.loads(_json(value)), sort_keys=False, allow_unicode=True), nl=False)
+            text = _json(value)
+            plain = escaped_json(text) == text
+            click.echo(yaml.safe_dump(json.loads(text), sort_keys=False, allow_unicode=plain), nl=False)
         else:
-            click.echo(_json(value))
+            click.echo(escaped_json(_json(value)))
 
     def objects(self, objects: Sequence[dict[str, Any]]) -> None:
         """Print objects of Kubernetes as kubectl takes them: YAML documents, or a List as JSON; or their names."""
@@ -93,7 +96,7 @@ class Console:
             self.data({"apiVersion": "v1", "kind": "List", "items": list(objects)})
         elif self.output == "name":
             for each in objects:
-                click.echo(f"{each['kind'].lower()}/{each['metadata']['name']}")
+                echo(f"{each['kind'].lower()}/{each['metadata']['name']}")
         else:
             from xpk.render import to_yaml
 
@@ -105,11 +108,18 @@ class Console:
         return self.output in ("json", "yaml")
 
 
+def echo(text: str = "", *, err: bool = False, nl: bool = True, color: bool | None = None) -> None:
+    """Print text for people, with our own colours, and nothing else in it that a terminal would obey."""
+    click.echo(printable(text, colours=True), err=err, nl=nl, color=color)
+
+
 def age(time: str | None) -> str:
-    """Return how long ago an RFC 3339 time was, in one unit: `42s`, `17m`, `5h`, `3d`."""
-    if not time:
+    """Return how long ago an RFC 3339 time was, in one unit: `42s`, `17m`, `5h`, `3d`; `-` for anything else."""
+    try:
+        since = datetime.fromisoformat(time or "")
+    except ValueError:
         return "-"
-    seconds = max(0.0, (datetime.now(UTC) - datetime.fromisoformat(time)).total_seconds())
+    seconds = max(0.0, datetime.now(UTC).timestamp() - since.timestamp())
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= 2 * size:
             return f"{int(seconds // size)}{unit}"

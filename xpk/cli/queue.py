@@ -16,7 +16,7 @@ from xpk.capacity.queues.removal import find, plan_delete
 from xpk.capacity.queues.request import RECLAIM, Wanted
 from xpk.cli.cluster_plan import ask, carry_out, dry_run_option
 from xpk.cli.options import cluster_option, name_argument, output_option, the_cluster, the_name
-from xpk.cli.output import Console, age
+from xpk.cli.output import Console, age, echo
 from xpk.cli.tables import Column, wrapped
 from xpk.cli.upstream import Group
 from xpk.model.errors import NotFoundError
@@ -156,12 +156,12 @@ def describe(
         console.data({**asdict(info), "workloads": [asdict(each) for each in found]})
         return
     if console.output == "name":
-        click.echo(info.name)
+        echo(info.name)
         return
     for title, value in _facts(info).items():
-        click.echo(wrapped(f"{title + ':':<16} {value}", console.width, 17))
-    click.echo()
-    click.echo(console.table(found, _INSIDE) or "no workloads in it")
+        echo(wrapped(f"{title + ':':<16} {value}", console.width, 17))
+    echo()
+    echo(console.table(found, _INSIDE) or "no workloads in it")
 
 
 @queue.command()

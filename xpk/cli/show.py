@@ -16,6 +16,7 @@ from xpk.jobs.logs import HostLine
 from xpk.jobs.output import Progress
 from xpk.model import names
 from xpk.model.status import Occurrence, Phase, Quota, WorkloadStatus
+from xpk.model.terminal import printable
 
 COLUMNS = (
     Column("NAME", lambda w: w.name),
@@ -71,15 +72,16 @@ def _rank(priority: str) -> int:
     return names.PRIORITIES.get(priority, 0)
 
 
-def log_line(line: HostLine, *, prefix: bool, timestamps: bool) -> str:
-    """Return a log line as it is printed."""
+def log_line(line: HostLine, *, prefix: bool, timestamps: bool, raw: bool = False) -> bytes:
+    """Return a log line as it is printed; what its host wrote in it stays as it is if it is `raw`."""
     parts = []
     if timestamps:
         parts.append(line.time.isoformat(timespec="milliseconds").replace("+00:00", "Z"))
     if prefix:
         colour = _HOST_COLOURS[(line.slice * 3 + line.host) % len(_HOST_COLOURS)]
         parts.append(click.style(f"s{line.slice}/h{line.host} │", fg=colour))
-    return " ".join([*parts, line.text])
+    text = " ".join([*parts, line.text if raw else printable(line.text)])
+    return text.encode(errors="surrogateescape")
 
 
 def status(found: WorkloadStatus, progress: Progress | None, cluster: str, width: int | None = None) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from xpk.model.terminal import printable
+
 _GAP = 2  # columns between two columns
 _NARROWEST = 20  # columns of wrapped text, at least
 
@@ -28,7 +30,7 @@ class Column:
 
     def cell(self, item: Any) -> str:
         """Return the text of an item's cell."""
-        return "" if (cell := self.get(item)) is None else str(cell)
+        return "" if (cell := self.get(item)) is None else printable(str(cell))
 
 
 def table(

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import click
 
+from xpk.cli.output import echo
 from xpk.model.errors import UsageError
 
 _NETWORKS, _NETWORK = "--authorized-networks", re.compile(r"[0-9a-fA-F:.]+(/[0-9]+)?")
@@ -183,7 +184,7 @@ class ClusterCommand(_Command):
     def invoke(self, ctx: click.Context) -> Any:
         """Do nothing in the dry run of a command that only reads."""
         if ctx.meta.get(_READING):
-            click.echo(f"`{ctx.command_path}` changes nothing; run it without --dry-run")
+            echo(f"`{ctx.command_path}` changes nothing; run it without --dry-run")
             return None
         return super().invoke(ctx)
 

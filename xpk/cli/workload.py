@@ -23,7 +23,7 @@ from xpk.cli.options import (
     the_cluster,
     the_name,
 )
-from xpk.cli.output import Console
+from xpk.cli.output import Console, echo
 from xpk.cli.upstream import WORKLOAD_COMMANDS, Group, WorkloadCommand
 from xpk.cli.waiting import await_end, read_progress
 from xpk.cli.workload_create import create
@@ -102,9 +102,9 @@ def status(
     if console.is_data:
         console.data(_with_progress(console, found, place))
     elif console.output == "name":
-        click.echo(found.name)
+        echo(found.name)
     else:
-        click.echo(show.status(found, read_progress(console, found, place), place, console.width))
+        echo(show.status(found, read_progress(console, found, place), place, console.width))
 
 
 @workload.command(cls=WorkloadCommand)
@@ -124,9 +124,9 @@ def describe(
     if console.is_data:
         console.data(_with_progress(console, replace(found, events=events), place))
     elif console.output == "name":
-        click.echo(found.name)
+        echo(found.name)
     else:
-        click.echo(show.describe(found, read_progress(console, found, place), events, place, console.width))
+        echo(show.describe(found, read_progress(console, found, place), events, place, console.width))
 
 
 @workload.command(cls=WorkloadCommand)
@@ -144,6 +144,7 @@ def describe(
 @click.option("--grep", metavar="REGEX", help="Only lines that match.")
 @click.option("--all-lines", is_flag=True, help="Include the lines of Gloo about its connections.")
 @click.option("--timestamps", is_flag=True, help="Begin each line with its time.")
+@click.option("--raw", is_flag=True, help="Print control sequences as they are. They may change your terminal.")
 @click.option("--prefix/--no-prefix", default=True, help="Begin each line with its host.")
 @click.pass_obj
 def logs(
@@ -171,7 +172,7 @@ def logs(
     else:
         lines = logging.read_logs(api, chosen, namespace, wanted, previous=given["previous"], tell=console.tell)
     for line in lines:
-        click.echo(show.log_line(line, prefix=given["prefix"], timestamps=given["timestamps"]))
+        click.echo(show.log_line(line, **{key: given[key] for key in ("prefix", "timestamps", "raw")}))
     if given["follow"]:
         _tell_outcome(console, api, chosen, namespace, names.where(place, namespace))
 
@@ -269,12 +270,12 @@ def port_forward(
     if provider.target(place).on_this_machine:
         address = f"{pod['status']['podIP']}:{there}"
         _tell_of_ray(console, pod, address)
-        click.echo(address)
+        echo(address)
         return
     with forwarding.listen(here) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         _tell_of_ray(console, pod, address)
-        click.echo(address)  # after the token is in its file: a program that reads this line goes on at once
+        echo(address)  # after the token is in its file: a program that reads this line goes on at once
         console.tell(f"forwarding to port {there} of host s{given['slice_id']}/h{given['host']}; Ctrl-C ends it")
         forwarding.serve(listener, lambda: api.connect(pod, there), console.tell)
 

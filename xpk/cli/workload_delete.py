@@ -21,7 +21,7 @@ from xpk.cli.options import (
     the_cluster,
     the_name,
 )
-from xpk.cli.output import Console, interactive
+from xpk.cli.output import Console, echo, interactive
 from xpk.cli.upstream import WorkloadCommand
 from xpk.cli.workload_filters import filter_options, filtered
 from xpk.cli.workload_place import OUT_OF_REACH
@@ -91,7 +91,7 @@ def _preview(console: Console, name: str | None, cluster: str | None, namespace:
         console.warn(f"a run would be refused: workload '{name}' not found")
         chosen = []
     for one in chosen:
-        click.echo(f"workload '{one}' would be deleted")
+        echo(f"workload '{one}' would be deleted")
     if not chosen:
         console.tell("no workloads would be deleted")
 

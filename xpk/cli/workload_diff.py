@@ -11,7 +11,7 @@ import click
 from xpk.capacity.provider import provider_of
 from xpk.cli import workload_upstream
 from xpk.cli.options import the_cluster, the_name
-from xpk.cli.output import Console
+from xpk.cli.output import Console, echo
 from xpk.cli.upstream import WorkloadCommand
 from xpk.cli.workload_asked import asked_for
 from xpk.cli.workload_create import check, create
@@ -69,9 +69,9 @@ def _print(console: Console, name: str, other: str | None, found: difference.Dif
         fields = [dict(each) for each in found.fields]
         console.data({"name": name, "other": other, "equal": not found.text, "fields": fields, "diff": found.text})
     elif console.output == "name":
-        click.echo(name if found.text else "", nl=bool(found.text))
+        echo(name if found.text else "", nl=bool(found.text))
     elif found.text:
-        click.echo(found.text, nl=False)
+        echo(found.text, nl=False)
     else:
         console.tell("no difference")
 

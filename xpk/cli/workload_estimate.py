@@ -8,7 +8,7 @@ import click
 
 from xpk.capacity.provider import provider_of
 from xpk.cli.options import cluster_option, namespace_option, output_option, the_cluster
-from xpk.cli.output import Console
+from xpk.cli.output import Console, echo
 from xpk.cli.upstream import WorkloadCommand
 from xpk.jobs import create as creating
 from xpk.jobs import sizing
@@ -52,7 +52,7 @@ def estimate(ctx: click.Context, /, cluster: str | None, namespace: str, **given
         console.data(found)
         return
     for key, value in found.items():
-        click.echo(f"{key + ':':<19}{_shown(value)}")
+        echo(f"{key + ':':<19}{_shown(value)}")
 
 
 def _shown(value: Any) -> str:

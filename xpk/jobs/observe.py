@@ -327,5 +327,5 @@ def _host(pod: Obj, slice_id: int, host: int) -> HostStatus:
 def _finished(jobset: Obj) -> str | None:
     for kind in ("Completed", "Failed"):
         if is_true(jobset, kind):
-            return str(condition(jobset, kind).get("lastTransitionTime"))
+            return condition(jobset, kind).get("lastTransitionTime")
     return None

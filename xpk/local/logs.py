@@ -23,7 +23,7 @@ def _parsed(raw: Iterator[bytes]) -> Iterator[LogLine]:
             continue
         parts.setdefault(stream, []).append(text)
         if tag == b"F":
-            whole = b"".join(parts.pop(stream)).decode("utf-8", errors="replace")
+            whole = b"".join(parts.pop(stream)).decode("utf-8", errors="surrogateescape")
             yield LogLine(datetime.fromisoformat(stamp.decode()[:26] + "+00:00"), whole)
 
 

@@ -12,19 +12,44 @@ _UNSAFE = re.compile(
 )
 
 
-def printable(text: str, *, limit: int | None = None) -> str:
+_COLOUR = re.compile(r"\x1b\[(?:0|1|3[1-6]|9[1-6])m")  # what `click.style` gives: it hides nothing
+
+
+def printable(text: str, *, limit: int | None = None, colours: bool = False) -> str:
     r"""Return `text` with nothing in it that a terminal would obey, and no more than about `limit` characters of it.
 
     Tabs and newlines stay. Colours and cursor movements (ECMA-48 CSI) are removed; every other control character,
     bidi override and lone surrogate is shown as an escape such as `\x1b`. The result can be encoded as UTF-8, and
-    printing it again changes nothing.
+    printing it again changes nothing. With `colours`, plain ones of letters stay.
     """
-    shown = _UNSAFE.sub(_escape, text if limit is None else text[:limit])
+    shown = _UNSAFE.sub(_escape_all_but_colours if colours else _escape, text if limit is None else text[:limit])
     if limit is None or max(len(text), len(shown)) <= limit:
         return shown
     return f"{shown[:limit]}... ({len(text)} characters)"
 
 
+def shortened(text: str, limit: int) -> str:
+    """Return a text of at most about `limit` characters: where it is longer, its middle is left out."""
+    if len(text) <= limit:
+        return text
+    end = limit // 3
+    return f"{text[: limit - end]}... ({len(text) - limit} characters left out) ...{text[-end:]}"
+
+
+def escaped_json(text: str) -> str:
+    """Return a JSON text as another one of the same value that a terminal shows as it is."""
+    return _UNSAFE.sub(_json_escape, text)
+
+
 def _escape(match: re.Match[str]) -> str:
     found = match[0]
     return "" if len(found) > 1 else found.encode("unicode_escape").decode()
+
+
+def _escape_all_but_colours(match: re.Match[str]) -> str:
+    return match[0] if _COLOUR.fullmatch(match[0]) else _escape(match)
+
+
+def _json_escape(match: re.Match[str]) -> str:
+    units = match[0].encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
