@@ -37,8 +37,8 @@ class Blob:
     def delete(self, if_generation_match: int | None = None, **_: Any) -> None:
         self._client.request("delete", self.name)
         with self._client.lock:
-            self._check(if_generation_match)
             self._found()
+            self._check(if_generation_match)
             del self._client.objects[self.name]
 
     def look(self) -> Blob:

@@ -202,10 +202,13 @@ class Bucket:
                 pass
             return [name.removeprefix(self._prefix).rstrip("/") for name in found.prefixes]
 
-    def remove(self) -> None:
-        """Remove this object; nothing happens if it is not there."""
+    def remove(self, generation: int | None = None) -> None:
+        """Remove this object; nothing happens if it is not there.
+
+        Raises FileExistsError if it has another `generation` (None: any).
+        """
         with contextlib.suppress(FileNotFoundError), told(self):
-            self._blob().delete(retry=retries(), timeout=_WAIT)
+            self._blob().delete(if_generation_match=generation, retry=retries(), timeout=_WAIT)
 
     def remove_each(self, names: Iterable[str]) -> None:
         """Remove objects below."""

@@ -2,11 +2,12 @@
 
     checkpoints/owner.json              the attempt that may commit; its generation names the attempt's saves
     checkpoints/<step>/<generation>/…   what the hosts of that attempt wrote
-    checkpoints/<step>/manifest.json    written last, removed first
+    checkpoints/<step>/manifest.json    written last, removed first; empty while it is about to be written
     checkpoints/<step>/removing         of a checkpoint that was copied here from a folder: the rest is ours to remove
 
 A host of an earlier attempt that lives on (its machine was only cut off) writes beside the newer ones'
-objects, and finds at its commit that it is not the owner any more.
+objects, and finds at its commit that it is not the owner any more. If another becomes the owner just then, it
+removes the empty manifest before the rest, and the commit, which writes over that one only, fails.
 """
 
 import contextlib
@@ -38,20 +39,20 @@ class BucketShelf:
         Raises FatalError if there are checkpoints of another program.
         """
         for name in self._unsealed():
-            if not _is_ours((self._place / name).sums()):
+            if not _is_ours(self._content(name)):
                 raise integrity.foreign(self._place / name)
         owner = BucketSlot(self._place / _OWNER)
         content = {"attempt": attempt, "time": time.time(), "write": secrets.token_hex(8)}
         claim = str(owner.put(json.dumps(content).encode(), owner.look()[0]))
         for name in self._unsealed():
-            if _is_ours(left := (self._place / name).sums()):  # still
+            if _is_ours(left := self._content(name)) and self._unreserve(name):  # still
                 self._clear(f"{name}/{each}" for each in left)
         return claim
 
     def steps(self) -> list[int]:
         """Return the steps that have a manifest."""
         found = sorted(int(name) for name in self._place.folders() if name.isdigit())
-        return [step for step in found if self._manifest(step).is_file()]
+        return [step for step in found if self._is_sealed(step)]
 
     def draft(self, step: int, claim: str) -> str:
         """Return where to write; there is nothing to make."""
@@ -61,14 +62,16 @@ class BucketShelf:
         """Write the manifest, if this attempt is still the owner."""
         files = {f"{claim}/{name}": known for name, known in (self._place / str(step) / claim).sums().items()}
         content = integrity.manifest(dict(files), notes | {integrity.INSIDE: claim})
-        if str((self._place / _OWNER).entry().changed) != claim:
-            raise PermissionError(13, "a newer attempt has taken over", str(self._place))
-        manifest = self._manifest(step)
+        manifest = self._manifest(step).slot()
+        version, found = manifest.look()
+        if not found:
+            version = manifest.put(b"", version)  # which a new owner removes before what it stands for
         try:
-            manifest.create(content, 0)
-        except FileExistsError:  # our own, if a request that seemed lost was not; or one of before we were the owner
-            if manifest.read() != content:
-                manifest.create(content, manifest.entry().changed)
+            if str((self._place / _OWNER).entry().changed) != claim:
+                raise FileExistsError
+            manifest.put(content, version)
+        except FileExistsError as error:
+            raise PermissionError(13, "a newer attempt has taken over", str(self._place)) from error
 
     def discard(self, step: int, claim: str) -> None:
         """Remove what was written."""
@@ -118,18 +121,35 @@ class BucketShelf:
             self._clear(self._aside)
             self._aside.clear()
 
-    def _manifest(self, step: int) -> "Bucket":
+    def _manifest(self, step: int | str) -> "Bucket":
         return self._place / str(step) / integrity.MANIFEST
+
+    def _is_sealed(self, step: int | str) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            return self._manifest(step).entry().size > 0
+        return False
+
+    def _unreserve(self, step: str) -> bool:
+        """Remove an empty manifest, so that nobody can write it; return whether there is none, and no other."""
+        with contextlib.suppress(FileExistsError, FileNotFoundError):
+            empty = self._manifest(step).entry()
+            if not empty.size:
+                self._manifest(step).remove(empty.changed)
+        return not self._manifest(step).is_file()
+
+    def _content(self, step: str) -> list[str]:
+        """Return the names of a step's objects but for its manifest."""
+        return [name for name in (self._place / step).sums() if name != integrity.MANIFEST]
 
     def _unsealed(self) -> list[str]:
         """Return the names of what would be checkpoints if they had a manifest."""
         names = [name for name in self._place.folders() if name.isdigit()]
-        return [name for name in names if not (self._place / name / integrity.MANIFEST).is_file()]
+        return [name for name in names if not self._is_sealed(name)]
 
     def _take_down(self, step: int) -> list[str]:
         """Remove the manifest, so that a checkpoint is none any more; return what else is to be removed of it."""
         folder = self._place / str(step)
-        names = [name for name in folder.sums() if name != integrity.MANIFEST]
+        names = self._content(str(step))
         if names and not _is_ours(names):
             (folder / _REMOVING).write(b"")
             names.append(_REMOVING)

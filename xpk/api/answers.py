@@ -223,7 +223,7 @@ def _fits(value: Any, wanted: Any, path: str, removed: list[str]) -> bool:
     if wanted is _Time:
         return isinstance(value, str) and _is_time(value)
     if wanted is int:
-        return isinstance(value, int) and not isinstance(value, bool)
+        return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63
     return isinstance(value, wanted)
 
 

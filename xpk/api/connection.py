@@ -85,6 +85,8 @@ def _reason(host: str, error: BaseException) -> tuple[str, str]:
             return f"its certificate is not trusted: {each.verify_message}", (
                 "the kubeconfig's certificate-authority-data must be that of this cluster: fetch a fresh kubeconfig"
             )
+        if isinstance(each, gone.DecodeError):
+            return "its answer has another encoding than it says", "look at HTTPS_PROXY and NO_PROXY"
         if isinstance(each, gone.ProxyError):
             return "the proxy lets nothing through", "look at HTTPS_PROXY and NO_PROXY"
     if any(isinstance(each, gone.SSLError | ssl.SSLError) for each in chain):

@@ -68,6 +68,11 @@ def only_context(
     }
 
 
+def context_names(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Return the contexts of the files that kubectl would read. Raises NotFoundError or UsageError."""
+    return [str(entry["name"]) for file in _files(None, environ) for entry in _entries(file, _read(file), "contexts")]
+
+
 def _files(file: Path | None, environ: Mapping[str, str]) -> Iterator[Path]:
     """Yield the files that kubectl would read; the first that says something counts."""
     given = (

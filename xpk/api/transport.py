@@ -1,7 +1,7 @@
 """Requests to one API server, through the official client: repeated while it is away, and limited in time and size.
 
 Reads and idempotent writes are tried again while the server is busy or away, with back-off and as Retry-After asks.
-No request outlasts the limit of `time_limit`, nor a minute of its own, however the server spends it.
+No request outlasts the limit of `time_limit`, nor half a minute of its own, however the server spends it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from xpk.model.errors import MissingToolError, TimedOutError, UnavailableError, 
 JSON = "application/json"
 _BUSY = (408, 429, 500, 502, 503, 504)
 _TRIES = 6
-_TOTAL_SECONDS = 60.0  # for one request, with all its tries
+_TOTAL_SECONDS = 30.0  # for one request, with all its tries
 _CONNECT_SECONDS = 5.0
 _NOTICE_SECONDS, _NOTICE_TRIES = 10.0, 2  # after which the user is told that the server does not answer
 _MOST_BYTES, _MOST_ERROR_BYTES, _MOST_LINE_BYTES = 128 << 20, 1 << 20, 32 << 20
@@ -159,23 +159,26 @@ class Transport:
     def _within(self, ends: float, work: Callable[[], T], method: str) -> T:
         """Return the result of `work`. Raises UnavailableError or TimedOutError where it is not there at `ends`."""
         seconds = max(0.01, ends - time.monotonic())
-        notice = partial(self._tell, f"has not answered for {_NOTICE_SECONDS:g} s", ends - _NOTICE_SECONDS)
+        notice = partial(self._tell, f"has not answered for {_NOTICE_SECONDS:g} s; waiting", ends)
         try:
             return within(seconds, work, notice_after=_NOTICE_SECONDS, notice=notice)
         except TimeoutError as error:
             raise self._too_late("it takes too long", method == "POST") from error
 
     def _too_late(self, why: str, sent: bool) -> XpkError:
-        late = connection.too_late(self.host, why, sent=sent)
-        return TimedOutError(late.message, hint=late.hint) if seconds_left() <= 0.05 else late
+        return self._in_time(connection.too_late(self.host, why, sent=sent), 0.05)
+
+    def _in_time(self, found: XpkError, pause: float) -> XpkError:
+        """Return an error as TimedOutError where less than `pause` is left of the user's own time limit."""
+        return TimedOutError(found.message, hint=found.hint) if seconds_left() <= pause else found
 
     def _back_off(self, backoff: Backoff, ends: float, tries: int, found: XpkError, cause: Exception) -> None:
         """Pause before the next try. Raises `found` where there is no time for one."""
         pause = max(backoff.next(), self._not_before - time.monotonic())
         if time.monotonic() + pause >= ends:
-            raise found from cause
+            raise self._in_time(found, pause) from cause
         if tries >= _NOTICE_TRIES:
-            self._tell(f"does not answer ({found.message})", ends)
+            self._tell(f"does not answer ({found.message}); trying again", ends)
         self._pause(pause)
 
     def _tell(self, what: str, ends: float) -> None:
@@ -183,7 +186,7 @@ class Transport:
         if not self._told:
             self._told = True
             left = max(1.0, ends - time.monotonic())
-            _log.warning("warning: the API server at %s %s; trying again for up to %.0f s", self.host, what, left)
+            _log.warning("warning: the API server at %s %s for up to %.0f s", self.host, what, left)
 
     def _note_retry_after(self, status: int, header: str | None) -> None:
         if status in (429, 503) and header:
@@ -193,7 +196,8 @@ class Transport:
         """Pause as long as the server has asked for. Raises UnavailableError where that is longer than we may take."""
         pause = self._not_before - time.monotonic()
         if pause > min(_TOTAL_SECONDS, seconds_left()):
-            raise self._too_late(f"it asks not to be called again for {pause:.0f} s", sent=False)
+            late = connection.too_late(self.host, f"it asks not to be called again for {pause:.0f} s")
+            raise self._in_time(late, pause)
         if pause > 0:
             self._pause(pause)
 

@@ -17,7 +17,7 @@ from xpk.api.base import ObjectApi, Objs
 from xpk.api.kubefile import only_context
 from xpk.capacity import emulate, install
 from xpk.capacity.kubeconfig import connect, write_private
-from xpk.capacity.local import state_dir
+from xpk.capacity.local import state_of
 from xpk.capacity.nodes import (
     cluster_info,
     in_slices,
@@ -87,7 +87,7 @@ class AdaptedProvider:
         connect: Callable[[Path | None, str | None], ObjectApi] = connect,
         pause: install.Pause = time.sleep,
     ) -> None:
-        self._root = (root or state_dir()) / self.name
+        self._root = state_of(self.name, root)
         self._environ = environ
         self._open = connect
         self._pause = pause

@@ -21,7 +21,7 @@ from xpk.capacity.engine import Engine
 from xpk.capacity.health import lacking, wait_step
 from xpk.capacity.image import TrainerImage, build_context, trainer_image
 from xpk.capacity.kubeconfig import connect
-from xpk.capacity.local import state_dir
+from xpk.capacity.local import state_of
 from xpk.capacity.nodes import (
     advertises,
     cluster_info,
@@ -40,6 +40,7 @@ from xpk.model.errors import ConflictError, NotFoundError, UsageError, XpkError
 from xpk.model.specs import ClusterSpec, Target
 from xpk.proc import LocalRunner, Runner
 from xpk.render import render_kind
+from xpk.storage.private import make_folder
 
 _MOST_NODES = 64  # each is a container with a kubelet and a container runtime of its own
 _KUBECONFIG, _CONFIG, _OUTPUT, _IMAGE = "kubeconfig", "kind.yaml", "output", "trainer-image"
@@ -99,7 +100,7 @@ class KindProvider:
         connect: Callable[[Path | None], ObjectApi] = connect,
         pause: install.Pause = time.sleep,
     ) -> None:
-        self._root = (root or state_dir()) / self.name
+        self._root = state_of(self.name, root)
         self._engine = Engine(runner or LocalRunner(), environ)
         self._given_options = options
         self._environ = environ
@@ -264,8 +265,8 @@ class KindProvider:
     def _make(self, spec: ClusterSpec, options: KindOptions) -> None:
         folder, output = self._root / spec.name, self._path(spec.name, _OUTPUT)
         existed = folder.exists()
-        output.mkdir(parents=True, exist_ok=True)
-        output.chmod(0o777)  # pods run as a user of their own
+        make_folder(output)
+        output.chmod(0o1777)  # pods run as users of their own; none may move what is another's
         for stale in (_KUBECONFIG, _IMAGE):
             self._path(spec.name, stale).unlink(missing_ok=True)
         config = render_kind(

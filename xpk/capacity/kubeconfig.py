@@ -8,6 +8,7 @@ from pathlib import Path
 
 from xpk.api.base import ObjectApi
 from xpk.model.errors import MissingToolError, XpkError
+from xpk.storage.private import make_missing, open_file
 
 
 def connect(kubeconfig: Path | None, context: str | None = None) -> ObjectApi:
@@ -24,10 +25,10 @@ def connect(kubeconfig: Path | None, context: str | None = None) -> ObjectApi:
 def write_private(file: Path, text: str) -> None:
     """Write a file that only its owner may read: whole, or not at all. Raises XpkError if that fails."""
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_missing(file.parent)
         fresh = file.with_name(f"{file.name}.{os.getpid()}.{threading.get_ident()}")
-        fresh.touch(mode=0o600)
-        fresh.write_text(text, encoding="utf-8")
+        with os.fdopen(open_file(fresh, os.O_WRONLY | os.O_TRUNC), "w", encoding="utf-8") as opened:
+            opened.write(text)
         fresh.rename(file)
     except OSError as error:
         message = f"cannot write to '{file.parent}': {error.strerror}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +14,7 @@ import platformdirs
 
 from xpk.api.base import Obj, ObjectApi
 from xpk.capacity.nodes import difference, holders, live_workloads, pools_of, slice_info
-from xpk.capacity.plan import Plan, Step
+from xpk.capacity.plan import Plan, Progress, Step
 from xpk.capacity.prepare import apply_queues
 from xpk.capacity.provider import ClusterInfo
 from xpk.capacity.queues.reading import Queues, check_promised
@@ -25,6 +24,7 @@ from xpk.model.accelerators import NODEPOOL_LABEL, SliceShape, find_shape
 from xpk.model.errors import ConflictError, NotFoundError, UsageError, XpkError
 from xpk.model.specs import ClusterSpec, Target
 from xpk.render.resources import workloads_dir
+from xpk.storage.private import check_owner, make_folder, open_file, wait_for_lock
 
 # Every host has a loopback address of its own, so that two workloads can listen on one port. A cluster begins
 # at a block of 254 that its folder's name is hashed to: whoever else emulates clusters on this machine, under
@@ -34,9 +34,18 @@ _MOST_SLICES, _MOST_HOSTS = 255, 254
 
 
 def state_dir() -> Path:
-    """Return the folder of this user's local clusters; XPK_STATE_DIR overrides it."""
+    """Return the folder of this user's clusters; XPK_STATE_DIR overrides it. Raises XpkError for somebody else's."""
     override = os.environ.get("XPK_STATE_DIR")
-    return Path(override).expanduser().absolute() if override else platformdirs.user_state_path("xpk")
+    folder = Path(override).expanduser().absolute() if override else platformdirs.user_state_path("xpk")
+    check_owner(folder, root_may=True)
+    return folder
+
+
+def state_of(provider: str, root: Path | None = None) -> Path:
+    """Return the folder of a provider's clusters. Raises XpkError if it is somebody else's."""
+    folder = (root or state_dir()) / provider
+    check_owner(folder)
+    return folder
 
 
 class LocalProvider:
@@ -45,8 +54,9 @@ class LocalProvider:
     name = "local"
     settings: ClassVar[Mapping[str, str]] = {}
 
-    def __init__(self, root: Path | None = None) -> None:
-        self._root = (root or state_dir()) / "clusters"
+    def __init__(self, root: Path | None = None, *, lock_seconds: float = 60.0) -> None:
+        self._lock_seconds = lock_seconds
+        self._root = state_of("clusters", root)
 
     def check_create(self, spec: ClusterSpec | None, *, lenient: bool = False) -> None:
         """See `Checks.check_create`."""
@@ -166,23 +176,26 @@ class LocalProvider:
         output = self._root / name / "output"
         return Target(emulated=True, sets_slice_environment=True, output_root=str(output), on_this_machine=True)
 
-    def _alone(self, name: str, again: Callable[[], Plan]) -> Callable[[], AbstractContextManager[None]]:
+    def _alone(self, name: str, again: Callable[[], Plan]) -> Callable[[Progress], AbstractContextManager[None]]:
         """Return what holds a cluster's lock, and makes sure that planning `again` still finds work to do."""
 
         @contextmanager
-        def hold() -> Iterator[None]:
-            folder = self._root.parent / "locks"
+        def hold(tell: Progress) -> Iterator[None]:
+            file = self._root.parent / "locks" / f"{name}.lock"
             try:
-                folder.mkdir(parents=True, exist_ok=True)
-                lock = (folder / f"{name}.lock").open("w")
+                make_folder(file.parent)
+                lock = open_file(file, os.O_RDWR)
             except OSError as error:
-                message = f"cannot write to '{folder}': {error.strerror}"
+                message = f"cannot write to '{file}': {error.strerror}"
                 raise XpkError(message, hint="set XPK_STATE_DIR to a folder that you can write to") from error
-            with lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                hint = f"`fuser {file}` shows its process; run this command again when it has ended"
+                wait_for_lock(lock, f"cluster '{name}'", seconds=self._lock_seconds, tell=tell, hint=hint)
                 if not again().steps:
                     raise ConflictError(f"cluster '{name}' was changed meanwhile", hint="run the same command again")
                 yield
+            finally:
+                os.close(lock)
 
         return hold
 

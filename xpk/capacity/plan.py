@@ -16,6 +16,10 @@ Progress = Callable[[str], None]
 Live = Callable[[Mapping[str, str]], None]
 
 
+def _with_others(tell: Progress) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The steps from what there is to what is wanted. `summary` says what the result will be.
@@ -28,7 +32,7 @@ class Plan:
 
     summary: str
     steps: list[Step] = field(default_factory=list)
-    alone: Callable[[], AbstractContextManager[None]] = nullcontext
+    alone: Callable[[Progress], AbstractContextManager[None]] = _with_others
     at_once: int = 1
     notes: tuple[str, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -43,14 +47,14 @@ class Plan:
     ) -> None:
         """Take the steps in order, telling of each as it is done, `live` of those that go on, `warn` of what may fail.
 
-        `alone` keeps others from changing the same cluster meanwhile; it raises ConflictError if one has since
-        the plan was made.
+        `alone` keeps others from changing the same cluster meanwhile; it tells `warn` of one that it waits for, and
+        raises ConflictError if one has since the plan was made.
         """
         if self.lacking:
             raise UsageError(self.lacking[0], problems=self.lacking, hint="--dry-run shows the plan all the same")
         if self.refusal:
             raise self.refusal
-        with self.alone():
+        with self.alone(warn):
             if self.at_once > 1:
                 crew = Crew(self.steps, self.at_once, self.activity, progress, live)
                 if ignored := crew.work(roll_back=self.roll_back):

@@ -27,6 +27,7 @@ _FOREIGN = {
     "cluster-state-gcs-bucket": "the cluster itself is the state",
     "custom-binaries-path": "programs are found on PATH",
 }
+_LOCK_SECONDS = 10.0
 _NEXT = "`xpk config list` shows all settings"
 
 
@@ -327,16 +328,17 @@ def _write(file: Path, text: str) -> None:
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Keep other processes from changing the file meanwhile. The folder is locked: no file has to stay for it."""
-    import fcntl
+    from xpk.storage.private import make_missing, wait_for_lock
 
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_missing(folder)
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         message = f"cannot write to '{folder}': {error.strerror}"
         raise XpkError(message, hint="set XPK_CONFIG_DIR to a folder that you can write to") from error
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        hint = f"`fuser {folder}` shows its process; run this command again when it has ended"
+        wait_for_lock(lock, "the preferences", seconds=_LOCK_SECONDS, tell=lambda text: None, hint=hint)
         yield
     finally:
         os.close(lock)

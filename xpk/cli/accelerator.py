@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from xpk.cli.help import CommandGroup
 from xpk.cli.options import output_option
 from xpk.cli.output import Console, echo
 from xpk.cli.tables import Column
@@ -28,7 +29,7 @@ _WIDE = (
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def accelerator() -> None:
     """Look up accelerator types."""
 

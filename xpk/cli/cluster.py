@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from xpk.capacity.provider import ClusterInfo, check_free, load_provider, provider_names, provider_of
+from xpk.cli import complete
 from xpk.cli.cluster_adapt import adapt, adapt_as_created
 from xpk.cli.cluster_asked import asked_to_create, asked_to_resize, maker_option
 from xpk.cli.cluster_nodes import cache_image, health
@@ -68,6 +69,7 @@ cluster.add_command(health)
     "--device-type",
     "accelerator_type",
     metavar="TYPE",
+    shell_complete=complete.accelerator_types,
     help="The slices' type, such as v5litepod-8; see `xpk accelerator list`.",
 )
 @click.option("--num-slices", type=int, help="How many slices; those there are if left out, 1 in a new cluster.")
@@ -141,7 +143,12 @@ def kubeconfig(name: str | None, name_flag: str | None) -> None:
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--force", is_flag=True, help="End the workloads on slices that go, and do not ask.")
 @click.option(
-    "--tpu-type", "--device-type", "tpu_type", metavar="TYPE", help="gke: which slices, if it has several types."
+    "--tpu-type",
+    "--device-type",
+    "tpu_type",
+    metavar="TYPE",
+    shell_complete=complete.accelerator_types,
+    help="gke: which slices, if it has several types.",
 )
 @provider_option
 @place_options

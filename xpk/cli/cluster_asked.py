@@ -10,6 +10,7 @@ import click
 
 from xpk.capacity import preferences
 from xpk.capacity.provider import Checks, Provider, load_provider, maker_names, provider_names, slices_there
+from xpk.cli import complete
 from xpk.cli.cluster_plan import given_flags
 from xpk.cli.gke_options import chosen_provider, in_seconds
 from xpk.cli.options import Command, count_slices, the_name
@@ -31,6 +32,7 @@ def maker_option(command: Command) -> Command:
         metavar="local|kind|gke",
         envvar="XPK_PROVIDER",
         show_envvar=True,
+        shell_complete=complete.providers,
         help="Processes of this machine (the default), nodes in Docker, or Google Cloud.",
     )(command)
 

@@ -9,6 +9,7 @@ import click
 from xpk.capacity import preferences
 from xpk.capacity.doctor import Check, of_cluster, of_machine
 from xpk.capacity.provider import load_provider, provider_of
+from xpk.cli.help import Command
 from xpk.cli.options import (
     cluster_option,
     is_cluster_named,
@@ -29,7 +30,7 @@ _COLUMNS = (
 )
 
 
-@click.command()
+@click.command(cls=Command)
 @provider_option
 @cluster_option
 @namespace_option

@@ -76,6 +76,12 @@ class LazyGroup(Group):
         command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Take `xpk help COMMAND` for `xpk COMMAND --help`."""
+        return super().resolve_command(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands from the table above."""
         with formatter.section("Commands"):
@@ -84,7 +90,7 @@ class LazyGroup(Group):
 
 @click.group(
     cls=LazyGroup,
-    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "XPK"},
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "XPK", "max_content_width": 100},
 )
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="table", help="How to print what is read.")
 @click.option(

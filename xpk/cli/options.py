@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from xpk.cli import complete
 from xpk.cli.output import FORMATS
 from xpk.model.errors import NotFoundError, UsageError
 
@@ -49,8 +50,10 @@ def name_argument(what: str) -> Callable[[Command], Command]:
     """Take a name as NAME or, as Google's xpk does, as `--cluster NAME` or `--workload NAME`."""
 
     def decorate(command: Command) -> Command:
-        command = click.argument("name", required=False)(command)
-        return click.option(f"--{what}", "name_flag", metavar="NAME", help=f"The {what}; same as NAME.")(command)
+        known = {"cluster": complete.clusters, "workload": complete.workloads, "queue": complete.queues}.get(what)
+        command = click.argument("name", required=False, shell_complete=known)(command)
+        text = f"The {what}; same as NAME."
+        return click.option(f"--{what}", "name_flag", metavar="NAME", shell_complete=known, help=text)(command)
 
     return decorate
 
@@ -70,6 +73,7 @@ def cluster_option(command: Command) -> Command:
         metavar="CLUSTER",
         envvar="XPK_CLUSTER",
         show_envvar=True,
+        shell_complete=complete.clusters,
         help="The cluster; may be left out if there is only one.",
     )(context_option(command))
 
@@ -85,6 +89,7 @@ def context_option(command: Command) -> Command:
         metavar="CONTEXT",
         expose_value=False,
         callback=keep,
+        shell_complete=complete.contexts,
         help="A context of your kubeconfig, instead of a cluster's name.",
     )(command)
 
@@ -98,6 +103,7 @@ def namespace_option(command: Command) -> Command:
         show_default=True,
         envvar="XPK_NAMESPACE",
         show_envvar=True,
+        shell_complete=complete.namespaces,
         help="Where the workload is.",
     )(command)
 
@@ -135,6 +141,7 @@ def provider_option(command: Command) -> Command:
         metavar="PROVIDER",
         envvar="XPK_PROVIDER",
         show_envvar=True,
+        shell_complete=complete.providers,
         help="The kind of capacity; local by default.",
     )(command)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import click
 
+from xpk.cli.help import Command, CommandGroup
 from xpk.cli.output import echo
 from xpk.model.errors import UsageError
 
@@ -126,11 +127,6 @@ def _joined(args: list[str]) -> list[str]:
     return found
 
 
-def _be_quiet(ctx: click.Context, _: click.Parameter, value: bool) -> None:
-    if value:
-        ctx.obj = replace(ctx.obj, quiet=True)
-
-
 def _ignoring(flag: str, ignored: Ignored) -> click.Option:
     """Return a hidden option that only says that it has no effect."""
 
@@ -146,7 +142,7 @@ def _only_reading(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     ctx.meta[_READING] = value
 
 
-class _Command(click.Command):
+class _Command(Command):
     """A command that refuses foreign flags by name, before click calls them unknown; its own ones are none."""
 
     foreign: ClassVar[Mapping[str, str]] = {}
@@ -156,8 +152,6 @@ class _Command(click.Command):
         super().__init__(*args, **kwargs)
         own = {flag for parameter in self.params for flag in parameter.opts}
         self.params += [_ignoring(flag, each) for flag, each in self.ignored.items() if flag not in own]
-        # Theirs stands here, ours before the command: it is taken in both places.
-        self.params.append(click.Option(["--quiet"], is_flag=True, expose_value=False, hidden=True, callback=_be_quiet))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Refuse what is foreign."""
@@ -233,7 +227,7 @@ class WorkloadCommand(_Command):
         return super().invoke(ctx)
 
 
-class Group(click.Group):
+class Group(CommandGroup):
     """A group that knows commands elsewhere.
 
     `other_names` are taken, `instead` are taken as another one with a warning.

@@ -10,16 +10,15 @@ from typing import Any
 import click
 
 from xpk.api.base import ObjectApi
-from xpk.cli import workload_upstream
+from xpk.cli import complete, spec_file, workload_upstream
 from xpk.cli.options import (
     cluster_option,
     name_argument,
     namespace_option,
-    output_option,
     parse_duration,
     the_name,
 )
-from xpk.cli.output import Console
+from xpk.cli.output import FORMATS, Console
 from xpk.cli.upstream import WorkloadCommand
 from xpk.cli.waiting import await_end
 from xpk.cli.workload_asked import asked_for
@@ -41,7 +40,14 @@ from xpk.storage import open_folder
 @namespace_option
 @click.option("--num-slices", type=int, help="How many slices it takes; one if left out.")
 @click.option("--num-nodes", type=int, help="GPU and CPU types: how many hosts, one slice each.")
-@click.option("--tpu-type", "--device-type", "accelerator_type", metavar="TYPE", help="The cluster's, if left out.")
+@click.option(
+    "--tpu-type",
+    "--device-type",
+    "accelerator_type",
+    metavar="TYPE",
+    shell_complete=complete.accelerator_types,
+    help="The cluster's, if left out.",
+)
 @click.option("--on-demand", is_flag=True, help="gke: slices on demand; where GKE adds node pools, it makes such.")
 @click.option("--spot", is_flag=True, help="gke: spot slices, likewise.")
 @click.option("--reservation", metavar="R", help="gke: slices of a reservation, likewise: a name, or projects/P/....")
@@ -101,9 +107,18 @@ from xpk.storage import open_folder
 )
 @click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="A variable for every host; may be repeated.")
 @click.option("--env-file", "env_files", multiple=True, type=click.Path(path_type=Path), help="NAME=VALUE lines.")
-@click.option("--priority", default="medium", show_default=True, help=f"One of {', '.join(names.PRIORITIES)}.")
 @click.option(
-    "--queue", help=f"The LocalQueue that it waits in; {names.QUEUE}, or the only one of its namespace, if left out."
+    "--priority",
+    default="medium",
+    show_default=True,
+    metavar="|".join(names.PRIORITIES),
+    shell_complete=complete.priorities,
+    help="Priority in its queue; a higher one may preempt lower ones.",
+)
+@click.option(
+    "--queue",
+    shell_complete=complete.queues,
+    help=f"The LocalQueue that it waits in; {names.QUEUE}, or the only one of its namespace, if left out.",
 )
 @click.option("--max-restarts", type=int, default=0, show_default=True, help="How many failures to restart after.")
 @click.option("--fatal-exit-codes", metavar="CODES", help="Exit codes that fail it at once, beside 42, 126 and 127.")
@@ -150,7 +165,13 @@ from xpk.storage import open_folder
 @click.option("--output-manifest-file", type=click.Path(path_type=Path), help="Write those objects to a file too.")
 @click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="A label of its objects; may be repeated.")
 @workload_upstream.upstream_options
-@output_option
+@spec_file.file_option
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice((*FORMATS, "spec")),
+    help="How to print what is read; spec, with --dry-run: as a file for -f.",
+)
 @click.pass_context
 def create(ctx: click.Context, /, name: str | None, name_flag: str | None, cluster: str | None, **given: Any) -> None:
     """Create a workload: the same command on every host of N slices.
@@ -163,10 +184,15 @@ def create(ctx: click.Context, /, name: str | None, name_flag: str | None, clust
     With `--launcher ray` one driver tells all hosts what to do: the trainer's, or your own program.
     """
     console: Console = ctx.obj.choosing(given["output"])
-    chosen = the_name("workload", name, name_flag)
+    chosen = the_name("workload", name, spec_file.flag_of_name(ctx, name, name_flag))
     timeout = parse_duration(given["timeout"], "--timeout")
     if given["resume"] and given["fresh"]:
         raise UsageError("--resume and --fresh exclude each other", hint="give one of them")
+    if given["output"] == "spec":
+        if not given["dry_run"]:
+            raise UsageError("-o spec requires --dry-run", hint="add --dry-run")
+        click.echo(spec_file.spec_of(ctx, chosen), nl=False)
+        return
     trainer_args = ctx.meta.get("trainer_args", ())
     workload_upstream.translate(ctx, given)
     where = find_place(console, cluster, given)

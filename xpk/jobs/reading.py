@@ -56,7 +56,7 @@ def label(obj: Obj, key: str) -> str:
 def owned_by(objects: Iterable[Obj], *uids: str) -> Obj | None:
     """Return the first object that one with such a UID owns."""
     return next(
-        (obj for obj in objects if any(ref["uid"] in uids for ref in obj["metadata"].get("ownerReferences") or [])),
+        (obj for obj in objects if any(ref.get("uid") in uids for ref in obj["metadata"].get("ownerReferences") or [])),
         None,
     )
 

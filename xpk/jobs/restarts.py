@@ -30,6 +30,7 @@ _LOCAL = re.compile(r"The host (ended with exit code (\d+).*)")
 _BLAMED = re.compile(r"first failed job: ([^:\s)]+)")
 _HOST = re.compile(r"-(\d+)-(\d+)-\w{5}$")
 _LATE = timedelta(seconds=2)  # by how much a Job's event may come after the restart that it led to
+_MOST_ATTEMPTS = 1000  # whose causes are looked for
 _LOST_NODE = ("NodeNotReady", "TaintManagerEviction")
 _EVICTED = ("Preempted", "Evicted", *_LOST_NODE)
 
@@ -80,7 +81,7 @@ def with_output(status: WorkloadStatus, roots: OutputRoots) -> WorkloadStatus:
     known = {restart.attempt: restart for restart in status.restart_history}
     wanted = [
         attempt
-        for attempt in range(status.restarts)
+        for attempt in range(max(0, status.restarts - _MOST_ATTEMPTS), status.restarts)
         if attempt not in known or known[attempt].host is None or known[attempt].exit_code == _PEER_LOST
     ]
     if not wanted or not status.output_dir:

@@ -20,7 +20,7 @@ from xpk.local.environment import MARK
 from xpk.local.jobset import delete_job, delete_jobset, delete_pod
 from xpk.local.store import Store, Transaction
 from xpk.local.validate import check_unchanged, validated
-from xpk.model.errors import ConflictError, MissingToolError, NotFoundError, UsageError
+from xpk.model.errors import ConflictError, MissingToolError, NotFoundError, UsageError, XpkError
 
 _POLL_SECONDS = 0.02
 _SERVER_FIELDS = ("uid", "creationTimestamp", "generation", "resourceVersion")
@@ -37,11 +37,13 @@ class LocalApi:
     def _change(self, *, dry_run: bool = False) -> Iterator[Transaction]:
         """Give a transaction; what it wrote is seen by the daemon at once."""
         if not dry_run:
-            starter.ensure(self._folder, self._workloads)
+            with _saying("nothing was changed"):
+                starter.ensure(self._folder, self._workloads)
         with Store(self._folder) as store, store.transaction(write=not dry_run) as tx:
             yield tx
         if not dry_run:
-            starter.ensure(self._folder, self._workloads)  # it may have ended meanwhile
+            with _saying("the change is made, and takes effect when it does"):
+                starter.ensure(self._folder, self._workloads)  # it may have ended meanwhile
 
     def create(self, obj: Obj, *, dry_run: bool = False) -> Obj:
         """Create an object that must not exist yet; return it as stored."""
@@ -194,6 +196,15 @@ class LocalApi:
         with Store(self._folder) as store, store.transaction(write=False) as tx:
             found = [obj | {"kind": "Pod"} for obj in tx.list("FormerPod", namespace) if is_selected(obj, selector)]
         return sorted(found, key=lambda pod: str(pod["metadata"]["uid"]))
+
+
+@contextmanager
+def _saying(what: str) -> Iterator[None]:
+    """Add to an error what became of the change."""
+    try:
+        yield
+    except XpkError as error:
+        raise XpkError(f"{error.message}; {what}", hint=error.hint) from error
 
 
 def _follow(store: Store, kind: str, end: float | None) -> Iterator[tuple[int, Change, Obj]]:

@@ -12,6 +12,7 @@ from xpk.local import process, starter
 from xpk.local.api import LocalApi
 from xpk.local.store import FILE, Store
 from xpk.model.errors import NotFoundError, XpkError
+from xpk.storage.private import check_owner, make_folder
 
 _GRACE_SECONDS = 5.0
 _REMOVE_TRIES = 20
@@ -20,11 +21,12 @@ _REMOVE_TRIES = 20
 def create_cluster(folder: Path, *, workloads: str | None = None) -> LocalApi:
     """Create the cluster of a folder, if there is none yet, and open it."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (folder / process.PODS).mkdir(exist_ok=True)
+        make_folder(folder)
+        make_folder(folder / process.PODS)
         bell = folder / process.BELL
         if not bell.exists():
             os.mkfifo(bell, 0o600)
+            bell.chmod(0o600)  # a umask may have taken rights of ours
     except OSError as error:
         raise XpkError(
             f"cannot write to '{folder}': {error.strerror}",
@@ -36,6 +38,7 @@ def create_cluster(folder: Path, *, workloads: str | None = None) -> LocalApi:
 
 def open_cluster(folder: Path, *, workloads: str | None = None) -> LocalApi:
     """Open a cluster. Raises NotFoundError, and XpkError where its store is damaged."""
+    check_owner(folder)
     if not (folder / FILE).exists():
         raise NotFoundError(f"there is no local cluster '{folder.name}'", hint="xpk cluster list --provider local")
     Store(folder).close()
@@ -43,7 +46,11 @@ def open_cluster(folder: Path, *, workloads: str | None = None) -> LocalApi:
 
 
 def delete_cluster(folder: Path, *, force: bool = False) -> None:
-    """Stop all that runs in a cluster and remove it; with `force`, whatever state it is in."""
+    """Stop all that runs in a cluster and remove it; with `force`, whatever state it is in.
+
+    Raises NotFoundError, and XpkError for somebody else's.
+    """
+    check_owner(folder)
     if not force:
         open_cluster(folder)
     elif not folder.is_dir():

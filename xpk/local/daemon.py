@@ -27,6 +27,7 @@ from xpk.local.shim import Log
 from xpk.local.starter import INFO, LOCK, LOG, fingerprint
 from xpk.local.store import FILE, Store
 from xpk.model.errors import XpkError
+from xpk.storage.private import open_file
 
 _IDLE_SECONDS = 60.0
 _ROUNDS = 20
@@ -176,7 +177,7 @@ class Daemon:
 
 def main(folder: Path, workloads: str) -> int:
     """Become the daemon of a cluster, unless it has one; the first process returns once that is so."""
-    lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = open_file(folder / LOCK, os.O_RDWR)
     for _ in range(20):  # whoever asks whether we run holds it for a moment
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

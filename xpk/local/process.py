@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ from typing import Literal
 from xpk.api.base import Obj
 from xpk.local import shim
 from xpk.local.environment import MARK
+from xpk.storage.private import open_file
 
 BELL = "bell"
 PODS = "pods"
@@ -48,7 +50,7 @@ def _read(path: Path) -> Obj:
 @contextlib.contextmanager
 def locked(path: Path, how: int = fcntl.LOCK_EX) -> Iterator[int | None]:
     """Take a lock for the block and give its descriptor, or None where somebody else holds it."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = open_file(path, os.O_RDWR)
     try:
         try:
             fcntl.flock(fd, how | fcntl.LOCK_NB)
@@ -62,7 +64,10 @@ def locked(path: Path, how: int = fcntl.LOCK_EX) -> Iterator[int | None]:
 
 def is_locked(path: Path) -> bool:
     """Return whether somebody holds a lock. A lock is released by death; a pid may be another's by then."""
-    if not path.exists():
+    try:
+        if not stat.S_ISREG(path.lstat().st_mode):
+            return False  # nobody could take it
+    except OSError:
         return False
     with locked(path, fcntl.LOCK_SH) as fd:  # shared: two who ask must not see each other
         return fd is None

@@ -237,7 +237,7 @@ class Supervisor:
 
 def _lock(folder: str) -> bool:
     """Take the folder's lock for the life of this process; no host ever starts twice."""
-    fd = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     for _ in range(_LOCK_TRIES):  # whoever asks whether we live holds it for a moment
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

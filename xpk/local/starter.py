@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -11,13 +12,16 @@ from pathlib import Path
 
 import xpk
 from xpk.local import process
+from xpk.local.store import damaged
 from xpk.model.errors import XpkError
+from xpk.storage.private import open_file
 
 LOCK = "daemon.lock"
 INFO = "daemon.version"
 LOG = "daemon.log"
 _STOP_SECONDS = 10.0
 _PATIENCE = 10
+_LAUNCHES = 2  # what launches the daemon may be killed, by the OOM killer for example
 
 
 def fingerprint(workloads: str) -> str:
@@ -28,9 +32,8 @@ def fingerprint(workloads: str) -> str:
 
 def ensure(folder: Path, workloads: str) -> None:
     """Make sure that the cluster's daemon runs, and that it is of this version. Its hosts run on."""
-    info = folder / INFO
     for _ in range(_PATIENCE):  # it may be starting, and have its lock but not have said so
-        recorded = info.read_text(encoding="utf-8") if info.exists() else ""
+        recorded = _recorded(folder)
         workloads = workloads or recorded.partition("\n")[2]  # who has no opinion keeps what is there
         if not process.is_locked(folder / LOCK):
             break
@@ -41,13 +44,29 @@ def ensure(folder: Path, workloads: str) -> None:
     stop(folder)
     environment = {**os.environ, "PYTHONPATH": str(Path(xpk.__file__).parent.parent)}
     command = [sys.executable, "-m", "xpk.local.daemon", str(folder), workloads]
-    with (folder / LOG).open("ab") as log:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", env=environment, check=False
-        )
+    for _ in range(_LAUNCHES):
+        with os.fdopen(open_file(folder / LOG, os.O_WRONLY | os.O_APPEND), "ab") as log:
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", env=environment, check=False
+            )
+        if done.returncode >= 0:  # it was not killed
+            break
     if done.returncode:
         problem = f"the local control plane did not start (exit code {done.returncode})"
         raise XpkError(problem, hint=f"see {folder / LOG}")
+
+
+def _recorded(folder: Path) -> str:
+    """Return what the daemon said of itself, "" if there was none. Raises XpkError if its files are damaged."""
+    for file in (folder / LOCK, folder / INFO, folder / LOG):
+        if os.path.lexists(file) and not stat.S_ISREG(file.lstat().st_mode):
+            raise damaged(folder, f"{file.name} is not a file")
+    try:
+        return (folder / INFO).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
+    except UnicodeDecodeError as error:
+        raise damaged(folder, f"{INFO} is not text") from error
 
 
 def stop(folder: Path) -> None:

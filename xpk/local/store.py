@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from pathlib import Path
 from xpk.api.base import Change, Obj
 from xpk.local.objects import label, new_uid, now
 from xpk.model.errors import XpkError
+from xpk.storage.private import open_file
 
 FILE = "store.db"
 _CHANGES_KEPT = 2000
@@ -47,10 +49,15 @@ def explained(folder: Path) -> Iterator[None]:
                 f"cannot use the store in '{folder}': {text}",
                 hint="set XPK_STATE_DIR to a folder that you can write to",
             ) from error
-        raise XpkError(
-            f"the store of cluster '{folder.name}' is damaged ({text})",
-            hint=f"xpk cluster delete {folder.name} --provider local --force",
-        ) from error
+        raise damaged(folder, text) from error
+
+
+def damaged(folder: Path, why: str) -> XpkError:
+    """Return what is said of a cluster whose files are not what they have to be."""
+    return XpkError(
+        f"the store of cluster '{folder.name}' is damaged ({why})",
+        hint=f"xpk cluster delete {folder.name} --provider local --force",
+    )
 
 
 class Transaction:
@@ -124,7 +131,7 @@ class Transaction:
         kind, key = _key(obj)
         query = "SELECT applied FROM objects WHERE kind = ? AND namespace = ? AND name = ?"
         row = self._db.execute(query, (kind, *key)).fetchone()
-        found: Obj = json.loads(row[0]) if row and row[0] else {}
+        found: Obj = _object(row[0]) if row and row[0] else {}
         return found
 
     def set_applied(self, obj: Obj, applied: Obj) -> None:
@@ -179,6 +186,8 @@ class Store:
     def __init__(self, folder: Path, *, create: bool = False) -> None:
         self.folder = folder
         with explained(folder):
+            if create:
+                os.close(open_file(folder / FILE, os.O_RDWR))  # SQLite would let others read it
             mode = "rwc" if create else "rw"
             uri = f"{(folder / FILE).absolute().as_uri()}?mode={mode}"
             self._db = sqlite3.connect(
@@ -249,6 +258,17 @@ def _text(obj: Obj) -> str:
 
 
 def _with_revision(text: str, revision: int) -> Obj:
-    obj: Obj = json.loads(text)
+    obj = _object(text)
     obj["metadata"]["resourceVersion"] = str(revision)
     return obj
+
+
+def _object(text: str) -> Obj:
+    """Return an object as it was written. Raises DatabaseError for anything else."""
+    try:
+        found: Obj = json.loads(text)
+        if not isinstance(found["metadata"]["name"], str):
+            raise TypeError
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
+        raise sqlite3.DatabaseError(f"'{str(text)[:40]}' is not an object") from error
+    return found

@@ -58,6 +58,10 @@ class Problems:
             self._found.append(error)
             return otherwise
 
+    def add(self, problem: str, *, hint: str = "") -> None:
+        """Take note of a problem."""
+        self._found.append(UsageError(problem, hint=hint))
+
     def check(self, message: str, *, hint: str) -> None:
         """Raise UsageError if anything was wrong: one error as it was, several as `message`, with the hint of each."""
         if len(self._found) == 1:

@@ -24,7 +24,7 @@ from xpk.capacity.gke.reach import Connect, Known, Place, check_foreign, check_p
 from xpk.capacity.gke.request import SETTINGS, Request, project_of, read_poll_seconds, read_request, region_of
 from xpk.capacity.gke.slices import is_shared, slices_of_pools, specs_of_cluster
 from xpk.capacity.kubeconfig import connect
-from xpk.capacity.local import state_dir
+from xpk.capacity.local import state_of
 from xpk.capacity.plan import Plan
 from xpk.capacity.prepare import autoprovisioned_of, target_of
 from xpk.capacity.provider import ClusterInfo, environment
@@ -52,7 +52,7 @@ class GkeProvider:
         connect: Connect = connect,
     ) -> None:
         self._given, self._environ = environ is not None, os.environ if environ is None else environ
-        self._known = Known((root or state_dir()) / self.name, connect, self._environ)
+        self._known = Known(state_of(self.name, root), connect, self._environ)
         self._activity = Activity()
         self._poll = read_poll_seconds(self._environ)
         self._google = Google(self._environ, pause=self._activity.pause, unit=min(1.0, self._poll / 5))

@@ -1,0 +1,210 @@
+"""Kubeconfigs that would take all memory or time, and programs that give no credentials: one clear error, at once."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.api import hostile
+from tests.api.hostile import JOBSET, sends, serving
+from tests.api.server import kubeconfig
+from xpk.api.kubefile import only_context
+from xpk.api.kubernetes import KubernetesApi
+from xpk.model.errors import AuthorizationError, MissingToolError, UsageError, XpkError
+
+LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 30))
+GOOD = """
+users: [{name: u, user: {token: t}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+current-context: x
+clusters: [{name: c, cluster: {server: "https://x"}}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("content", "tells"),
+    [
+        (LAUGHS, "more than 200000 values"),
+        ("contexts: &a [*a]", "its alias 'a' refers to itself"),
+        ("a: &a {b: {c: *a}}", "its alias 'a' refers to itself"),
+        ("a: " + "[" * 5000, "nested more than 50 levels"),
+        ("a: " + "{b: " * 5000, "nested more than 50 levels"),
+        ("#" * (5 << 20), "larger than 4 MiB"),
+        (GOOD.replace("name: x", "name: 5"), "contexts[0].name must be a string, got 5"),
+        (GOOD.replace("name: c,", "name: null,"), "clusters[0].name must be a string, got None"),
+        (GOOD.replace("token: t", "token: 123"), "users[0]: token must be a string, got a int"),
+        (GOOD.replace("token: t", 'token: "SECRET\\nHost: evil"'), "users[0]: token has a line break"),
+        (GOOD.replace("{token: t}", "[]"), "users[0].user must be a mapping"),
+        (GOOD.replace("[{name: u, user: {token: t}}]", "7"), "users must be a list"),
+        (GOOD.replace("[{name: u, user: {token: t}}]", "[7]"), "users[0].name must be a string"),
+        (GOOD.replace('"https://x"', "{a: b}"), "clusters[0]: server must be a string"),
+        (GOOD.replace("current-context: x", "current-context: [1]"), "there is no context '[1]'"),
+        (GOOD.replace("name: x", 'name: "\\e[31mx"'), "there is no context 'x'"),
+        ("\x00", "cannot read kubeconfig"),
+        ("2024-13-45: x", "cannot read kubeconfig"),
+    ],
+)  # fmt: skip
+def test_a_kubeconfig_that_is_meant_to_break_its_reader(tmp_path: Path, content: str, tells: str) -> None:
+    file = tmp_path / "config"
+    file.write_text(content)
+    begun = time.monotonic()
+    for read in (lambda: only_context(None, {"KUBECONFIG": str(file)}), lambda: KubernetesApi(kubeconfig=file)):
+        with pytest.raises(XpkError) as error:
+            read()
+        assert tells in error.value.message and str(file) in error.value.message, error.value.message
+        assert error.value.hint and "SECRET" not in error.value.message and "\x1b" not in error.value.message
+    assert time.monotonic() - begun < 10
+
+
+@pytest.mark.parametrize("place", ["/dev/zero", "/dev/null", "/"])
+def test_a_kubeconfig_that_is_no_file(place: str) -> None:
+    with pytest.raises(UsageError, match=r"not a regular file|Is a directory") as error:
+        KubernetesApi(kubeconfig=Path(place))
+    assert error.value.hint
+
+
+def test_aliases_within_reason_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "config"
+    file.write_text(
+        "me: &me {token: t}\n"
+        + GOOD.replace("{token: t}", "*me")
+        + "extensions: [*me, *me]\n"
+    )  # fmt: skip
+    assert only_context(None, file=file)["users"] == [{"name": "u", "user": {"token": "t"}}]
+
+
+@pytest.mark.parametrize("content", ["t1\n", "  t1  "])
+def test_a_token_in_a_file_of_its_own_may_end_with_a_line_break(tmp_path: Path, content: str) -> None:
+    (tmp_path / "token").write_text(content)
+    api = KubernetesApi(kubeconfig=kubeconfig(tmp_path, "https://x", tokenFile="token"))
+    assert api._client.configuration.api_key == {"BearerToken": "Bearer t1"}
+
+
+def test_a_token_in_a_file_that_has_two_lines(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("SECRET\nHost: evil")
+    with pytest.raises(AuthorizationError, match="invalid token") as error:
+        KubernetesApi(kubeconfig=kubeconfig(tmp_path, "https://x", tokenFile="token"))
+    assert "SECRET" not in error.value.message
+
+
+def plugin(folder: Path, program: str, server: str = "https://x", **more: Any) -> Path:
+    """Write a kubeconfig whose credentials a Python program prints."""
+    (folder / "plugin.py").write_text(program)
+    args = [str(folder / "plugin.py")]
+    return kubeconfig(
+        folder,
+        server,
+        exec={"apiVersion": "client.authentication.k8s.io/v1", "command": sys.executable, "args": args, **more},
+    )
+
+
+def credential(**status: str) -> str:
+    """A program that prints credentials, and counts its runs in a file beside it."""
+    printed = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status}
+    return (
+        "import json, os, sys\n"
+        "with open(__file__ + '.runs', 'a') as runs: runs.write('x')\n"
+        f"found = {printed!r}\n"
+        "print(json.dumps(found))\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("program", "tells"),
+    [
+        ("raise SystemExit(3)", "failed with exit code 3"),
+        ("import sys; sys.exit('log in \\x1b[31mfirst')", "log in first"),
+        ("print('garbage')", "printed no JSON"),
+        ("print('[' * 100000)", "printed no JSON"),
+        ("print('{}')", "without a token"),
+        ("print('[1]')", "without a token"),
+        ("print('{\"status\": {\"token\": 5}}')", "without a token"),
+        (credential(token="t", expirationTimestamp="soon"), "without a token"),
+        (credential(token="SECRET\n"), "invalid token"),
+        (credential(token="t").replace("k8s.io/v1", "k8s.io/v1\\x1b"), "names client.authentication.k8s.io/v1"),
+        ("while True: print('x' * 65536)", "prints more than"),
+    ],
+)  # fmt: skip
+def test_a_program_that_gives_no_credentials(tmp_path: Path, program: str, tells: str) -> None:
+    with pytest.raises(AuthorizationError) as error:
+        KubernetesApi(kubeconfig=plugin(tmp_path, program))
+    assert tells in error.value.message and error.value.hint, error.value.message
+    assert "\x1b" not in error.value.message and "SECRET" not in error.value.message
+
+
+def test_a_program_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xpk.api.credentials._SECONDS", 0.3)
+    begun = time.monotonic()
+    with pytest.raises(AuthorizationError, match=r"has not ended after 0\.3 s") as error:
+        KubernetesApi(kubeconfig=plugin(tmp_path, "import time; time.sleep(100)"))
+    assert time.monotonic() - begun < 10 and "plugin.py" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    "changes", [{"command": ""}, {"command": 5}, {"args": "x"}, {"args": [1]}, {"env": ["x"]}, {"env": [{"name": "a"}]}]
+)
+def test_a_program_that_is_named_wrongly(tmp_path: Path, changes: dict[str, Any]) -> None:
+    with pytest.raises(XpkError, match=r"its exec") as error:
+        KubernetesApi(kubeconfig=plugin(tmp_path, "", **changes))
+    assert error.value.hint
+
+
+def test_a_program_that_is_not_there_or_may_not_run(tmp_path: Path) -> None:
+    with pytest.raises(MissingToolError, match="no-such-plugin") as error:
+        KubernetesApi(kubeconfig=plugin(tmp_path, "", command="./no-such-plugin"))
+    assert str(tmp_path) in error.value.message, "it is looked for beside the kubeconfig"
+    with pytest.raises(AuthorizationError, match="cannot run"):
+        KubernetesApi(kubeconfig=plugin(tmp_path, "", command=str(tmp_path / "plugin.py")))
+
+
+@pytest.mark.parametrize("lives", [3, 600, None])
+def test_a_program_is_not_run_for_each_request(tmp_path: Path, lives: int | None) -> None:
+    """Some print credentials that live for less than a minute."""
+    ends = {} if lives is None else {"expirationTimestamp": (datetime.now(UTC) + timedelta(seconds=lives)).isoformat()}
+    with serving(sends(200, JOBSET)) as (server, seen):
+        api = KubernetesApi(kubeconfig=plugin(tmp_path, credential(token="t", **ends), server))
+        for _ in range(20):
+            api.get("JobSet", "w")
+    assert len(seen) == 20 and (tmp_path / "plugin.py.runs").read_text() == "x"
+
+
+def test_credentials_that_have_expired_are_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xpk.api.credentials._RENEWAL_SECONDS", 0.0)
+    tokens: list[str] = []
+
+    def mode(request: hostile.Request) -> None:
+        tokens.append(str(request.headers["Authorization"]))
+        request.send(200, JOBSET)
+
+    program = credential(token="t", expirationTimestamp=datetime.now(UTC).isoformat()).replace(
+        "print(", "found['status']['token'] += str(os.path.getsize(__file__ + '.runs'))\nprint("
+    )
+    with serving(mode) as (server, _):
+        api = KubernetesApi(kubeconfig=plugin(tmp_path, program, server))
+        for _ in range(2):
+            api.get("JobSet", "w")
+    assert tokens == ["Bearer t2", "Bearer t3"]
+
+
+def test_a_program_may_print_a_certificate_and_ask_about_the_cluster(tmp_path: Path) -> None:
+    program = credential(clientCertificateData="CERT", clientKeyData="KEY") + (
+        "open(__file__ + '.info', 'w').write(os.environ['KUBERNETES_EXEC_INFO'] + os.environ['MORE'])\n"
+    )
+    env = [{"name": "MORE", "value": "!"}]
+    api = KubernetesApi(kubeconfig=plugin(tmp_path, program, provideClusterInfo=True, env=env))
+    configuration = api._client.configuration
+    assert Path(configuration.cert_file).read_text() == "CERT" and Path(configuration.key_file).read_text() == "KEY"
+    told = (tmp_path / "plugin.py.info").read_text()
+    assert told.endswith("!") and json.loads(told[:-1])["spec"]["cluster"] == {"server": "https://x"}
+
+
+def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
+    file = kubeconfig(tmp_path, "https://x", token="t")
+    assert only_context("x", file=file) == {**yaml.safe_load(file.read_text())}

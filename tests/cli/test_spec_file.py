@@ -1,0 +1,81 @@
+"""A workload in a file: the same fields as the flags, written by a dry run and read by -f."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from xpk.cli.main import main
+
+SPEC = ("--dry-run", "-o", "spec")
+ASKED = ("--num-slices", "2", "--env", "A=1", "--env", "B=x=y", "--label", "team=red", "--max-restarts", "3", "--spot")
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Return what a command prints."""
+    assert main(["workload", "create", *arguments]) == 0, capsys.readouterr().err
+    return capsys.readouterr().out
+
+
+def test_a_file_asks_for_what_it_was_written_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, "lm", *ASKED, *SPEC, "--", "--config", "tiny")
+    (tmp_path / "lm.yaml").write_text(text)
+    assert yaml.safe_load(text) == {
+        "name": "lm", "num-slices": 2, "spot": True, "env": ["A=1", "B=x=y"], "label": ["team=red"],
+        "max-restarts": 3, "args": ["--config", "tiny"],
+    }  # fmt: skip
+    assert printed(capsys, "-f", str(tmp_path / "lm.yaml"), *SPEC) == text
+
+
+def test_flags_take_precedence_and_mappings_are_variables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "lm.yaml").write_text("name: lm\nnum-slices: 2\nenv: {A: 1, B: two}\nargs: [--config, tiny]\n")
+    found = yaml.safe_load(
+        printed(capsys, "other", "-f", str(tmp_path / "lm.yaml"), "--num-slices", "4", *SPEC, "--", "--config", "128b")
+    )
+    assert found == {"name": "other", "num-slices": 4, "env": ["A=1", "B=two"], "args": ["--config", "128b"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("num-slice: 2", "unknown field 'num-slice'; did you mean 'num-slices'?"),
+        ("spot: 3", "spot must be true or false, got '3'"),
+        ("num-slices: [1]", "num-slices must be one value"),
+        ("args: --config tiny", "args must be a list of words"),
+        ("- 1", "must hold fields"),
+        ("a: &a [*a]", "YAML aliases"),
+        ("{", "cannot read"),
+        ("1: 2", "unknown field '1'"),
+        ("num-slices: many", "'many' is not a valid integer"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_one_line(
+    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.yaml").write_text(text)
+    assert main(["workload", "create", "x", "-f", str(tmp_path / "bad.yaml"), *SPEC]) == 2
+    error = capsys.readouterr().err
+    assert said in error and "next:" in error and "Traceback" not in error
+
+
+def test_all_problems_of_a_file_are_told_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "bad.yaml").write_text("spot: 3\nnum-slice: 2\n")
+    assert main(["workload", "create", "x", "-f", str(tmp_path / "bad.yaml"), *SPEC]) == 2
+    assert capsys.readouterr().err.count("error:") == 2
+
+
+def test_a_file_that_is_none_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for file, said in (
+        (tmp_path, "is not a file"),
+        (tmp_path / "none", "does not exist"),
+        (Path("/dev/zero"), "is not"),
+    ):
+        assert main(["workload", "create", "x", "-f", str(file), *SPEC]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_the_format_needs_a_dry_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["workload", "create", "x", "-o", "spec"]) == 2
+    assert "requires --dry-run" in capsys.readouterr().err

@@ -1,0 +1,114 @@
+"""Values that a shell completes: clusters, workloads, types, priorities, queues, namespaces and contexts.
+
+A shell waits for the answer, and shows what is printed in the middle of a command line: each function answers
+within a few seconds, and with nothing where the cluster or a file cannot be read.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import signal
+from collections.abc import Callable, Iterable
+
+import click
+from click.shell_completion import CompletionItem
+
+from xpk.api.base import Objs
+
+Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+_SECONDS = 3.0  # for which a person waits for a completion
+
+
+def completer(values: Callable[[click.Context], Iterable[str]]) -> Complete:
+    """Return what click asks for the values that begin with what was typed; an error is no value."""
+
+    @functools.wraps(values)
+    def complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Return the values that begin with `incomplete`."""
+        logging.disable()
+        signal.signal(signal.SIGALRM, _give_up)
+        signal.setitimer(signal.ITIMER_REAL, _SECONDS)
+        try:
+            return [CompletionItem(value) for value in sorted(set(values(ctx))) if value.startswith(incomplete)]
+        except Exception:  # a traceback in the middle of a command line helps nobody
+            return []
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    return complete
+
+
+@completer
+def clusters(ctx: click.Context) -> Iterable[str]:
+    """Return the names of known clusters."""
+    from xpk.capacity.provider import cluster_names
+
+    return cluster_names()
+
+
+@completer
+def workloads(ctx: click.Context) -> Iterable[str]:
+    """Return the names of workloads on the chosen cluster; of a new one nothing is known."""
+    if ctx.command.name == "create":
+        return ()
+    return _names(ctx, "JobSet", str(ctx.params.get("namespace") or "default"))
+
+
+@completer
+def queues(ctx: click.Context) -> Iterable[str]:
+    """Return the names of queues."""
+    return _names(ctx, "LocalQueue", None)
+
+
+@completer
+def namespaces(ctx: click.Context) -> Iterable[str]:
+    """Return the namespaces that have a queue."""
+    return (each["metadata"]["namespace"] for each in _objects(ctx, "LocalQueue", None))
+
+
+@completer
+def accelerator_types(ctx: click.Context) -> Iterable[str]:
+    """Return the names of accelerator types."""
+    from xpk.model.accelerators import all_shapes
+
+    return (shape.name for shape in all_shapes() if shape.name != f"{shape.family}-{shape.topology}")
+
+
+@completer
+def priorities(ctx: click.Context) -> Iterable[str]:
+    """Return the names of priorities."""
+    from xpk.model.names import PRIORITIES
+
+    return PRIORITIES
+
+
+@completer
+def providers(ctx: click.Context) -> Iterable[str]:
+    """Return the providers that make clusters."""
+    return ("gke", "kind", "local")
+
+
+@completer
+def contexts(ctx: click.Context) -> Iterable[str]:
+    """Return the contexts of the user's kubeconfig."""
+    from xpk.api.kubefile import context_names
+
+    return context_names()
+
+
+def _give_up(*_: object) -> None:
+    raise TimeoutError
+
+
+def _names(ctx: click.Context, kind: str, namespace: str | None) -> Iterable[str]:
+    return (each["metadata"]["name"] for each in _objects(ctx, kind, namespace))
+
+
+def _objects(ctx: click.Context, kind: str, namespace: str | None) -> Objs:
+    from xpk.capacity.provider import provider_of
+    from xpk.cli.options import the_cluster
+
+    with ctx:
+        place = the_cluster(ctx.params.get("cluster"))
+    return list(provider_of(place).connect(place).list(kind, namespace))

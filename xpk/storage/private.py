@@ -1,0 +1,92 @@
+"""Folders and files of this user alone, whatever the umask, and locks that nobody can redirect."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import pwd
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from xpk.model.errors import TimedOutError, XpkError
+
+HINT = "set XPK_STATE_DIR to a folder of your own"
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_SAY_SECONDS, _POLL_SECONDS = 1.0, 0.05
+
+
+def check_owner(folder: Path, *, root_may: bool = False) -> None:
+    """Raise XpkError if a folder is somebody else's: what is in it decides what runs here.
+
+    `root_may`: one of root's does too.
+    """
+    try:
+        found = folder.stat()
+    except OSError:
+        return  # whoever uses it says why it cannot be
+    if found.st_uid == os.geteuid() or (root_may and found.st_uid == 0):
+        return
+    raise XpkError(f"'{folder}' belongs to user {_user(found.st_uid)}, not to you ({_user(os.geteuid())})", hint=HINT)
+
+
+def make_missing(folder: Path) -> None:
+    """Make a folder, and those above it that lack, for this user alone. Those that are there stay as they are."""
+    for missing in reversed([each for each in (folder, *folder.parents) if not each.exists()]):
+        with contextlib.suppress(FileExistsError):  # another process was first
+            missing.mkdir(mode=0o700)
+            missing.chmod(0o700)  # a umask may have taken rights of ours
+    folder.mkdir(exist_ok=True)  # says so if it is a file
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder as `make_missing`; one that is there loses others' right to write.
+
+    Raises XpkError for somebody else's, OSError where it cannot be made.
+    """
+    make_missing(folder)
+    check_owner(folder)
+    mode = stat.S_IMODE(folder.stat().st_mode)
+    if mode & _OTHERS_WRITE:
+        folder.chmod(mode & ~_OTHERS_WRITE)
+
+
+def open_file(path: Path, flags: int) -> int:
+    """Open a file of this user alone, made if it lacks; never what a symbolic link points to."""
+    fd = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        if stat.S_IMODE(os.fstat(fd).st_mode) != 0o600:
+            os.fchmod(fd, 0o600)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def wait_for_lock(fd: int, what: str, *, seconds: float, tell: Callable[[str], None], hint: str) -> None:
+    """Take a lock. Tell after a second what is waited for; raise TimedOutError after `seconds`."""
+    began, told = time.monotonic(), False
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
+        waited = time.monotonic() - began
+        if waited >= seconds:
+            raise TimedOutError(f"timed out after {seconds:.0f}s: another xpk command holds {what}", hint=hint)
+        if waited >= _SAY_SECONDS and not told:
+            told = True
+            tell(f"waiting for {what}, which another xpk command holds")
+        time.sleep(_POLL_SECONDS)
+
+
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
