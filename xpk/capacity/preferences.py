@@ -198,6 +198,11 @@ def setting(name: str) -> Setting:
     return SETTINGS[own_name(name)]
 
 
+def foreign_reason(name: str) -> str:
+    """Return why a setting of Google's xpk means nothing here, "" for any other."""
+    return _FOREIGN.get(name, "")
+
+
 def own_name(name: str) -> str:
     """Return what a setting is called here: Google's xpk has other names for some."""
     return _OTHER_NAMES.get(name, name)

@@ -23,7 +23,7 @@ from xpk.cli.tables import Column
 from xpk.cli.upstream import ClusterCommand
 from xpk.jobs.script import format_size
 from xpk.model.accelerators import find_shape
-from xpk.model.errors import UsageError, XpkError
+from xpk.model.errors import AuthorizationError, UsageError, XpkError
 
 _IMAGE_COLUMNS = (
     Column("IMAGE", lambda i: i.image),
@@ -110,6 +110,11 @@ def cache_image(
 
     if not images:
         raise UsageError("which image?", hint="--image REGISTRY/NAME:TAG; may be repeated")
+    shape = find_shape(accelerator_type) if accelerator_type else None
+    if dry_run and (why := _unreachable(name or name_flag, provider, flags)):
+        console.warn(f"the cluster cannot be asked, so its nodes are not known: {why}")
+        echo(f"pull onto all nodes of {shape.name if shape else 'all'} slices: {', '.join(images)}")
+        return
     console, chosen = console.choosing(output), the_cluster(name or name_flag, provider)
     source = provider_with(chosen, provider, flags)
     target = source.target(chosen)
@@ -122,7 +127,7 @@ def cache_image(
     wanted = caching.Wanted(
         images=images,
         pools=tuple(filter(None, (pools or "").split(","))),
-        shape=find_shape(accelerator_type) if accelerator_type else None,
+        shape=shape,
         namespace=namespace,
         image_pull_secret=pull_secret,
         seconds=seconds,
@@ -151,6 +156,16 @@ def cache_image(
         _print(console, outcome)
     if error:
         raise error
+
+
+def _unreachable(cluster: str | None, provider: str | None, flags: dict[str, Any]) -> str:
+    """Return why this user cannot ask a cluster, "" if that can be done."""
+    try:
+        chosen = the_cluster(cluster, provider)
+        provider_with(chosen, provider, flags).connect(chosen)
+    except AuthorizationError as error:
+        return error.message
+    return ""
 
 
 @click.command(cls=ClusterCommand)

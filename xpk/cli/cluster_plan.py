@@ -14,7 +14,7 @@ import click
 from xpk.capacity.plan import Plan
 from xpk.capacity.provider import Provider, load_provider, provider_of
 from xpk.cli.gke_options import chosen_provider
-from xpk.cli.options import Command
+from xpk.cli.options import Command, preferred_place
 from xpk.cli.output import FORMATS, Console, echo, interactive
 from xpk.model.errors import AuthorizationError, UsageError
 
@@ -51,6 +51,8 @@ def given_flags(flags: dict[str, Any]) -> dict[str, str]:
 def provider_with(cluster: str, provider: str | None, flags: dict[str, Any]) -> Provider:
     """Return the provider that has a cluster; flags of one provider are for that one."""
     given = given_flags(flags)
+    if "--project" not in given and provider in (None, "gke"):
+        given = preferred_place(cluster) | given
     if not given:
         return provider_of(cluster, provider)
     kind = chosen_provider(provider, given)

@@ -91,6 +91,9 @@ def set_(console: Console, words: tuple[str, ...], output: str | None) -> None:
     if twice := sorted({key for key in own if own.count(key) > 1}):
         raise UsageError(f"two values for {', '.join(twice)}", hint="give one of them")
     changes = dict(zip(words[::2], words[1::2], strict=True))
+    for key in [key for key in changes if preferences.foreign_reason(key)]:
+        console.warn(f"{key} has no effect: {preferences.foreign_reason(key)}")
+        del changes[key]
     preferences.change(changes)
     _tell(console.choosing(output), changes)
 

@@ -174,7 +174,7 @@ def the_cluster(cluster: str | None, provider: str | None = None) -> str:
         return f"{CONTEXT}{context}"
     place = ctx.meta.get(_PLACE)
     if cluster:
-        if place := place or _preferred_place(cluster):
+        if place := place or preferred_place(cluster):
             from xpk.capacity.gke.provider import find
 
             find(cluster, place)
@@ -193,7 +193,7 @@ def the_cluster(cluster: str | None, provider: str | None = None) -> str:
     )
 
 
-def _preferred_place(cluster: str) -> dict[str, str]:
+def preferred_place(cluster: str) -> dict[str, str]:
     """Return where on Google Cloud the user prefers to look for a cluster that is not known here, if anywhere."""
     from xpk.capacity import preferences
     from xpk.capacity.provider import cluster_names

@@ -95,7 +95,6 @@ def attach(
 )
 @click.option(
     "--access-mode",
-    "--access_mode",
     type=click.Choice(storages.ACCESS_MODES),
     default="ReadWriteMany",
     help="Of the claim.",

@@ -94,9 +94,7 @@ ADAPT = {
 _OF_CLAIM = "the claim or its manifest says it"
 STORAGE = {
     "--enable-legacy-lustre-port": Ignored("`xpk cluster create --enable-legacy-lustre-port` sets it"),
-    **dict.fromkeys(
-        ("--size", "--tier", "--access-mode", "--access_mode", "--vol", "--instance"), Ignored(_OF_CLAIM, True)
-    ),
+    **dict.fromkeys(("--size", "--tier", "--access-mode", "--vol", "--instance"), Ignored(_OF_CLAIM, True)),
 }
 # Commands that mean another one, with what is said of the difference.
 CLUSTER_COMMANDS = {
@@ -193,6 +191,10 @@ class StorageCommand(ClusterCommand):
     """A command that knows the flags of `xpk storage` elsewhere."""
 
     ignored = CLUSTER | STORAGE
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take --access_mode, as their documentation spells it once."""
+        return super().parse_args(ctx, [re.sub(r"^--access_mode\b", "--access-mode", each) for each in args])
 
 
 class WorkloadCommand(_Command):
