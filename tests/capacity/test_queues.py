@@ -383,3 +383,36 @@ def test_who_was_promised_more_than_would_be_left_is_named_with_what_helps() -> 
         check_promised(cluster.api, find_shape(TYPE), 4, cluster="c")
     assert caught.value.hint == f"`xpk queue create red --quota {TYPE}=N --cluster c` first"
     check_promised(cluster.api, find_shape(TYPE), 5, cluster="c")
+
+
+def policies(cluster: Cluster) -> list[str]:
+    """The policies that an API server keeps to."""
+    kinds = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+    return [obj["metadata"]["name"] for kind in kinds for obj in cluster.api.list(kind)]
+
+
+def test_a_limit_of_priorities_is_set_kept_and_lifted() -> None:
+    cluster = Cluster()
+    done = cluster.create("red", f"{TYPE}=2", max_priority="medium")
+    assert "refuse priorities above medium in queue 'red'" in done
+    assert len(policies(cluster)) == 4
+    assert cluster.create("red", max_priority="medium") == [], "the second time nothing is left to do"
+    cluster.create("red", f"{TYPE}=3")
+    find = next(each for each in Queues.read(cluster.api).infos() if each.name == "red")
+    assert find.max_priority == "medium", "what is not named stays"
+    done = cluster.create("red", max_priority="very-high")
+    assert "take all priorities in queue 'red'" in done and policies(cluster) == []
+    assert "annotations" not in cluster.api.get("ClusterQueue", "red")["metadata"]
+
+
+def test_the_policies_go_with_the_queue() -> None:
+    cluster = Cluster()
+    cluster.create("red", f"{TYPE}=2", max_priority="low")
+    plan_delete(cluster.api, "red", None, where="", force=False).carry_out(lambda title: None)
+    assert policies(cluster) == []
+
+
+def test_the_clusters_own_queue_has_no_limit() -> None:
+    with pytest.raises(UsageError) as caught:
+        Cluster().create("multislice-queue", max_priority="low")
+    assert caught.value.problems[0].startswith("--max-priority is not for it")

@@ -16,13 +16,14 @@ import pytest
 
 from xpk.api.base import Obj, ObjectApi
 from xpk.jobs import logs, manage, observe
-from xpk.jobs.create import create_workload
+from xpk.jobs.create import create_workload, preview
 from xpk.jobs.request import host_command
+from xpk.model import names
 from xpk.model.accelerators import find_shape
-from xpk.model.errors import NotFoundError, TimedOutError
+from xpk.model.errors import MissingToolError, NotFoundError, TimedOutError, UsageError
 from xpk.model.specs import ClusterSpec, QueueSpec, SliceQuota, Target, WorkloadSpec
 from xpk.model.status import Phase, WorkloadStatus
-from xpk.render import render_queue, render_queues
+from xpk.render import render_priority_limit, render_queue, render_queues
 
 SHAPE = find_shape("v5litepod-8")  # slices of two hosts
 FOREVER = "trap 'exit 143' TERM; echo up; sleep 1000 & wait"
@@ -208,6 +209,27 @@ class Ground:
                 if obj["kind"] == "ClusterQueue":
                     obj["spec"]["cohortName"] = self.namespace
                 self.api.apply(obj)
+
+    def limit_priority(self, limit: str) -> None:
+        """Let the neighbour's own queue take priorities up to a limit."""
+        annotations = {names.MAX_PRIORITY_ANNOTATION: limit}
+        self.api.patch("ClusterQueue", self.neighbour, {"metadata": {"annotations": annotations}})
+        with suppress(MissingToolError):  # the local control plane keeps to it without
+            for obj in render_priority_limit(self.neighbour, limit):
+                self.api.apply(obj)
+
+    def takes(self, priority: str, queue: str) -> bool:
+        """Tell whether a namespace's own queue takes a workload of a priority."""
+        spec = WorkloadSpec(
+            name="any", namespace=queue, queue=queue, priority=priority, shape=SHAPE, num_slices=1, target=self.target,
+            command=("true",), image="none",
+        )  # fmt: skip
+        try:
+            preview(self.api, spec)
+        except UsageError as error:
+            assert names.limit_message(queue, "medium") in error.message
+            return False
+        return True
 
     def clear(self) -> None:
         """End all that is left, and wait for its hosts to be gone."""

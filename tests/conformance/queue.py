@@ -175,3 +175,13 @@ def beyond_its_quota_priority_decides(ground: Ground) -> None:
     ground.running("full")
     ground.queued("guest", "reempted", namespace=ground.neighbour)
     assert ground.status("equal").position == 1
+
+
+@case()
+def a_queue_takes_priorities_up_to_its_limit(ground: Ground) -> None:
+    ground.split(own=1, theirs=1)
+    assert ground.takes("very-high", ground.neighbour)
+    ground.limit_priority("medium")
+    ground.hold(lambda: not ground.takes("high", ground.neighbour))
+    assert ground.takes("medium", ground.neighbour)
+    assert ground.takes("very-high", ground.namespace), "another queue has no limit"

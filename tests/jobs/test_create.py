@@ -142,3 +142,13 @@ def test_a_name_that_is_taken_is_told_with_its_namespace() -> None:
     with pytest.raises(ConflictError) as error:
         check_free(api, wanted, cluster="c")
     assert "`xpk workload delete w --cluster c --namespace team-a` first" in error.value.hint
+
+
+def test_a_priority_above_the_limit_of_the_queue_is_refused() -> None:
+    quota = SliceQuota(shape=SHAPE, num_slices=4)
+    limited = QueueSpec(name="red", namespaces=("default",), quotas=(quota,), max_priority="medium")
+    api = FakeApi([*queues(), *render_queue(limited)])
+    check_fits(api, spec(queue="red", priority="medium"), cluster="c")
+    with pytest.raises(CapacityError, match="'high' is too high: queue 'red' takes priorities up to medium") as raised:
+        check_fits(api, spec(queue="red", priority="high"), cluster="c")
+    assert raised.value.hint.startswith("--priority medium")

@@ -21,6 +21,7 @@ from xpk.render import (
     render_image_cache,
     render_kind,
     render_priorities,
+    render_priority_limit,
     render_queue,
     render_queues,
     render_workload,
@@ -176,6 +177,7 @@ CASES = {
         promised={"v5litepod-16": 5},
     ),
     "priorities": lambda: render_priorities(),
+    "priority-limit": lambda: render_priority_limit("red", "medium"),
     "queue": lambda: render_queue(
         QueueSpec(
             name="red",
@@ -184,6 +186,7 @@ CASES = {
                 SliceQuota(shape=find_shape("v5litepod-16"), num_slices=4, borrowing_limit=2, lending_limit=0),
                 SliceQuota(shape=find_shape("h100-80gb-8"), num_slices=1),
             ),
+            max_priority="medium",
         )
     ),
 }

@@ -84,3 +84,9 @@ def members(cluster_queue: Obj, cluster_queues: Iterable[Obj]) -> list[Obj]:
 
 def _limit(entry: Obj, name: str) -> float | None:
     return None if entry.get(name) is None else quantity(entry[name])
+
+
+def max_priority_of(cluster_queue: Obj) -> str | None:
+    """Return the highest priority that a queue's workloads may have, None for any."""
+    limit = (cluster_queue["metadata"].get("annotations") or {}).get(names.MAX_PRIORITY_ANNOTATION)
+    return str(limit) if limit in names.PRIORITIES else None

@@ -66,6 +66,8 @@ INSTALLED_KINDS = {
         Kind("Network", _GKE_NETWORKS, "networks", namespaced=False),
         Kind("GKENetworkParamSet", _GKE_NETWORKS, "gkenetworkparamsets", namespaced=False),
         Kind("MutatingWebhookConfiguration", _ADMISSION, "mutatingwebhookconfigurations", namespaced=False),
+        Kind("ValidatingAdmissionPolicy", _ADMISSION, "validatingadmissionpolicies", namespaced=False),
+        Kind("ValidatingAdmissionPolicyBinding", _ADMISSION, "validatingadmissionpolicybindings", namespaced=False),
         Kind("ValidatingWebhookConfiguration", _ADMISSION, "validatingwebhookconfigurations", namespaced=False),
     )
 }

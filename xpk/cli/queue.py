@@ -19,6 +19,7 @@ from xpk.cli.options import cluster_option, name_argument, output_option, the_cl
 from xpk.cli.output import Console, age, echo
 from xpk.cli.tables import Column, wrapped
 from xpk.cli.upstream import Group
+from xpk.model import names
 from xpk.model.errors import NotFoundError
 
 _COLUMNS = (
@@ -34,6 +35,7 @@ _WIDE = (
     Column("FREE", lambda q: _slices(q, "free")),
     Column("MOST", lambda q: _slices(q, "most")),
     Column("RECLAIM", lambda q: q.reclaim),
+    Column("MAX PRIORITY", lambda q: q.max_priority or "-"),
     Column("COHORT", lambda q: q.cohort or "-"),
     Column("MADE BY", lambda q: q.maker),
 )
@@ -85,6 +87,11 @@ def queue() -> None:
     type=click.Choice(list(RECLAIM)),
     help="From whom its workloads take back what it lent: any workload, if never given.",
 )
+@click.option(
+    "--max-priority",
+    type=click.Choice(list(names.PRIORITIES)),
+    help="Refuse workloads of a higher priority; very-high, if never given, refuses none.",
+)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--force", is_flag=True, help="Promise more than there is, and do not ask.")
 @dry_run_option
@@ -108,6 +115,7 @@ def create(console: Console, /, name: str | None, name_flag: str | None, cluster
         borrowing_limit=given["borrowing_limit"],
         lending_limit=given["lending_limit"],
         reclaim=given["reclaim"],
+        max_priority=given["max_priority"],
         create_namespace=given["create_namespace"],
         force=given["force"],
     )
@@ -205,6 +213,7 @@ def _facts(info: QueueInfo) -> dict[str, Any]:
         "Borrowing limit": _slices(info, "borrowing_limit"),
         "Lending limit": _slices(info, "lending_limit"),
         "Reclaims": next((word for word, policy in RECLAIM.items() if policy == info.reclaim), info.reclaim),
+        "Max priority": info.max_priority or "any",
         "Workloads": f"{info.admitted} admitted, {info.pending} pending",
         "ClusterQueue": f"{info.cluster_queue}, made by {info.maker}",
         "Created": f"{info.created} ({age(info.created)} ago)",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from xpk.api.base import Obj, ObjectApi, Objs
-from xpk.api.cluster_queues import allotments, cohort_of, members, queued_flavors, types_of
+from xpk.api.cluster_queues import allotments, cohort_of, max_priority_of, members, queued_flavors, types_of
 from xpk.jobs import shipping
 from xpk.jobs.observe import maker_of
 from xpk.model import names, sub_slices
@@ -34,13 +34,14 @@ class Queue:
     """A queue, and what it can ever give of each resource, by accelerator type, what others lend it included.
 
     `is_judged`: whether we know what that is; of cohorts that are not xpk's only Kueue does. `queued`: the types of
-    slices whose nodes GKE makes when a workload asks for them.
+    slices whose nodes GKE makes when a workload asks for them. `max_priority`: the highest that it takes, None for any.
     """
 
     name: str
     most: Mapping[str, Mapping[str, float]]
     is_judged: bool = True
     queued: frozenset[str] = frozenset()
+    max_priority: str | None = None
 
     def quota(self, spec: WorkloadSpec) -> float | None:
         """Return what it can ever give of what a workload needs; None if only Kueue knows."""
@@ -160,7 +161,16 @@ def check_run_duration(queue: Queue, spec: WorkloadSpec, *, cluster: str) -> Non
 
 
 def check_fits(api: ObjectApi, queue: Queue, spec: WorkloadSpec, *, cluster: str) -> None:
-    """Raise CapacityError if its queue could not hold it even when empty, and others lent it all they do."""
+    """Raise CapacityError if its queue does not take its priority, or could not hold it.
+
+    It is asked what the queue could hold if it were empty, and others lent it all they do.
+    """
+    limit = queue.max_priority
+    if limit and names.PRIORITIES[spec.priority] > names.PRIORITIES[limit]:
+        raise CapacityError(
+            f"priority '{spec.priority}' is too high: {names.limit_message(queue.name, limit)}",
+            hint=f"--priority {limit}, or another --queue",
+        )
     quota = queue.quota(spec)
     if quota is not None and spec.total > quota:
         raise CapacityError(
@@ -197,7 +207,8 @@ def _read(api: ObjectApi, local_queue: Obj) -> Queue:
         of_type = most.setdefault(types[flavor], {})
         of_type[resource] = max(of_type.get(resource, 0), ceiling(each, lent))  # a workload gets one of its flavors
     queued = frozenset(types[flavor] for flavor in queued_flavors(mine))
-    return Queue(name, most, is_judged=cohort_of(mine) in ("", names.COHORT), queued=queued)
+    judged = cohort_of(mine) in ("", names.COHORT)
+    return Queue(name, most, is_judged=judged, queued=queued, max_priority=max_priority_of(mine))
 
 
 def _cluster_queues(api: ObjectApi, name: str) -> tuple[Obj, Objs]:

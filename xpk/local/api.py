@@ -18,6 +18,7 @@ from xpk.local import logs, process, starter
 from xpk.local import objects as o
 from xpk.local.environment import MARK
 from xpk.local.jobset import delete_job, delete_jobset, delete_pod
+from xpk.local.priority_limit import check_priority
 from xpk.local.store import Store, Transaction
 from xpk.local.validate import check_unchanged, validated
 from xpk.model.errors import ConflictError, MissingToolError, NotFoundError, UsageError, XpkError
@@ -51,7 +52,7 @@ class LocalApi:
         with self._change(dry_run=dry_run) as tx:
             if _find(tx, new) is not None:
                 raise ConflictError(f"{new['kind']} '{new['metadata']['name']}' exists already")
-            _admit(new)
+            _admit(tx, new)
             if not dry_run:
                 _put_new(tx, new)
         return new
@@ -62,7 +63,7 @@ class LocalApi:
         with self._change(dry_run=dry_run) as tx:
             live = _find(tx, new)
             if live is None:
-                _admit(new)
+                _admit(tx, new)
                 if not dry_run:
                     _put_new(tx, new)
                     tx.set_applied(new, validated(obj))
@@ -71,6 +72,7 @@ class LocalApi:
             merged: Any = o.merge_applied(live, tx.applied(live), new)
             merged["metadata"] |= {k: v for k, v in live["metadata"].items() if k in _SERVER_FIELDS}
             check_unchanged(live, merged)
+            check_priority(tx, merged, live)
             if merged == live:
                 return "unchanged"
             if not dry_run:
@@ -110,6 +112,7 @@ class LocalApi:
             if kind not in ("Workload", "Pod", "Job", "Event"):
                 validated(merged)
             check_unchanged(live, merged)
+            check_priority(tx, merged, live)
             tx.put(merged)
             result: Obj = merged
         return result
@@ -262,8 +265,9 @@ def _check_revision(live: Obj, wanted: Obj) -> None:
         raise ConflictError(f"{live['kind']} '{live['metadata']['name']}' was changed meanwhile")
 
 
-def _admit(obj: Obj) -> None:
+def _admit(tx: Transaction, obj: Obj) -> None:
     """Hold a queued JobSet back until it is admitted, as Kueue's webhook does."""
+    check_priority(tx, obj, None)
     if obj["kind"] == "JobSet" and o.label(obj, o.QUEUE_LABEL):
         obj["spec"]["suspend"] = True
 

@@ -26,6 +26,9 @@ IMAGE_CACHE_LABEL = "xpk.dev/image-cache"  # on what makes nodes pull images
 RUN_SECONDS_ANNOTATION = "provreq.kueue.x-k8s.io/maxRunDurationSeconds"  # Kueue passes it on to GKE
 QUEUED_LABEL = "cloud.google.com/gke-queued"  # GKE's, on nodes of queued provisioning; their taint is called so too
 POD = "Pod"  # stands before the name of what holds a slice without being a workload's
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
+MAX_PRIORITY_ANNOTATION = "xpk.dev/max-priority"  # of a ClusterQueue: the highest priority that its workloads may have
 SLICES_ANNOTATION = "xpk.dev/slices"  # of the cluster's own queue: how many of each type all queues share
 SPARE_LABEL = "xpk.dev/spare"  # on nodes of slices that no quota counts: a failed slice's workload moves there
 
@@ -202,3 +205,13 @@ def _pattern_problem(what: str, name: str) -> str:
         f"{what} name '{name}' is not a DNS label: lower-case letters, digits and '-', "
         "beginning with a letter and not ending with '-'"
     )
+
+
+def limit_message(queue: str, limit: str) -> str:
+    """Return what is said of a priority above a queue's limit, by every kind of cluster."""
+    return f"queue '{queue}' takes priorities up to {limit}"
+
+
+def limit_names(queue: str) -> tuple[str, str]:
+    """Return the names of the policies that enforce a queue's limit: of JobSets, and of Kueue's Workloads."""
+    return f"xpk-max-priority-{queue}-jobsets", f"xpk-max-priority-{queue}-workloads"

@@ -79,12 +79,14 @@ class QueueSpec:
     """A queue with a quota of its own, for workloads of some namespaces.
 
     `reclaim`: for whom it takes back what it lent, in Kueue's words: `Any`, `LowerPriority` or `Never`.
+    `max_priority`: the highest that its workloads may have, None for any.
     """
 
     name: str
     namespaces: tuple[str, ...]
     quotas: tuple[SliceQuota, ...]
     reclaim: str = "Any"
+    max_priority: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

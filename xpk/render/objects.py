@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
@@ -23,11 +23,9 @@ from xpk.model.specs import ClusterSpec, ImageCacheSpec, QueueSpec, SliceQuota, 
 from xpk.render import mounts
 from xpk.render.environment import host_fields, host_values
 from xpk.render.hold import hold_program
+from xpk.render.priority_limit import limit_view
 from xpk.render.provisioning import flavor_labels, managed_resources
-from xpk.render.resources import manifests_dir
-
-if TYPE_CHECKING:
-    import jinja2
+from xpk.render.template import render_template
 
 COORDINATOR_PORT = 8476  # JAX's default on TPU pods
 MEGASCALE_PORT = 8080  # the DCN transport's default on GKE
@@ -39,13 +37,11 @@ _NOBODY = 65532  # as images without users of their own call it
 _EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"  # one Job on one node pool: a slice is never split
 _ARCHIVE_FOLDER, _ARCHIVE = "/xpk/archive", "code.tar.gz"
 
-_SURROGATES = re.compile(r"\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})")
-
 
 def render_workload(spec: WorkloadSpec) -> list[dict[str, Any]]:
     """Return the objects of one workload: its JobSet and, before it, its code where that is a ConfigMap."""
     code = [_code_object(spec)] if spec.code and spec.code.archive is not None else []
-    return [*code, *_render("jobset.yaml.j2", w=_WorkloadView.of(spec))]
+    return [*code, *render_template("jobset.yaml.j2", w=_WorkloadView.of(spec))]
 
 
 def render_queues(
@@ -81,18 +77,25 @@ def render_queues(
         "priorities": names.PRIORITIES,
         "topology": {"name": sub_slices.TOPOLOGY, "levels": sub_slices.levels(shared)} if shared else None,
     }
-    return _render("kueue/queues.yaml.j2", q=view, c=own)
+    return render_template("kueue/queues.yaml.j2", q=view, c=own)
 
 
 def render_priorities() -> list[dict[str, Any]]:
     """Return Kubernetes' priority classes of the names that Google's xpk gives them: its workloads' pods need them."""
-    return _render("kueue/priorities.yaml.j2", priorities=names.PRIORITIES)
+    return render_template("kueue/priorities.yaml.j2", priorities=names.PRIORITIES)
 
 
 def render_queue(spec: QueueSpec) -> list[dict[str, Any]]:
     """Return the objects of a queue with a quota of its own: its ClusterQueue, and a LocalQueue in each namespace."""
     queue = _cluster_queue(spec.name, spec.quotas, spec.reclaim, cohort=True)
-    return _render("kueue/queue.yaml.j2", q=spec, c=queue)
+    if spec.max_priority:
+        queue["annotations"] = {names.MAX_PRIORITY_ANNOTATION: spec.max_priority}
+    return render_template("kueue/queue.yaml.j2", q=spec, c=queue)
+
+
+def render_priority_limit(queue: str, limit: str) -> list[dict[str, Any]]:
+    """Return what lets an API server refuse workloads of a queue whose priority is above its limit."""
+    return render_template("kueue/max-priority.yaml.j2", m=limit_view(queue, limit))
 
 
 def render_local_queue(namespace: str) -> dict[str, Any]:
@@ -142,7 +145,7 @@ def render_kind(spec: ClusterSpec, *, nodes_per_slice: int, spare_slices: int, s
         "resource": spec.shape.resource,
         "shared_folder": shared_folder,
     }
-    (config,) = _render("kind/cluster.yaml.j2", k=view)
+    (config,) = render_template("kind/cluster.yaml.j2", k=view)
     return config
 
 
@@ -176,7 +179,7 @@ def render_image_cache(spec: ImageCacheSpec) -> list[dict[str, Any]]:
             "capabilities": {"drop": ["ALL"]},
         },
     }
-    return _render("image-cache.yaml.j2", c=view)
+    return render_template("image-cache.yaml.j2", c=view)
 
 
 def to_yaml(objects: list[dict[str, Any]]) -> str:
@@ -363,33 +366,3 @@ def _code_object(spec: WorkloadSpec) -> dict[str, Any]:
 def _literal(value: str) -> str:
     """Escape a value so that Kubernetes' expansion of `$(NAME)` gives it back unchanged."""
     return re.sub(r"\$(?=[$(])", "$$", value)
-
-
-def _render(template: str, **values: Any) -> list[dict[str, Any]]:
-    text = _environment().get_template(template).render(**values)
-    return [document for document in yaml.safe_load_all(text) if document is not None]
-
-
-@cache
-def _environment() -> jinja2.Environment:
-    import jinja2  # only commands that create something need it
-
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(manifests_dir()),
-        undefined=jinja2.StrictUndefined,
-        autoescape=False,  # YAML, not HTML; `tojson` below quotes every value
-        keep_trailing_newline=True,
-    )
-    environment.filters["tojson"] = _to_json
-    return environment
-
-
-def _to_json(value: Any) -> str:
-    """Return JSON that YAML reads back as the same value: YAML knows no surrogate pairs in escapes."""
-
-    def join(match: re.Match[str]) -> str:
-        high, low = int(match[1], 16), int(match[2], 16)
-        return f"\\U{0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00):08x}"
-
-    text = json.dumps(dict(value) if isinstance(value, Mapping) else value)
-    return _SURROGATES.sub(join, text).replace("\x7f", "\\x7f")

@@ -12,6 +12,7 @@ from functools import partial
 from xpk.api.base import Obj, ObjectApi, Objs
 from xpk.capacity.plan import Plan, Step
 from xpk.capacity.prepare import apply_all
+from xpk.capacity.queues import priority_limit
 from xpk.capacity.queues.reading import QueueInfo, Queues, check_passed_on, maker_of, quotas_of, specs_of
 from xpk.capacity.queues.request import RECLAIM, Wanted, as_spec, over, problems_of_own, refuse, spec_of
 from xpk.model import names
@@ -43,21 +44,24 @@ def plan_create(api: ObjectApi, wanted: Wanted) -> Plan:
     spec, before = spec_of(wanted, info, total, problems, queues.queued), as_spec(info) if info else None
     refuse(wanted, problems, over(queues, spec, before), new)
     left = _left(queues, spec, total)
-    steps = _namespace_steps(api, new)
+    steps = [*_namespace_steps(api, new), *priority_limit.lifting(api, spec, before)]
     if (
         before is None
-        or (before.quotas, before.reclaim) != (spec.quotas, spec.reclaim)
+        or (before.quotas, before.reclaim, before.max_priority) != (spec.quotas, spec.reclaim, spec.max_priority)
         or left != quotas_of(queues.own)
     ):
         for obj in [*_own(queues, {spec.name: _quotas(spec)}), *_of_kind("ClusterQueue", render_queue(spec))]:
             api.apply(obj, dry_run=True)  # may we, and does nobody else manage what we would change?
         title = f"{_change(spec, before)}; '{names.QUEUE}' keeps {_words(left)}"
         steps.append(Step(title, partial(_pass_on, api, spec, before, force=wanted.force)))
+    limit_steps, limit_notes = priority_limit.enforcing(api, spec)
+    steps += limit_steps
     local_queues = _of_kind("LocalQueue", render_queue(spec))
     there = before.namespaces if before else ()
     steps += [_local_queue_step(api, obj) for obj in local_queues if obj["metadata"]["namespace"] not in there]
     notes = _below(*([(info, _quotas(spec))] if info else []), (queues.info(queues.own), left))
-    return Plan(_summary(spec, total), steps, notes=notes, question=f"{notes[0]}. Go on?" if notes and steps else "")
+    question = f"{notes[0]}. Go on?" if notes and steps else ""
+    return Plan(_summary(spec, total), steps, notes=(*notes, *limit_notes), question=question)
 
 
 def settle(api: ObjectApi, coming: Mapping[str, Mapping[str, float]] | None = None) -> None:
@@ -188,7 +192,8 @@ def _described(spec: QueueSpec) -> str:
     text += f", borrowing at most {_words(borrows)}" if borrows else ""
     text += f", lending at most {_words(lends)}" if lends else ""
     reclaim = next(word for word, policy in RECLAIM.items() if policy == spec.reclaim)
-    return text + (f", reclaiming from {reclaim}" if spec.reclaim != "Any" else "")
+    text += f", reclaiming from {reclaim}" if spec.reclaim != "Any" else ""
+    return text + (f", priorities up to {spec.max_priority}" if spec.max_priority else "")
 
 
 def _summary(spec: QueueSpec, total: Mapping[str, float]) -> str:

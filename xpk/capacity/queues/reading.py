@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from xpk.api.base import Obj, ObjectApi, Objs
-from xpk.api.cluster_queues import allotments, cohort_of, members, queued_flavors, type_of, types_of
+from xpk.api.cluster_queues import allotments, cohort_of, max_priority_of, members, queued_flavors, type_of, types_of
 from xpk.model import names
 from xpk.model.accelerators import SliceShape, find_shape
 from xpk.model.errors import ConflictError, MissingToolError, NotFoundError, UsageError
@@ -49,6 +49,7 @@ class QueueInfo:
     reclaim: str
     maker: str
     created: str
+    max_priority: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,7 @@ class Queues:
             reclaim=queue["spec"].get("preemption", {}).get("reclaimWithinCohort", "Never"),
             maker=maker_of(queue),
             created=str(meta.get("creationTimestamp", "")),
+            max_priority=max_priority_of(queue),
         )
 
     def teams(self) -> Objs:

@@ -9,6 +9,7 @@ from functools import partial
 from xpk.api.base import Obj, ObjectApi, Objs
 from xpk.capacity.plan import Plan, Step
 from xpk.capacity.prepare import apply_all
+from xpk.capacity.queues import priority_limit
 from xpk.capacity.queues.inside import owner_of, workloads_in
 from xpk.capacity.queues.planning import settle
 from xpk.capacity.queues.reading import QueueInfo, Queues, maker_of, queue_name
@@ -106,6 +107,8 @@ def _remove(api: ObjectApi, info: QueueInfo) -> None:
     nothing = tuple(replace(each, num_slices=0, lending_limit=None) for each in have.quotas)
     apply_all(api, [obj for obj in render_queue(replace(have, quotas=nothing)) if obj["kind"] == "ClusterQueue"])
     settle(api)
+    if info.max_priority:
+        priority_limit.remove(api, info.name)
     _delete(api, "ClusterQueue", info.cluster_queue)
     settle(api)  # the last one leaves no cohort behind
 

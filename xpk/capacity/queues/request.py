@@ -28,6 +28,7 @@ class Wanted:
     borrowing_limit: tuple[str, ...] = ()
     lending_limit: tuple[str, ...] = ()
     reclaim: str | None = None
+    max_priority: str | None = None
     create_namespace: bool = False
     force: bool = False
 
@@ -81,7 +82,13 @@ def spec_of(
             for borrows, lends in [limits_of[kind]]
         ),
         reclaim=RECLAIM[wanted.reclaim] if wanted.reclaim else have.reclaim if have else "Any",
+        max_priority=_limit(wanted.max_priority or (have.max_priority if have else None)),
     )
+
+
+def _limit(priority: str | None) -> str | None:
+    """Return a limit of priorities; the highest of all is none."""
+    return None if priority == max(names.PRIORITIES, key=lambda name: names.PRIORITIES[name]) else priority
 
 
 def over(queues: Queues, spec: QueueSpec, before: QueueSpec | None) -> dict[str, str]:
@@ -126,6 +133,7 @@ def problems_of_own(wanted: Wanted) -> list[str]:
         "--borrowing-limit": wanted.borrowing_limit,
         "--lending-limit": wanted.lending_limit,
         "--reclaim": wanted.reclaim,
+        "--max-priority": wanted.max_priority,
     }
     why = f"'{names.QUEUE}' is the cluster's own queue: it has what the others were not promised"
     found = [f"{flag} is not for it: {why}" for flag, value in given.items() if value]
@@ -148,4 +156,5 @@ def as_spec(have: QueueInfo) -> QueueSpec:
             for each in have.shares
         ),
         reclaim=have.reclaim,
+        max_priority=have.max_priority,
     )

@@ -1,0 +1,56 @@
+"""The policies by which an API server keeps to a queue's limit of priorities, whoever creates a workload."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+
+from xpk.api.base import ObjectApi
+from xpk.capacity.plan import Step
+from xpk.capacity.prepare import apply_all
+from xpk.model import names
+from xpk.model.errors import MissingToolError, NotFoundError
+from xpk.model.specs import QueueSpec
+from xpk.render import render_priority_limit
+
+_KINDS = ("ValidatingAdmissionPolicyBinding", "ValidatingAdmissionPolicy")  # in the order in which they go
+NOTE = "this API server has no ValidatingAdmissionPolicy: --max-priority binds xpk, not other clients"
+
+
+def enforcing(api: ObjectApi, spec: QueueSpec) -> tuple[list[Step], tuple[str, ...]]:
+    """Return the steps that make an API server keep to a queue's limit, and what has to be said of it."""
+    if not spec.max_priority:
+        return [], ()
+    objects = render_priority_limit(spec.name, spec.max_priority)
+    try:
+        changes = [api.apply(obj, dry_run=True) for obj in objects]
+    except MissingToolError:
+        return [], () if _is_local(api) else (NOTE,)
+    title = f"refuse priorities above {spec.max_priority} in queue '{spec.name}'"
+    return ([Step(title, partial(apply_all, api, objects))] if set(changes) != {"unchanged"} else []), ()
+
+
+def lifting(api: ObjectApi, spec: QueueSpec, before: QueueSpec | None) -> list[Step]:
+    """Return the steps that let a queue take all priorities again, if it did not."""
+    if before is None or not before.max_priority or spec.max_priority:
+        return []
+    return [Step(f"take all priorities in queue '{spec.name}'", partial(remove, api, spec.name))]
+
+
+def remove(api: ObjectApi, queue: str) -> None:
+    """Remove a queue's policies, if there are any."""
+    for kind in _KINDS:
+        for name in names.limit_names(queue):
+            with suppress(NotFoundError, MissingToolError):
+                api.delete(kind, name)
+
+
+def _is_local(api: ObjectApi) -> bool:
+    """Tell whether it is the local control plane, which has no policies and keeps to limits by itself."""
+    try:
+        api.get("Namespace", "default")
+    except MissingToolError:
+        return True
+    except NotFoundError:
+        return False
+    return False

@@ -1,0 +1,50 @@
+"""What lets an API server refuse priorities above a queue's limit: ValidatingAdmissionPolicies, in CEL."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from xpk.model import names
+
+
+def limit_view(queue: str, limit: str) -> dict[str, Any]:
+    """Return what `kueue/max-priority.yaml.j2` prints.
+
+    JobSets are refused by their label, at once; Kueue's Workloads by the priority that counts, wherever it is from.
+    What was in the queue before may keep its priority, so that it can be updated, and end.
+    """
+    most, here = names.PRIORITIES[limit], json.dumps(queue)
+    higher = json.dumps([name for name, value in names.PRIORITIES.items() if value > most])
+    same = " && ".join(f"({_label('oldObject', key)} == {_label('object', key)})" for key in _LABELS)
+    kept = "has(oldObject.spec.queueName) && oldObject.spec.queueName == object.spec.queueName"
+    kept += " && has(oldObject.spec.priority) && object.spec.priority <= oldObject.spec.priority"
+    return {
+        "message": names.limit_message(queue, limit),
+        "policies": [
+            {
+                "name": names.limit_names(queue)[0],
+                "group": "jobset.x-k8s.io",
+                "resource": "jobsets",
+                "of_queue": f"{_label('object', names.QUEUE_LABEL)} == {here}",
+                "allowed": f"!({_label('object', names.PRIORITY_LABEL)} in {higher}) || (oldObject != null && {same})",
+            },
+            {
+                "name": names.limit_names(queue)[1],
+                "group": "kueue.x-k8s.io",
+                "resource": "workloads",
+                "of_queue": f"has(object.spec.queueName) && object.spec.queueName == {here}",
+                "allowed": f"!has(object.spec.priority) || object.spec.priority <= {most} "
+                f"|| (oldObject != null && {kept})",
+            },
+        ],
+    }
+
+
+_LABELS = (names.QUEUE_LABEL, names.PRIORITY_LABEL)
+
+
+def _label(of: str, key: str) -> str:
+    """Return the CEL of a label, '' where there is none."""
+    labels = f"{of}.metadata.labels"
+    return f"(has({labels}) && {json.dumps(key)} in {labels} ? {labels}[{json.dumps(key)}] : '')"
