@@ -306,6 +306,7 @@ def test_a_missing_permission_is_told_in_one_line() -> None:
     assert ran.stderr.count("\n") == 1 and "storage.objects.create" in ran.stderr, ran.stderr
 
 
+@pytest.mark.extended
 def test_a_restart_finds_its_programs_compiled(server: BucketServer) -> None:
     where = {"STORAGE_EMULATOR_HOST": server.url, "XPK_OUTPUT_DIR": "gs://drills/compiled"}
     for attempt, cached in enumerate((False, True)):

@@ -97,6 +97,7 @@ def run_a_pod(api: ObjectApi, host: str) -> None:
     assert all(node["status"]["capacity"]["google.com/tpu"] == "4" for node in slices(api))
 
 
+@pytest.mark.extended
 def test_a_server_without_tokens_gets_a_service_account(server: Path, tmp_path: Path) -> None:
     """As with kind, whose kubeconfig has a client certificate and no token."""
     config = yaml.safe_load(server.read_text())

@@ -54,6 +54,7 @@ def test_from_create_to_delete(cloud: Cloud) -> None:
     cloud.check_nothing_is_left()
 
 
+@pytest.mark.extended
 def test_killed_after_every_step_and_run_again(cloud: Cloud) -> None:
     created = until_done(cloud, *CREATE)
     assert len(created) >= 4, "steps that go on at once are taken on by the next life"

@@ -190,6 +190,7 @@ def test_nodes_come_when_a_workload_asks_for_them(site: tuple[Cloud, Autoscaler]
     cloud.check_nothing_is_left()
 
 
+@pytest.mark.extended
 def test_a_request_that_fails_is_told(site: tuple[Cloud, Autoscaler]) -> None:
     cloud, autoscaler = site
     cloud.xpk(*CREATE)

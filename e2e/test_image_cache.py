@@ -107,6 +107,7 @@ def test_every_node_gets_it_in_few_requests_and_nothing_is_left(server: Path, tm
     wait_until_gone(KubernetesApi(kubeconfig=server))
 
 
+@pytest.mark.extended
 def test_whoever_is_killed_leaves_nothing_in_the_end(server: Path) -> None:
     api = KubernetesApi(kubeconfig=server)
     images.begin(api, images.plan(api, Wanted(images=("trainer:2",), seconds=40)))

@@ -96,6 +96,7 @@ def test_an_image_that_cannot_be_pulled_is_named_and_another_one_is_there(place:
     until(lambda: not left(place), lambda: left(place))
 
 
+@pytest.mark.extended
 def test_killed_it_ends_by_itself(place: Place, images: Registry) -> None:
     images.seconds = 600.0
     argv = [*XPK, "cluster", "cache-image", place.cluster, "-n", "pulls", "--image", f"{HOST}/large:1"]

@@ -176,6 +176,7 @@ def test_what_can_never_fit_is_told_what_would(user: Callable[[str], User], team
     ada("wait", "big", "-n", red, "--timeout", "3m")
 
 
+@pytest.mark.extended
 def test_what_a_team_lent_to_a_full_scale_workload_comes_back(
     user: Callable[[str], User], teams: tuple[str, str, str], place: Place
 ) -> None:

@@ -61,6 +61,7 @@ def forwarded(place: Place, name: str) -> Iterator[str]:
             forward.send_signal(signal.SIGINT)
 
 
+@pytest.mark.extended
 def test_a_job_is_submitted_to_the_hosts_through_the_forwarded_port(place: Place, tmp_path: Path) -> None:
     (tmp_path / "devices.py").write_text(DEVICES)
     asked = ("--num-slices", "2", *RAY, "--ray-dashboard", "--fresh", "--command", "echo ready; sleep infinity")

@@ -151,11 +151,13 @@ def test_a_hosts_process_is_killed(drill: Drill) -> None:
     drill.disturb(lambda: drill.run.lab.kill(host, signal.SIGKILL), counted=True)
 
 
+@pytest.mark.extended
 def test_a_hosts_pod_is_deleted(drill: Drill) -> None:
     pod = drill.host(1, 0)["pod"]
     drill.disturb(lambda: drill.kubectl("delete", "pod", pod, "--wait=false"), counted=False, lost=0)
 
 
+@pytest.mark.extended
 def test_a_hosts_pod_is_deleted_by_force(drill: Drill) -> None:
     pod = drill.host(0, 1)["pod"]
     drill.disturb(lambda: drill.kubectl("delete", "pod", pod, "--force", "--grace-period=0"), counted=None)
@@ -170,6 +172,7 @@ def test_the_end_of_it_is_that_of_the_undisturbed_run(drill: Drill) -> None:
     ends_like_the_undisturbed_run(drill)
 
 
+@pytest.mark.extended
 def test_a_node_is_drained(moving: Drill) -> None:
     node = moving.node(1)
     moving.disturb(lambda: moving.kubectl("drain", node, "--ignore-daemonsets"), counted=False, lost=0)

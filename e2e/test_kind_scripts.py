@@ -125,6 +125,7 @@ def test_larger_code_goes_by_the_shared_folder(place: Place, script_dir: Path, c
     delete(place, "code-large", "code-again")
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(bool(bucket.missing()), reason=bucket.missing() or "there")
 def test_with_a_bucket_for_output_larger_code_goes_through_it(
     place: Place, script_dir: Path, create: tuple[str, ...], monkeypatch: pytest.MonkeyPatch

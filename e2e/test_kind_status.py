@@ -161,6 +161,7 @@ def test_a_restart_names_its_host_and_exit_code_when_the_pod_is_gone(place: Plac
         assert found["restarts_counted"] == 1 and "host s1/h0 ended with exit code 3" in text(place, "phoenix")
 
 
+@pytest.mark.extended
 def test_a_host_whose_node_no_longer_answers_is_lost(place: Place) -> None:
     with ending(place, "nodeless"):
         create(place, "nodeless", "--max-restarts", "1", "--command", FOREVER)
@@ -205,6 +206,7 @@ def test_interrupting_wait_leaves_the_workload(place: Place) -> None:
         assert status(place, "waited")["phase"] == "Running"
 
 
+@pytest.mark.extended
 def test_interrupting_the_making_of_a_cluster_leaves_nothing(place: Place) -> None:
     name = f"{place.cluster}-cut"
     words = ("cluster", "create", name, "--provider", "kind", "--tpu-type", "v5litepod-8")

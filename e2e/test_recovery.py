@@ -21,7 +21,6 @@ TRAINER = [
     "--set", "data.global_batch=16", "--set", "model.seq_len=64", "--set", "model.layers=1",
 ]  # fmt: skip
 SECONDS = 240.0
-LAUNCHERS = ("plain", "ray")
 
 
 def say(text: str) -> None:
@@ -71,7 +70,7 @@ def until_step(run: Workload, step: int) -> None:
 # Under Ray a host other than the head is killed in the drill on kind.
 @pytest.mark.parametrize(
     ("slice_id", "host", "launcher"),
-    [(1, 1, "plain"), (0, 0, "plain"), (0, 0, "ray")],
+    [(1, 1, "plain"), (0, 0, "plain"), pytest.param(0, 0, "ray", marks=pytest.mark.extended)],
     ids=["a-host-plain", "the-coordinator-plain", "the-head-ray"],
 )
 def test_sigkill(lab: Lab, undisturbed: dict[int, str], slice_id: int, host: int, launcher: str) -> None:
@@ -85,7 +84,7 @@ def test_sigkill(lab: Lab, undisturbed: dict[int, str], slice_id: int, host: int
     assert {event["read"] for event in run.events("restore") if event["slice"] == 1} == {False}
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", ["plain", pytest.param("ray", marks=pytest.mark.extended)])
 def test_sigterm_saves_and_is_not_counted(lab: Lab, undisturbed: dict[int, str], launcher: str) -> None:
     run = start(lab, f"term-{launcher}", max_restarts=0, options=("--launcher", launcher))
     until_step(run, INTERVAL + 3)
