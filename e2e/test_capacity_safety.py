@@ -255,7 +255,7 @@ def test_who_may_not_evict_is_told_the_verb(server: Server) -> None:
         AuthorizationError, match="user 'lacks' may not create pods/eviction in namespace 'default'"
     ) as no:
         drain(api, "c-np-0", lambda seconds: None, 300.0)
-    assert "docs/permissions.md" in no.value.hint
+    assert "`xpk docs permissions`" in no.value.hint
     api = KubernetesApi(kubeconfig=server.kubeconfig, context="evicts")
     cordon(api, api.list("Node"))
     assert all(node["spec"]["unschedulable"] for node in api.list("Node"))

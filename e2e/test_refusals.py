@@ -337,7 +337,7 @@ def test_a_verb_that_is_missing_is_named(
     assert done.returncode == 6, f"{done.stdout}{done.stderr}"
     assert f"may not {verb} {resource}" in done.stderr, done.stderr
     assert ("in the whole cluster" if wide else "in namespace 'default'") in done.stderr
-    assert "docs/permissions.md" in done.stderr and "Traceback" not in done.stderr
+    assert "`xpk docs permissions`" in done.stderr and "Traceback" not in done.stderr
     if resource not in ("pods/exec", "pods/portforward"):
         assert f"user '{user}'" in done.stderr
     assert run.kubectl("get", "jobsets", "-o", "name").split() in (

@@ -108,4 +108,4 @@ def test_hints_name_what_can_be_done() -> None:
     )
     forbidden = 'User "a" cannot get resource "pods/log" in API group "" in the namespace "ml"'
     assert "`kubectl auth can-i get pods/log --namespace ml`" in hint(forbidden, 403)
-    assert "docs/permissions.md" in hint(forbidden, 403)
+    assert "`xpk docs permissions`" in hint(forbidden, 403)

@@ -61,7 +61,7 @@ def test_controllers_and_permissions_of_a_cluster() -> None:
     assert not found["Kueue"].ok and found["Kueue"].detail.startswith("install Kueue")
     assert found["may I create jobsets"].detail == "yes in namespace 'ml'"
     refused = found["may I delete jobsets"]
-    assert not refused.ok and "docs/permissions.md" in refused.next
+    assert not refused.ok and "`xpk docs permissions`" in refused.next
     assert found["may I list nodes"].detail == "yes"
     assert found["Kueue"].next == "`xpk cluster adapt c`"
 

@@ -97,3 +97,14 @@ def test_values_are_completed(words: list[str], begun: str, expected: set[str]) 
     assert {each.value for each in found} >= expected
     if not expected:
         assert not found
+
+
+def test_pages_of_the_documentation_are_listed_and_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["docs"]) == 0
+    assert "Sharing a cluster" in next(
+        line for line in capsys.readouterr().out.splitlines() if line.startswith("queues ")
+    )
+    assert main(["docs", "docs/queues.md"]) == 0
+    assert "xpk queue create" in capsys.readouterr().out
+    assert main(["docs", "queue"]) == 3
+    assert "`xpk docs queues`" in capsys.readouterr().err

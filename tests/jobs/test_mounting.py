@@ -73,7 +73,7 @@ def test_a_claim_that_is_not_in_the_namespace_names_those_that_are() -> None:
     assert refused.value.hint == "there are: other"
     with pytest.raises(NotFoundError) as refused:
         check_mounts(FakeApi(), spec(DATA), cluster="c")
-    assert "docs/kubernetes.md" in refused.value.hint
+    assert "`xpk docs kubernetes`" in refused.value.hint
 
 
 def test_a_cluster_without_the_driver_says_how_it_gets_it() -> None:

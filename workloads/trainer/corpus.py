@@ -270,7 +270,7 @@ def _unfit(config: Config, corpus: Corpus, batch: int) -> list[Problem]:
 def _no_images(config: Config) -> Problem:
     size = f"{config.model.image} x {config.model.image}"
     message = f"data.path={config.data.path!r} is no file of images of {size} pixels"
-    return Problem(message, f"Give a prepared one (docs/models.md), another model.image, or data.path={DRAWN}")
+    return Problem(message, f"Give a prepared one (`xpk docs models`), another model.image, or data.path={DRAWN}")
 
 
 def _small(path: str, found: int, needed: int) -> Problem:

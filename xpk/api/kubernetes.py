@@ -198,7 +198,7 @@ class KubernetesApi:
         if not isinstance(status, dict) or not status.get("allowed"):
             raise AuthorizationError(
                 f"not authorised: you may not {verb} {resource}/{part} in namespace '{namespace}'",
-                hint="docs/permissions.md has the roles to ask for",
+                hint="`xpk docs permissions` has the roles to ask for",
             )
 
     def _has_ended(self, namespace: str, name: str) -> bool:

@@ -33,7 +33,7 @@ def open_port(client: ApiClient, pod: Obj, port: int) -> Connection:
             verb = match[1] if (match := _MISSING_VERB.search(said)) else "get"
             raise AuthorizationError(
                 f"not authorised: you may not {verb} pods/portforward in namespace '{meta['namespace']}'",
-                hint="docs/permissions.md has the roles to ask for",
+                hint="`xpk docs permissions` has the roles to ask for",
             ) from error
         if "Handshake status 4" in said:
             raise ConflictError(f"pod '{meta['name']}' does not run", hint="`xpk workload status` says why") from error

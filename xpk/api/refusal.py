@@ -38,7 +38,7 @@ _UNKNOWN_FIELD = re.compile(r'unknown field "([^"]*)"')
 _NOT_STARTED = re.compile(r'container "[^"]*" in pod "[^"]*" is (?:waiting to start|not available|terminated)')
 _STORE = ("database space exceeded", "etcdserver: no space")
 _LONGEST = 2000  # of what a server says
-_PERMISSIONS = "docs/permissions.md has the roles to ask for"
+_PERMISSIONS = "`xpk docs permissions` has the roles to ask for"
 
 
 class GoneError(XpkError):

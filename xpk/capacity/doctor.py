@@ -68,7 +68,7 @@ _PARTS = (
     _package("jax", "trainer", (), "the bundled trainer on this machine"),
     _package("ray", "ray", (), "`--launcher ray` on this machine"),
 )
-# What running workloads takes, in a namespace; docs/permissions.md has the roles.
+# What running workloads takes, in a namespace; `xpk docs permissions` has the roles.
 _VERBS = (
     ("create", "JobSet"),
     ("list", "JobSet"),
@@ -152,5 +152,5 @@ def _permissions(api: ObjectApi, namespace: str) -> Iterator[Check]:
             ok=allowed,
             needed=True,
             detail=f"{'yes' if allowed else 'no'}{where}",
-            next="" if allowed else "ask an administrator for the roles of docs/permissions.md",
+            next="" if allowed else "ask an administrator for the roles of `xpk docs permissions`",
         )

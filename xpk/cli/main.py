@@ -36,6 +36,7 @@ COMMANDS = {
     "doctor": ("xpk.cli.doctor", "Look for what xpk needs, on this machine and on a cluster."),
     "config": ("xpk.cli.config", "Keep what you prefer where no flag is given."),
     "accelerator": ("xpk.cli.accelerator", "Look up accelerator types."),
+    "docs": ("xpk.cli.docs", "Read the documentation."),
     "completion": ("xpk.cli.completion", "Print the completion script of a shell."),
 }
 

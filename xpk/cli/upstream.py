@@ -18,7 +18,7 @@ _NOT_NEEDED = "leave it out: it is not needed here"
 _NO_PATHWAYS = "Pathways is not supported; multi-controller JAX is"
 _NO_MTC = "the trainer saves to the workload's output folder"
 _READING = "xpk.only-reading"
-_HINT = "docs/migrating-from-xpk.md has the whole table"
+_HINT = "`xpk docs migrating-from-xpk` has the whole table"
 
 
 @dataclass(frozen=True, slots=True)

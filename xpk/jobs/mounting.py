@@ -64,7 +64,7 @@ def _claims(api: ObjectApi, mounts: Sequence[Mount], spec: WorkloadSpec) -> Iter
     except AuthorizationError as error:
         return [f"nobody has looked whether there is a claim {', '.join(names)}: {error.message}"]
     if missing := [name for name in names if name not in there]:
-        found = f"there are: {', '.join(there)}" if there else "docs/kubernetes.md shows how one is made"
+        found = f"there are: {', '.join(there)}" if there else "`xpk docs kubernetes` shows how one is made"
         raise NotFoundError(
             f"there is no PersistentVolumeClaim {', '.join(map(repr, missing))} in namespace '{spec.namespace}'",
             hint=found,

@@ -35,7 +35,7 @@ def check_trainer(
     problems = _problems(result.stdout)
     if not problems and result.exit_code in (2, 42):
         message = f"the trainer does not understand its arguments: {result.last_line.removeprefix('error: ')}"
-        raise UsageError(message, hint="docs/trainer-settings.md has every setting")
+        raise UsageError(message, hint="`xpk docs trainer-settings` has every setting")
     if not problems:
         raise XpkError(
             f"the trainer could not check its configuration: {result.last_line}",
@@ -48,7 +48,7 @@ def check_trainer(
     raise UsageError(
         f"workload '{spec.name}' cannot train like this",
         problems=lines,
-        hint="docs/trainer-settings.md has every setting",
+        hint="`xpk docs trainer-settings` has every setting",
     )
 
 

@@ -22,5 +22,10 @@ def recipe_dir() -> Path:
     return _first(_PACKAGE / "_image", _PACKAGE.parent)
 
 
+def docs_dir() -> Path:
+    """Return the folder of the documentation."""
+    return _first(_PACKAGE / "_docs", _PACKAGE.parent / "docs")
+
+
 def _first(*folders: Path) -> Path:
     return next((folder for folder in folders if folder.is_dir()), folders[-1])

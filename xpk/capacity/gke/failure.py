@@ -33,7 +33,7 @@ def explained(code: str, text: str) -> XpkError:
     """Return the error for a canonical code (`RESOURCE_EXHAUSTED`, ...) and what the server says."""
     short = _short(text)
     if _ADDRESSES.search(text):
-        return CapacityError(f"there are not enough IP addresses: {short}", hint="docs/scale.md says how many it takes")
+        return CapacityError(f"there are not enough IP addresses: {short}", hint="`xpk docs scale` has the number")
     if _RESERVED.search(text):
         return CapacityError(f"the reservation is full: {short}", hint="name another --reservation, or fewer slices")
     if _STOCKOUT.search(text):

@@ -342,7 +342,7 @@ def _too_little(found: Sequence[Limit], *, new: bool) -> CapacityError | None:
     if not short or not new:
         return None
     more = f"; and {len(short) - 1} other limits" if len(short) > 1 else ""
-    return CapacityError(f"it does not fit: {short[0].line()}{more}", hint=short[0].advice or "docs/scale.md")
+    return CapacityError(f"it does not fit: {short[0].line()}{more}", hint=short[0].advice or "`xpk docs scale`")
 
 
 def _specs_after(spec: ClusterSpec, request: Request, have: Observed, changes: Sequence[Change]) -> list[ClusterSpec]:

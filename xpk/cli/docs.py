@@ -1,0 +1,40 @@
+"""`xpk docs`: the pages that come with the package."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+import click
+
+from xpk.cli.complete import completer
+from xpk.cli.help import Command
+from xpk.model.errors import NotFoundError
+from xpk.render.resources import docs_dir
+
+
+def _topics(_: click.Context | None = None) -> Iterable[str]:
+    return sorted(page.stem for page in docs_dir().glob("*.md"))
+
+
+@click.command(cls=Command)
+@click.argument("topic", required=False, shell_complete=completer(_topics))
+def docs(topic: str | None) -> None:
+    """Read the documentation: list its pages, or show the page TOPIC."""
+    topics = list(_topics())
+    if topic is None:
+        for each in topics:
+            click.echo(f"{each:24}{_title(each)}")
+        return
+    name = topic.removeprefix("docs/").removesuffix(".md")
+    if name not in topics:
+        near = difflib.get_close_matches(name, topics, 1)
+        raise NotFoundError(
+            f"there is no page '{topic}'", hint=f"`xpk docs {near[0]}`" if near else "`xpk docs` lists the pages"
+        )
+    click.echo_via_pager((docs_dir() / f"{name}.md").read_text(encoding="utf-8"))
+
+
+def _title(topic: str) -> str:
+    first = (docs_dir() / f"{topic}.md").read_text(encoding="utf-8").partition("\n")[0]
+    return first.lstrip("# ")
