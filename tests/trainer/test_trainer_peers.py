@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import os
 import queue
 import signal
@@ -18,19 +19,22 @@ from tests.trainer.small import WORKLOADS, free_ports
 from trainer.corpus import TokenFile
 from trainer.distributed import own_address
 from trainer.errors import AddressError, FatalError, PeerAbsent
-from trainer.link import dial
+from trainer.link import dial, line, proof
 from trainer.peers import Peers
 
 SECONDS = 20.0
 Heard = queue.Queue[tuple[str, int]]
 
 
-def host(process_id: int, processes: int, heard: Heard, attempt: int = 0, job: Sequence[str] = ()) -> Peers:
+def host(
+    process_id: int, processes: int, heard: Heard, attempt: int = 0, job: Sequence[str] = (), secret: bytes = b""
+) -> Peers:
     return Peers(
         process_id,
         processes,
         attempt,
         job,
+        secret=secret,
         on_lost=lambda peer: heard.put(("lost", peer)),
         on_told=lambda what, by: heard.put((what, by)),
     )
@@ -129,6 +133,8 @@ STRANGE = [
     b'{"hello":[]}\n',
     b'{"hello":true,"attempt":0,"job":[]}\n',
     b'{"hello":99,"attempt":0,"job":[]}\n',
+    b'{"hello":99,"nonce":"","proof":"\xc3\xa9"}\n',
+    b'{"hello":1,"nonce":[],"proof":1}\n',
 ]
 
 
@@ -149,6 +155,63 @@ def test_a_stranger_changes_nothing() -> None:
     assert [h.empty() for h in heard] == [True] * 3
 
 
+def answer(stream: socket.socket, peer: int, challenge: str = "") -> bytes:
+    """Return the hello of a host that knows all there is to know, for one connection or for another."""
+    given = json.loads(stream.makefile("rb").readline())["challenge"]
+    said = proof(b"s", "host", [], 0, peer, challenge or given, "n")
+    return line({"hello": peer, "nonce": "n", "proof": said})
+
+
+def test_a_proof_is_worth_nothing_on_another_connection_or_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    port, heard = free_ports(), queue.Queue()  # type: ignore[var-annotated]
+    hub = host(0, 4, heard, secret=b"s")
+    monkeypatch.setattr(hub, "_ready", True)  # this host waits for nobody
+    hub.connect("127.0.0.1", port, SECONDS)
+    with contextlib.ExitStack() as callers:
+        one, other, again, wrong = (callers.enter_context(dialled(port)) for _ in range(4))
+        valid = answer(one, 1)
+        for said, stream in ((valid, other), (answer(wrong, 4), wrong)):
+            stream.sendall(said)
+            assert b"welcome" not in rest_of(stream)
+        one.sendall(valid)
+        assert b"welcome" in one.recv(1000)
+        again.sendall(answer(again, 1))
+        assert b"welcome" not in rest_of(again), "it is here already"
+        assert hub.present == 2 and heard.empty()
+        one.close()
+        assert heard.get(timeout=SECONDS) == ("lost", 1)
+
+
+def rest_of(stream: socket.socket) -> bytes:
+    """Return what comes until the connection is over."""
+    content = b""
+    with contextlib.suppress(ConnectionResetError):
+        while data := stream.recv(1000):
+            content += data
+    return content
+
+
+def test_silent_strangers_are_hung_up_on_and_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.handshake._SECONDS", 0.5)
+    port = free_ports()
+    with contextlib.ExitStack() as strangers:
+        hub, other = host(0, 2, queue.Queue()), host(1, 2, queue.Queue())
+        meeting = threading.Thread(target=lambda: hub.connect("127.0.0.1", port, SECONDS))
+        meeting.start()
+        silent = [strangers.enter_context(dialled(port)) for _ in range(100)]
+        other.connect("127.0.0.1", port, SECONDS)
+        meeting.join(SECONDS)
+        assert b"challenge" in rest_of(silent[0]), "and then hung up on"
+        assert hub.present == 2
+
+
+def dialled(port: int) -> socket.socket:
+    """Return a connection to a hub, which may only be about to listen."""
+    sock = dial("127.0.0.1", port, time.monotonic() + SECONDS)
+    sock.settimeout(SECONDS)
+    return sock
+
+
 def test_a_host_that_says_nonsense_is_lost_and_the_hub_goes_on() -> None:
     hosts, heard = connected(3)
     hosts[2]._links[0].sock.sendall(b"1\n")
@@ -157,18 +220,22 @@ def test_a_host_that_says_nonsense_is_lost_and_the_hub_goes_on() -> None:
     assert heard[0].get(timeout=SECONDS) == ("stop", 1)
 
 
-@pytest.mark.parametrize(("attempt", "job"), [(1, ["a", ""]), (0, ["b", ""]), (0, ["a", "uid"])])
-def test_a_host_of_another_job_or_attempt_does_not_join(attempt: int, job: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("attempt", "job", "secret"),
+    [(1, ["a", ""], b"s"), (0, ["b", ""], b"s"), (0, ["a", "uid"], b"s"), (0, ["a", ""], b""), (0, ["a", ""], b"t")],
+)
+def test_a_host_of_another_job_or_attempt_or_with_another_secret_does_not_join(
+    attempt: int, job: list[str], secret: bytes
+) -> None:
     port, heard = free_ports(), [queue.Queue(), queue.Queue()]  # type: ignore[var-annotated]
-    hub, other = host(0, 2, heard[0], job=["a", ""]), host(1, 2, heard[1], attempt, job)
+    hub, other = host(0, 2, heard[0], job=["a", ""], secret=b"s"), host(1, 2, heard[1], attempt, job, secret)
 
     def absent(peers: Peers) -> None:
         with pytest.raises(PeerAbsent):
             peers.connect("127.0.0.1", port, 1.0)
 
     together([lambda: absent(hub), lambda: absent(other)])
-    assert heard[0].empty()
-    assert heard[1].get(timeout=SECONDS) == ("lost", 0)
+    assert heard[0].empty() and heard[1].empty()
 
 
 def test_a_port_that_is_taken_is_named() -> None:

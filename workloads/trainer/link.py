@@ -1,6 +1,8 @@
 """A TCP connection that carries JSON, one message a line."""
 
 import contextlib
+import hashlib
+import hmac
 import json
 import socket
 import threading
@@ -10,7 +12,7 @@ from typing import Any
 
 from trainer.errors import AddressError, PeerAbsent, reason
 
-_LONGEST = 1 << 20  # bytes in a message; hosts send far less, a stranger may send anything
+LONGEST = 1 << 20  # bytes in a message; hosts send far less, a stranger may send anything
 LONGEST_OF_HUB = 1 << 28  # bytes in one of process 0, which tells of all files of a data set: 160 for each
 _PATIENCE_SECONDS = 1.0, 10.0  # for a connection, at first and at most
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
@@ -19,8 +21,8 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USE
 class Link:
     """One connection carrying JSON lines, of which it takes none that is longer than `longest` bytes."""
 
-    def __init__(self, sock: socket.socket, longest: int = _LONGEST) -> None:
-        self.sock, self.peer, self.left, self._longest = sock, -1, False, longest
+    def __init__(self, sock: socket.socket, longest: int = LONGEST) -> None:
+        self.sock, self.peer, self.left, self.longest = sock, -1, False, longest
         self.heard = time.monotonic()
         self._buffer, self._sending = bytearray(), threading.Lock()
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -65,13 +67,23 @@ class Link:
         for other in others:
             lines.append(self._buffer)
             self._buffer = bytearray(other)
-        if max(map(len, (*lines, self._buffer))) > self._longest:
+        if max(map(len, (*lines, self._buffer))) > self.longest:
             return None
         try:
             messages = [json.loads(one) for one in lines]
         except (ValueError, RecursionError):
             return None
         return messages if all(isinstance(message, dict) for message in messages) else None
+
+
+def proof(secret: bytes, *said: object) -> str:
+    """Return what only who knows the secret can say about something."""
+    return hmac.new(secret, json.dumps(said).encode(), hashlib.sha256).hexdigest()
+
+
+def is_proof(said: object, secret: bytes, *about: object) -> bool:
+    """Tell whether what somebody said is that proof."""
+    return isinstance(said, str) and hmac.compare_digest(said.encode(), proof(secret, *about).encode())
 
 
 def line(message: dict[str, Any]) -> bytes:

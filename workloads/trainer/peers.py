@@ -4,14 +4,14 @@ Process 0 listens on the coordinator's port + 1; every other host keeps one TCP 
 kernel closes the connection of a process that dies, so a death is known within milliseconds, also while
 the main thread is stuck in a collective that will never end. Messages are JSON, one a line:
 
-    hello    host -> hub   {"hello": id, "attempt", "job"}  ready   hub -> hosts  everyone is connected
+    ready    hub -> hosts  everyone is connected
     report   host -> hub   {"report": key, "value": v}    announce  hub -> hosts  {"announce": key, "value"}
     tell     any  -> all   {"tell": what, "by": id}       lost      hub -> hosts  {"lost": id}
     answer   host -> hub   {"answer": what}
     beat     both ways, every two seconds: a host that hangs keeps its connection but falls silent
     bye      both ways: the end of this connection is no death
 
-From a connection that has not joined, only a valid hello counts. One that says what no host says is closed.
+Before that stands the handshake of `trainer.handshake`. A connection that says what no host says is closed.
 """
 
 import contextlib
@@ -23,9 +23,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trainer.errors import FatalError, PeerAbsent, Problem
-from trainer.link import LONGEST_OF_HUB, Link, dial, line, listen
+from trainer.handshake import Gate, Identity, introduce
+from trainer.link import LONGEST, LONGEST_OF_HUB, Link, dial, line, listen
 
 BEAT_SECONDS = 2.0
+_AGAIN_SECONDS = 0.2
 SILENT_SECONDS = 20.0  # on a busy machine loading JAX alone may keep a host silent for seconds
 _NONSENSE = (TypeError, ValueError, KeyError, AttributeError)  # what a message that no host sends raises
 
@@ -35,7 +37,7 @@ class Peers:
 
     `on_lost(id)`: another host died. `on_told(what, id)`: another host said `what`, to everybody or
     to process 0 alone.
-    `job` names the job: only hosts that name the same one, and the same attempt, may join.
+    `job` names the job: only hosts that name the same one, and the same attempt, and know its `secret` may join.
     """
 
     def __init__(
@@ -45,11 +47,13 @@ class Peers:
         attempt: int = 0,
         job: Sequence[str] = (),
         *,
+        secret: bytes = b"",
         on_lost: Callable[[int], None],
         on_told: Callable[[str, int], None],
     ) -> None:
         self.process_id, self.processes, self.attempt = process_id, processes, attempt
-        self._job, self._on_lost, self._on_told = list(job), on_lost, on_told
+        self._identity = Identity(job, attempt, secret)
+        self._on_lost, self._on_told = on_lost, on_told
         self._links: dict[int, Link] = {}
         self._reports: dict[str, dict[int, Any]] = {}
         self._announced: dict[str, Any] = {}
@@ -71,11 +75,10 @@ class Peers:
             self._listener = listen(address, port)
             threading.Thread(target=self._serve, name="peers-hub", daemon=True).start()
         else:
-            link = Link(dial(address, port, deadline, again), LONGEST_OF_HUB)
+            link, said = self._introduced(address, port, deadline, again)
             address = str(link.sock.getpeername()[0])
-            link.send({"hello": self.process_id, "attempt": self.attempt, "job": self._job})
             self._links[0] = link
-            threading.Thread(target=self._listen, args=(link,), name="peers", daemon=True).start()
+            threading.Thread(target=self._listen, args=(link, said), name="peers", daemon=True).start()
         threading.Thread(target=self._beat, name="peers-beat", daemon=True).start()
         with self._changed:
             if not self._changed.wait_for(lambda: self._ready, max(0.0, deadline - time.monotonic())):
@@ -161,36 +164,48 @@ class Peers:
         self._closing = True
         self._broadcast({"bye": 0})
 
+    def _introduced(
+        self, address: str, port: int, deadline: float, again: Callable[[], str] | None
+    ) -> tuple[Link, list[dict[str, Any]]]:
+        """Return the line to the hub, and what it has said already. Raises PeerAbsent after `deadline`."""
+        while True:
+            link = Link(dial(address, port, deadline, again), LONGEST_OF_HUB)
+            said = introduce(link, self._identity, self.process_id, deadline)
+            if said is not None:
+                return link, said
+            if time.monotonic() > deadline:
+                raise PeerAbsent(f"process 0 at {address}:{port} is of another job or attempt, or does not answer")
+            time.sleep(_AGAIN_SECONDS)
+            address = again() if again else address
+
     def _serve(self) -> None:
         """Hub thread: accept hosts and read what they say."""
         assert self._listener is not None
         with selectors.DefaultSelector() as selector:
-            selector.register(self._listener, selectors.EVENT_READ)
+            gate = Gate(self._listener, selector, self._identity, self.processes)
             while True:
-                for key, _ in selector.select():
+                for key, _ in selector.select(gate.tend()):
                     if key.data is None:
-                        with contextlib.suppress(OSError):  # it is gone already
-                            sock, _ = self._listener.accept()
-                            selector.register(sock, selectors.EVENT_READ, Link(sock))
-                    elif not self._heard(key.data):
+                        gate.accept()
+                    elif not self._heard(gate, key.data):
                         selector.unregister(key.fileobj)
+                        gate.forget(key.data)
 
-    def _heard(self, link: Link) -> bool:
+    def _heard(self, gate: Gate, link: Link) -> bool:
         """Act on what came over a connection; return False when it is over."""
         messages = link.receive()
         with contextlib.suppress(*_NONSENSE):
-            if messages is not None and all(self._understood(link, message) for message in messages):
+            if messages is not None and all(self._understood(gate, link, message) for message in messages):
                 return True
-        link.sock.close()
         if link.peer >= 0 and not link.left and not self._closing:
             self._broadcast({"lost": link.peer}, but=link.peer)
             self._on_lost(link.peer)
         return False
 
-    def _understood(self, link: Link, message: dict[str, Any]) -> bool:
-        """Act on one message; return False for a hello from none of this job's hosts."""
+    def _understood(self, gate: Gate, link: Link, message: dict[str, Any]) -> bool:
+        """Act on one message; return False for one of a stranger, unless it is a valid hello."""
         if link.peer < 0:
-            return "hello" not in message or self._joined(link, message)
+            return message["hello"] not in self._links and gate.admits(link, message) and self._joined(link, message)
         if "report" in message:
             self._reported(link.peer, message["report"], message["value"])
         elif "tell" in message:
@@ -205,27 +220,24 @@ class Peers:
         return True
 
     def _joined(self, link: Link, hello: dict[str, Any]) -> bool:
-        """Take a host in, unless its hello is not one of this job and this attempt."""
-        peer = hello["hello"]
-        if type(peer) is not int or not 0 < peer < self.processes or peer in self._links:
-            return False
-        if hello.get("attempt") != self.attempt or hello.get("job") != self._job:
-            return False
-        link.peer = peer
+        """Take a host in."""
+        link.peer, link.longest = hello["hello"], LONGEST
         with self._changed:
-            self._links[peer] = link
+            self._links[link.peer] = link
             complete = len(self._links) == self.processes - 1
         if complete:
             self._broadcast({"ready": True})
             self._all_here()
         return True
 
-    def _listen(self, link: Link) -> None:
+    def _listen(self, link: Link, said: list[dict[str, Any]]) -> None:
         """Host thread: read what the hub says until it ends, or says what no hub says."""
+        messages: list[dict[str, Any]] | None = said
         with contextlib.suppress(*_NONSENSE):
-            while (messages := link.receive()) is not None:
+            while messages is not None:
                 for message in messages:
                     self._obey(message)
+                messages = link.receive()
         if not self._closing:
             self._on_lost(0)
 
