@@ -69,6 +69,7 @@ NEEDED = [
     ("get", "localqueues.kueue.x-k8s.io", False, CREATE),
     ("create", "configmaps", False, SHIP),
     ("list", "configmaps", False, STORAGES),
+    ("create", "secrets", False, CREATE),
     ("list", "pods", False, LIST),
     ("get", "pods", False, EXEC),
     ("watch", "pods", False, DELETE),

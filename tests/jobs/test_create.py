@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import pytest
@@ -11,9 +12,9 @@ from xpk.jobs import create
 from xpk.jobs.create import check_free, create_workload, read_queue
 from xpk.jobs.observe import find_all
 from xpk.model.accelerators import find_shape
-from xpk.model.errors import CapacityError, ConflictError, NotFoundError
+from xpk.model.errors import AuthorizationError, CapacityError, ConflictError, NotFoundError
 from xpk.model.specs import ClusterSpec, QueueSpec, SliceQuota, Target, WorkloadSpec
-from xpk.render import render_queue, render_queues, render_workload
+from xpk.render import render_peer_secret, render_queue, render_queues, render_workload
 from xpk.testing import FakeApi
 
 SHAPE = find_shape("v5litepod-8")
@@ -119,7 +120,7 @@ def test_a_create_makes_few_requests() -> None:
     check_fits(api, wanted, cluster="c")
     check_free(api, wanted, cluster="c")
     create_workload(api, wanted, cluster="c")
-    assert [verb for verb, _, _ in api.calls] == ["get", "list", "get", "create"]
+    assert [verb for verb, _, _ in api.calls] == ["get", "list", "get", "create", "create"]
 
 
 def test_a_list_makes_as_many_requests_for_many_as_for_few() -> None:
@@ -152,3 +153,60 @@ def test_a_priority_above_the_limit_of_the_queue_is_refused() -> None:
     with pytest.raises(CapacityError, match="'high' is too high: queue 'red' takes priorities up to medium") as raised:
         check_fits(api, spec(queue="red", priority="high"), cluster="c")
     assert raised.value.hint.startswith("--priority medium")
+
+
+def secret_of(api: FakeApi) -> Obj:
+    return api.get("Secret", "xpk-peers.w")
+
+
+def test_a_workloads_secret_comes_last_and_goes_with_it() -> None:
+    api = FakeApi()
+    create_workload(api, spec(), cluster="c")
+    assert [(verb, kind) for verb, kind, _ in api.calls] == [("create", "JobSet"), ("create", "Secret")]
+    (owner,) = secret_of(api)["metadata"]["ownerReferences"]
+    assert owner["uid"] == api.get("JobSet", "w")["metadata"]["uid"]
+    value = base64.b64decode(secret_of(api)["data"]["secret"])
+    assert len(value) == 64 and value.decode() not in str(api.get("JobSet", "w"))
+
+
+def test_a_secret_that_an_earlier_workload_has_left_is_replaced() -> None:
+    api = FakeApi([*render_peer_secret(spec())])
+    before = secret_of(api)["data"]
+    create_workload(api, spec(), cluster="c")
+    assert secret_of(api)["data"] != before and secret_of(api)["metadata"]["ownerReferences"]
+
+
+class CutOff(FakeApi):
+    """An API server whose client is ended in the middle, or may not create Secrets."""
+
+    error: BaseException | None = None
+
+    def create(self, obj: Obj, *, dry_run: bool = False) -> Obj:
+        """See `ObjectApi.create`."""
+        if obj["kind"] == "Secret" and self.error and not dry_run:
+            raise self.error
+        return super().create(obj, dry_run=dry_run)
+
+
+def test_a_create_that_was_cut_off_is_finished_by_the_next_one() -> None:
+    api = CutOff()
+    api.error = SystemExit("killed")
+    api.delete = lambda *_, **__: None  # type: ignore[method-assign]
+    with pytest.raises(SystemExit):
+        create_workload(api, spec(), cluster="c")
+    api.error, uid = None, api.get("JobSet", "w")["metadata"]["uid"]
+    with pytest.raises(ConflictError, match="with other settings"):
+        create_workload(api, spec(num_slices=2), cluster="c")
+    create_workload(api, spec(), cluster="c")
+    assert secret_of(api)["metadata"]["ownerReferences"][0]["uid"] == uid
+    with pytest.raises(ConflictError, match="exists already, with the same settings"):
+        create_workload(api, spec(), cluster="c")
+    assert secret_of(api)["metadata"]["ownerReferences"][0]["uid"] == uid
+
+
+def test_without_the_right_to_create_secrets_no_workload_is_left() -> None:
+    api = CutOff()
+    api.error = AuthorizationError("user 'ann' may not create secrets in namespace 'default'")
+    with pytest.raises(AuthorizationError, match="may not create secrets"):
+        create_workload(api, spec(), cluster="c")
+    assert api.objects == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 from dataclasses import replace
@@ -20,6 +21,7 @@ from xpk.model.specs import ClusterSpec, Code, ImageCacheSpec, QueueSpec, SliceQ
 from xpk.render import (
     render_image_cache,
     render_kind,
+    render_peer_secret,
     render_priorities,
     render_priority_limit,
     render_queue,
@@ -226,7 +228,7 @@ def test_a_folder_of_the_node_is_at_the_same_path_in_pods_and_takes_the_place_of
     pod = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
     assert {"name": "node", "hostPath": {"path": "/dev/shm", "type": "Directory"}} in pod["volumes"]
     mounts = {mount["mountPath"]: mount["name"] for mount in pod["containers"][0]["volumeMounts"]}
-    assert mounts == {"/dev/shm": "node", "/shared/output": "shared"}
+    assert mounts == {"/xpk/peers": "peers", "/dev/shm": "node", "/shared/output": "shared"}
     (here,) = render_workload(workload(target=EMULATED, node_folder="/dev/shm"))
     assert "volumes" not in here["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
 
@@ -238,10 +240,10 @@ def test_a_folder_of_the_node_is_at_the_same_path_in_pods_and_takes_the_place_of
         (workload(target=ON_GKE, peer_watch=True), True),
         (workload(target=ON_KIND, peer_watch=False), False),
         (workload(target=EMULATED, peer_watch=True), False),
-        (workload(target=ON_KIND, peer_watch=True, shape=find_shape("v5litepod-4"), num_slices=1), False),
+        (workload(target=ON_KIND, peer_watch=True, shape=find_shape("v5litepod-4"), num_slices=1), True),
     ],
 )
-def test_hosts_look_after_each_other_where_there_are_several_pods(spec: WorkloadSpec, watched: bool) -> None:
+def test_a_program_looks_after_the_commands_of_pods(spec: WorkloadSpec, watched: bool) -> None:
     (jobset,) = render_workload(spec)
     (host,) = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"]
     assert any(entry["name"] == "XPK_PEER_WATCH" for entry in host["env"]) is watched
@@ -303,3 +305,16 @@ def test_all_problems_are_found_at_once() -> None:
 @pytest.mark.parametrize("num_slices", [0, -1, 1025])
 def test_numbers_of_slices_that_cannot_be(num_slices: int) -> None:
     assert "--num-slices must be between 1 and 1024" in workload(num_slices=num_slices).problems()[0]
+
+
+def test_every_secret_is_new_is_mounted_and_is_in_no_variable() -> None:
+    spec = workload(target=ON_GKE, name="w", ray=True)
+    values = [base64.b64decode(secret["data"]["secret"]) for _ in range(2) for secret in render_peer_secret(spec)]
+    assert len(set(values)) == 2 and all(len(value) == 64 for value in values)
+    (jobset,) = render_workload(spec)
+    pod = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    assert {"name": "peers", "secret": {"secretName": "xpk-peers.w", "defaultMode": 0o444}} in pod["volumes"]
+    (host,) = pod["containers"]
+    assert {"name": "peers", "mountPath": "/xpk/peers", "readOnly": True} in host["volumeMounts"]
+    assert {"name": "XPK_PEER_SECRET_FILE", "value": "/xpk/peers/secret"} in host["env"]
+    assert render_peer_secret(workload(target=EMULATED)) == []

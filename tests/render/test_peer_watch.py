@@ -296,7 +296,7 @@ def test_silent_strangers_are_hung_up_on_and_keep_nobody_out_or_busy(start: Star
     first = start(0, WAITS, source=hurried.replace("_LONGEST =", "resource.setrlimit(7, (40, 40)); _LONGEST =", 1))
     first.says("up")
     deadline = time.monotonic() + SECONDS
-    strangers = []
+    strangers: list[socket.socket] = []
     while len(strangers) < 120 and time.monotonic() < deadline:
         with suppress(OSError):
             strangers.append(socket.create_connection(("127.0.0.1", first.port), timeout=1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import subprocess
@@ -14,16 +15,24 @@ from trainer.distributed import Host
 from xpk.jobs.forwarding import ray_token
 from xpk.jobs.request import Ray, ray_command
 from xpk.model.accelerators import find_shape
+from xpk.testing import FakeApi
 from xpk_ray.launcher import odd_hosts, token
 from xpk_ray.shipping import default_of_program
 
 WORKLOADS = Path(__file__).parents[2] / "workloads"
 FOUR = Host(num_slices=2, hosts_per_slice=2)
 GOOD = ["2.60.0", "3.11.7"]
+SECRET = "0123456789abcdef" * 4
 PORT = 18476  # on addresses that no other test uses
 
 
-def host(index: int, address: str, *arguments: str, path: Path | None = None) -> subprocess.Popen[str]:
+def host(
+    index: int,
+    address: str,
+    *arguments: str,
+    path: Path | None = None,
+    secret: Path | None = WORKLOADS.parent / "pyproject.toml",
+) -> subprocess.Popen[str]:
     """Start the launcher of one of two slices with one host each."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("XPK_", "MEGASCALE_", "TPU_"))}
     contract = {
@@ -31,6 +40,8 @@ def host(index: int, address: str, *arguments: str, path: Path | None = None) ->
         "XPK_COORDINATOR_ADDRESS": f"{address}:{PORT}", "XPK_WORKLOAD": "w", "XPK_JOB_ID": "j",
         "PYTHONPATH": os.pathsep.join(map(str, filter(None, (path, WORKLOADS)))),
     }  # fmt: skip
+    if secret:
+        contract["XPK_PEER_SECRET_FILE"] = str(secret)
     argv = [sys.executable, "-m", "xpk_ray", "run", *arguments, "--", "true"]
     return subprocess.Popen(argv, env=clean | contract, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -103,11 +114,23 @@ def test_all_hosts_have_the_drivers_versions(found: list[list[str]], told: list[
 
 def test_the_tool_and_the_hosts_agree_on_the_token() -> None:
     pod = {
-        "metadata": {"labels": {"jobset.sigs.k8s.io/jobset-uid": "a-uid"}},
+        "metadata": {"namespace": "default", "labels": {"xpk.google.com/workload": "w"}},
         "spec": {"containers": [{"command": ["python", "-m", "xpk_ray", "run"]}]},
     }
-    assert ray_token(pod) == token("a-uid") != token("another")
-    assert ray_token({**pod, "spec": {"containers": [{"command": ["python", "-m", "trainer"]}]}}) is None
+    data = {"secret": base64.b64encode(SECRET.encode()).decode()}
+    secret = {"kind": "Secret", "metadata": {"name": "xpk-peers.w", "namespace": "default"}, "data": data}
+    api = FakeApi([secret])
+    assert ray_token(api, pod) == token(SECRET.encode()) != token(b"another")
+    assert ray_token(api, {**pod, "spec": {"containers": [{"command": ["python", "-m", "trainer"]}]}}) is None
+
+
+@pytest.mark.parametrize("secret", [None, "", "no/such/file"])
+def test_no_ray_that_anybody_could_use_is_started(secret: str | None, tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text(secret or "")
+    head = host(0, "127.77.1.3", "--join-seconds=1", secret=None if secret is None else Path(secret or file))
+    _, said = head.communicate(timeout=60)
+    assert head.returncode == 42 and said.startswith("error: environment variable XPK_PEER_SECRET_FILE")
 
 
 def test_every_host_is_told_its_chips_and_the_program_is_for_the_head() -> None:

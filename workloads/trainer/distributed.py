@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from trainer.errors import AddressError, FatalError, PeerAbsent, Problem
 from trainer.link import listen
@@ -21,6 +22,7 @@ _JOIN_SECONDS = 300  # for jax.distributed to connect all hosts
 _POLL_SECONDS = 0.01
 _STALE_SECONDS, _LOOK_SECONDS = 60.0, 0.5
 _LISTENS = "coordinator"
+_SECRET_VARIABLE, _SECRET_BYTES = "XPK_PEER_SECRET_FILE", 32
 _ENV_DOC = "Start hosts with `xpk workload create`, or unset these variables to run alone"
 
 
@@ -37,6 +39,7 @@ class Host:
     output_dir: str = ""
     workload: str = ""
     job_id: str = ""  # tells two jobs of one name apart; empty where nothing sets it
+    secret: bytes = dataclasses.field(default=b"", repr=False)  # of all hosts of the job; likewise
 
     @property
     def processes(self) -> int:
@@ -80,10 +83,24 @@ def read_host(environ: Mapping[str, str]) -> Host:
     if not problems and not (slice_id < num_slices and worker_id < hosts_per_slice):
         message = f"slice {slice_id} of {num_slices}, host {worker_id} of {hosts_per_slice} cannot be"
         problems.append(Problem(message, "Both count from 0"))
+    secret = b""
+    try:
+        secret = _read_secret(environ.get(_SECRET_VARIABLE, ""))
+    except OSError as error:
+        message = f"environment variable {_SECRET_VARIABLE}: cannot read {error.filename!r}: {error.strerror}"
+        problems.append(Problem(message, _ENV_DOC))
     if problems:
         raise FatalError(*problems)
     names = environ.get("XPK_WORKLOAD", ""), environ.get("XPK_JOB_ID", "")
-    return Host(num_slices, slice_id, hosts_per_slice, worker_id, coordinator, number, output_dir, *names)
+    return Host(num_slices, slice_id, hosts_per_slice, worker_id, coordinator, number, output_dir, *names, secret)
+
+
+def _read_secret(file: str) -> bytes:
+    """Return the secret in a file; nothing without a file. Raises OSError, also for one that is too short to be one."""
+    secret = Path(file).read_bytes().strip() if file else b""
+    if file and len(secret) < _SECRET_BYTES:
+        raise OSError(errno.EINVAL, f"{len(secret)} bytes, expected at least {_SECRET_BYTES}", file)
+    return secret
 
 
 def resolve(coordinator: str, timeout: float, say: Callable[[str], None]) -> tuple[str, int]:

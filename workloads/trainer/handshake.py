@@ -33,9 +33,9 @@ class Identity:
     attempt: int
     secret: bytes
 
-    def about(self, role: str, peer: int, challenge: str, nonce: str) -> tuple[object, ...]:
-        """Return what is proved of one connection."""
-        return self.secret, role, [*self.job], self.attempt, peer, challenge, nonce
+    def proof(self, role: str, peer: int, challenge: str, nonce: object) -> str:
+        """Return what `role`, "hub" or "host", shows on one connection of host `peer`."""
+        return proof(self.secret, role, [*self.job], self.attempt, peer, challenge, nonce)
 
 
 class Gate:
@@ -81,10 +81,10 @@ class Gate:
         if type(peer) is not int or not 0 < peer < self._hosts:
             return False
         challenge, _ = self._strangers[link]
-        if not is_proof(hello["proof"], *self._me.about("host", peer, challenge, nonce)):
+        if not is_proof(hello["proof"], self._me.proof("host", peer, challenge, nonce)):
             return False
         del self._strangers[link]
-        link.send({"welcome": proof(*self._me.about("hub", peer, challenge, nonce))})
+        link.send({"welcome": self._me.proof("hub", peer, challenge, nonce)})
         return True
 
     def forget(self, link: Link) -> None:
@@ -111,10 +111,9 @@ def introduce(link: Link, me: Identity, peer: int, deadline: float) -> list[dict
     with contextlib.suppress(TypeError, KeyError, AttributeError, ValueError):
         (said,) = _next(link, min(deadline, time.monotonic() + 2 * _SECONDS)) or [{}]
         challenge = str(said["challenge"])
-        shown = proof(*me.about("host", peer, challenge, nonce))
-        link.send({"hello": peer, "nonce": nonce, "proof": shown})
+        link.send({"hello": peer, "nonce": nonce, "proof": me.proof("host", peer, challenge, nonce)})
         first, *others = _next(link, deadline) or [{}]
-        if is_proof(first["welcome"], *me.about("hub", peer, challenge, nonce)):
+        if is_proof(first["welcome"], me.proof("hub", peer, challenge, nonce)):
             link.sock.settimeout(None)
             return others
     link.sock.close()

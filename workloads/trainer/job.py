@@ -106,7 +106,8 @@ def open_job(config: Config, host: Host, ending: Callable[[ExitCode, float], Non
         finish(ExitCode.INTERRUPTED if code == ExitCode.INTERRUPTED else ExitCode.CRASH, FLUSH_SECONDS)
 
     names = (host.workload, host.job_id)
-    peers = Peers(host.process_id, host.processes, host.attempt, names, on_lost=on_lost, on_told=on_told)
+    me = host.process_id, host.processes, host.attempt, names
+    peers = Peers(*me, secret=host.secret, on_lost=on_lost, on_told=on_told)
     watchdog = Watchdog(host, config.observe, events, out, peers.tell, peers.answer, finish)
     stop = Stop(at_once, again)
     job = Job(config, host, out, lease, events, peers, stop, watchdog)

@@ -81,9 +81,9 @@ def proof(secret: bytes, *said: object) -> str:
     return hmac.new(secret, json.dumps(said).encode(), hashlib.sha256).hexdigest()
 
 
-def is_proof(said: object, secret: bytes, *about: object) -> bool:
-    """Tell whether what somebody said is that proof."""
-    return isinstance(said, str) and hmac.compare_digest(said.encode(), proof(secret, *about).encode())
+def is_proof(said: object, wanted: str) -> bool:
+    """Tell whether what somebody said is this proof, in a time that tells nothing of it."""
+    return isinstance(said, str) and hmac.compare_digest(said.encode(), wanted.encode())
 
 
 def line(message: dict[str, Any]) -> bytes:

@@ -7,6 +7,7 @@ within milliseconds, a SIGTERM to one reaches the head, and all end with one exi
 import contextlib
 import functools
 import hashlib
+import hmac
 import importlib.metadata
 import os
 import platform
@@ -56,8 +57,8 @@ class Launcher:
 
     def __post_init__(self) -> None:
         names = ("ray", self.host.workload, self.host.job_id)
-        me, count = self.host.process_id, self.host.processes
-        self.peers = Peers(me, count, self.host.attempt, names, on_lost=self._lost, on_told=self._told)
+        me = self.host.process_id, self.host.processes, self.host.attempt, names
+        self.peers = Peers(*me, secret=self.host.secret, on_lost=self._lost, on_told=self._told)
         self.stop = Stop(self._asked, self._asked_again)
 
     @property
@@ -229,18 +230,21 @@ def launch(
 ) -> NoReturn:
     """Run this host to its end; the exit code is that of the whole. Raises FatalError for a bad environment."""
     host = read_host(environ)
-    if host.job_id and not environ.get("RAY_AUTH_MODE"):
-        # Ray listens at all addresses and runs what anybody sends: let it be this workload's hosts and user only.
-        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token(host.job_id)}
-        environ = {**environ, **os.environ}
     if host.processes == 1 and not host.coordinator:
         raise FatalError(Problem("this is no host of a workload", "Use `xpk workload create --launcher ray`"))
+    if not environ.get("RAY_AUTH_MODE"):
+        # Ray listens at all addresses and runs what anybody sends: let it be this workload's hosts and user only.
+        if not host.secret:
+            message = "environment variable XPK_PEER_SECRET_FILE is not set: anybody could use this workload's Ray"
+            raise FatalError(Problem(message, "Create the workload anew, or set RAY_AUTH_MODE=disabled"))
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token(host.secret)}
+        environ = {**environ, **os.environ}
     Launcher(host, shape, services, join_seconds, dict(environ), ships_code).run(work)
 
 
-def token(job_id: str) -> str:
+def token(secret: bytes) -> str:
     """Return what Ray's processes show each other; docs/environment.md tells others how it is made."""
-    return hashlib.sha256(f"xpk-ray:{job_id}".encode()).hexdigest()
+    return hmac.new(secret, b"xpk-ray", hashlib.sha256).hexdigest()
 
 
 def versions() -> list[str]:

@@ -73,6 +73,7 @@ _VERBS = (
     ("create", "JobSet"),
     ("list", "JobSet"),
     ("delete", "JobSet"),
+    ("create", "Secret"),
     ("list", "Pod"),
     ("list", "Workload"),
     ("get", "LocalQueue"),

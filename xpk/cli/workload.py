@@ -269,12 +269,12 @@ def port_forward(
     api.connect(pod, there).close()  # what is wrong is known before anybody is told an address
     if provider.target(place).on_this_machine:
         address = f"{pod['status']['podIP']}:{there}"
-        _tell_of_ray(console, pod, address)
+        _tell_of_ray(console, api, pod, address)
         echo(address)
         return
     with forwarding.listen(here) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        _tell_of_ray(console, pod, address)
+        _tell_of_ray(console, api, pod, address)
         echo(address)  # after the token is in its file: a program that reads this line goes on at once
         console.tell(f"forwarding to port {there} of host s{given['slice_id']}/h{given['host']}; Ctrl-C ends it")
         forwarding.serve(listener, lambda: api.connect(pod, there), console.tell)
@@ -328,9 +328,9 @@ def _tell_outcome(console: Console, api: ObjectApi, name: str, namespace: str, w
     console.done(f"workload '{name}' succeeded")
 
 
-def _tell_of_ray(console: Console, pod: Obj, address: str) -> None:
+def _tell_of_ray(console: Console, api: ObjectApi, pod: Obj, address: str) -> None:
     """Say how Ray's own program reaches a workload's Ray; the token it asks for is put into a private file."""
-    if token := forwarding.ray_token(pod):
+    if token := forwarding.ray_token(api, pod):
         from xpk.capacity.kubeconfig import write_private  # both bring what no other command here needs
         from xpk.capacity.local import state_dir
 

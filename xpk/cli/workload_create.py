@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
@@ -30,7 +31,7 @@ from xpk.model import names
 from xpk.model.errors import CapacityError, UsageError, XpkError
 from xpk.model.specs import WorkloadSpec
 from xpk.proc import LocalRunner
-from xpk.render import render_workload, to_yaml
+from xpk.render import to_yaml
 from xpk.storage import open_folder
 
 
@@ -229,7 +230,7 @@ def _preview(console: Console, place: Place, spec: WorkloadSpec, how: str) -> No
         except CapacityError as error:
             console.warn(f"a run would be refused: {error.message}")
     is_stored = how == "server"
-    console.objects(creating.preview(place.reached(), spec) if is_stored else render_workload(spec))
+    console.objects(creating.preview(place.reached(), spec) if is_stored else creating.manifest(spec))
 
 
 def _create(
@@ -267,9 +268,14 @@ def _cost(spec: WorkloadSpec, most: float | None) -> str | None:
 def _write_manifest(spec: WorkloadSpec, file: Path | None) -> None:
     if file:
         try:
-            file.write_text(to_yaml(render_workload(spec)), encoding="utf-8")
+            with open(file, "w", encoding="utf-8", opener=_private) as opened:
+                opened.write(to_yaml(creating.manifest(spec)))
         except OSError as error:
             raise XpkError(f"cannot write {file}: {error.strerror}", hint="--output-manifest-file elsewhere") from error
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)  # there is a secret in it
 
 
 def check(console: Console, spec: WorkloadSpec, trainer_args: tuple[str, ...], given: dict[str, Any]) -> None:

@@ -24,8 +24,9 @@ from xpk.model.errors import (
 )
 from xpk.model.quotas import ceiling
 from xpk.model.specs import WorkloadSpec
-from xpk.render import render_workload
+from xpk.render import render_peer_secret, render_workload
 
+_TRIES = 5
 HELP = "see `xpk workload create --help`"
 
 
@@ -94,32 +95,73 @@ def choose_shape(
     return shape, None
 
 
+def manifest(spec: WorkloadSpec) -> list[Obj]:
+    """Return the objects of a workload as another tool may create them, with a secret of their own."""
+    return [*render_peer_secret(spec), *render_workload(spec)]
+
+
 def preview(api: ObjectApi, spec: WorkloadSpec) -> list[Obj]:
     """Return the objects of a workload as the API server would store them. Raises ConflictError."""
     *configmaps, jobset = render_workload(spec)
     code = [shipping.find_configmap(api, obj) or api.create(obj, dry_run=True) for obj in configmaps]
-    return [*code, api.create(jobset, dry_run=True)]
+    # A Secret of that name may be what is left of an earlier workload: the one that is printed takes its place.
+    return [*render_peer_secret(spec), *code, api.create(jobset, dry_run=True)]
 
 
 def create_workload(api: ObjectApi, spec: WorkloadSpec, *, cluster: str) -> bool:
-    """Create what a checked `spec` says; return whether a ConfigMap of its code is new. Raises ConflictError."""
+    """Create what a checked `spec` says; return whether a ConfigMap of its code is new. Raises ConflictError.
+
+    Its Secret comes last: where that is missing, an earlier call was cut off, and this one does the rest.
+    """
     *configmaps, jobset = render_workload(spec)
     # Read before anything is created: so it is known that we may.
     there = [shipping.find_configmap(api, wanted) for wanted in configmaps]
     try:
         made = api.create(jobset)
     except ConflictError as error:
-        raise _taken(api.get("JobSet", spec.name, spec.namespace), spec, cluster) from error
+        made = _cut_off(api, spec, cluster, error)
     except UnavailableError as error:
         made = _made_all_the_same(api, jobset, error)
     try:
         for wanted, have in zip(configmaps, there, strict=True):
             shipping.share_configmap(api, wanted, have, made)
+        for secret in render_peer_secret(spec):
+            _create_secret(api, secret, made)
     except BaseException:
         with suppress(XpkError):
-            api.delete("JobSet", spec.name, spec.namespace)  # its hosts would wait for their code for ever
+            api.delete("JobSet", spec.name, spec.namespace)  # its hosts would wait for these objects for ever
         raise
     return None in there
+
+
+def _cut_off(api: ObjectApi, spec: WorkloadSpec, cluster: str, error: ConflictError) -> Obj:
+    """Return the JobSet of this very workload if its creation was cut off. Raises ConflictError if it was not."""
+    have = api.get("JobSet", spec.name, spec.namespace)
+    wanted = render_workload(spec)[-1]
+    if maker_of(have) != "xpk" or different_fields(wanted["spec"], have["spec"]):
+        raise _taken(have, spec, cluster) from error
+    try:
+        for secret in render_peer_secret(spec):
+            api.create(secret, dry_run=True)
+            return have
+    except ConflictError:
+        pass
+    raise _taken(have, spec, cluster) from error
+
+
+def _create_secret(api: ObjectApi, secret: Obj, owner: Obj) -> None:
+    """Create the Secret of a JobSet, which goes with it, in place of one that an earlier JobSet has left."""
+    meta = {**secret["metadata"], "ownerReferences": [shipping.owner_reference(owner)]}
+    for _ in range(_TRIES):
+        try:
+            api.create({**secret, "metadata": meta})
+            return
+        except ConflictError:
+            with suppress(NotFoundError):
+                api.delete("Secret", meta["name"], meta["namespace"])
+    raise ConflictError(
+        f"Secret '{meta['name']}' is created again and again by somebody else", hint="choose another name"
+    )
 
 
 def _made_all_the_same(api: ObjectApi, wanted: Obj, error: UnavailableError) -> Obj:

@@ -134,6 +134,9 @@ def _unnamed(stated: Obj, name: str) -> Obj:
     without(stated["spec"].get("network") or {}, "subdomain")
     for template in _templates(stated):
         without((template.get("metadata") or {}).get("labels") or {}, names.WORKLOAD_LABEL)
+        for volume in template["spec"].get("volumes") or ():
+            if volume.get("secret", {}).get("secretName") == names.peer_secret(name):
+                without(volume["secret"], "secretName")
     for _, entry in _variables(stated):
         if entry["name"] in _NAMED:
             without(entry, "value", at_end if entry["name"] == "XPK_OUTPUT_DIR" else anywhere)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import hmac
 import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from xpk.api.base import Connection, Obj
+from xpk.api.base import Connection, Obj, ObjectApi
+from xpk.model import names
 from xpk.model.errors import ConflictError, UsageError, XpkError
 
 _CHUNK = 1 << 16
@@ -23,13 +26,14 @@ def parse_ports(text: str) -> tuple[int, int]:
     return int(here), int(there)
 
 
-def ray_token(pod: Obj) -> str | None:
+def ray_token(api: ObjectApi, pod: Obj) -> str | None:
     """Return the token that the Ray cluster of a workload asks for (docs/environment.md); None if it has no Ray."""
-    container = pod["spec"]["containers"][0]
-    if "xpk_ray" not in container.get("command", ()):
+    spec, meta = pod["spec"], pod["metadata"]
+    if "xpk_ray" not in spec["containers"][0].get("command", ()):
         return None
-    job = pod["metadata"]["labels"]["jobset.sigs.k8s.io/jobset-uid"]
-    return hashlib.sha256(f"xpk-ray:{job}".encode()).hexdigest()
+    name = names.peer_secret(meta["labels"][names.WORKLOAD_LABEL])
+    found = api.get("Secret", name, meta["namespace"])["data"][names.PEER_SECRET_KEY]
+    return hmac.new(base64.b64decode(found), b"xpk-ray", hashlib.sha256).hexdigest()
 
 
 def listen(port: int) -> socket.socket:

@@ -81,15 +81,16 @@ def share_configmap(api: ObjectApi, wanted: Obj, have: Obj | None, owner: Obj) -
     Kubernetes removes it with the last of its owners, also when that is removed because its time to live is over:
     then nobody runs xpk who could look.
     """
-    meta, mine = wanted["metadata"], owner["metadata"]
-    reference = {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": mine["name"], "uid": mine["uid"]}
+    meta, reference = wanted["metadata"], owner_reference(owner)
     for _ in range(_TRIES):
         try:
             if have is None:
                 api.create({**wanted, "metadata": {**meta, "ownerReferences": [reference]}})
                 return
             there = have["metadata"]
-            owners = [*there.get("ownerReferences", []), reference]
+            if reference in (owners := there.get("ownerReferences", [])):
+                return
+            owners = [*owners, reference]
             # The version that was read: another workload that came meanwhile must not lose its place.
             change = {"ownerReferences": owners, "resourceVersion": there["resourceVersion"]}
             api.patch("ConfigMap", meta["name"], {"metadata": change}, meta["namespace"])
@@ -97,6 +98,12 @@ def share_configmap(api: ObjectApi, wanted: Obj, have: Obj | None, owner: Obj) -
         except (ConflictError, NotFoundError):
             have = find_configmap(api, wanted)
     raise ConflictError(f"ConfigMap '{meta['name']}' changes all the time", hint="try again")
+
+
+def owner_reference(owner: Obj) -> Obj:
+    """Return the reference by which Kubernetes removes an object with its owner."""
+    mine = owner["metadata"]
+    return {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": mine["name"], "uid": mine["uid"]}
 
 
 def describe(archive: Archive, *, new: bool) -> str:

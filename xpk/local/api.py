@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import socket
 import subprocess
@@ -14,13 +15,14 @@ from typing import Any
 
 from xpk.api.base import Applied, Change, Connection, LogLine, Obj, Objs, is_selected
 from xpk.api.kinds import KINDS
-from xpk.local import logs, process, starter
+from xpk.local import logs, peer_secrets, process, starter
 from xpk.local import objects as o
 from xpk.local.environment import MARK
 from xpk.local.jobset import delete_job, delete_jobset, delete_pod
 from xpk.local.priority_limit import check_priority
 from xpk.local.store import Store, Transaction
 from xpk.local.validate import check_unchanged, validated
+from xpk.model import names
 from xpk.model.errors import ConflictError, MissingToolError, NotFoundError, UsageError, XpkError
 
 _POLL_SECONDS = 0.02
@@ -81,9 +83,20 @@ class LocalApi:
         return "configured"
 
     def get(self, kind: str, name: str, namespace: str = "default") -> Obj:
-        """Return one object."""
+        """Return one object. A Secret is that of a JobSet's hosts: there are no others here."""
+        if kind == "Secret":
+            return self._peer_secret(name, namespace)
         with Store(self._folder) as store, store.transaction(write=False) as tx:
             return _existing(tx, kind, name, namespace)
+
+    def _peer_secret(self, name: str, namespace: str) -> Obj:
+        uid = self.get("JobSet", name.removeprefix(names.peer_secret("")), namespace)["metadata"]["uid"]
+        try:
+            value = peer_secrets.path(self._folder, uid).read_bytes()
+        except FileNotFoundError:
+            raise NotFoundError(f"there is no Secret '{name}'", hint="it is made when the first host starts") from None
+        data = {names.PEER_SECRET_KEY: base64.b64encode(value).decode()}
+        return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": namespace}, "data": data}
 
     def list(
         self,

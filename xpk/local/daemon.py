@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from xpk.api.base import Obj
-from xpk.local import job, jobset, pods, process, queue
+from xpk.local import job, jobset, peer_secrets, pods, process, queue
 from xpk.local import objects as o
 from xpk.local.environment import addresses_of, launch_spec
 from xpk.local.process import Host
@@ -90,12 +90,14 @@ class Daemon:
                 if pods.is_complete(tx, each, by_jobset.get(uid := each["metadata"]["uid"], []), bound=True)
             }
             self._pausing = any("nextAttemptAt" in each["status"] for each in tx.list("JobSet"))
+            jobsets = {each["metadata"]["uid"] for each in tx.list("JobSet")}
             known = {obj["metadata"]["uid"] for kind in ("Pod", "FormerPod") for obj in tx.list(kind)}
         self._hosts = {uid: host for uid, host in hosts.items() if host.state != "ended"}
         self._live = [pod for group in by_jobset.values() for pod in group if not o.has_ended(pod)]
         for uid, group in by_jobset.items():
             self._act(group, startable=uid in startable)
         process.sweep(self._folder, known)
+        peer_secrets.sweep(self._folder, jobsets)
 
     def _act(self, group: list[Obj], *, startable: bool) -> None:
         """Start and stop hosts of one JobSet, as the store now says."""
@@ -115,7 +117,8 @@ class Daemon:
     def _launch(self, pod: Obj, addresses: dict[str, str]) -> None:
         uid, folder = pod["metadata"]["uid"], self._pod_folder(pod)
         try:
-            spec = launch_spec(pod, addresses, folder, self._workloads)
+            secret = peer_secrets.make(self._folder, o.label(pod, f"{o.JOBSET}jobset-uid"))
+            spec = launch_spec(pod, addresses, folder, self._workloads, secret)
             self._shims[uid] = process.launch(folder, spec, self._folder / process.BELL)
         except (OSError, XpkError) as error:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 from xpk.api.base import Obj
 from xpk.local import objects as o
 from xpk.model.errors import UsageError
+from xpk.model.names import PEER_SECRET_VARIABLE
 
 MARK = "XPK_LOCAL_POD"  # lets a host be found by its environment when its supervisor is gone
 _EMPTY = "work"  # in the pod's folder: where a host starts that is given no other one, as in a container
@@ -54,8 +55,11 @@ def _resolve(text: str, pod: Obj, addresses: Mapping[str, str]) -> str:
     return name.sub(lambda m: addresses.get(m[1], m[0]), text)
 
 
-def launch_spec(pod: Obj, addresses: Mapping[str, str], folder: Path, workloads: str) -> Obj:
-    """Return what the supervisor of a pod's host needs to know; `addresses` maps host names."""
+def launch_spec(pod: Obj, addresses: Mapping[str, str], folder: Path, workloads: str, secret: Path) -> Obj:
+    """Return what the supervisor of a pod's host needs to know; `addresses` maps host names.
+
+    `secret`: the file of that which the hosts of its JobSet share.
+    """
     container = pod["spec"]["containers"][0]
     given: dict[str, str] = {}
     for item in container.get("env", ()):
@@ -69,6 +73,7 @@ def launch_spec(pod: Obj, addresses: Mapping[str, str], folder: Path, workloads:
         given["PYTHONPATH"] = os.pathsep.join(filter(None, (workloads, given.get("PYTHONPATH"))))
     base = {"PATH": f"{interpreter}:{os.environ.get('PATH', os.defpath)}", MARK: str(folder)}
     output, empty = given.get("XPK_OUTPUT_DIR", ""), folder / _EMPTY
+    base[PEER_SECRET_VARIABLE] = str(secret)
     if os.path.isabs(output):
         os.makedirs(output, exist_ok=True)
     for path in (folder, empty):

@@ -22,6 +22,8 @@ CODE_ANNOTATION = "xpk.dev/code"
 CONFIG_ANNOTATION = "xpk.dev/configuration"  # of the pods of a controller: what it was told when it began
 LAUNCHER_ANNOTATION = "xpk.dev/launcher"
 PEER_WATCH_VARIABLE = "XPK_PEER_WATCH"  # holds the program that runs the command of a host
+PEER_SECRET_VARIABLE = "XPK_PEER_SECRET_FILE"  # where a host finds the secret that all hosts of a workload share
+PEER_SECRET_FOLDER, PEER_SECRET_KEY = "/xpk/peers", "secret"
 IMAGE_CACHE_LABEL = "xpk.dev/image-cache"  # on what makes nodes pull images
 RUN_SECONDS_ANNOTATION = "provreq.kueue.x-k8s.io/maxRunDurationSeconds"  # Kueue passes it on to GKE
 QUEUED_LABEL = "cloud.google.com/gke-queued"  # GKE's, on nodes of queued provisioning; their taint is called so too
@@ -50,6 +52,11 @@ _OURS = re.compile(r"XPK_.*|MEGASCALE_.*|TPU_WORKER_(ID|HOSTNAMES)")
 def where(cluster: str, namespace: str) -> str:
     """Return what commands need beside a workload's name to find it."""
     return f" --cluster {cluster}" + ("" if namespace == "default" else f" --namespace {namespace}")
+
+
+def peer_secret(workload: str) -> str:
+    """Return the name of the Secret that is made with a workload. No Secret of a person is called so."""
+    return f"xpk-peers.{workload}"
 
 
 def qualified(name: str, namespace: str) -> str:

@@ -23,6 +23,7 @@ from xpk.model.specs import ClusterSpec, ImageCacheSpec, QueueSpec, SliceQuota, 
 from xpk.render import mounts
 from xpk.render.environment import host_fields, host_values
 from xpk.render.hold import hold_program
+from xpk.render.peer_secret import mounted_peer_secret
 from xpk.render.priority_limit import limit_view
 from xpk.render.provisioning import flavor_labels, managed_resources
 from xpk.render.template import render_template
@@ -242,6 +243,7 @@ class _WorkloadView:
     env: Mapping[str, str]
     env_fields: list[dict[str, Any]]
     subdomain: str
+    peer_secret: Mapping[str, str] | None  # on this machine the control plane gives hosts theirs
 
     @classmethod
     def of(cls, spec: WorkloadSpec) -> _WorkloadView:
@@ -288,12 +290,13 @@ class _WorkloadView:
             worker_hostnames=",".join(hosts),
             env={key: _literal(value) for key, value in _values(spec).items()},
             env_fields=host_fields(spec),
+            peer_secret=mounted_peer_secret(spec),
         )
 
 
 def _is_watched(spec: WorkloadSpec) -> bool:
-    """Tell whether its hosts look after each other beside their command. On this machine the control plane does."""
-    return spec.peer_watch and spec.num_slices * spec.shape.hosts > 1 and not spec.target.on_this_machine
+    """Tell whether a program looks after command and peers. On this machine the control plane does."""
+    return spec.peer_watch and not spec.target.on_this_machine
 
 
 def _annotations(spec: WorkloadSpec) -> dict[str, str]:
