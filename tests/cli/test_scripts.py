@@ -210,7 +210,7 @@ def test_the_trainers_data_may_be_in_a_mount_that_is_not_here(counted: Counted, 
 def test_the_bundled_trainer_is_asked_without_a_process_of_its_own(counted: Counted, project: Path) -> None:
     said = counted.xpk(*CREATE, "lm", "--", "--config", "tiny", "--set", "data.path=stdlib").stderr
     assert "warning" not in said
-    assert counted.noted["started"] == [] and len(counted.noted["calls"]) <= 6
+    assert counted.noted["started"] == [] and len(counted.noted["calls"]) <= 7
     refused = counted.xpk(
         *CREATE, "huge", "--", "--config", "128b", "--set", "mesh.tp=8", "--set", "data.path=stdlib", code=5
     ).stderr

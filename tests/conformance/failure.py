@@ -45,9 +45,10 @@ def a_crash_restarts_and_is_counted(ground: Ground) -> None:
 
 
 @case()
-def a_saved_end_restarts_and_is_not_counted(ground: Ground) -> None:
-    ground.submit("a", FIRST.format("exit 143"))
-    check_second_attempt(ground, counted=0)
+def ending_with_143_unasked_is_a_failure(ground: Ground) -> None:
+    unasked = f'[ "$TPU_WORKER_ID" = 0 ] || exit 143; {FOREVER}'
+    ground.submit("a", unasked, peer_watch=True)
+    assert ground.ended("a") == failed(SPENT, "s0/h1", 1)
 
 
 @case()

@@ -69,6 +69,28 @@ def test_supervisor_killed_ends_its_host_and_all_it_started(api: LocalApi, folde
     until(lambda: process.strays(pod_folder) == [])
 
 
+def test_nor_does_anything_survive_that_has_left_its_session_and_its_environment(api: LocalApi, folder: Path) -> None:
+    hides = f"env -i setsid sh -c 'while :; do sleep 0.05; done' {folder} & "
+    api.create(jobset("a", hides + FOREVER, slices=1, hosts=1))
+    (pod,) = running(api, "a", 1)
+    (hidden,) = until(lambda: called(f"done {folder}".encode()))
+    assert process.tell(folder / process.PODS / pod["metadata"]["uid"] / "lock", signal.SIGKILL)
+    until(lambda: not Path(f"/proc/{hidden}").exists())
+    assert ended(api, "a") == "Failed"
+
+
+def called(text: bytes) -> list[int]:
+    """Return the processes of a session of their own whose arguments hold a text."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and text in (entry / "cmdline").read_bytes().replace(b"\0", b" "):
+                pid = int(entry.name)
+                if os.getsid(pid) == pid:
+                    found.append(pid)
+    return found
+
+
 @pytest.mark.slow
 def test_daemon_killed_over_and_over_while_hosts_come_and_go(api: LocalApi, folder: Path) -> None:
     api.create(jobset("a", 'test "$XPK_RESTART_ATTEMPT" = 3 || exit 1', max_restarts=5))

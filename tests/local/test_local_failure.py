@@ -66,7 +66,7 @@ def test_no_new_host_beside_an_old_one(api: LocalApi, strategy: str) -> None:
 
 
 def test_what_fails_over_and_over_restarts_later_and_later(api: LocalApi, folder: Path) -> None:
-    api.create(jobset("a", "exit 143", slices=1, hosts=1))
+    api.create(jobset("a", "exit 1", slices=1, hosts=1, max_restarts=9))
     begin = time.monotonic()
     until(lambda: status(api, "a").get("restarts") == 1 if "status" in api.get("JobSet", "a") else False)
     assert time.monotonic() - begin < 2  # the first one is for free
@@ -181,3 +181,39 @@ def test_logs_of_the_last_five_attempts_are_kept(api: LocalApi) -> None:
     former = api.former_pods("default", {})
     attempts = [p["metadata"]["labels"]["jobset.sigs.k8s.io/restart-attempt"] for p in former]
     assert attempts == ["2", "3", "4", "5", "6"]
+
+
+def test_a_host_that_says_that_it_was_asked_to_end_restarts_without_being_counted(api: LocalApi) -> None:
+    saves = '[ "$XPK_RESTART_ATTEMPT" = 1 ] || { echo asked to end > "$XPK_TERMINATION_LOG"; exit 143; }'
+    api.create(jobset("a", saves, slices=1, hosts=1))
+    assert ended(api, "a") == "Completed"
+    assert (status(api, "a")["restarts"], status(api, "a")["restartsCountTowardsMax"]) == (1, 0)
+
+
+def test_others_that_end_with_143_after_one_was_asked_are_not_counted(api: LocalApi, tmp_path: Path) -> None:
+    first = "trap 'exit 143' TERM; echo up; while :; do sleep 0.02; done"
+    other = f"echo up; until [ -e '{tmp_path}/told' ]; do sleep 0.02; done; exit 143"
+    saves = f'if [ "$TPU_WORKER_ID" = 0 ]; then {first}; else {other}; fi'
+    api.create(jobset("a", f'[ "$XPK_RESTART_ATTEMPT" = 1 ] || {{ {saves}; }}', slices=1, grace=30))
+    pods = running(api, "a", 2)
+    until(lambda: all(list(api.logs(p)) for p in pods))
+    slow = next(pod for pod in pods if pod["metadata"]["name"].startswith("a-slice-job-0-0"))
+    (tmp_path / "told").touch()
+    api.delete("Pod", slow["metadata"]["name"])
+    assert ended(api, "a") == "Completed"
+    assert status(api, "a")["restartsCountTowardsMax"] == 0
+
+
+def test_a_frozen_host_that_others_declared_dead_has_no_grace_period(api: LocalApi, tmp_path: Path) -> None:
+    declares = (
+        f"until [ -e '{tmp_path}/go' ]; do sleep 0.02; done; echo lost slice 1 host 1 > $XPK_TERMINATION_LOG; exit 75"
+    )
+    script = f'[ "$XPK_RESTART_ATTEMPT" = 1 ] || {{ [ "$MEGASCALE_SLICE_ID" = 1 ] || {{ {declares}; }}; {FOREVER}; }}'
+    api.create(jobset("a", script, grace=60, max_restarts=1))
+    frozen = next(pod for pod in running(api, "a") if pod["spec"]["hostname"] == "a-slice-job-1-1")
+    os.kill(pid(frozen), signal.SIGSTOP)
+    (tmp_path / "go").touch()
+    begin = time.monotonic()
+    assert ended(api, "a") == "Completed"
+    assert time.monotonic() - begin < 20
+    assert (status(api, "a")["restarts"], status(api, "a")["restartsCountTowardsMax"]) == (1, 1)

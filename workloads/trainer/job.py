@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import NoReturn
 
+from trainer import termination
 from trainer.config import Config
 from trainer.distributed import Host, own_address, resolve
 from trainer.errors import (
@@ -76,6 +77,7 @@ def open_job(config: Config, host: Host, ending: Callable[[ExitCode, float], Non
         if watchdog.hung:
             return  # it ends this host, and knows better why
         events.write("peer_lost", peer=peer)
+        termination.write(termination.LOST + host.name(peer))
         say(f"{host.name(host.process_id)}: lost {host.name(peer)}; ending so that the job can restart")
         # Without the coordinator, process 0, JAX aborts this process any moment: be quicker, for the exit code.
         finish(ExitCode.PEER_LOST, 0.0 if peer == 0 else FLUSH_SECONDS)
@@ -248,6 +250,8 @@ def end(code: ExitCode, seconds: float = FLUSH_SECONDS) -> NoReturn:
 
     Records have `seconds` to be in their place.
     """
+    if code == ExitCode.PREEMPTED:
+        termination.write(termination.ASKED)
     flush(seconds)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):

@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from trainer import termination
 from trainer.config import Observe
 from trainer.distributed import Host
 from trainer.errors import ExitCode
@@ -171,6 +172,7 @@ class Watchdog:
         blamed = self._judged(own, since) if me == 0 else self._heard(since)
         if blamed and me not in blamed:
             self._events.write("peer_lost", peer=blamed[0])
+            termination.write(termination.LOST + self._host.name(blamed[0]))
             say(f"{name}: ends so that the job can restart; {self._host.name(blamed[0])} hangs")
             self._finish(ExitCode.PEER_LOST, _FLUSH_SECONDS)
         else:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from trainer import termination
 from trainer.distributed import Host, bracketed, own_address, read_host, resolve
 from trainer.errors import AddressError, ExitCode, FatalError, PeerAbsent, Problem
 from trainer.metrics import say
@@ -96,9 +97,13 @@ class Launcher:
                 code = ExitCode.CRASH
         self.end(code)
 
-    def end(self, code: int, *, agreed: bool = False) -> NoReturn:
-        """End this host and, from the head, all others with it, from any thread; `agreed`: all know that it ends."""
+    def end(self, code: int, *, agreed: bool = False, word: str = "") -> NoReturn:
+        """End this host and, from the head, all others with it, from any thread; `agreed`: all know that it ends.
+
+        `word`: its last.
+        """
         with self._ending:  # whoever is second waits here for the end of the process
+            termination.write(termination.ASKED if code == ExitCode.PREEMPTED else word)
             if self.is_head:
                 self.peers.announce("end", int(code))
             for child in self.children:
@@ -202,7 +207,7 @@ class Launcher:
             time.sleep(_POLL_SECONDS)  # it may have said just before how all end
         if self._code is None and not self.peers.is_announced("end") and not self._ending.locked():
             say(f"{self.name}: lost {self.host.name(peer)}; ending so that the job can restart")
-            self.end(ExitCode.PEER_LOST)
+            self.end(ExitCode.PEER_LOST, word=termination.LOST + self.host.name(peer))
 
     def _told(self, what: str, peer: int) -> None:
         if what == "stop":

@@ -5,6 +5,7 @@ import signal
 import subprocess
 from collections.abc import Sequence
 
+from trainer.errors import ExitCode
 from trainer.metrics import say
 from xpk_ray.launcher import Launcher, Work, joined
 from xpk_ray.shipping import default_of_program, shipped
@@ -34,6 +35,9 @@ def program(argv: Sequence[str]) -> Work:
                 except subprocess.TimeoutExpired:
                     continue
         code = code if code >= 0 else 128 - code
+        if code == ExitCode.PREEMPTED and not launcher.stopping.is_set():
+            say(f"{launcher.name}: the program ended with exit code {code}, but no host was asked to end")
+            return ExitCode.CRASH  # that code would not be counted as the failure that it is
         if code and not told:
             say(f"{launcher.name}: the program ended with exit code {code}")
         return code

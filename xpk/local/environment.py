@@ -10,6 +10,7 @@ from pathlib import Path
 
 from xpk.api.base import Obj
 from xpk.local import objects as o
+from xpk.local.shim import LAST_WORD
 from xpk.model.errors import UsageError
 from xpk.model.names import PEER_SECRET_VARIABLE
 
@@ -72,8 +73,8 @@ def launch_spec(pod: Obj, addresses: Mapping[str, str], folder: Path, workloads:
     if workloads:  # what is bundled stays in reach, whatever else is to be found
         given["PYTHONPATH"] = os.pathsep.join(filter(None, (workloads, given.get("PYTHONPATH"))))
     base = {"PATH": f"{interpreter}:{os.environ.get('PATH', os.defpath)}", MARK: str(folder)}
+    base |= {PEER_SECRET_VARIABLE: str(secret), "XPK_TERMINATION_LOG": str(folder / LAST_WORD)}
     output, empty = given.get("XPK_OUTPUT_DIR", ""), folder / _EMPTY
-    base[PEER_SECRET_VARIABLE] = str(secret)
     if os.path.isabs(output):
         os.makedirs(output, exist_ok=True)
     for path in (folder, empty):

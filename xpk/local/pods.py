@@ -13,6 +13,8 @@ from xpk.local.store import Transaction
 
 _FORMER_KEPT = 5  # attempts of each host whose logs are kept
 _ABSENT = Host()
+_SAVED = 143
+_ASKED, _LOST = "asked to end", re.compile(r"lost slice (\d+) host (\d+)")  # last words of hosts
 Plan = list[tuple[Obj, Obj]]  # pods and their nodes
 
 
@@ -163,7 +165,17 @@ def _set_container(pod: Obj, state: Obj, pid: int | None = None) -> None:
     o.set_condition(pod, "Ready", running, "" if running else "ContainersNotReady")
 
 
+def _is_asked(tx: Transaction, pod: Obj, facts: Obj) -> bool:
+    """Return whether a host of the same attempt was asked to end: it may have told the others. Some say so."""
+    keys = (f"{o.JOBSET}jobset-uid", f"{o.JOBSET}restart-attempt")
+    mine = [o.label(pod, key) for key in keys]
+    asked = (each for each in tx.list("Pod") if o.is_terminating(each))
+    return facts.get("message") == _ASKED or any([o.label(each, key) for key in keys] == mine for each in asked)
+
+
 def _end(tx: Transaction, pod: Obj, facts: Obj) -> None:
+    if facts["exitCode"] == _SAVED and not _is_asked(tx, pod, facts):  # or it would restart without being counted
+        facts = facts | {"exitCode": 1, "message": f"the command ended with {_SAVED}, but no host was asked to end"}
     code = facts["exitCode"]
     reason = facts.get("reason") or ("Error" if code else "Completed")
     keys = ("exitCode", "signal", "message", "startedAt", "finishedAt")
@@ -203,6 +215,19 @@ def _evict(tx: Transaction, pod: Obj, nodes: Mapping[str, Obj]) -> None:
     delete_pod(tx, pod)
 
 
+def _end_lost(tx: Transaction, pods: Sequence[Obj]) -> None:
+    """Kill hosts that others of their attempt have declared dead: nobody there would use a grace period."""
+    keys = (f"{o.JOBSET}jobset-uid", f"{o.JOBSET}restart-attempt", f"{o.JOBSET}job-index", o.INDEX)
+    lost = set()
+    for pod in pods:
+        ended = (pod["status"].get("containerStatuses") or [{}])[0].get("state", {}).get("terminated", {})
+        if found := _LOST.fullmatch(ended.get("message", "")):
+            lost.add((*(o.label(pod, key) for key in keys[:2]), *found.groups()))
+    for pod in pods:
+        if lost and not o.has_ended(pod) and tuple(o.label(pod, key) for key in keys) in lost:
+            delete_pod(tx, pod, 0, why="others of its attempt have declared it dead")
+
+
 def _remember(tx: Transaction, pod: Obj) -> None:
     """Keep a pod's last state, and so its log; drop the oldest of the same host."""
     hostname = pod["spec"]["hostname"]
@@ -216,6 +241,7 @@ def reconcile(tx: Transaction, hosts: Mapping[str, Host]) -> None:
     """Evict, bind, and let go of pods whose hosts have ended."""
     nodes = {node["metadata"]["name"]: node for node in tx.list("Node")}
     jobsets = {jobset["metadata"]["uid"] for jobset in tx.list("JobSet")}
+    _end_lost(tx, tx.list("Pod"))
     for pod in tx.list("Pod"):
         if not o.has_ended(pod):
             _evict(tx, pod, nodes)

@@ -18,6 +18,8 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 
+LAST_WORD = "termination-log"
+_LONGEST_WORD = 4096
 _PDEATHSIG, _CHILD_SUBREAPER = 1, 36
 _LONGEST = 16 * 1024
 _DRAIN_SECONDS = 2.0
@@ -156,6 +158,11 @@ def _kill_rest(group: int) -> None:
     """Kill what the host left behind: its group, and orphans that were given to us."""
     with contextlib.suppress(OSError):
         os.killpg(group, signal.SIGKILL)
+    _kill_children()
+
+
+def _kill_children() -> None:
+    """Kill children, and the orphans that come to us by that, until none is left."""
     while True:
         for pid in _children():
             os.kill(pid, signal.SIGKILL)
@@ -163,6 +170,24 @@ def _kill_rest(group: int) -> None:
             os.waitpid(-1, 0)
         except ChildProcessError:
             return
+
+
+def _guard() -> int | None:
+    """Go on in a child, where None is returned; stay behind, and return its exit code.
+
+    If it is killed its host dies with it, but not what that has started: orphans come to this process, whatever they
+    have done to their environment and session, and are killed.
+    """
+    _prctl(_CHILD_SUBREAPER, 1)
+    child = os.fork()
+    if not child:
+        return None
+    while True:
+        pid, status = os.waitpid(-1, 0)
+        if pid == child:
+            break
+    _kill_children()
+    return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 1
 
 
 class Supervisor:
@@ -235,8 +260,8 @@ class Supervisor:
         return self.status
 
 
-def _lock(folder: str) -> bool:
-    """Take the folder's lock for the life of this process; no host ever starts twice."""
+def _lock(folder: str) -> int | None:
+    """Take the folder's lock for the life of this process and its guard; no host ever starts twice."""
     fd = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     for _ in range(_LOCK_TRIES):  # whoever asks whether we live holds it for a moment
         with contextlib.suppress(BlockingIOError):
@@ -244,14 +269,27 @@ def _lock(folder: str) -> bool:
             break
         time.sleep(0.01)
     else:
-        return False
+        return None
     os.truncate(fd, 0)
-    insist(folder, lambda: os.write(fd, str(os.getpid()).encode()))
-    return not any(os.path.exists(os.path.join(folder, name)) for name in ("start.json", "exit.json"))
+    begun = any(os.path.exists(os.path.join(folder, name)) for name in ("start.json", "exit.json"))
+    return None if begun else fd
+
+
+def _last_word(folder: str) -> str:
+    """Return what the host left to be known of its end."""
+    with contextlib.suppress(OSError), open(os.path.join(folder, LAST_WORD), "rb") as file:
+        return file.read(_LONGEST_WORD).decode("utf-8", "replace").strip()
+    return ""
 
 
 def main(folder: str) -> int:
     """Run the host of the pod in `folder` to its end."""
+    lock = _lock(folder)
+    if lock is None:
+        return 1
+    guarded = _guard()
+    if guarded is not None:
+        return guarded
     early: list[int] = []
     wake, alarm = os.pipe()
     os.set_blocking(alarm, False)
@@ -259,8 +297,7 @@ def main(folder: str) -> int:
     for number in (signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, lambda number, _frame: early.append(number))
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    if not _lock(folder):
-        return 1
+    insist(folder, lambda: os.write(lock, str(os.getpid()).encode()))
     _prctl(_CHILD_SUBREAPER, 1)
     with open(os.path.join(folder, "spec.json"), encoding="utf-8") as file:
         spec = json.load(file)
@@ -285,6 +322,8 @@ def main(folder: str) -> int:
     if problem:
         log.say(problem)
         end |= {"reason": "StartError", "message": problem}
+    elif word := _last_word(folder):
+        end["message"] = word
     insist(folder, lambda: write(folder, "exit.json", end))
     ring(str(spec["bell"]))
     return 0

@@ -1,0 +1,17 @@
+"""A host's last word to whoever started it: Kubernetes keeps it with the pod, the local control plane acts on it."""
+
+import contextlib
+import os
+
+_VARIABLE, _FILE = "XPK_TERMINATION_LOG", "/dev/termination-log"
+ASKED = "asked to end"
+LOST = "lost "  # before the name of a host
+
+
+def write(text: str) -> None:
+    """Write the last word, in place of an earlier one; where there is no place for it, it is not missed."""
+    file = os.environ.get(_VARIABLE)
+    with contextlib.suppress(OSError):
+        to = os.open(file or _FILE, os.O_WRONLY | os.O_TRUNC | (os.O_CREAT if file else 0), 0o600)
+        with open(to, "w", encoding="utf-8") as word:
+            word.write(text)
