@@ -43,7 +43,7 @@ class Runner(Protocol):
         """Run a program to its end, in a `folder` or where we are. Raises MissingToolError if there is none."""
         ...
 
-    def attach(self, argv: Sequence[str]) -> int:
+    def attach(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> int:
         """Run a program on our own stdin, stdout and stderr; return its exit code."""
         ...
 
@@ -59,10 +59,10 @@ class LocalRunner:
             raise MissingToolError(f"there is no program '{argv[0]}'", hint="install it, or add it to PATH") from error
         return Result(tuple(argv), done.returncode, done.stdout, done.stderr)
 
-    def attach(self, argv: Sequence[str]) -> int:
+    def attach(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> int:
         """See `Runner.attach`."""
         try:
-            return subprocess.run(list(argv), check=False).returncode
+            return subprocess.run(list(argv), env=env, check=False).returncode
         except FileNotFoundError as error:
             raise MissingToolError(f"there is no program '{argv[0]}'", hint="install it, or add it to PATH") from error
 

@@ -50,7 +50,7 @@ class FakeRunner:
             return Result(command, answer, "", f"{command[0]} failed")
         return Result(command, 0, str(answer), "")
 
-    def attach(self, argv: Sequence[str]) -> int:
+    def attach(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> int:
         """See `Runner.attach`."""
         return self.run(argv).exit_code
 

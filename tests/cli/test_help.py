@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -108,3 +109,12 @@ def test_pages_of_the_documentation_are_listed_and_shown(capsys: pytest.CaptureF
     assert "xpk queue create" in capsys.readouterr().out
     assert main(["docs", "queue"]) == 3
     assert "`xpk docs queues`" in capsys.readouterr().err
+
+
+def test_a_data_set_is_prepared_without_a_checkout(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "a.txt").write_text("one two three\n" * 100)
+    assert main(["data", "prepare", str(tmp_path / "text"), "--out", str(tmp_path / "out")]) == 0
+    (manifest,) = (tmp_path / "out").glob("tokens-*.json")
+    assert str(manifest) in capfd.readouterr().out
+    assert main(["data", "prepare", str(tmp_path / "none"), "--out", str(tmp_path / "out")]) not in (0, 1)

@@ -104,6 +104,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "xpk storage detach": ("xpk storage detach data --cluster prod",),
     "xpk storage delete": ("xpk storage delete data --cluster prod",),
     "xpk version": ("xpk version --cluster prod",),
+    "xpk data prepare": ("xpk data prepare TEXT --out gs://my-bucket/tokens --tokenizer spm.model",),
     "xpk doctor": ("xpk doctor --provider kind", "xpk doctor --cluster dev"),
     "xpk config set": ("xpk config set cluster dev",),
     "xpk config get": ("xpk config get cluster",),

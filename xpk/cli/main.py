@@ -33,6 +33,7 @@ COMMANDS = {
     "info": ("xpk.cli.info", "Show a cluster's LocalQueues and ClusterQueues."),
     "inspector": ("xpk.cli.inspector", "Write what a cluster says into one file, to send to whoever helps."),
     "version": ("xpk.cli.version", "Show the versions of xpk and of a cluster."),
+    "data": ("xpk.cli.data", "Prepare data sets for the bundled trainer."),
     "doctor": ("xpk.cli.doctor", "Look for what xpk needs, on this machine and on a cluster."),
     "config": ("xpk.cli.config", "Keep what you prefer where no flag is given."),
     "accelerator": ("xpk.cli.accelerator", "Look up accelerator types."),

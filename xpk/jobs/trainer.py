@@ -89,6 +89,12 @@ def _importable(folder: Path) -> Iterator[None]:
         sys.path.remove(str(folder))
 
 
+def attach_trainer(runner: Runner, command: str, arguments: Sequence[str]) -> int:
+    """Run one of the bundled trainer's commands on our own stdout and stderr; return its exit code."""
+    argv = (sys.executable, "-m", "trainer", command, *arguments)
+    return runner.attach(argv, env={**os.environ, "PYTHONPATH": str(workloads_dir())})
+
+
 def check_trainer_installed() -> None:
     """Raise MissingToolError unless hosts of this machine can run the bundled trainer."""
     missing = [package for package in ("jax", "optax", "orbax.checkpoint") if not _is_installed(package)]

@@ -1,0 +1,32 @@
+"""`xpk data`: data sets of the bundled trainer."""
+
+from __future__ import annotations
+
+import click
+
+from xpk.cli.help import Command, CommandGroup
+from xpk.jobs import trainer
+from xpk.proc import LocalRunner
+
+
+@click.group(cls=CommandGroup)
+def data() -> None:
+    """Prepare data sets for the bundled trainer."""
+
+
+@data.command(cls=Command)
+@click.argument("source")
+@click.option("--out", required=True, metavar="PLACE", help="A folder, or gs://BUCKET/FOLDER, for the data set.")
+@click.option("--suffixes", metavar="LIST", help="Take only files with these endings, for example .py,.md.")
+@click.option("--tokenizer", metavar="FILE", help="A SentencePiece model, here or gs://. [default: bytes]")
+@click.option("--file-tokens", type=click.IntRange(1), metavar="N", help="Begin a new file after N tokens.")
+@click.pass_context
+def prepare(ctx: click.Context, /, source: str, out: str, **options: object) -> None:
+    """Make a data set of the text files in SOURCE, a folder or gs://BUCKET/FOLDER.
+
+    Prints the address of its manifest, which `--set data.path=ADDRESS` takes.
+    """
+    trainer.check_trainer_installed()
+    stated = {name: value for name, value in options.items() if value is not None}
+    flags = [word for name, value in stated.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    ctx.exit(trainer.attach_trainer(LocalRunner(), "prepare", [source, "--out", out, *flags]))
