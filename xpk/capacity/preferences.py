@@ -18,6 +18,7 @@ from typing import Any
 from xpk.capacity.gke.flags import ZONE
 from xpk.model import names
 from xpk.model.errors import UsageError, XpkError
+from xpk.storage.text import read_text
 
 FILE = "preferences.toml"
 _OTHER_NAMES = {"project-id": "project", "cluster-name": "cluster"}  # those of Google's xpk
@@ -303,17 +304,14 @@ def _is_text(value: Any) -> bool:
 
 def _parse(file: Path) -> dict[str, Any]:
     try:
-        text = file.read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError):
+        text = read_text(file, hint="repair it, or remove it")
+    except FileNotFoundError:
         return {}
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "not UTF-8 text"
-        raise UsageError(f"cannot read {file}: {why}", hint="repair it, or remove it") from error
     import tomllib  # most people have no such file
 
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{file} is not TOML: {error}", hint="repair it, or remove it") from error
 
 

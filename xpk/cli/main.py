@@ -19,6 +19,7 @@ from xpk.cli.options import preferred
 from xpk.cli.output import FORMATS, Console, colors, echo
 from xpk.cli.upstream import Group
 from xpk.model.errors import UsageError, XpkError
+from xpk.model.names import text_problems
 from xpk.model.terminal import printable, shortened
 
 INTERRUPTED = 130
@@ -127,6 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; errors become one line and a hint on stderr."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
+        _check_arguments(arguments)
         code = xpk.main(args=arguments, prog_name="xpk", standalone_mode=False)
         if sys.stdout:
             sys.stdout.flush()
@@ -153,6 +155,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             _tell(f"  next: {error.hint}")
         return error.exit_code
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            _tell(f"error: cannot use '{error.filename}': {error.strerror}")
+            _tell("  next: choose a shorter name")
+            return UsageError.exit_code
         if error.errno not in (errno.ENOSPC, errno.EIO) or error.filename:
             return _bug(error, arguments)
         _tell(f"error: cannot write the output: {error.strerror}")
@@ -161,6 +167,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except Exception as error:
         return _bug(error, arguments)
+
+
+def _check_arguments(arguments: Sequence[str]) -> None:
+    """Raise UsageError for arguments that are no text: neither a process nor an API server could be given them."""
+    problems = [f"'{each}' {why}" for each in arguments for why in text_problems(each)]
+    if problems:
+        raise UsageError(problems[0], problems=problems, hint="write arguments as UTF-8 text")
 
 
 def run() -> NoReturn:

@@ -140,7 +140,7 @@ def describe(
     "-p", "--previous", is_flag=True, help="The attempt before the newest: local only, Kubernetes keeps none."
 )
 @click.option("--since", metavar="TIME", help="Only lines newer than 90s, 5m, 2h, or since an RFC 3339 time.")
-@click.option("--tail", type=click.IntRange(min=0), help="Only the last lines of each host.")
+@click.option("--tail", type=click.IntRange(0, 10**9), help="Only the last lines of each host.")
 @click.option("--grep", metavar="REGEX", help="Only lines that match.")
 @click.option("--all-lines", is_flag=True, help="Include the lines of Gloo about its connections.")
 @click.option("--timestamps", is_flag=True, help="Begin each line with its time.")

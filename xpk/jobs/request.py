@@ -14,6 +14,7 @@ from xpk.model.accelerators import SliceShape
 from xpk.model.errors import UsageError
 from xpk.model.specs import FATAL_EXIT_CODES, Target, WorkloadSpec
 from xpk.storage import in_bucket
+from xpk.storage.text import read_text
 
 TRAINER_IMAGE = "xpk-trainer"
 _LOCAL_PATH = re.compile(r"(--set=)?checkpoint\.local_path=")
@@ -32,9 +33,12 @@ def parse_env(pairs: Iterable[str], files: Iterable[Path], environ: Mapping[str,
     problems: list[str] = []
     for file in files:
         try:
-            lines = file.read_text(encoding="utf-8-sig").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            problems.append(f"cannot read --env-file {file}: {getattr(error, 'strerror', None) or 'not UTF-8 text'}")
+            lines = read_text(file, what="--env-file", encoding="utf-8-sig").splitlines()
+        except FileNotFoundError as error:
+            problems.append(f"cannot read --env-file {file}: {error.strerror}")
+            continue
+        except UsageError as error:
+            problems.append(error.message)
             continue
         for number, line in enumerate(lines, 1):
             if line.strip() and not line.lstrip().startswith("#"):

@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 from xpk.model.errors import UsageError, XpkError
+from xpk.storage.text import read_text
 
 IGNORE_FILE = ".xpkignore"
 MOST_BYTES, MOST_FILES = 64 * 2**20, 20_000
@@ -34,7 +35,7 @@ class Archive:
 
 def pack(folder: Path) -> Archive:
     """Return a folder as an archive, without what is ignored. Raises UsageError with all that is wrong."""
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # also of a name that no folder can have
         raise UsageError(f"--script-dir: there is no folder '{folder}'", hint="--script-dir DIR")
     found = list(_walk(folder, _patterns(folder)))
     if not any(entry.is_file() or entry.is_symlink() for entry in found):
@@ -97,11 +98,9 @@ def _patterns(folder: Path) -> list[str]:
     """Return what not to ship: our own patterns and those of the folder's ignore file, one a line."""
     file = folder / IGNORE_FILE
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = read_text(file, hint=f"write one pattern a line to {IGNORE_FILE}, or remove it").splitlines()
     except FileNotFoundError:
         lines = []
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read {file}: {getattr(error, 'strerror', None) or 'not UTF-8 text'}") from error
     patterns = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
     for pattern in patterns:
         if pattern.startswith("!") or "**" in pattern:

@@ -207,8 +207,8 @@ class WorkloadSpec:
             ("--termination-grace-period-seconds", self.termination_grace_seconds),
             ("--ttl-seconds-after-finished", self.ttl_seconds),
         ):
-            if number < 0:
-                found.append(f"{flag} is {number}; it cannot be negative")
+            if not 0 <= number < 2**31:
+                found.append(f"{flag} must be from 0 to {2**31 - 1}, got {number}")
         return found
 
     @property

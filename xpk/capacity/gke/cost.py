@@ -12,6 +12,7 @@ import yaml
 
 from xpk.model.accelerators import SliceShape
 from xpk.model.errors import CapacityError, UsageError
+from xpk.storage.text import read_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +103,15 @@ def check_cost(cost: Cost, most: float | None) -> CapacityError | None:
 def _table(file: Path | None) -> Mapping[str, Any]:
     try:
         if file:
-            text = file.read_text(encoding="utf-8")
+            text = read_text(file, what="--prices", hint="name a file of your own")
         else:
             text = (resources.files("xpk.capacity.gke") / "prices.yaml").read_text(encoding="utf-8")
         table: Any = yaml.safe_load(text)
         numbers = [price for prices in table["chip_hour"].values() for price in prices.values()]
-        if not all(isinstance(price, int | float) and price >= 0 for price in numbers):
+        if not all(isinstance(price, int | float) and 0 <= price < 1e9 for price in numbers):
             raise ValueError("a price is not a number")
         found: Mapping[str, Any] = table
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
+    except (OSError, yaml.YAMLError, LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError(
             f"{file} is not a price table: {reason}", hint="see xpk/capacity/gke/prices.yaml for the form"

@@ -104,11 +104,11 @@ def _is_field(name: str, value: str) -> bool:
 
 def _pairs(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield flags with their values: `--a=b`, `--a b` and `--a`."""
-    rest = list(arguments)
+    rest = list(reversed(arguments))
     while rest:
-        name, equals, value = rest.pop(0).partition("=")
-        if not equals and rest and not rest[0].startswith("--") and not _FIELD.fullmatch(rest[0]):
-            value = rest.pop(0)
+        name, equals, value = rest.pop().partition("=")
+        if not equals and rest and not rest[-1].startswith("--") and not _FIELD.fullmatch(rest[-1]):
+            value = rest.pop()
         yield name, value
 
 

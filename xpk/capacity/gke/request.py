@@ -35,6 +35,8 @@ DRIVERS = {
     "--enable-lustre-csi-driver": ("lustre_csi_driver_config", "LustreCsiDriver"),
 }
 _AUTOPROVISIONING = tuple(f"--autoprovisioning-{each}" for each in ("min-chips", "max-chips", "max-cpu", "max-memory"))
+_DIGITS = re.compile(r"[0-9]{1,15}")
+_LONGEST = 100_000  # characters of arguments for gcloud
 _PODS = (8, 256)  # of a node, as GKE takes them
 _CHANNELS = ("RAPID", "REGULAR", "STABLE", "EXTENDED")
 _POLL, _LONGEST_POLL = "XPK_GKE_POLL_SECONDS", 60.0
@@ -129,6 +131,8 @@ class _Reader:
 
     def words(self, *flags: str) -> tuple[str, ...]:
         try:
+            if any(len(self.text(flag) or "") > _LONGEST for flag in flags):
+                raise ValueError(f"more than {_LONGEST:,} characters")
             return tuple(word for flag in flags for word in shlex.split(self.text(flag) or ""))
         except ValueError as error:
             self.problems.append(f"{' '.join(flags)} cannot be taken apart: {error}")
@@ -138,7 +142,7 @@ class _Reader:
         text = self.text(flag)
         if text is None:
             return default
-        if not text.isdecimal() or int(text) < least or (most is not None and int(text) > most):
+        if not _DIGITS.fullmatch(text) or int(text) < least or (most is not None and int(text) > most):
             to = "on" if most is None else f"to {most}"
             self.problems.append(f"{flag} is '{text}', not a whole number from {least} {to}")
             return default

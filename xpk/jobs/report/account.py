@@ -66,8 +66,10 @@ def write_page(found: Account, file: Path) -> Path:
     """Write the report and return where it is. Raises XpkError if it cannot be written."""
     try:
         file.write_text(render_report(found.record, found.facts), encoding="utf-8")
-    except OSError as error:
-        raise XpkError(f"cannot write {file}: {error.strerror}", hint="--file elsewhere.html") from error
+    except (OSError, ValueError) as error:
+        raise XpkError(
+            f"cannot write {file}: {getattr(error, 'strerror', None) or error}", hint="--file elsewhere.html"
+        ) from error
     return file
 
 
