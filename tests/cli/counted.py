@@ -56,4 +56,10 @@ class CountedProvider:
     def target(self, name: str) -> Target:
         """See `Provider.target`."""
         shared = str(FOLDER / "shared")
-        return Target(emulated=True, sets_slice_environment=True, output_root=shared, shared_folder=shared)
+        return Target(
+            emulated=True,
+            sets_slice_environment=True,
+            output_root=shared,
+            shared_folder=shared,
+            trainer_image="registry.example/trainer:1",
+        )

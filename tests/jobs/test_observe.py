@@ -21,9 +21,10 @@ from tests.jobs.objects import (
     pod,
     workload,
 )
+from xpk.jobs.manage import check_images
 from xpk.jobs.observe import find_all, inspect, read
 from xpk.jobs.reading import Snapshot
-from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError
+from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError, WorkloadFailedError
 from xpk.model.status import Phase, WorkloadStatus
 from xpk.testing import FakeApi
 
@@ -93,6 +94,15 @@ def test_hosts_in_the_same_trouble_are_counted_not_repeated() -> None:
     (trouble,) = found.troubles
     assert trouble.hosts == ("s0/h0", "s1/h0") and trouble.image == "registry.invalid/nope:1"
     assert "s0/h0 and 1 more cannot start" in found.reason
+
+
+def test_create_does_not_wait_for_an_image_that_cannot_be_pulled() -> None:
+    check_images(read(jobset(), started(pod(0, RUNNING), pod(1, waiting("ErrImagePull", "429 Too Many Requests")))))
+    for message in (NO_IMAGE, "pull access denied", "manifest unknown"):
+        stuck = read(jobset(), started(pod(0, RUNNING), pod(1, waiting("ImagePullBackOff", message))))
+        with pytest.raises(WorkloadFailedError, match=r"image registry\.invalid/nope:1 cannot be pulled") as raised:
+            check_images(stuck, where=" --cluster c")
+        assert "xpk workload delete w --cluster c" in str(raised.value.hint)
 
 
 def test_a_volume_that_cannot_be_mounted_is_only_in_the_events() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from xpk.jobs.request import check_local_path
+from xpk.jobs.request import check_local_path, choose_image
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import UsageError
 from xpk.model.specs import Target, WorkloadSpec
@@ -33,3 +33,20 @@ def test_local_checkpoints_that_would_end_with_their_pods_are_refused() -> None:
     check_local_path(
         LOCAL_PATH, on(Target(emulated=True, sets_slice_environment=True, output_root="/o", on_this_machine=True))
     )
+
+
+def test_the_image_is_known_before_anything_is_created() -> None:
+    pods = Target(emulated=False, sets_slice_environment=False, output_root="gs://b/p")
+    trained = Target(emulated=False, sets_slice_environment=False, output_root="gs://b/p", trainer_image="r/trainer:1")
+    for target, asked, needs_trainer, image in (
+        (pods, "gcr.io/p/mine:v1", True, "gcr.io/p/mine:v1"),
+        (pods, None, False, "python:3.11-slim"),
+        (trained, None, True, "r/trainer:1"),
+        (trained, None, False, "r/trainer:1"),
+    ):
+        assert choose_image(asked, target, cluster="c", needs_trainer=needs_trainer) == image
+    with pytest.raises(UsageError, match="no image is known for the trainer on cluster 'c'") as unknown:
+        choose_image(None, pods, cluster="c", needs_trainer=True)
+    assert "xpk image build" in str(unknown.value.hint)
+    with pytest.raises(UsageError, match="'Not An Image' is not the name of an image"):
+        choose_image("Not An Image", pods, cluster="c", needs_trainer=False)

@@ -9,6 +9,12 @@ IMAGE_TROUBLES = (
     *("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError"),
     *("RegistryUnavailable", "SignatureValidationFailed"),
 )
+# Trying again does not help against these; kubelet does it all the same.
+_HOPELESS_PULL = re.compile(
+    r"not found|manifest unknown|no match for platform|denied|unauthori[sz]ed|authentication required|forbidden|"
+    r"no such host|invalid reference|InvalidImageName|ErrImageNeverPull|SignatureValidationFailed",
+    re.IGNORECASE,
+)
 _IMAGE_STEPS = re.compile(r'(?:failed to (?:pull and unpack image|resolve reference|resolve image) "[^"]*": )')
 
 
@@ -21,6 +27,11 @@ def short(text: object, most: int = 200) -> str:
     """Return a text in one line of at most `most` characters."""
     line = re.sub(r"\s+", " ", str(text or "")).strip()
     return line if len(line) <= most else f"{line[: most - 1].rstrip()}…"
+
+
+def is_hopeless_pull(reason: str, message: str) -> bool:
+    """Tell whether an image that was refused for a reason will be refused again."""
+    return bool(_HOPELESS_PULL.search(f"{reason} {message}"))
 
 
 def image_words(message: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from xpk.api.base import Obj, Objs
-from xpk.api.words import IMAGE_TROUBLES, image_words, short
+from xpk.api.words import IMAGE_TROUBLES, image_words, is_hopeless_pull, short
 from xpk.capacity.nodes import is_ready
 from xpk.model.accelerators import CHIP_RESOURCES
 
@@ -19,12 +19,6 @@ _PULLED = re.compile(
 _PRESENT = re.compile(r'Container image ".*?" already present on machine\b.*')
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(h|ms|m|us|µs|ns|s)")
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
-# Trying again does not help against these; kubelet does it all the same.
-_FINAL = re.compile(
-    r"not found|manifest unknown|no match for platform|denied|unauthori[sz]ed|authentication required|forbidden|"
-    r"no such host|invalid reference|InvalidImageName|ErrImageNeverPull|SignatureValidationFailed",
-    re.IGNORECASE,
-)
 _SEVERAL = 3  # nodes that are named of those with the same trouble
 
 
@@ -39,7 +33,7 @@ class PullTrouble:
     @property
     def is_final(self) -> bool:
         """Whether trying again is of no use."""
-        return bool(_FINAL.search(f"{self.reason} {self.message}"))
+        return is_hopeless_pull(self.reason, self.message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,11 +30,19 @@ def read_progress(console: Console, found: WorkloadStatus, cluster: str) -> outp
 
 
 def await_end(
-    console: Console, api: ObjectApi, name: str, namespace: str, cluster: str, timeout: float | None
+    console: Console,
+    api: ObjectApi,
+    name: str,
+    namespace: str,
+    cluster: str,
+    timeout: float | None,
+    *,
+    must_start: bool = False,
 ) -> WorkloadStatus:
     """Show how a workload is doing until it ends; return its status. Ctrl-C leaves it to itself.
 
-    Raises TimedOutError, and NotFoundError where it is deleted.
+    Raises TimedOutError, NotFoundError where it is deleted, and with `must_start` WorkloadFailedError where its image
+    cannot be pulled.
     """
     where, last = names.where(cluster, namespace), list[WorkloadStatus]()
     roots = output_roots(cluster)
@@ -52,7 +60,7 @@ def await_end(
 
     try:
         with meter:
-            return manage.wait(api, name, namespace, timeout=timeout, tell=tell, where=where)
+            return manage.wait(api, name, namespace, timeout=timeout, tell=tell, where=where, must_start=must_start)
     except KeyboardInterrupt:
         state = f" ({_state(last[0], meter.progress)})" if last else ""
         console.tell(f"\nstopped waiting; workload '{name}' continues{state}")

@@ -33,6 +33,7 @@ def asked_for(
     given["queue"] = queue.name
     given["stored"] = place.storages(console, given["storages"], given["namespace"])
     given["requires_output"] = given["command"] is None and place.api is not None
+    given["image"] = _image(console, place, given)
     if archive is None and (files := request.files_here([given["command"] or "", *trainer_args])):
         console.warn(f"hosts do not see the current folder: '{files[0]}' is not shipped; --script-dir . ships it")
     spec = _spec(name, shape, target, archive, trainer_args, given)
@@ -63,7 +64,7 @@ def _spec(
         command=wrong.read(("true",), _command, given, trainer_args, ray, shape),
         ray=ray is not None,
         target=target,
-        image=_image(given["image"], target),
+        image=given["image"],
         image_pull_secret=given["pull_secret"],
         env=workload_upstream.with_dump(
             request.bucket_env(target) | wrong.read({}, request.parse_env, given["env"], given["env_files"]),
@@ -125,6 +126,16 @@ def _ray(given: dict[str, Any]) -> request.Ray | None:
     return None
 
 
-def _image(asked: str, target: Target) -> str:
-    """Return the image that was asked for, or the bundled trainer's as the cluster's nodes have it."""
-    return target.trainer_image or asked if asked == request.TRAINER_IMAGE else asked
+def _image(console: Console, place: Place, given: dict[str, Any]) -> str:
+    """Return the hosts' image. Raises UsageError where none is known; a dry run without the cluster only warns."""
+    needs_trainer = given["command"] is None or given["launcher"] == "ray"
+    try:
+        image = request.choose_image(given["image"], place.target, cluster=place.cluster, needs_trainer=needs_trainer)
+    except UsageError as error:
+        if place.api or given["image"]:
+            raise
+        console.warn(f"a run would be refused: {error.message}")
+        return request.TRAINER_IMAGE
+    if image == request.COMMAND_IMAGE and not given["image"]:
+        console.tell(f" • image {image}; --docker-image chooses another")
+    return image

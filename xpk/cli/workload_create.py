@@ -75,9 +75,9 @@ from xpk.storage import open_folder
     "--docker-image",
     "--image",
     "image",
-    default=request.TRAINER_IMAGE,
-    show_default=True,
-    help="The hosts' image; the local provider runs without one.",
+    metavar="IMAGE",
+    help="The hosts' image; the cluster's trainer image if left out, or for a --command where it has none "
+    f"{request.COMMAND_IMAGE}. The local provider runs without one.",
 )
 @click.option("--docker-image-pull-secret", "pull_secret", metavar="NAME", help="A Secret to pull the image with.")
 @click.option(
@@ -213,7 +213,7 @@ def create(ctx: click.Context, /, name: str | None, name_flag: str | None, clust
     console.done(f"workload '{chosen}' is queued on '{place}': {spec.num_slices} x {spec.shape.name}, {hosts} hosts")
     status = None
     if given["wait"]:
-        status = await_end(console, api, spec.name, spec.namespace, place, timeout)
+        status = await_end(console, api, spec.name, spec.namespace, place, timeout, must_start=True)
     else:
         console.tell(f"  next: xpk workload logs {chosen}{names.where(place, spec.namespace)} -f")
     if console.is_data:
@@ -224,12 +224,14 @@ def create(ctx: click.Context, /, name: str | None, name_flag: str | None, clust
 
 def _preview(console: Console, place: Place, spec: WorkloadSpec, how: str) -> None:
     """Print the objects that would be created, and warn of what would keep them from it."""
+    is_stored = how == "server"
     if place.api:
         try:
             creating.check_fits(place.api, place.queue, spec, cluster=place.cluster)
         except CapacityError as error:
+            if is_stored:
+                raise
             console.warn(f"a run would be refused: {error.message}")
-    is_stored = how == "server"
     console.objects(creating.preview(place.reached(), spec) if is_stored else creating.manifest(spec))
 
 

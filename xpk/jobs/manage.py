@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 from xpk.api.base import Obj, ObjectApi
 from xpk.api.timing import time_limit
+from xpk.api.words import is_hopeless_pull
 from xpk.jobs.observe import find, read, take
 from xpk.jobs.outage import SIGNS, Outage
 from xpk.jobs.reading import Snapshot, owned_by
@@ -75,16 +76,20 @@ def wait(
     timeout: float | None,
     tell: Callable[[WorkloadStatus], None] = lambda status: None,
     where: str = "",
+    must_start: bool = False,
 ) -> WorkloadStatus:
     """Wait for a workload's end and return its status; `tell` hears of every change.
 
-    `where` is what the commands in hints need beside the name. Raises TimedOutError if `timeout` seconds were
-    not enough. A failure is for the caller to judge: `check_succeeded`.
+    `where` is what the commands in hints need beside the name. Raises TimedOutError if `timeout` seconds were not
+    enough and, with `must_start`, WorkloadFailedError for an image that cannot be pulled. A failure is for the caller
+    to judge: `check_succeeded`.
     """
     status = None
     with time_limit(timeout):
         for status in follow_status(api, name, namespace, timeout=timeout):
             tell(status)
+            if must_start:
+                check_images(status, where=where)
     if status is None or not status.phase.is_final:
         phase = status.phase if status else "unknown"
         raise TimedOutError(
@@ -92,6 +97,17 @@ def wait(
             hint=f"`xpk workload status {name}{where}` says why; it goes on without us",
         )
     return status
+
+
+def check_images(status: WorkloadStatus, *, where: str = "") -> None:
+    """Raise WorkloadFailedError for a workload whose hosts wait for an image that their nodes cannot pull."""
+    for trouble in status.troubles:
+        if trouble.image and is_hopeless_pull(trouble.reason, trouble.message):
+            raise WorkloadFailedError(
+                f"workload '{status.name}' cannot start: image {trouble.image} cannot be pulled: {trouble.message}",
+                hint=f"xpk workload delete {status.name}{where}, and create it again with another --docker-image, or "
+                "with --docker-image-pull-secret",
+            )
 
 
 def check_succeeded(status: WorkloadStatus, *, where: str = "", then: str = "logs") -> None:

@@ -12,11 +12,12 @@ from pathlib import Path, PurePosixPath
 from xpk.model import names
 from xpk.model.accelerators import SliceShape
 from xpk.model.errors import UsageError
-from xpk.model.specs import FATAL_EXIT_CODES, Target, WorkloadSpec
+from xpk.model.specs import FATAL_EXIT_CODES, Target, WorkloadSpec, image_problems
 from xpk.storage import in_bucket
 from xpk.storage.text import read_text
 
 TRAINER_IMAGE = "xpk-trainer"
+COMMAND_IMAGE = "python:3.11-slim"  # for a --command where nothing says which
 _LOCAL_PATH = re.compile(r"(--set=)?checkpoint\.local_path=")
 # As in Google's xpk; and the codes of hosts that end because of another one.
 _ALWAYS_RESTARTING = frozenset({42, 75, 76, *range(127, 256)})
@@ -156,6 +157,23 @@ def _is_here(name: str) -> bool:
         return not os.path.isabs(name) and os.path.isfile(name)
     except ValueError:  # a NUL character
         return False
+
+
+def choose_image(asked: str | None, target: Target, *, cluster: str, needs_trainer: bool) -> str:
+    """Return the hosts' image. Raises UsageError where none is known, or the name of the one asked for is invalid."""
+    if asked:
+        if problems := image_problems([asked]):
+            raise UsageError(problems[0], hint="--docker-image [REGISTRY/]NAME[:TAG][@DIGEST]")
+        return asked
+    if target.on_this_machine:
+        return TRAINER_IMAGE
+    if target.trainer_image is None and needs_trainer:
+        raise UsageError(
+            f"no image is known for the trainer on cluster '{cluster}'",
+            hint="`xpk image build REGISTRY/xpk-trainer --push` makes one; pass it with --docker-image, or set it with "
+            "`xpk config set image IMAGE`",
+        )
+    return target.trainer_image or COMMAND_IMAGE
 
 
 def check_local_path(trainer_args: Sequence[str], spec: WorkloadSpec) -> None:
