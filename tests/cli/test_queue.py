@@ -53,7 +53,7 @@ def test_create_list_describe_change_and_delete(dev: Xpk) -> None:
     assert dev("cluster", "resize", "dev", "--num-slices", "3").code == 0
     assert quotas(dev) == {"multislice-queue": 1, "red": 2}
 
-    assert "say so with --yes" in dev("queue", "delete", "red").err
+    assert "confirm with --yes" in dev("queue", "delete", "red").err
     assert dev("queue", "delete", "red", "--yes").code == 0
     assert quotas(dev) == {"multislice-queue": 3}
     assert dev("queue", "delete", "red", "--ignore-not-found", "--yes").code == 0

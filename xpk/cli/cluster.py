@@ -236,7 +236,7 @@ def describe(
 @name_argument("cluster")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--force", is_flag=True, help="End the workloads on it, and do not ask.")
-@click.option("--ignore-not-found", is_flag=True, help="It is fine if there is none.")
+@click.option("--ignore-not-found", is_flag=True, help="Succeed if it does not exist.")
 @provider_option
 @place_options
 @dry_run_option

@@ -33,7 +33,7 @@ _OF_NODES = ("--context", "--tpu-type", "--emulated", "--num-slices")
     "tpu_type",
     metavar="TYPE",
     shell_complete=complete.accelerator_types,
-    help="Which of its slices are meant.",
+    help="Count only slices of this type.",
 )
 @click.option("--emulated", is_flag=True, help="Let nodes without accelerators stand in for slices, one node each.")
 @click.option("--num-slices", type=int, help="How many slices; without --emulated, those that exist are counted.")

@@ -60,9 +60,9 @@ def provider_with(cluster: str, provider: str | None, flags: dict[str, Any]) -> 
 
 
 def ask(question: str) -> None:
-    """Go on only if a person says so. Raises UsageError where there is none."""
+    """Continue only if a person says so. Raises UsageError where nobody can be asked."""
     if not interactive():
-        raise UsageError(f"{question[0].lower()}{question[1:]}", hint="say so with --yes")
+        raise UsageError(f"confirmation required: {question}", hint="confirm with --yes")
     click.confirm(question, abort=True, err=True)
 
 
@@ -88,7 +88,9 @@ def carry_out(console: Console, plan: Plan, *, dry_run: bool, then: str = "") ->
         raise
     if console.is_data:
         _show(console, plan)
-    console.tell("nothing to do: it is so already" if not plan.steps else f"  next: {then}" if then else "done")
+    console.tell(
+        "nothing to do: everything is as requested" if not plan.steps else f"  next: {then}" if then else "done"
+    )
 
 
 def _show(console: Console, plan: Plan) -> None:

@@ -178,7 +178,7 @@ def describe(
 @click.option("-n", "--namespace", metavar="NAME", help="Take it from this namespace only.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--force", is_flag=True, help="End the workloads in it, and do not ask.")
-@click.option("--ignore-not-found", is_flag=True, help="It is fine if there is none.")
+@click.option("--ignore-not-found", is_flag=True, help="Succeed if it does not exist.")
 @dry_run_option
 @output_option
 @click.pass_obj

@@ -44,7 +44,7 @@ from xpk.model.status import WorkloadStatus
 @output_root_option
 @click.option("--wait/--no-wait", default=True, help="Stay until its last host is gone.")
 @click.option("--timeout", default="120", show_default=True, metavar="TIME", help="How long --wait stays.")
-@click.option("--ignore-not-found", is_flag=True, help="It is fine if there is none.")
+@click.option("--ignore-not-found", is_flag=True, help="Succeed if it does not exist.")
 @click.option("--dry-run", is_flag=True, help="Print the workloads that would be deleted, and delete nothing.")
 @click.pass_obj
 def delete(
@@ -151,5 +151,5 @@ def _ask(chosen: list[str], cluster: str, *, every: bool) -> None:
     """Go on only if a person says so."""
     which = f"all {len(chosen)} workloads" if every else f"{len(chosen)} workloads ({', '.join(chosen)})"
     if not interactive():
-        raise UsageError(f"delete {which}?", hint="say so with --yes")
+        raise UsageError(f"confirmation required: delete {which}?", hint="confirm with --yes")
     click.confirm(f"Delete {which} on '{cluster}'?", abort=True, err=True)

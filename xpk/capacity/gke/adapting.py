@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from xpk.api.words import counted as counted_words
 from xpk.capacity.gke import desired
 from xpk.capacity.gke.difference import Change, cluster_changes
 from xpk.capacity.gke.observed import Observed
@@ -35,5 +36,7 @@ def difference(stated: ClusterSpec, counted: bool, specs: Sequence[ClusterSpec])
             hint="leave --tpu-type out: the slices that are there are counted",
         )
     if counted and there[stated.shape] != stated.num_slices:
-        return (f"{there[stated.shape]} slices of {stated.shape.name} were found; {stated.num_slices} were stated",)
+        found = there[stated.shape]
+        what = f"{counted_words(found, 'slice')} of {stated.shape.name} {'was' if found == 1 else 'were'} found"
+        return (f"{what}; {stated.num_slices} were stated",)
     return ()
