@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import os
 import signal
 import subprocess
@@ -62,7 +63,7 @@ def to_the_end(model: str, slices: int) -> dict[str, Any]:
 
 def until_buffers(model: str, slices: int) -> dict[str, Any]:
     """Return the same of what the compiler dumps before it makes code, and stop it then."""
-    from trainer.transfers import transfers
+    from trainer.transfers import reduced_whole, transfers
 
     with tempfile.TemporaryDirectory() as name:
         folder, began = Path(name), time.monotonic()
@@ -86,7 +87,8 @@ def until_buffers(model: str, slices: int) -> dict[str, Any]:
             compiler.wait()
         state, peak = state_and_peak(folder, PROGRAM)
         (program,) = folder.glob(f"*.{PROGRAM}.*after_optimizations.txt")
-        sent = transfers(program.read_text())
+        hlo = program.read_text()
+        sent, whole = transfers(hlo), reduced_whole(hlo)
     asked = estimated(model, slices)
     kept = ("config", "tpu_type", "num_slices", "chips", "mesh", "parameters", "global_batch", "hbm_gib")
     return {key: asked[key] for key in kept} | {
@@ -94,6 +96,7 @@ def until_buffers(model: str, slices: int) -> dict[str, Any]:
         "state_gib": round(state / 2**30, 3),
         "dcn_gib_per_step": round(sum(each.sent(slices) for each in sent) / 2**30, 4) if slices > 1 else 0.0,
         "dcn_transfers": [dataclasses.asdict(each) for each in sent] if slices > 1 else [],
+        "reduced_whole": sorted(shape for shape in whole if math.prod(shape) >= 2**20),
         "compile_seconds": round(time.monotonic() - began, 1),
         "to_the_end": False,
     }

@@ -69,3 +69,9 @@ def test_estimates_are_near_what_the_compiler_says(model: str, slices: int) -> N
     assert guess["state_gib"] == pytest.approx(found["state_gib"], rel=0.01)
     assert guess["dcn_gib_per_step"] == pytest.approx(found["dcn_gib_per_step"], rel=0.02)
     assert guess["fits"] == (found["peak_gib"] <= found["hbm_gib"])
+    if (model, slices) == ("32b", 2):
+        asked, tp = config.load(model).model, found["mesh"]["tp"]
+        heads = asked.heads * asked.head_dim
+        weights = {asked.embed * size // tp for size in (asked.mlp, heads, 3 * heads)}
+        whole = [shape for shape in found["reduced_whole"] if math.prod(shape) in weights]
+        assert not whole, "gradients of weights are scattered, not added up whole on each chip"

@@ -153,6 +153,15 @@ def test_traffic_grows_with_slices_to_twice_the_gradients_and_stays_in_a_lone_sl
     assert many == pytest.approx(2 * 2 * metrics.parameters(asked.model) / 256, rel=0.02)
 
 
+def test_without_tp_gradients_are_added_up_whole_inside_a_slice() -> None:
+    v5e = find_slice("v5litepod-256")
+    whole, scattered = (config.load("32b", [f"mesh.tp={tp}"]) for tp in (1, 2))
+    found = estimate(whole, v5e, 2)["ici_gib_per_step"]
+    compiled = 138.6 + 2 * 62.5  # GiB gathered, and all-reduced, by XLA's TPU compiler
+    assert found == pytest.approx(compiled, rel=0.05)
+    assert estimate(scattered, v5e, 2)["ici_gib_per_step"] < 0.65 * found
+
+
 def test_replicas_of_a_slice_share_what_they_send_over_dcn() -> None:
     settings = ["model.compute_dtype=bfloat16", "mesh.reduction=explicit", "mesh.dp=4"]
     asked = config.load("tiny", settings)

@@ -8,6 +8,8 @@ from trainer.accelerators import Slice
 from trainer.config import Config
 from trainer.layout import Layout
 
+_MANY = 64  # chips of a slice: on 4 gradients are scattered, on 256 they are not; between them it depends on the weight
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
@@ -32,10 +34,12 @@ class Traffic:
 def traffic(config: Config, sizes: Layout) -> Traffic:
     """Return what the step of step.py sends.
 
-    Weights are gathered in the compute type for the forward pass and, if a layer is computed again, for that; their
-    gradients are scattered once: all that for each part of an accumulated batch. Between its products a layer's
-    activations are gathered and scattered over tp, two times each way and pass. Over slices go the gradients that
-    are left, each chip's own part, of which XLA sends tiles of 8 rows: in the compute type, but the norms' gains in
+    Weights are gathered in the compute type for the forward pass and, if a layer is computed again, for that, those of
+    queries, keys and values once more for the backward pass; their gradients are scattered once: all that for each part
+    of an accumulated batch. What is reduced over all of a slice's chips, if they are many, XLA does not scatter, but
+    adds up whole on each: the gradients of the table, and without tp those of all weights. Between its products a
+    layer's activations are gathered and scattered over tp, two times each way and pass. Over slices go the gradients
+    that are left, each chip's own part, of which XLA sends tiles of 8 rows: in the compute type, but the gains in
     float32, and the output projection's unless it is added up in chunks. If the reduction is explicit, all of them go
     in its type, once, and replicas of one slice share them. Stages of a pipeline hand on each token's activations
     and get back their gradients.
@@ -52,9 +56,16 @@ def traffic(config: Config, sizes: Layout) -> Traffic:
     if config.mesh.reduction == "explicit":
         handed = ((matrices + table) / spread + gains) * (2 if config.mesh.reduction_dtype == "bfloat16" else 4)
         handed /= sizes.dp // sizes.dp_slices  # scattered inside a slice first
+    again = 3 * model.layers * model.embed * model.heads * model.head_dim / sizes.stages if model.remat == "full" else 0
+    moved = (
+        (passes - 1) * (matrices + table)
+        + again
+        + (2 if sizes.tp == 1 and sizes.fsdp >= _MANY else 1) * matrices
+        + 2 * table
+    )
     between = 2 * stream / sizes.tp * _others(sizes.stage_slices)
     return Traffic(
-        fsdp=_others(sizes.fsdp) * parts * passes * width * (matrices + table) / sizes.tp,
+        fsdp=_others(sizes.fsdp) * parts * width * moved / sizes.tp,
         tp=_others(sizes.tp) * passes * 4 * model.layers / sizes.stages * stream,
         dcn=2 * _others(sizes.dp_slices) * handed + between,
     )

@@ -19,6 +19,10 @@ _SENT = re.compile(
     r'\((?P<dtype>[a-z]+\d+)\[(?P<shape>[\d,]*)\].* send\(.*_xla_megascale_transfer_type="(?P<kind>\w+)"'
 )
 
+_REDUCED = re.compile(r"(?P<types>.*?) all-reduce(?:-start)?\(")
+_SHAPE = re.compile(r"[a-z]+\d+\[(?P<shape>[\d,]*)\]")
+_SCATTERED = "all-reduce-scatter"  # how XLA calls a computation whose all-reduce is scattered
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Transfer:
@@ -52,6 +56,16 @@ def transfers(hlo: str) -> list[Transfer]:
                 sizes[key] += times * _bytes(sent["dtype"], sent["shape"])
     found = [Transfer(kind, dtype, counts[kind, dtype], size) for (kind, dtype), size in sizes.items()]
     return sorted(found, key=lambda transfer: (-transfer.bytes, transfer.kind, transfer.dtype))
+
+
+def reduced_whole(hlo: str) -> set[tuple[int, ...]]:
+    """Return the shapes of what a program adds up whole on every chip, instead of only a part on each."""
+    found = set()
+    for name, instructions in _computations(hlo)[0].items():
+        for rest in () if name.startswith(_SCATTERED) else instructions.values():
+            if reduced := _REDUCED.match(rest):
+                found |= {tuple(map(int, filter(None, s.split(",")))) for s in _SHAPE.findall(reduced["types"])}
+    return found
 
 
 def _computations(hlo: str) -> tuple[dict[str, dict[str, str]], str]:
