@@ -26,8 +26,7 @@ release_manifest() { # name, version
   stamp "$1-manifest" "release $2"
 }
 
-build_images() {
-  python_image
+build_images() { # but for the root file systems, which `up` makes meanwhile
   node_image
   controller jobset "$JOBSET" "$JOBSET_IMAGE"
   controller kueue "$KUEUE" "$KUEUE_IMAGE"
