@@ -31,7 +31,7 @@ from xpk.model.errors import MissingToolError, TimedOutError, UnavailableError, 
 
 JSON = "application/json"
 _BUSY = (408, 429, 500, 502, 503, 504)
-_TRIES = 6
+_TRIES, _FIRST_PAUSE = 6, 0.3  # seconds
 _TOTAL_SECONDS = 30.0  # for one request, with all its tries
 _CONNECT_SECONDS = 5.0
 _NOTICE_SECONDS, _NOTICE_TRIES = 10.0, 2  # after which the user is told that the server does not answer
@@ -64,7 +64,7 @@ class Transport:
     ) -> Obj:
         """Make a request, again while the server is busy or away, and return its answer."""
         ends = time.monotonic() + min(_TOTAL_SECONDS, seconds_left())
-        backoff = Backoff()
+        backoff = Backoff(_FIRST_PAUSE)
         cause: Exception
         for left in reversed(range(_TRIES)):
             try:
