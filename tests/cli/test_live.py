@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import pty
 import re
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import click
 import pytest
 
 from tests.cli.conftest import Xpk
+from tests.cli.terminal import on_terminal
 from xpk.cli.live import progress_bar, progress_words
 from xpk.cli.output import duration
 from xpk.jobs.output import Progress
@@ -69,24 +67,6 @@ def start(dev: Xpk, folder: Path, steps: int) -> None:
     program = PROGRAM.replace("STEPS", str(steps)).replace("GO", repr(str(folder / "go")))
     (folder / "train.py").write_text(program)
     assert dev("workload", "create", "run", "--command", f"{sys.executable} {folder}/train.py").code == 0
-
-
-def on_terminal(*arguments: str, do: Callable[[subprocess.Popen[bytes], str], bool]) -> tuple[int, str]:
-    """Run `xpk` on a terminal of 80 columns; `do` is called after each output until it returns True."""
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "xpk", *arguments]
-    environ = os.environ | {"COLUMNS": "80", "TERM": "xterm"}
-    running = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environ, start_new_session=True)
-    os.close(theirs)
-    seen, done = b"", False
-    while True:
-        try:
-            seen += os.read(ours, 65536)
-        except OSError:  # the other side is closed
-            break
-        done = done or do(running, seen.decode(errors="replace"))
-    os.close(ours)
-    return running.wait(30), seen.decode()
 
 
 def test_wait_draws_a_bar_on_a_terminal(dev: Xpk, tmp_path: Path) -> None:

@@ -58,6 +58,14 @@ def name_argument(what: str) -> Callable[[Command], Command]:
     return decorate
 
 
+def names_argument(command: Command) -> Command:
+    """Take names of workloads as NAME... or as `--workload NAME`, which may be repeated."""
+    known = complete.workloads
+    command = click.argument("given_names", nargs=-1, metavar="[NAME]...", shell_complete=known)(command)
+    text, flags = "A workload; same as NAME; may be repeated.", ("--workload", "name_flags")
+    return click.option(*flags, multiple=True, metavar="NAME", shell_complete=known, help=text)(command)
+
+
 def cluster_option(command: Command) -> Command:
     """Take the cluster that a workload is on; `the_cluster` finds it."""
 

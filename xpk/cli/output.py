@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -19,6 +19,7 @@ from xpk.model.terminal import escaped_json, printable
 FORMATS = ("table", "wide", "json", "yaml", "name")
 
 Row = Mapping[str, Any]
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,14 @@ class Console:
             for item in rows:
                 echo(data(item)["name"])
         else:
-            text = self.table(rows, [*columns, *(wide if self.output == "wide" else ())])
-            echo(text, nl=bool(rows))
+            echo(self._lines(rows, columns, wide), nl=bool(rows))
+
+    def rows(self, found: Iterable[Any], *, columns: Sequence[Column], wide: Sequence[Column] = ()) -> str:
+        """Return the table that `items` prints."""
+        return self._lines(sort_rows(found, [*columns, *wide], self.sort_by), columns, wide)
+
+    def _lines(self, rows: Sequence[Any], columns: Sequence[Column], wide: Sequence[Column]) -> str:
+        return self.table(rows, [*columns, *(wide if self.output == "wide" else ())])
 
     def data(self, value: Any) -> None:
         """Print data as JSON or YAML."""
@@ -135,6 +142,17 @@ def duration(seconds: float) -> str:
         if whole >= size:
             return f"{whole // size}{large}{whole % size // unit:02d}{small}"
     return f"{whole // 60}m{whole % 60:02d}s"
+
+
+def list_options(columns: Sequence[Column]) -> Callable[[Command], Command]:
+    """Take how a list is printed that has these columns."""
+
+    def decorate(command: Command) -> Command:
+        titles = click.Choice([column.title.lower().replace(" ", "-") for column in columns], case_sensitive=False)
+        command = click.option("--no-headers", is_flag=True, help="Leave out the titles of the columns.")(command)
+        return click.option("--sort-by", type=titles, metavar="COLUMN", help="Sort by a column, such as age.")(command)
+
+    return decorate
 
 
 def colors(choice: str) -> bool | None:

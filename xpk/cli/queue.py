@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import click
@@ -16,9 +16,10 @@ from xpk.capacity.queues.removal import find, plan_delete
 from xpk.capacity.queues.request import RECLAIM, Wanted
 from xpk.cli.cluster_plan import ask, carry_out, dry_run_option
 from xpk.cli.options import cluster_option, name_argument, output_option, the_cluster, the_name
-from xpk.cli.output import Console, age, echo
+from xpk.cli.output import Console, age, echo, list_options
 from xpk.cli.tables import Column, wrapped
 from xpk.cli.upstream import Group
+from xpk.cli.watching import Rows, watch, watch_option
 from xpk.model import names
 from xpk.model.errors import NotFoundError
 
@@ -131,17 +132,30 @@ def create(console: Console, /, name: str | None, name_flag: str | None, cluster
 @queue.command("list")
 @cluster_option
 @click.option("-n", "--namespace", metavar="NAME", help="Only those of this namespace.")
+@list_options((*_COLUMNS, *_WIDE))
+@watch_option
 @output_option
 @click.pass_obj
-def list_(console: Console, cluster: str | None, namespace: str | None, output: str | None) -> None:
+def list_(console: Console, /, cluster: str | None, namespace: str | None, watch_: bool, **given: Any) -> None:
     """List queues, their quotas in slices and what is used of them, the cluster's own first."""
     place = the_cluster(cluster)
-    found = [
-        info
-        for info in Queues.read(provider_of(place).connect(place)).infos()
-        if not namespace or namespace in [each.partition("/")[0] for each in info.namespaces]
-    ]
-    console.choosing(output).items(found, columns=_COLUMNS, wide=_WIDE, data=asdict)
+    api = provider_of(place).connect(place)
+    console = console.choosing(given["output"], headers=not given["no_headers"], sort_by=given["sort_by"])
+
+    def read() -> Rows:
+        found = Queues.read(api).infos()
+        return [
+            each for each in found if not namespace or namespace in [at.partition("/")[0] for at in each.namespaces]
+        ]
+
+    def render(rows: Rows, begins: bool) -> str:
+        return replace(console, headers=console.headers and begins).rows(rows, columns=_COLUMNS, wide=_WIDE)
+
+    if watch_:
+        watch(console, api, read, render, kind="ClusterQueue")
+        return
+    found = read()
+    console.items(found, columns=_COLUMNS, wide=_WIDE, data=asdict)
     if not found:
         console.tell(f"no queues on '{place}'" + (f" for namespace '{namespace}'" if namespace else ""))
 

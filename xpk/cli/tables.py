@@ -70,7 +70,7 @@ def sort_rows(found: Iterable[Any], columns: Sequence[Column], title: str | None
     """Return rows sorted by the column of a title in any case; what is not known comes last."""
     if title is None:
         return list(found)
-    column = next(each for each in columns if each.title.lower() == title.lower())
+    column = next(each for each in columns if each.title.lower().replace(" ", "-") == title.lower())
     key = column.key or column.get
 
     def rank(item: Any) -> tuple[bool, Any]:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
 
 from xpk.api.base import ObjectApi
+from xpk.capacity.provider import provider_of
+from xpk.cli import show
 from xpk.cli.live import Meter, progress_words
-from xpk.cli.options import output_roots
+from xpk.cli.options import output_roots, parse_duration
 from xpk.cli.output import Console
 from xpk.jobs import manage, output
 from xpk.jobs.output_roots import OutputRoots
@@ -77,3 +81,19 @@ def _state(status: WorkloadStatus, progress: output.Progress | None) -> str:
 def _progress(status: WorkloadStatus, roots: OutputRoots) -> output.Progress | None:
     folder = roots.to_read(status)
     return output.latest_progress(folder, ray=status.launcher == "ray") if folder else None
+
+
+def wait_for(console: Console, cluster: str, name: str, namespace: str, timeout: str | None) -> None:
+    """Return when a workload has succeeded. Raises WorkloadFailedError or TimedOutError."""
+    seconds, api = parse_duration(timeout, "--timeout"), provider_of(cluster).connect(cluster)
+    ended = await_end(console, api, name, namespace, cluster, seconds)
+    if console.is_data:
+        console.data(with_progress(console, ended, cluster))
+    manage.check_succeeded(ended, where=names.where(cluster, namespace))
+
+
+def with_progress(console: Console, found: WorkloadStatus, cluster: str) -> dict[str, Any]:
+    """Return a workload's status, its progress and the next command, as data."""
+    progress = None if found.phase is Phase.QUEUED else read_progress(console, found, cluster)
+    after = {"progress": asdict(progress) if progress else None, "next": show.next_command(found, progress, cluster)}
+    return {**asdict(found), **after}

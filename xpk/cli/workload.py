@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +18,23 @@ from xpk.cli.options import (
     output_option,
     output_root_option,
     output_roots,
-    parse_duration,
     parse_since,
     the_cluster,
     the_name,
 )
 from xpk.cli.output import Console, echo
 from xpk.cli.upstream import WORKLOAD_COMMANDS, Group, WorkloadCommand
-from xpk.cli.waiting import await_end, read_progress
+from xpk.cli.waiting import read_progress, wait_for, with_progress
+from xpk.cli.watching import Rows, watch, watch_option
 from xpk.cli.workload_create import create
 from xpk.cli.workload_delete import delete
 from xpk.cli.workload_diff import diff
 from xpk.cli.workload_estimate import estimate
-from xpk.cli.workload_filters import filter_options, filtered
+from xpk.cli.workload_list import list_
 from xpk.jobs import forwarding, manage, observe
 from xpk.jobs import logs as logging
 from xpk.model import names
 from xpk.model.errors import NotFoundError, UsageError
-from xpk.model.status import Phase, WorkloadStatus
 
 
 @click.group(cls=Group, instead=WORKLOAD_COMMANDS)
@@ -47,40 +46,7 @@ workload.add_command(create)
 workload.add_command(delete)
 workload.add_command(diff)
 workload.add_command(estimate)
-
-
-@workload.command("list", cls=WorkloadCommand)
-@cluster_option
-@namespace_option
-@click.option("-A", "--all-namespaces", is_flag=True, help="Those of every namespace.")
-@filter_options
-@click.option("--wait-for-job-completion", "awaited", metavar="NAME", help="Do what `xpk workload wait NAME` does.")
-@click.option("--timeout", metavar="TIME", help="With --wait-for-job-completion: how long it waits.")
-@output_option
-@click.pass_obj
-def list_(
-    console: Console,
-    cluster: str | None,
-    namespace: str,
-    all_namespaces: bool,
-    filter_by_status: str | None,
-    filter_by_job: str | None,
-    awaited: str | None,
-    timeout: str | None,
-    output: str | None,
-) -> None:
-    """List workloads, oldest first."""
-    place, console = the_cluster(cluster), console.choosing(output)
-    if awaited:
-        _wait(console, place, awaited, namespace, timeout)
-        return
-    if timeout:
-        raise UsageError("--timeout of what?", hint="--wait-for-job-completion NAME goes with it")
-    api = provider_of(place).connect(place)
-    found = filtered(observe.find_all(api, None if all_namespaces else namespace), filter_by_status, filter_by_job)
-    console.items(found, columns=show.COLUMNS, wide=show.WIDE, data=asdict)
-    if not found:
-        console.tell(f"no workloads on '{place}'")
+workload.add_command(list_)
 
 
 @workload.command(cls=WorkloadCommand)
@@ -88,23 +54,39 @@ def list_(
 @cluster_option
 @namespace_option
 @output_root_option
+@watch_option
 @output_option
 @click.pass_obj
 def status(
-    console: Console, name: str | None, name_flag: str | None, cluster: str | None, namespace: str, output: str | None
+    console: Console,
+    name: str | None,
+    name_flag: str | None,
+    cluster: str | None,
+    namespace: str,
+    watch_: bool,
+    output: str | None,
 ) -> None:
-    """Say how a workload does, and why it does not run if it does not."""
-    place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
-    console, (found, _) = (
-        console.choosing(output),
-        observe.inspect(provider_of(place).connect(place), chosen, namespace, output_roots(place)),
-    )
+    """Show a workload's state, and why it is not running."""
+    place, chosen, console = the_cluster(cluster), the_name("workload", name, name_flag), console.choosing(output)
+    api, roots = provider_of(place).connect(place), output_roots(place)
+
+    def read() -> Rows:
+        found, _ = observe.inspect(api, chosen, namespace, roots)
+        return [(found, read_progress(console, found, place) if console.output in ("table", "wide") else None)]
+
+    def render(rows: Rows, _: bool) -> str:
+        return "\n".join(show.status(found, progress, place, console.width) for found, progress in rows)
+
+    if watch_:
+        watch(console, api, read, render, namespace=namespace, until=lambda rows: rows[0][0].phase.is_final)
+        return
+    rows = read()
     if console.is_data:
-        console.data(_with_progress(console, found, place))
+        console.data(with_progress(console, rows[0][0], place))
     elif console.output == "name":
-        echo(found.name)
+        echo(chosen)
     else:
-        echo(show.status(found, read_progress(console, found, place), place, console.width))
+        echo(render(rows, True))
 
 
 @workload.command(cls=WorkloadCommand)
@@ -122,7 +104,7 @@ def describe(
     api, console = provider_of(place).connect(place), console.choosing(output)
     found, events = observe.inspect(api, chosen, namespace, output_roots(place))
     if console.is_data:
-        console.data(_with_progress(console, replace(found, events=events), place))
+        console.data(with_progress(console, replace(found, events=events), place))
     elif console.output == "name":
         echo(found.name)
     else:
@@ -196,7 +178,7 @@ def wait(
 ) -> None:
     """Wait for a workload's end: exit code 0 if it succeeded, 8 if it failed, 124 if it takes too long."""
     place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
-    _wait(console.choosing(output), place, chosen, namespace, timeout)
+    wait_for(console.choosing(output), place, chosen, namespace, timeout)
 
 
 @workload.command(cls=WorkloadCommand)
@@ -339,18 +321,3 @@ def _tell_of_ray(console: Console, api: ObjectApi, pod: Obj, address: str) -> No
         write_private(file, token)
         console.tell(f"  export RAY_ADDRESS=http://{address} RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={file}")
         console.tell("  next: ray job submit --working-dir . -- python my_ray_script.py")
-
-
-def _wait(console: Console, cluster: str, name: str, namespace: str, timeout: str | None) -> None:
-    """Return when a workload has succeeded. Raises WorkloadFailedError or TimedOutError."""
-    seconds, api = parse_duration(timeout, "--timeout"), provider_of(cluster).connect(cluster)
-    ended = await_end(console, api, name, namespace, cluster, seconds)
-    if console.is_data:
-        console.data(_with_progress(console, ended, cluster))
-    manage.check_succeeded(ended, where=names.where(cluster, namespace))
-
-
-def _with_progress(console: Console, found: WorkloadStatus, cluster: str) -> dict[str, Any]:
-    progress = None if found.phase is Phase.QUEUED else read_progress(console, found, cluster)
-    after = {"progress": asdict(progress) if progress else None, "next": show.next_command(found, progress, cluster)}
-    return {**asdict(found), **after}

@@ -13,7 +13,7 @@ from xpk.api.base import ObjectApi
 from xpk.capacity.provider import provider_of
 from xpk.cli.options import (
     cluster_option,
-    name_argument,
+    names_argument,
     namespace_option,
     output_root_option,
     output_roots,
@@ -33,7 +33,7 @@ from xpk.model.status import WorkloadStatus
 
 
 @click.command(cls=WorkloadCommand)
-@name_argument("workload")
+@names_argument
 @cluster_option
 @namespace_option
 @click.option("--all", "every", is_flag=True, help="All workloads of the namespace.")
@@ -48,52 +48,89 @@ from xpk.model.status import WorkloadStatus
 @click.option("--dry-run", is_flag=True, help="Print the workloads that would be deleted, and delete nothing.")
 @click.pass_obj
 def delete(
-    console: Console, /, name: str | None, name_flag: str | None, cluster: str | None, namespace: str, **given: Any
+    console: Console,
+    /,
+    given_names: tuple[str, ...],
+    name_flags: tuple[str, ...],
+    cluster: str | None,
+    namespace: str,
+    **given: Any,
 ) -> None:
-    """End a workload and remove it, or all those of --all or a filter. Output stays, unless --with-output is given."""
-    some = bool(given["filter_by_status"] or given["filter_by_job"])
-    many = some or given["every"]
-    if many and (name or name_flag):
-        raise UsageError("one workload, or many?", hint="give its name, or --all and filters, not both")
+    """End workloads and remove them: those named, all those of --all, or those that a filter lets through.
+
+    Output stays, unless --with-output is given. Nothing is deleted unless all that are named can be.
+    """
+    some = bool(given["filter_by_status"] or given["filter_by_job"] or given["selector"])
+    many, named = some or given["every"], list(dict.fromkeys([*given_names, *name_flags]))
+    if many and named:
+        raise UsageError("pass either workload names, or --all and filters, not both")
     if given["with_output"] and not given["wait"]:
         raise UsageError("--with-output has to wait: hosts write there to their end", hint="leave out --no-wait")
     if given["dry_run"]:
-        _preview(console, name or name_flag, cluster, namespace, given)
+        _preview(console, named, cluster, namespace, given)
         return
-    named = None if many else the_name("workload", name, name_flag)
+    if not many and not named:
+        the_name("workload", None, None)
     place = the_cluster(cluster)
     api = provider_of(place).connect(place)
-    there = {status.name: status for status in observe.find_all(api, namespace)}
-    chosen = [named] if named else _many(there, given)
+    there = {status.name: status for status in observe.find_all(api, namespace, given["selector"])}
+    chosen = _many(there, given) if many else _named(api, named, there, namespace, place, given)
     if not chosen:
         console.tell(f"no workloads on '{place}' to delete")
         return
     if many and not given["yes"]:
         _ask(chosen, place, every=not some)
-    if named and named in there and not given["yes"]:
-        ending.check_ours(there[named], where=names.where(place, namespace))
     folders = _output_folders(api, chosen, namespace, output_roots(place)) if given["with_output"] else {}
     _delete(console, api, chosen, namespace, folders, given)
 
 
-def _preview(console: Console, name: str | None, cluster: str | None, namespace: str, given: dict[str, Any]) -> None:
+def _preview(console: Console, named: list[str], cluster: str | None, namespace: str, given: dict[str, Any]) -> None:
     """Print what would be deleted, as far as the cluster can be asked."""
-    if not (name or given["every"] or given["filter_by_status"] or given["filter_by_job"]):
+    if not (named or given["every"] or given["filter_by_status"] or given["filter_by_job"] or given["selector"]):
         console.warn("a run would be refused: deleting all workloads requires --all")
+    there: dict[str, WorkloadStatus] | None = None
     try:
         place = the_cluster(cluster)
-        there = {status.name: status for status in observe.find_all(provider_of(place).connect(place), namespace)}
+        api = provider_of(place).connect(place)
+        there = {status.name: status for status in observe.find_all(api, namespace, given["selector"])}
     except OUT_OF_REACH as error:
         console.warn(f"a run would be refused: {error.message}")
-        there = None
-    chosen = [name] if name else _many(there or {}, given)
-    if name and there is not None and name not in there:
-        console.warn(f"a run would be refused: workload '{name}' not found")
+    chosen = named or _many(there or {}, given)
+    if missing := [one for one in named if there is not None and one not in there]:
+        for one in missing:
+            console.warn(f"a run would be refused: workload '{one}' not found")
         chosen = []
     for one in chosen:
         echo(f"workload '{one}' would be deleted")
     if not chosen:
         console.tell("no workloads would be deleted")
+
+
+def _named(
+    api: ObjectApi,
+    named: list[str],
+    there: Mapping[str, WorkloadStatus],
+    namespace: str,
+    cluster: str,
+    given: dict[str, Any],
+) -> list[str]:
+    """Return the named workloads, those that wait first. Raises what is wrong with any of them, all at once."""
+    wrong: list[XpkError] = []
+    for one in named:
+        try:
+            if one not in there and not given["ignore_not_found"]:
+                ending.claimed_output(api, one, namespace)  # its hosts may still be there
+            elif one in there and not given["yes"]:
+                ending.check_ours(there[one], where=names.where(cluster, namespace))
+        except XpkError as error:
+            wrong.append(error)
+    if len(wrong) > 1:
+        problems = [error.message for error in wrong]
+        raise UsageError(problems[0], problems=problems, hint="nothing was deleted; leave these names out")
+    if wrong:
+        raise wrong[0]
+    waiting = [status.name for status in ending.in_order([there[one] for one in named if one in there])]
+    return [*waiting, *(one for one in named if one not in there)]
 
 
 def _output_folders(api: ObjectApi, chosen: list[str], namespace: str, roots: OutputRoots) -> dict[str, str]:

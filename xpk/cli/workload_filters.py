@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import click
 
 from xpk.cli.options import Command
+from xpk.model.errors import UsageError
 from xpk.model.status import Phase, WorkloadStatus
 
 FILTERS = {
@@ -22,11 +23,29 @@ FILTERS = {
 def filter_options(command: Command) -> Command:
     """Take the filters of Google's xpk."""
     command = click.option("--filter-by-job", metavar="TEXT", help="Only names that contain this.")(command)
+    command = click.option(
+        "-l",
+        "--selector",
+        metavar="KEY=VALUE",
+        callback=_labels,
+        help="Only workloads with these labels, as KEY=VALUE,...",
+    )(command)
     statuses = click.Choice(tuple(FILTERS), case_sensitive=False)
-    return click.option("--filter-by-status", type=statuses, help="Only those that do so now.")(command)
+    return click.option("--filter-by-status", type=statuses, help="Only workloads in this state.")(command)
 
 
 def filtered(found: Iterable[WorkloadStatus], status: str | None, job: str | None) -> list[WorkloadStatus]:
     """Return the workloads that both filters let through; one that was not given lets all through."""
     phases = FILTERS[(status or "EVERYTHING").upper()]
     return [each for each in found if each.phase in phases and (job or "") in each.name]
+
+
+def _labels(_ctx: click.Context, _param: click.Parameter, text: str | None) -> dict[str, str]:
+    """Return the labels of `a=b,c=d`. Raises UsageError for other selectors, which not all servers here know."""
+    found = {}
+    for part in filter(None, (text or "").split(",")):
+        key, equals, value = part.partition("=")
+        if not equals or not key or key.endswith("!"):
+            raise UsageError(f"invalid selector '{part}'", hint="--selector KEY=VALUE, or KEY=VALUE,KEY=VALUE")
+        found[key.strip()] = value.removeprefix("=").strip()
+    return found

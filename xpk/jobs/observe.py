@@ -79,15 +79,19 @@ def find_pod(api: ObjectApi, name: str, namespace: str, slice_id: int, host: int
     raise NotFoundError(f"'{name}' has no host s{slice_id}/h{host} now", hint=f"there are: {there}")
 
 
-def find_all(api: ObjectApi, namespace: str | None = "default") -> list[WorkloadStatus]:
+def find_all(
+    api: ObjectApi, namespace: str | None = "default", selector: Mapping[str, str] | None = None
+) -> list[WorkloadStatus]:
     """Return the status of every workload, oldest first, with as many requests however many there are."""
-    snapshot = take(api, namespace)
+    snapshot = take(api, namespace, selector=selector)
     found = [read(jobset, snapshot) for jobset in snapshot.jobsets]
     return sorted(found, key=lambda status: (status.created, status.name))
 
 
-def take(api: ObjectApi, namespace: str | None, *, name: str | None = None) -> Snapshot:
-    """Read the objects of all workloads, or all that tells of the one named.
+def take(
+    api: ObjectApi, namespace: str | None, *, name: str | None = None, selector: Mapping[str, str] | None = None
+) -> Snapshot:
+    """Read the objects of all workloads, of those with the labels of `selector`, or all that tells of the one named.
 
     Raises NotFoundError if that is not there. A queue is shared over namespaces: where we may not see the others',
     we see our own.
@@ -98,7 +102,7 @@ def take(api: ObjectApi, namespace: str | None, *, name: str | None = None) -> S
         except NotFoundError:
             raise not_found(api, name, namespace) from None
     else:
-        jobsets = api.list("JobSet", namespace)
+        jobsets = api.list("JobSet", namespace, selector or None)
     return Snapshot(
         jobsets=jobsets,
         workloads=_wide(api, "Workload", namespace),
