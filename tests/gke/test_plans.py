@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pty
+import subprocess
+import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -49,6 +55,26 @@ def test_every_flag_shows_in_the_plan(
     assert same == []
     tried = {word.partition("=")[0] for flags in plans for word in flags.split()}
     assert set(CLOUD_FLAGS) - tried == NOT_SHOWN | DEFAULT
+
+
+def test_a_plan_fits_the_terminal(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 60))
+    names = ("XPK_STATE_DIR", "XPK_CONFIG_DIR", "CLOUDSDK_CONFIG", "GOOGLE_APPLICATION_CREDENTIALS")
+    env = {**os.environ, **dict.fromkeys(names, str(tmp_path / "none"))}
+    env.pop("COLUMNS", None)
+    argv = [sys.executable, "-m", "xpk", *BASE.split(), "--spot", "--private"]
+    with subprocess.Popen(argv, stdin=theirs, stdout=theirs, stderr=subprocess.DEVNULL, env=env) as process:
+        os.close(theirs)
+        text = b""
+        with contextlib.suppress(OSError):  # Linux's way to say that nobody writes any more
+            while part := os.read(ours, 4096):
+                text += part
+    os.close(ours)
+    lines = text.decode().splitlines()
+    assert process.returncode == 0 and len(lines) > 15
+    assert max(map(len, lines)) <= 60, lines
+    assert "us-central1-a" in " ".join(lines), "names are not taken apart"
 
 
 def test_limits_that_hold_are_one_line() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -106,7 +107,7 @@ def _show(console: Console, plan: Plan) -> None:
         for command in (line for step in plan.steps for line in step.commands):
             echo(command)
         return
-    echo(plan.summary)
+    echo(_fitted(plan.summary, ""))
     for note in plan.notes:
         echo(_fitted(note, "  "))
     for number, step in zip(plan.stages(), plan.steps, strict=True):
@@ -119,8 +120,14 @@ def _fitted(text: str, before: str) -> str:
     """Return a line after what stands before it, in several lines where a terminal is too narrow."""
     if not sys.stdout.isatty():
         return f"{before}{text}"
-    width = shutil.get_terminal_size().columns
-    return click.wrap_text(text, width, initial_indent=before, subsequent_indent=" " * (len(before) + 2))
+    return textwrap.fill(
+        text,
+        shutil.get_terminal_size().columns,
+        initial_indent=before,
+        subsequent_indent=" " * (len(before) + 2),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 class Live:
