@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,12 +19,13 @@ from e2e.api_server import BINARIES, api_server, await_kinds, missing
 from e2e.counting import Counter, counting
 from tests.local.conformance import CASES
 from xpk.api.base import Obj, ObjectApi
+from xpk.jobs.pod_security import fit_namespace
 from xpk.model import names
 from xpk.model.accelerators import NODEPOOL_LABEL, find_shape
-from xpk.model.errors import MissingToolError
+from xpk.model.errors import MissingToolError, UsageError
 from xpk.model.mounts import GCSFUSE_DRIVER
-from xpk.model.specs import ClusterSpec, Target, WorkloadSpec
-from xpk.render import render_queues, render_workload, to_yaml
+from xpk.model.specs import ClusterSpec, Code, Target, WorkloadSpec
+from xpk.render import render_priority_limit, render_queues, render_workload, to_yaml
 
 TOOLS = Path(__file__).parent / "environment" / "tools"
 GOLDEN = Path(__file__).parents[1] / "tests" / "render" / "golden"
@@ -138,11 +140,11 @@ def test_a_list_makes_as_many_requests_for_many_as_for_few(whole: Path, asked: C
     assert len(few) <= 4, "one for each kind that tells of workloads"
 
 
-def test_a_create_makes_six_requests_at_most(asked: Counter) -> None:
+def test_a_create_makes_seven_requests_at_most(asked: Counter) -> None:
     asked.taken()
     _xpk("workload", "create", "new", "--cluster", "bare", "--command", "true")
     requests = asked.taken()
-    assert len(requests) <= 6, requests
+    assert len(requests) <= 7, requests
     assert [each.partition(" ")[0] for each in requests].count("POST") == 1
 
 
@@ -166,7 +168,7 @@ def test_claims_and_buckets_are_looked_for_before_a_workload_is_created(whole: P
     asked.taken()
     _xpk(*create)
     requests = asked.taken()
-    assert len(requests) <= 6, requests
+    assert len(requests) <= 7, requests
     pod = api.get("JobSet", "mounts")["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
     assert [volume["name"] for volume in pod["volumes"]] == ["shared", "mount-0", "mount-1"]
     # What JobSet would make of it: the API server's own checks of volumes and paths are those of pods.
@@ -174,6 +176,44 @@ def test_claims_and_buckets_are_looked_for_before_a_workload_is_created(whole: P
     described = _xpk("workload", "describe", "mounts", "--cluster", "bare")
     assert "mounts     /data from claim corpus, folder v3, read-only" in described
     assert "/mnt/a from gs://bucket/a\n" in described
+
+
+def test_a_restricted_namespace_takes_the_pods_of_workloads(whole: Path) -> None:
+    from xpk.api.kubernetes import KubernetesApi
+
+    api, enforce = KubernetesApi(kubeconfig=whole), {"pod-security.kubernetes.io/enforce": "restricted"}
+    api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "strict", "labels": enforce}})
+    code = Code(name="xpk-code-0123456789abcdef0123", archive=b"an archive")
+    target = Target(emulated=False, sets_slice_environment=False, output_root="gs://bucket/output")
+    for changes in ({"peer_watch": True}, {"ray": True}, {"run_as_user": 1000}):
+        given: dict[str, Any] = {"num_slices": 2, "command": ("true",), "image": "i", "code": code, **changes}
+        spec = WorkloadSpec(name="w", namespace="strict", shape=SHAPE, target=target, **given)
+        jobset = render_workload(fit_namespace(api, spec))[-1]
+        pod = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+        meta = {"name": "w", "namespace": "strict"}
+        api.create({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": pod}, dry_run=True)
+
+
+def test_a_queues_limit_of_priorities_binds_every_client(whole: Path) -> None:
+    from xpk.api.kubernetes import KubernetesApi
+
+    api = KubernetesApi(kubeconfig=whole)
+    for obj in render_priority_limit("limited", "medium"):
+        api.apply(obj)
+
+    def asks(priority: str) -> Obj:
+        spec = WorkloadSpec(
+            name="w", shape=SHAPE, num_slices=1, command=("true",), image="i", queue="limited", priority=priority,
+            target=Target(emulated=True, sets_slice_environment=True, output_root="/o"),
+        )  # fmt: skip
+        return render_workload(spec)[-1]
+
+    deadline = time.monotonic() + 60
+    with pytest.raises(UsageError, match="queue 'limited' takes priorities up to medium"):
+        while time.monotonic() < deadline:  # the server notices new policies after a while
+            api.create(asks("high"), dry_run=True)
+            time.sleep(0.2)
+    api.create(asks("medium"), dry_run=True)
 
 
 def _refused(code: int, *arguments: str) -> str:

@@ -179,6 +179,14 @@ CASES = {
         promised={"v5litepod-16": 5},
     ),
     "priorities": lambda: render_priorities(),
+    "gke-run-as-user": lambda: render_workload(
+        workload(
+            target=ON_GKE,
+            image="i",
+            run_as_user=1000,
+            code=Code(name="code-0123456789ab", source="gs://bucket/code-0123456789ab.tar.gz"),
+        )
+    ),
     "priority-limit": lambda: render_priority_limit("red", "medium"),
     "queue": lambda: render_queue(
         QueueSpec(

@@ -9,7 +9,7 @@ from xpk.cli import workload_upstream
 from xpk.cli.options import count_slices, parse_duration
 from xpk.cli.output import Console
 from xpk.cli.workload_place import Place
-from xpk.jobs import capacity, mounting, output, request, script, shipping
+from xpk.jobs import capacity, mounting, output, pod_security, request, script, shipping
 from xpk.jobs import create as creating
 from xpk.jobs.script import Archive
 from xpk.model.accelerators import SliceShape
@@ -38,7 +38,7 @@ def asked_for(
         console.warn(f"hosts do not see the current folder: '{files[0]}' is not shipped; --script-dir . ships it")
     spec = _spec(name, shape, target, archive, trainer_args, given)
     creating.check_run_duration(queue, spec, cluster=place.cluster)
-    return spec, archive
+    return (pod_security.fit_namespace(place.api, spec) if place.api else spec), archive
 
 
 def _spec(
@@ -66,6 +66,7 @@ def _spec(
         target=target,
         image=given["image"],
         image_pull_secret=given["pull_secret"],
+        run_as_user=given["run_as_user"],
         env=workload_upstream.with_dump(
             request.bucket_env(target) | wrong.read({}, request.parse_env, given["env"], given["env_files"]),
             given,

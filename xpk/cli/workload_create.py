@@ -81,6 +81,12 @@ from xpk.storage import open_folder
 )
 @click.option("--docker-image-pull-secret", "pull_secret", metavar="NAME", help="A Secret to pull the image with.")
 @click.option(
+    "--run-as-user",
+    type=click.IntRange(1, 2**31 - 1),
+    metavar="UID",
+    help="Run pods as this user, who owns their volumes; the image's user if left out.",
+)
+@click.option(
     "--script-dir",
     type=click.Path(path_type=Path),
     metavar="DIR",

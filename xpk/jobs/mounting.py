@@ -59,7 +59,7 @@ def mounts_of(pod_spec: Obj) -> tuple[Mount, ...]:
 def _claims(api: ObjectApi, mounts: Sequence[Mount], spec: WorkloadSpec) -> Iterable[str]:
     names = list(dict.fromkeys(mount.source for mount in mounts))
     try:
-        # One request, however many claims: a create makes seven at most.
+        # One request, however many claims: a create makes eight at most.
         there = {obj["metadata"]["name"]: obj for obj in api.list("PersistentVolumeClaim", spec.namespace)}
     except AuthorizationError as error:
         return [f"nobody has looked whether there is a claim {', '.join(names)}: {error.message}"]

@@ -144,6 +144,7 @@ class WorkloadSpec:
     may keep slices of queued provisioning. `capacity`: of the nodes that hosts ask for; "": they do not say.
     `scheduler`: places its pods; "": the cluster's default one. `labels`: of the JobSet and its pods, beside ours. What
     `requires_output` cannot run where there is no place for it.
+    `run_as_user`: the UID of pods, their image's if None. `non_root`: their user must not be root.
     """
 
     name: str
@@ -162,6 +163,8 @@ class WorkloadSpec:
     ttl_seconds: int = 12 * 3600
     working_dir: str | None = None
     image_pull_secret: str | None = None
+    run_as_user: int | None = None
+    non_root: bool = False
     code: Code | None = None
     user: str = ""
     within: SliceShape | None = None

@@ -229,6 +229,7 @@ class _WorkloadView:
     working_dir: str | None
     scheduler: str
     image_pull_secret: str | None
+    pod_security: Mapping[str, Any] | None
     unpack: Mapping[str, Any] | None
     output_dir: str
     shared_folder: str | None
@@ -277,6 +278,7 @@ class _WorkloadView:
             working_dir=CODE_FOLDER if unpack else spec.working_dir,
             scheduler=spec.scheduler,
             image_pull_secret=spec.image_pull_secret,
+            pod_security=_pod_security(spec),
             unpack=unpack,
             output_dir=_literal(spec.output_dir),
             shared_folder=spec.target.shared_folder,
@@ -292,6 +294,16 @@ class _WorkloadView:
             env_fields=host_fields(spec),
             peer_secret=mounted_peer_secret(spec),
         )
+
+
+def _pod_security(spec: WorkloadSpec) -> dict[str, Any] | None:
+    """Return which user pods run as, None if that is their image's affair; containers say the rest themselves."""
+    if spec.run_as_user is None:
+        return {"runAsNonRoot": True} if spec.non_root else None
+    uid = spec.run_as_user
+    # Volumes of its own are writable for it. Large claims are not walked through at each start.
+    groups = {"fsGroup": uid, "fsGroupChangePolicy": "OnRootMismatch"}
+    return {"runAsNonRoot": True, "runAsUser": uid, **groups}
 
 
 def _is_watched(spec: WorkloadSpec) -> bool:

@@ -1,0 +1,40 @@
+"""Namespaces that enforce Kubernetes' Pod Security Standards, and workloads whose pods they take."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from xpk.api.base import ObjectApi
+from xpk.model.errors import AuthorizationError, NotFoundError, UsageError
+from xpk.model.specs import WorkloadSpec
+
+_ENFORCE = "pod-security.kubernetes.io/enforce"
+_WITHOUT_NODE_FOLDERS = ("baseline", "restricted")
+
+
+def fit_namespace(api: ObjectApi, spec: WorkloadSpec) -> WorkloadSpec:
+    """Return a spec whose pods its namespace takes: none as root where it enforces `restricted`.
+
+    Raises UsageError where it would refuse them all: their JobSet would be created, and wait for ever.
+    """
+    if spec.target.on_this_machine:
+        return spec
+    level = _enforced(api, spec.namespace)
+    folders = [folder for folder in (spec.target.shared_folder, spec.node_folder) if folder]
+    if level in _WITHOUT_NODE_FOLDERS and folders:
+        raise UsageError(
+            f"namespace '{spec.namespace}' enforces Pod Security '{level}', which refuses folders of nodes: "
+            f"{', '.join(folders)}",
+            hint="use another --namespace"
+            + (", or leave out --node-folder" if folders == [spec.node_folder] else ": this cluster's output is there"),
+        )
+    return replace(spec, non_root=True) if level == "restricted" else spec
+
+
+def _enforced(api: ObjectApi, namespace: str) -> str:
+    """Return the level that a namespace enforces, "" for none, or where nobody may look."""
+    try:
+        found = api.get("Namespace", namespace)
+    except (AuthorizationError, NotFoundError):
+        return ""
+    return str((found["metadata"].get("labels") or {}).get(_ENFORCE, ""))
