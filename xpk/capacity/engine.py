@@ -27,18 +27,25 @@ _HINTS = {  # by what the programs say
 class Engine:
     """The container engine of this machine, and the kind clusters in it."""
 
-    def __init__(self, runner: Runner, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self, runner: Runner, environ: Mapping[str, str] = os.environ, *, user: str = "the kind provider"
+    ) -> None:
         self._runner = runner
         self._environ = environ
+        self._user = user
 
-    def check(self) -> None:
-        """Raise MissingToolError unless Docker answers and kind is recent enough."""
+    def check_docker(self) -> None:
+        """Raise MissingToolError unless Docker answers."""
         docker = self._run("docker", "version", "--format", "{{.Server.Version}}")
         if docker.exit_code:
             raise MissingToolError(
                 f"Docker does not answer: {docker.last_line}",
                 hint=_hint(docker, _START_IT),
             )
+
+    def check(self) -> None:
+        """Raise MissingToolError unless Docker answers and kind is recent enough."""
+        self.check_docker()
         said = self._must("kind", "version", what="ask kind for its version").stdout
         match = re.search(r"v(\d+)\.(\d+)", said)
         if match and (int(match[1]), int(match[2])) < _OLDEST_KIND:
@@ -82,16 +89,26 @@ class Engine:
         """Tell whether an image is in the local engine."""
         return self._run("docker", "image", "inspect", "--format", "{{.Id}}", image).exit_code == 0
 
-    def build(self, image: str, folder: Path, arguments: Mapping[str, str]) -> None:
-        """Build a folder's Dockerfile. Raises XpkError with the build's last line."""
+    def build(self, image: str, folder: Path, arguments: Mapping[str, str], platform: str | None = None) -> None:
+        """Build a folder's Dockerfile, for another platform with buildx. Raises XpkError with the build's last line."""
         given = [part for key, value in arguments.items() for part in ("--build-arg", f"{key}={value}")]
         # Without --force-rm a failed build leaves a container behind.
-        result = self._run("docker", "build", "--force-rm", "--tag", image, *given, str(folder))
+        how = ("buildx", "build", "--load", "--platform", platform) if platform else ("build", "--force-rm")
+        result = self._run("docker", *how, "--tag", image, *given, str(folder))
         if result.exit_code:
             raise XpkError(
                 f"cannot build image {image}: {_reason(result)}",
                 hint="XPK_BASE_IMAGE names another image to build on, XPK_TRAINER_IMAGE one that is built; "
                 f"`{result.command}` shows more",
+            )
+
+    def push(self, image: str) -> None:
+        """Copy an image of the local engine to its registry. Raises XpkError with what the registry says."""
+        result = self._run("docker", "push", image)
+        if result.exit_code:
+            raise XpkError(
+                f"cannot push image {image}: {result.last_line}",
+                hint="log in to its registry: `docker login REGISTRY`, for Google Cloud `gcloud auth configure-docker`",
             )
 
     def load_archive(self, cluster: str, archive: Path) -> None:
@@ -115,8 +132,8 @@ class Engine:
                 "kind": "https://kind.sigs.k8s.io/docs/user/quick-start/#installation",
             }[argv[0]]
             raise MissingToolError(
-                f"the kind provider needs `{argv[0]}`, which is not on PATH",
-                hint=f"install it ({where}), or use --provider local, which needs neither Docker nor kind",
+                f"{self._user} needs `{argv[0]}`, which is not on PATH",
+                hint=f"install it ({where}); --provider local needs neither Docker nor kind",
             ) from error
 
     def _must(self, *argv: str, what: str, env: Mapping[str, str] | None = None) -> Result:

@@ -31,6 +31,7 @@ COMMANDS = {
     "workload": ("xpk.cli.workload", "Run jobs on the capacity that is there."),
     "queue": ("xpk.cli.queue", "Share the capacity among teams."),
     "storage": ("xpk.cli.storage", "Give claims and buckets names, by which workloads mount them."),
+    "image": ("xpk.cli.image", "Build and push images for the hosts of workloads."),
     "info": ("xpk.cli.info", "Show a cluster's LocalQueues and ClusterQueues."),
     "inspector": ("xpk.cli.inspector", "Write what a cluster says into one file, to send to whoever helps."),
     "version": ("xpk.cli.version", "Show the versions of xpk and of a cluster."),

@@ -1,0 +1,97 @@
+"""`xpk image`: images for the hosts of workloads."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from xpk.capacity import image_build
+from xpk.capacity.engine import Engine
+from xpk.cli.output import Console
+from xpk.jobs import script
+from xpk.model.errors import UsageError
+from xpk.proc import LocalRunner
+
+
+@click.group()
+def image() -> None:
+    """Build and push images for the hosts of workloads."""
+
+
+@image.command()
+@click.argument("name", required=False)
+@click.option("--base-docker-image", metavar="IMAGE", help="Put a folder into this image, instead of the trainer's.")
+@click.option(
+    "--script-dir",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The folder to put into /app of --base-docker-image; the current one if left out.",
+)
+@click.option("--tpu", is_flag=True, help="Let the trainer's image have JAX for TPUs.")
+@click.option("--platform", metavar="PLATFORM", help="Build for another platform with buildx, such as linux/arm64.")
+@click.option("--push", is_flag=True, help="Push the image to its registry.")
+@click.option("--dry-run", is_flag=True, help="Print the name that the image would have, and build nothing.")
+@click.pass_obj
+def build(
+    console: Console,
+    name: str | None,
+    base_docker_image: str | None,
+    script_dir: Path | None,
+    tpu: bool,
+    platform: str | None,
+    push: bool,
+    dry_run: bool,
+) -> None:
+    """Build the bundled trainer's image, or a folder on top of another image, and print its name.
+
+    The tag follows from the content, unless NAME has one: what Docker has already is not built again.
+
+    \b
+      xpk image build us-docker.pkg.dev/PROJECT/REPO/xpk-trainer --tpu --push
+      xpk image build us-docker.pkg.dev/PROJECT/REPO/mine --base-docker-image python:3.11 --script-dir . --push
+    """
+    if base_docker_image is None and script_dir is not None:
+        raise UsageError("--script-dir requires --base-docker-image", hint="--base-docker-image python:3.11-slim")
+    if base_docker_image is None:
+        wanted = image_build.trainer_build(name, os.environ, tpu=tpu)
+    elif tpu or name is None:
+        raise UsageError(
+            "--tpu is for the trainer's image" if tpu else "--base-docker-image requires a NAME for the new image",
+            hint="xpk image build NAME --base-docker-image IMAGE",
+        )
+    else:
+        packed = script.pack(script_dir or Path())
+        wanted = image_build.folder_build(name, base_docker_image, packed.content, packed.name)
+    if push:
+        image_build.check_pushable(wanted.name)
+    if not dry_run:
+        engine = _engine()
+        console.tell(f" • building {wanted.name}")
+        if not image_build.build(engine, wanted, platform):
+            console.tell(" • unchanged: Docker has it already")
+        if push:
+            _push(console, engine, wanted.name)
+    click.echo(wanted.name)
+
+
+@image.command()
+@click.argument("name")
+@click.pass_obj
+def push(console: Console, name: str) -> None:
+    """Push an image that Docker has to the registry in its name."""
+    image_build.check_pushable(name)
+    _push(console, _engine(), name)
+
+
+def _engine() -> Engine:
+    engine = Engine(LocalRunner(), user="`xpk image`")
+    engine.check_docker()
+    return engine
+
+
+def _push(console: Console, engine: Engine, name: str) -> None:
+    console.tell(f" • pushing {name}")
+    image_build.push(engine, name)
+    console.done(f"pushed {name}")
