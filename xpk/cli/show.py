@@ -56,6 +56,7 @@ _EVENT_COLUMNS = (
 _ROWS_SHOWN = 5
 _INDENT = 13  # of what is told, below its title
 _MESSAGE_LENGTH = 240
+_SAID = ("Pending",)  # by the headline while it is so; afterwards it is news of the past
 _COLOURS = {
     Phase.SUCCEEDED: "green",
     Phase.RUNNING: "green",
@@ -102,7 +103,8 @@ def status(found: WorkloadStatus, progress: Progress | None, cluster: str, width
     if found.output_dir:
         lines.append(("output", found.output_dir))
     if not found.phase.is_final:
-        lines += _event_lines(found.events[-_ROWS_SHOWN:])
+        told = [event for event in found.events if event.reason not in _SAID]
+        lines += _event_lines(told[-_ROWS_SHOWN:])
     lines.append(("next", next_command(found, progress, cluster)))
     return "\n".join([_headline(found, width), *(_fact(*line, width) for line in lines)])
 

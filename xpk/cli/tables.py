@@ -51,9 +51,9 @@ def table(
     rows += [[column.cell(item) for column in columns] for item in found]
     natural = [max(len(row[index]) for row in rows) for index in range(len(columns))]
     least = [_least(column, size, whole) for column, size in zip(columns, natural, strict=True)]
-    kept = list(range(len(columns)))
-    if width is not None and not whole:
-        kept = _kept(columns, least, width)
+    if width is not None and whole and sum(least) + _GAP * (len(least) - 1) > width:
+        width = None  # the terminal breaks the lines: less ugly than narrow cells beside them
+    kept = list(range(len(columns))) if width is None else _kept(columns, least, width)
     widths = [natural[index] for index in kept]
     if width is not None:
         widths = _shrunk(widths, [least[index] for index in kept], width)
