@@ -32,6 +32,8 @@ def test_info_shows_both_kinds_of_queues_or_one(dev: Xpk) -> None:
 def test_inspector_writes_one_private_file(dev: Xpk, tmp_path: Path) -> None:
     assert dev("workload", "create", "w", "--command", "true", "--env", "MY_TOKEN=hunter2").code == 0
     file = tmp_path / "bundle.txt"
+    file.write_text("old")
+    file.chmod(0o644)
     done = dev("inspector", "--cluster", "dev", "--workload", "w", "--file", str(file), "--print-to-terminal")
     assert done.code == 0, done.err
     text = file.read_text()

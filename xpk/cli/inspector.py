@@ -93,6 +93,7 @@ def _write(text: str, path: Path | None, place: str) -> Path:
         else:
             name, flags = str(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC
             handle = os.open(path, flags, 0o600)
+            os.fchmod(handle, 0o600)  # it may have been there
         with open(handle, "w", encoding="utf-8") as stream:
             stream.write(text)
     except OSError as error:
