@@ -14,15 +14,16 @@ pull_images() {
     docker cp --quiet "$container:/usr/bin/kubectl" "$BIN/kubectl"
     docker rm "$container" > /dev/null
   fi
-  release_manifest jobset "$JOBSET"
-  release_manifest kueue "$KUEUE"
+  release_manifest jobset "$JOBSET" "$JOBSET_SHA256"
+  release_manifest kueue "$KUEUE" "$KUEUE_SHA256"
 }
 
-release_manifest() { # name, version
+release_manifest() { # name, version, SHA-256
   fresh "$1-manifest" "release $2" && [ -s "$CACHE/$1.yaml" ] && return
   say "downloading the manifest of $1 $2"
   curl --silent --show-error --fail --location --output "$CACHE/$1.yaml" \
     "https://github.com/kubernetes-sigs/$1/releases/download/$2/manifests.yaml"
+  echo "$3  $CACHE/$1.yaml" | sha256sum --check --quiet || fail "the manifest of $1 is not the one that is pinned" "rm $CACHE/$1.yaml"
   stamp "$1-manifest" "release $2"
 }
 

@@ -70,3 +70,10 @@ def test_a_file_without_end_is_not_read_whole(file: Path) -> None:
         huge.truncate(64 << 20)
     with pytest.raises(XpkError, match="more than 32 MiB"):
         manifest.read_objects("Kueue", str(file), hint="")
+
+
+def test_the_environment_of_the_drills_has_the_same_releases() -> None:
+    up = (Path(__file__).resolve().parents[2] / "e2e" / "environment" / "up").read_text(encoding="utf-8")
+    for each in (JOBSET, KUEUE):
+        assert f"{each.name.upper()}=v{each.version}" in up
+        assert f"{each.name.upper()}_SHA256={each.sha256}" in up
