@@ -55,16 +55,16 @@ def test_long_cells_are_wrapped_at_words_or_cut() -> None:
     row = ("team-a,team-b,team-c", "the quick brown fox jumps over the-lazy-dog")
     shown = table([row], columns, width=36)
     assert shown.splitlines() == [
-        "A               B",
-        "team-a,team-b…  the quick brown fox",
-        "                jumps over",
-        "                the-lazy-dog",
+        "A                  B",
+        "team-a,team-b,te…  the quick brown",
+        "                   fox jumps over",
+        "                   the-lazy-dog",
     ]
     assert (
         table([row], columns, width=60, whole=True).splitlines()[1]
         == "team-a,team-b,team-c  the quick brown fox jumps over"
     )
-    assert len(table([row], columns, width=36, whole=True).splitlines()) == 2
+    assert len(table([row], columns, width=30, whole=True).splitlines()) == 2
 
 
 def test_facts_hang_below_their_first_word_and_words_stay_whole() -> None:

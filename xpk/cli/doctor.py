@@ -26,8 +26,8 @@ _COLUMNS = (
     Column("CHECK", lambda c: c.name),
     Column("STATE", lambda c: _state(c)),
     Column("DETAIL", lambda c: c.detail, wrap=True),
-    Column("NEXT", lambda c: c.next, wrap=True),
 )
+_NEXT = Column("NEXT", lambda c: c.next, wrap=True)
 
 
 @click.command(cls=Command)
@@ -50,7 +50,11 @@ def doctor(console: Console, provider: str | None, cluster: str | None, namespac
     provider = provider or preferences.load().get("provider", "local")
     load_provider(provider)  # its name is known, or this says which are
     found = [*of_machine(provider), *found]
-    console.items(found, columns=_COLUMNS, data=asdict)
+    below = console.output == "table" and console.width is not None  # commands are to be copied whole
+    console.items(found, columns=_COLUMNS if below else (*_COLUMNS, _NEXT), data=asdict)
+    if below:
+        for check in filter(lambda check: check.next and not check.ok, found):
+            console.tell(f"  next ({check.name}): {check.next}")
     missing = [check for check in found if check.needed and check.ok is False]
     if missing:
         raise MissingToolError(

@@ -153,7 +153,7 @@ class Meter:
             told = "" if status.phase in (Phase.RUNNING, Phase.SUCCEEDED) else f"{status.phase}: {status.reason}"
             if self._line.is_live:
                 lasts = f"{str(status.phase).lower()} for {duration(time.monotonic() - self._since)}"
-                width = self._line.width - 3
+                width = self._line.width - 5  # Ctrl-C shows as ^C behind it
                 text = progress_bar(self.progress, width, told) if self.progress else lasts
                 self._line.show(f"   {text}")
             elif self.progress:

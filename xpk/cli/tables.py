@@ -10,7 +10,7 @@ from typing import Any
 from xpk.model.terminal import printable
 
 _GAP = 2  # columns between two columns
-_NARROWEST = 20  # columns of wrapped text, at least
+_NARROWEST = 12  # columns of wrapped text, at least
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,10 @@ def table(
     rows = [[column.title for column in columns]] if headers else []
     rows += [[column.cell(item) for column in columns] for item in found]
     natural = [max(len(row[index]) for row in rows) for index in range(len(columns))]
-    least = [_least(column, size, whole) for column, size in zip(columns, natural, strict=True)]
+    words = [
+        max((len(word) for row in rows for word in row[index].split()), default=0) for index in range(len(columns))
+    ]
+    least = [_least(*each, whole) for each in zip(columns, natural, words, strict=True)]
     if width is not None and whole and sum(least) + _GAP * (len(least) - 1) > width:
         width = None  # the terminal breaks the lines: less ugly than narrow cells beside them
     kept = list(range(len(columns))) if width is None else _kept(columns, least, width)
@@ -89,9 +92,10 @@ def wrapped(text: str, width: int | None, indent: int) -> str:
     return f"\n{' ' * indent}".join([head + lines[0], *lines[1:]])
 
 
-def _least(column: Column, natural: int, whole: bool) -> int:
+def _least(column: Column, natural: int, word: int, whole: bool) -> int:
+    """Return how narrow a column may become; its longest word stays whole."""
     if column.wrap:
-        return min(natural, _NARROWEST)
+        return min(natural, max(_NARROWEST, word))
     return min(natural, max(column.cut, len(column.title))) if column.cut and not whole else natural
 
 

@@ -67,7 +67,7 @@ def await_end(
             return manage.wait(api, name, namespace, timeout=timeout, tell=tell, where=where, must_start=must_start)
     except KeyboardInterrupt:
         state = f" ({_state(last[0], meter.progress)})" if last else ""
-        console.tell(f"\nstopped waiting; workload '{name}' continues{state}")
+        console.tell(f"stopped waiting; workload '{name}' continues{state}")
         for verb, more in (("wait", ""), ("logs", " -f"), ("delete", "")):
             console.tell(f"  xpk workload {verb} {name}{where}{more}")
         raise
