@@ -26,7 +26,7 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
 from e2e.bucket import BucketServer, bucket_server, missing
-from tests.trainer.small import Cluster, arguments, run_alone, start
+from tests.trainer.small import Cluster, arguments, one_host, run_alone, start
 from trainer import corpus, data, preparing, ranges, reading
 from trainer.appending import BucketLines
 from trainer.bucket import Bucket
@@ -307,11 +307,11 @@ def test_a_missing_permission_is_told_in_one_line() -> None:
 
 
 @pytest.mark.extended
-def test_a_restart_finds_its_programs_compiled(server: BucketServer) -> None:
+def test_a_restart_finds_its_programs_compiled(server: BucketServer, tmp_path: Path) -> None:
     where = {"STORAGE_EMULATOR_HOST": server.url, "XPK_OUTPUT_DIR": "gs://drills/compiled"}
     for attempt, cached in enumerate((False, True)):
         settings = [f"run.steps={2 + attempt}", "data.max_bytes=50000", "optim.warmup=1"]
-        ran = run_alone(*arguments(settings), JAX_NUM_CPU_DEVICES="1", XPK_RESTART_ATTEMPT=str(attempt), **where)
+        ran = run_alone(*arguments(settings), **one_host(tmp_path, attempt), **where)
         assert ran.returncode == 0, ran.stderr
         lines = place(server, "compiled/events/s0-h0.jsonl").read().splitlines()
         found = [event for event in map(json.loads, lines) if event["event"] == "compile"]

@@ -1,6 +1,7 @@
 """The small model on the emulated chips of this process."""
 
 import functools
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ import numpy.typing as npt
 
 from tests.trainer.small import SETTINGS
 from trainer import config, data, drawn, layout, step
+from trainer.compile_cache import CompileCache
 from trainer.compiling import Compiler
 from trainer.execution import Execution
 from trainer.mesh import make_mesh
@@ -47,7 +49,7 @@ class Trainer:
         self.slots = data.Slots(chips, who, -(-self.batch // len(who)))
         self.programs = step.build(self.config, self.mesh, self.slots, sizes)
         peers = Peers(0, 1, on_lost=lambda peer: None, on_told=lambda what, by: None)
-        compiler, made = Compiler("unused", peers), self.programs
+        compiler, made = Compiler(CompileCache(Path("unused"), None), peers), self.programs
         self.record = record(self.config.model)
         self.read: data.Read = images(self.config.model.image) if self.record.noun == "image" else self._text
         self.init = compiler("init", made.init, np.uint32(0))[0]

@@ -143,6 +143,24 @@ def run_alone(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=clean, capture_output=True, text=True, timeout=120)
 
 
+def one_host(folder: Path, attempt: int) -> dict[str, str]:
+    """Return the environment of a workload of one host; like a pod's, its temporary folder is new in each attempt."""
+    secret, scratch = folder / "secret", folder / f"tmp-{attempt}"
+    secret.write_text("0" * 64)
+    scratch.mkdir(parents=True)
+    return {
+        "MEGASCALE_NUM_SLICES": "1",
+        "MEGASCALE_SLICE_ID": "0",
+        "TPU_WORKER_ID": "0",
+        "XPK_HOSTS_PER_SLICE": "1",
+        "XPK_COORDINATOR_ADDRESS": "127.0.0.1:8476",
+        "XPK_RESTART_ATTEMPT": str(attempt),
+        "XPK_PEER_SECRET_FILE": str(secret),
+        "JAX_NUM_CPU_DEVICES": "1",
+        "TMPDIR": str(scratch),
+    }
+
+
 def free_ports() -> int:
     """Return a port that is free and whose successor is free too."""
     while True:

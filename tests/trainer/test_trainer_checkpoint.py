@@ -19,6 +19,7 @@ from tests.trainer.emulated import Trainer, on
 from tests.trainer.test_trainer_peers import connected, together
 from trainer import integrity
 from trainer.checkpoint import Checkpoints
+from trainer.compile_cache import CompileCache
 from trainer.compiling import Compiler
 from trainer.errors import FatalError, StorageError
 from trainer.folder import FolderShelf
@@ -74,7 +75,7 @@ def biggest_file(folder: Path) -> Path:
 def test_what_is_restored_is_what_was_saved_on_every_replica(store: Store, trainer: Trainer, state: Any) -> None:
     assert store.save(3, state) == ""
     assert store.checkpoints.choose() == (3, {"note": 1})
-    compiler = Compiler(str(store.folder), store.peers)
+    compiler = Compiler(CompileCache(store.folder, None), store.peers)
     restored, read = store.checkpoints.restore(3, {}, trainer.mesh, trainer.programs.state, compiler)()
     assert read
     for old, new in zip(jax.tree.leaves(state), jax.tree.leaves(restored), strict=True):

@@ -16,6 +16,7 @@ from tests.trainer.emulated import TEXT, Trainer
 from tests.trainer.small import Cluster, arguments, run_alone, start
 from tests.trainer.test_trainer_checkpoint import Store
 from trainer import data
+from trainer.compile_cache import CompileCache
 from trainer.compiling import Compiler
 from trainer.sampler import Order
 
@@ -41,7 +42,9 @@ def moved(state: Any, to: Trainer, folder: Path, step: int) -> Any:
     """Return a state as it is after a restart on another mesh."""
     store = Store(folder)
     assert store.save(step, state) == ""
-    return store.checkpoints.restore(step, {}, to.mesh, to.programs.state, Compiler(str(folder), store.peers))()[0]
+    return store.checkpoints.restore(
+        step, {}, to.mesh, to.programs.state, Compiler(CompileCache(folder, None), store.peers)
+    )()[0]
 
 
 def parts(tree: Any) -> int:

@@ -18,6 +18,7 @@ from tests.trainer.emulated import Trainer, on
 from tests.trainer.small import arguments, run_alone, start
 from tests.trainer.test_trainer_peers import connected, together
 from trainer import config, local_tier, setup
+from trainer.compile_cache import CompileCache
 from trainer.compiling import Compiler
 from trainer.distributed import Host
 from trainer.job import Job
@@ -96,7 +97,9 @@ def test_the_newest_is_kept_and_comes_back_to_the_bit(tmp_path: Path, trainer: T
     second = tier(tmp_path)
     found = chosen(second, trainer)
     assert found is not None and (found.step, found.notes, found.sources) == (3, {"note": 1, "tokens": 3}, [])
-    compiler = Compiler(str(tmp_path), Peers(0, 1, on_lost=lambda peer: None, on_told=lambda what, by: None))
+    compiler = Compiler(
+        CompileCache(tmp_path, None), Peers(0, 1, on_lost=lambda peer: None, on_told=lambda what, by: None)
+    )
     restored, own = second.restore(found, trainer.mesh, trainer.programs.state, compiler)()
     assert own
     same(state, restored)
@@ -306,7 +309,9 @@ def test_replicas_give_each_other_what_they_lost(trainer: Trainer, state: Any) -
     mesh, abstract = trainer.mesh, trainer.programs.state
     sources = [0, 1, 1, 0]
     givers = {mesh.devices[replica].flat[place] for place, replica in enumerate(sources)}
-    compiler = Compiler("unused", Peers(0, 1, on_lost=lambda peer: None, on_told=lambda what, by: None))
+    compiler = Compiler(
+        CompileCache(Path("unused"), None), Peers(0, 1, on_lost=lambda peer: None, on_told=lambda what, by: None)
+    )
     poisoned = [
         {device: jax.device_put(data + (device not in givers), device) for device, data in have.items()}
         for have in held(state, abstract)

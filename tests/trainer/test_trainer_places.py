@@ -59,7 +59,7 @@ def test_an_earlier_attempt_never_replaces_a_checkpoint(tmp_path: Path) -> None:
 
 def test_a_copy_of_the_present_generation_is_nobodys_to_remove(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another job may be filling it block by block while this one copies the whole."""
-    monkeypatch.setattr(bucket, "_copies", lambda: tmp_path)
+    monkeypatch.setattr(bucket, "scratch", lambda: tmp_path)
     place = bucket.Bucket(None, "data", "train.bin")
     for generation in ("6", "6.parts", "7.parts"):
         place._copy(generation).touch()

@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 from tests.trainer.emulated import Trainer, on
 from tests.trainer.test_trainer_checkpoint import Store
 from trainer import config, fitting, preparing, reading, setup
+from trainer.compile_cache import CompileCache
 from trainer.compiling import Compiler
 from trainer.places import open_place
 from trainer.update_sharding import spread_spec
@@ -68,7 +69,7 @@ def test_a_state_spread_over_slices_is_restored_to_the_bit(sharded: Trainer, tmp
     store = Store(tmp_path)
     state = sharded.train()(sharded.init(np.uint32(0)), sharded.blocks(np.arange(8)), sharded.flags)[0]
     assert store.save(1, state) == ""
-    compiler = Compiler(str(tmp_path), store.peers)
+    compiler = Compiler(CompileCache(tmp_path, None), store.peers)
     restored, _ = store.checkpoints.restore(1, {}, sharded.mesh, sharded.programs.state, compiler)()
     for old, new in zip(jax.tree.leaves(state), jax.tree.leaves(restored), strict=True):
         assert new.sharding.is_equivalent_to(old.sharding, old.ndim)

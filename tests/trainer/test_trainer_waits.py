@@ -18,6 +18,7 @@ from tests.trainer.small import SETTINGS
 from tests.trainer.test_trainer_local import tier
 from tests.trainer.test_trainer_peers import connected
 from trainer import config, pieces, setup, train
+from trainer.compile_cache import CompileCache
 from trainer.compiling import Compiler
 from trainer.due import Due
 from trainer.errors import FatalError, Problem
@@ -206,7 +207,7 @@ def test_a_program_is_waited_for_by_who_compiles_it_and_by_who_waits_for_that(
 
 def test_a_host_that_waits_for_process_0_to_compile_is_not_busy_itself(tmp_path: Path, hang: Hang) -> None:
     first, second = connected(2)[0]
-    compiler, lowered = Compiler(str(tmp_path), second), threading.Event()
+    compiler, lowered = Compiler(CompileCache(tmp_path, None), second), threading.Event()
     compiler._emulated = False  # there every host compiles for itself
 
     def lower(*_: Any) -> Any:

@@ -11,8 +11,6 @@ import functools
 import hashlib
 import itertools
 import os
-import stat
-import tempfile
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,6 +21,7 @@ from trainer.appending import BucketLines
 from trainer.errors import FatalError, Problem, Unreachable
 from trainer.folder import making
 from trainer.places import BUCKET, Entry
+from trainer.scratch import scratch
 from trainer.shelving import BucketShelf
 from trainer.slot import BucketSlot
 
@@ -123,7 +122,7 @@ class Bucket:
 
     def workshop(self) -> Path:
         """Return the folder in which this host keeps copies of objects."""
-        return _copies()
+        return scratch()
 
     def adopt(self, file: Path) -> None:
         """Upload the file; it becomes this host's copy."""
@@ -137,7 +136,7 @@ class Bucket:
         entry = self.entry()
         copy = self._copy(entry.changed)
         if not (copy.is_file() and copy.stat().st_size == entry.size and _sha256(copy).startswith(digest)):
-            with making(_copies()) as file:
+            with making(scratch()) as file:
                 with told(self):
                     self._blob().download_to_filename(str(file), retry=retries(), timeout=_WAIT)
                 if not _sha256(file).startswith(digest):
@@ -156,7 +155,7 @@ class Bucket:
         if whole.is_file() and whole.stat().st_size == size:
             return whole
         if not (parts.is_file() and parts.stat().st_size == size):
-            with making(_copies()) as file:
+            with making(scratch()) as file:
                 os.truncate(file, size)
                 self._forget_older(entry.changed)
                 os.replace(file, parts)
@@ -254,7 +253,7 @@ class Bucket:
         return None
 
     def _copy(self, generation: int | str) -> Path:
-        return _copies() / f"{hashlib.sha256(str(self).encode()).hexdigest()[:16]}-{generation}"
+        return scratch() / f"{hashlib.sha256(str(self).encode()).hexdigest()[:16]}-{generation}"
 
     def _keep(self, file: Path, generation: int) -> None:
         """Make a file this host's copy, in place of older ones."""
@@ -264,7 +263,7 @@ class Bucket:
     def _forget_older(self, generation: int) -> None:
         """Remove the copies of other generations: those of this one another job may be reading, or filling."""
         kept = {self._copy(generation), self._copy(f"{generation}.parts")}
-        for old in set(_copies().glob(self._copy("*").name)) - kept:
+        for old in set(scratch().glob(self._copy("*").name)) - kept:
             old.unlink(missing_ok=True)
 
 
@@ -334,19 +333,6 @@ def _line(error: BaseException) -> str:
     """Return what an error says, without the address and the document that Google's client puts around it."""
     text = getattr(error, "message", "") or str(error) or type(error).__name__
     return " ".join(str(text).split())[:200]
-
-
-def _copies() -> Path:
-    """Return a folder on this host's disk that only this user can write to, the same for all hosts of this machine."""
-    root, name = Path(tempfile.gettempdir()), f"xpk-trainer-{os.getuid()}"
-    with contextlib.suppress(FileExistsError):
-        (root / name).mkdir(mode=0o700)
-    for folder in (root / name, *sorted(root.glob(f"{name}-*"))):  # a neighbour may have taken the first name
-        with contextlib.suppress(FileNotFoundError):
-            found = folder.lstat()
-            if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():
-                return folder
-    return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=root))
 
 
 def _sha256(file: Path) -> str:

@@ -1,7 +1,7 @@
 """Compile programs for all hosts, as quickly as their platform safely allows.
 
-On TPU process 0 compiles first and writes JAX's persistent cache on the shared volume; the other hosts and
-later attempts read it. Emulated chips (many CPU devices) must not: a CPU binary read from the cache has
+On TPU process 0 compiles first and shares what is in its compilation cache; the other hosts and later attempts
+read it (compile_cache.py). Emulated chips (many CPU devices) must not: a CPU binary read from the cache has
 lost the order of its collectives (jaxlib 0.10.2), so that chips sooner or later wait for each other in
 different ones, forever. There every host compiles for itself, with the optimizations that take longer
 than they save left out, and no program is kept.
@@ -16,6 +16,7 @@ from typing import Any
 import jax
 
 from trainer.alone import Alone
+from trainer.compile_cache import CompileCache
 from trainer.executables import Executables
 from trainer.peers import Peers
 
@@ -28,9 +29,9 @@ _KEPT = ("train", "evaluate")  # what every attempt needs and takes long
 class Compiler:
     """Compiles the programs of one job."""
 
-    def __init__(self, folder: str, peers: Peers, kept: Callable[[], Executables] | None = None) -> None:
-        """Compile with JAX's cache in `folder`; `kept` gives the programs that earlier attempts have kept whole."""
-        self._peers = peers
+    def __init__(self, cache: CompileCache, peers: Peers, kept: Callable[[], Executables] | None = None) -> None:
+        """Compile with JAX's cache; `kept` gives the programs that earlier attempts have kept whole."""
+        self._peers, self._cache = peers, cache
         self.loaded: set[str] = set()  # names of programs that were neither compiled nor in JAX's cache
         self._kept: Executables | None = None
         self._emulated = jax.devices()[0].platform == "cpu" and jax.device_count() > 1
@@ -40,7 +41,7 @@ class Compiler:
             jax.config.update("jax_enable_compilation_cache", False)
             return
         if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-            jax.config.update("jax_compilation_cache_dir", folder)
+            jax.config.update("jax_compilation_cache_dir", str(cache.folder))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         # XLA's own (GPU) caches put the right to write into the key: only process 0 would find a program.
         jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
@@ -68,8 +69,11 @@ class Compiler:
             self._peers.await_(f"compiled/{name}")
         hits = self._hits
         with self._alone:
+            self._cache.fetch()
             compiled = lowered.compile() if lowered else loaded
         if self._peers.process_id == 0:
+            with self._alone:
+                self._cache.share()
             self._peers.announce(f"compiled/{name}", None)
             self._peers.await_(f"compiled/{name}")
             if kept and not loaded:

@@ -171,7 +171,7 @@ class Run:
     eval_every: int = 50  # steps; 0 = only at the end
     log_every: int = 10  # steps
     seed: int = 0  # of the initial parameters
-    keep_programs: bool = True  # compiled ones, which the next attempt loads; not where chips are emulated
+    keep_programs: bool = True  # compiled ones, for the next attempt of the workload; not where chips are emulated
     output_dir: str = ""  # a folder or gs://BUCKET/NAME; empty = $XPK_OUTPUT_DIR, or ./output/<config> without it
 
 

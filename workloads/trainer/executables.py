@@ -2,7 +2,8 @@
 
 JAX's compilation cache has the same machine code, but is asked with the lowered program, which takes seconds to make.
 A kept program is found by all that it was made of: settings, code, versions, flags, chips, and the forms of its
-arguments. Whatever cannot be read, or loaded by this backend, is compiled as ever.
+arguments. It is a pickle, which may do anything when it is read: so only one that is signed with the workload's secret
+is. Whatever cannot be read, or loaded by this backend, is compiled as ever.
 """
 
 # mypy: disallow-untyped-calls=False
@@ -17,33 +18,28 @@ import jax
 
 from trainer.errors import reason
 from trainer.metrics import say
-from trainer.places import Place
-
-_DIGEST = 32  # bytes of SHA-256 before the content
+from trainer.signed import SignedFiles
 
 
 class Executables:
     """The kept programs in a folder; process 0 writes them, all hosts read them."""
 
-    def __init__(self, place: Place, traits: Mapping[str, str]) -> None:
+    def __init__(self, files: SignedFiles, traits: Mapping[str, str]) -> None:
         chips = [(d.id, d.process_index, d.device_kind, getattr(d, "coords", None)) for d in jax.devices()]
         own = sorted((name, value) for name, value in os.environ.items() if name.startswith("JAX_"))
         versions = jax.devices()[0].client.platform_version
-        self._place = place
+        self._files = files
         self._made_of = repr((sorted(traits.items()), own, versions, chips))
 
     def load(self, name: str, arguments: tuple[Any, ...]) -> Any:
         """Return a kept program that can be called, or None. Prints a line if one is there that cannot be loaded."""
-        file = self._file(name, arguments)
         try:
-            if not file.is_file():
+            content = self._files.read(self._file(name, arguments))
+            if content is None:
                 return None
-            content = file.read()
-            if hashlib.sha256(content[_DIGEST:]).digest() != content[:_DIGEST]:
-                raise ValueError("it is damaged")
             from jax.experimental.serialize_executable import deserialize_and_load
 
-            return deserialize_and_load(*pickle.loads(content[_DIGEST:]))
+            return deserialize_and_load(*pickle.loads(content))
         except Exception as error:  # whatever a backend has to say that cannot
             say(f"the kept program {name!r} cannot be loaded ({reason(error)[:100]}); it is compiled")
             return None
@@ -53,13 +49,12 @@ class Executables:
         try:
             from jax.experimental.serialize_executable import serialize
 
-            content = pickle.dumps(serialize(compiled))
-            self._file(name, arguments).write(hashlib.sha256(content).digest() + content)
+            self._files.write(self._file(name, arguments), pickle.dumps(serialize(compiled)))
         except Exception as error:
             say(f"the program {name!r} is not kept for a restart: {reason(error)[:100]}")
 
-    def _file(self, name: str, arguments: tuple[Any, ...]) -> Place:
+    def _file(self, name: str, arguments: tuple[Any, ...]) -> str:
         leaves, tree = jax.tree.flatten(arguments)
         forms = [(leaf.shape, str(leaf.dtype), str(getattr(leaf, "sharding", None))) for leaf in leaves]
         digest = hashlib.sha256(f"{self._made_of} {name} {tree} {forms}".encode()).hexdigest()[:32]
-        return self._place / f"{name}-{digest}.bin"
+        return f"{name}-{digest}.bin"

@@ -1,4 +1,4 @@
-"""The few file operations that Orbax and JAX's compilation cache need in a bucket, for etils and fsspec.
+"""The few file operations that Orbax needs in a bucket, for etils and fsspec.
 
 Arrays do not come this way: TensorStore has its own. gcsfs would do the same and bring gRPC with it, and
 it remembers listings, which other hosts change.

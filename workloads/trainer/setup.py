@@ -29,6 +29,7 @@ from trainer import (
     waits,
 )
 from trainer.checkpoint import Checkpoints
+from trainer.compile_cache import CompileCache
 from trainer.compiling import Compiler
 from trainer.config import Config
 from trainer.corpus import Corpus
@@ -46,6 +47,8 @@ from trainer.reading import Reader
 from trainer.records import Record, record
 from trainer.replicas import Replicas
 from trainer.sampler import Order
+from trainer.scratch import scratch
+from trainer.signed import SignedFiles
 from trainer.step import Programs
 
 
@@ -185,10 +188,16 @@ def _introduce(config: Config, mesh: Mesh, records: int, batch: int) -> None:
 
 
 def _compiler(job: Job, traits: agreement.Traits) -> Compiler:
-    """Return the compiler of this job, with the programs that attempts before have kept, if they are wanted."""
-    cache = job.out / "compile-cache"
-    wanted = job.config.run.keep_programs
-    return Compiler(str(cache), job.peers, (lambda: Executables(cache / "programs", traits)) if wanted else None)
+    """Return the compiler of this job, with the programs that attempts before have kept, if they are wanted.
+
+    Programs are shared where hosts can tell their own from others: by the workload's secret.
+    """
+    there, secret, own = job.out / "compile-cache", job.host.secret, scratch() / "compile-cache"
+    if not secret:
+        return Compiler(CompileCache(own, None), job.peers)
+    cache = CompileCache(own, SignedFiles(there / "jax", secret))
+    wanted, programs = job.config.run.keep_programs, SignedFiles(there / "programs", secret)
+    return Compiler(cache, job.peers, (lambda: Executables(programs, traits)) if wanted else None)
 
 
 def _corpus(job: Job, batch: int) -> tuple[Corpus, tuple[int, ...]]:

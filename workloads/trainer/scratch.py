@@ -1,0 +1,20 @@
+"""A folder on this host's disk for what it keeps for itself: copies of data, compiled programs."""
+
+import contextlib
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+
+def scratch() -> Path:
+    """Return a folder on this host's disk that only this user can write to, the same for all hosts of this machine."""
+    root, name = Path(tempfile.gettempdir()), f"xpk-trainer-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        (root / name).mkdir(mode=0o700)
+    for folder in (root / name, *sorted(root.glob(f"{name}-*"))):  # a neighbour may have taken the first name
+        with contextlib.suppress(FileNotFoundError):
+            found = folder.lstat()
+            if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():
+                return folder
+    return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=root))
