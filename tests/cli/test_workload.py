@@ -221,7 +221,11 @@ def test_the_output_of_an_earlier_run_is_neither_lost_nor_continued_by_accident(
     ("arguments", "code", "says"),
     [
         (("Bad_Name", "--command", "true"), 2, "is not a DNS label"),
-        (("a-name-that-is-too-long-for-any-host-of-it", "--command", "true"), 2, "has 42 characters; with 1 slices"),
+        (
+            ("a-name-that-is-too-long-for-any-host-of-it", "--command", "true"),
+            2,
+            "has 42 characters; at most 40 are allowed",
+        ),
         (("w", "--num-slices", "0", "--command", "true"), 2, "between 1 and 1024, got 0"),
         (("w", "--num-slices", "3", "--command", "true"), 5, "use --num-slices 2"),
         (("w", "--tpu-type", "v5p-8", "--command", "true"), 2, "has slices of type v5litepod-8"),

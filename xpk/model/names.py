@@ -90,8 +90,8 @@ def workload_name_problems(name: str, *, num_slices: int, hosts_per_slice: int) 
     most = len(name) - max(pod, len(f"{name}-{SLICE_JOB}-0-0.") + _SUBDOMAIN_LENGTH) + _LABEL_LENGTH
     if len(name) > most:
         return [
-            f"workload name '{name}' has {len(name)} characters; with {num_slices} slices of {hosts_per_slice} hosts "
-            f"at most {most} are allowed, because Kubernetes limits the names of hosts to {_LABEL_LENGTH}"
+            f"workload name '{name}' has {len(name)} characters; at most {most} are allowed with {num_slices} x "
+            f"{hosts_per_slice} hosts, because Kubernetes limits the names of hosts to {_LABEL_LENGTH} characters"
         ]
     return []
 
