@@ -53,9 +53,7 @@ def _spec(
     wrong = Problems()
     target = wrong.read(own, output.at_root, own, given["output_root"])
     code = wrong.read(None, shipping.place, archive, own, target) if archive else None
-    ray, working_dir = wrong.read(None, _ray, given), None
-    if target.on_this_machine and code:
-        working_dir = code.source
+    ray = wrong.read(None, _ray, given)
     spec = WorkloadSpec(
         name=name,
         namespace=given["namespace"],
@@ -72,6 +70,7 @@ def _spec(
             given,
             name,
         ),
+        secret_env=wrong.read({}, request.parse_secret_env, given["secret_env"]),
         labels=wrong.read({}, request.parse_labels, given["labels"]),
         scheduler=given["scheduler"],
         requires_output=given["requires_output"],
@@ -83,7 +82,7 @@ def _spec(
         ),
         termination_grace_seconds=given["grace"],
         ttl_seconds=given["ttl"],
-        working_dir=working_dir,
+        working_dir=code.source if code and target.on_this_machine else None,
         code=code,
         user=getpass.getuser(),
         within=given["within"],

@@ -113,6 +113,13 @@ from xpk.storage import open_folder
     "with subpath=FOLDER (of a claim) and readonly; may be repeated.",
 )
 @click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="A variable for every host; may be repeated.")
+@click.option(
+    "--env-from-secret",
+    "secret_env",
+    multiple=True,
+    metavar="NAME=SECRET[:KEY]",
+    help="A variable whose value is a key of a Kubernetes Secret; may be repeated.",
+)
 @click.option("--env-file", "env_files", multiple=True, type=click.Path(path_type=Path), help="NAME=VALUE lines.")
 @click.option(
     "--priority",

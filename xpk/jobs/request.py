@@ -58,6 +58,18 @@ def parse_env(pairs: Iterable[str], files: Iterable[Path], environ: Mapping[str,
     return env
 
 
+def parse_secret_env(texts: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Return the (Secret, key) of each variable of `--env-from-secret NAME=SECRET[:KEY]`. Raises UsageError."""
+    env: dict[str, tuple[str, str]] = {}
+    for text in texts:
+        name, equals, place = text.partition("=")
+        if not equals:
+            raise UsageError(f"--env-from-secret '{text}' has no '='", hint="--env-from-secret NAME=SECRET[:KEY]")
+        secret, _, key = place.partition(":")
+        env[name] = secret, key or name
+    return env
+
+
 def parse_labels(pairs: Iterable[str]) -> dict[str, str]:
     """Return the labels that `--label KEY=VALUE` gives; the last of a name counts. Raises UsageError."""
     split = [pair.partition("=") for pair in pairs]

@@ -40,6 +40,7 @@ _SUBDOMAIN_LENGTH = 8  # leaves 40 characters for a workload's name, as in Googl
 _POD_SUFFIX = len("-") + 5  # what the Job controller appends to a pod's name
 _PATTERN = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _FOLDER = re.compile(r"[a-z0-9][-a-z0-9]*(\.[a-z0-9][-a-z0-9]*)*")
+_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 NODE_MEMORY = "/dev/shm"
 _SYSTEM = frozenset(("bin", "boot", "dev", "etc", "lib", "lib64", "opt", "proc", "run", "sbin", "sys", "usr", "xpk"))
@@ -147,6 +148,12 @@ def label_problems(name: str, value: str) -> list[str]:
     if value and not _LABEL_NAME.fullmatch(value):
         return [f"invalid value '{value}' of label {name}: expected at most 63 letters, digits, '-', '_' and '.'"]
     return []
+
+
+def secret_problems(secret: str, key: str) -> list[str]:
+    """Return what is wrong with the names of a Secret and of a key in it, one line each."""
+    found = [] if _FOLDER.fullmatch(secret) and len(secret) <= 253 else [f"'{secret}' is not the name of a Secret"]
+    return [*found, *([] if _KEY.fullmatch(key) else [f"'{key}' is not a key of a Secret"])]
 
 
 def node_folder_problems(folder: str, shared: str | None) -> list[str]:

@@ -136,6 +136,7 @@ class Code:
 class WorkloadSpec:
     """A job over `num_slices` slices: the same `command` on every host.
 
+    `secret_env`: variables whose values are keys of Secrets, as (Secret, key).
     `within`: the type of the slices that these slices are parts of, where slices are shared. Times are in seconds.
     `fatal_exit_codes` fail the workload at once, any other restarts it, up to
     `max_restarts` times. With `peer_watch`, a host that is gone ends the command on all others at once.
@@ -157,6 +158,7 @@ class WorkloadSpec:
     queue: str = names.QUEUE
     priority: str = "medium"
     env: Mapping[str, str] = field(default_factory=dict)
+    secret_env: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     max_restarts: int = 0
     fatal_exit_codes: tuple[int, ...] = FATAL_EXIT_CODES
     termination_grace_seconds: int = 30
@@ -184,6 +186,12 @@ class WorkloadSpec:
         found += names.workload_name_problems(self.name, num_slices=self.num_slices, hosts_per_slice=self.shape.hosts)
         for key, value in self.env.items():
             found += names.env_problems(key, value)
+        for key, (secret, entry) in self.secret_env.items():
+            found += names.env_problems(key, "")
+            found += names.secret_problems(secret, entry)
+            found += [f"{key} is set by --env-from-secret and by --env"] if key in self.env else []
+        if self.secret_env and self.target.on_this_machine:
+            found.append("--env-from-secret: hosts that are processes of this machine have no Secrets; use --env-file")
         if self.priority not in names.PRIORITIES:
             found.append(f"unknown priority '{self.priority}': choose from {', '.join(names.PRIORITIES)}")
         for key, value in self.labels.items():

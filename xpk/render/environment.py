@@ -17,10 +17,19 @@ def host_values(spec: WorkloadSpec) -> dict[str, str]:
     ours, theirs = _device_values(spec) | _launch_values(spec), dict(spec.env)
     if "XLA_FLAGS" in ours and "XLA_FLAGS" in theirs:
         theirs["XLA_FLAGS"] = f"{ours['XLA_FLAGS']} {theirs['XLA_FLAGS']}"
-    return ours | theirs
+    return {name: value for name, value in (ours | theirs).items() if name not in spec.secret_env}
 
 
 def host_fields(spec: WorkloadSpec) -> list[dict[str, Any]]:
+    """Return the variables that are references: to fields of a host's pod, and to keys of Secrets."""
+    secrets = [
+        {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
+        for name, (secret, key) in spec.secret_env.items()
+    ]
+    return [*_pod_fields(spec), *secrets]
+
+
+def _pod_fields(spec: WorkloadSpec) -> list[dict[str, Any]]:
     """Return the variables of GPU and CPU types that differ between hosts, but for those that the user sets."""
     if spec.shape.kind == "tpu":
         return []
@@ -31,7 +40,7 @@ def host_fields(spec: WorkloadSpec) -> list[dict[str, Any]]:
     return [
         {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
         for name, path in fields.items()
-        if name not in spec.env
+        if name not in spec.env and name not in spec.secret_env
     ]
 
 
