@@ -34,9 +34,10 @@ def launch(tmp_path: Path, script: str) -> tuple[Path, subprocess.Popen[bytes]]:
     return folder, supervisor
 
 
-def allow(supervisor: subprocess.Popen[bytes], size: int) -> None:
-    """Let a supervisor write no file larger than this, as if the disk were full."""
-    resource.prlimit(supervisor.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+def allow(folder: Path, size: int) -> None:
+    """Let a host's supervisor write no file larger than this, as if the disk were full."""
+    supervisor = int((folder / "lock").read_text())
+    resource.prlimit(supervisor, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
 def said(folder: Path) -> list[str]:
@@ -46,12 +47,12 @@ def said(folder: Path) -> list[str]:
 def test_full_disk_costs_lines_and_not_the_host(tmp_path: Path) -> None:
     folder, supervisor = launch(tmp_path, STEPS.replace("{0}", str(tmp_path)))
     until(lambda: said(folder) == ["on"])
-    allow(supervisor, 2000)
+    allow(folder, 2000)
     (tmp_path / "a").touch()
     until(lambda: (folder / "log").stat().st_size == 2000)
     time.sleep(0.3)
     kept = said(folder)
-    allow(supervisor, resource.RLIM_INFINITY)
+    allow(folder, resource.RLIM_INFINITY)
     (tmp_path / "b").touch()
     assert supervisor.wait(10) == 0
     assert process.observe(folder).facts["exitCode"] == 7
@@ -62,12 +63,12 @@ def test_full_disk_costs_lines_and_not_the_host(tmp_path: Path) -> None:
 
 def test_end_is_written_once_there_is_room(tmp_path: Path) -> None:
     folder, supervisor = launch(tmp_path, f"while [ ! -e {tmp_path}/a ]; do sleep 0.02; done; exit 7")
-    allow(supervisor, 0)
+    allow(folder, 0)
     (tmp_path / "a").touch()
     time.sleep(0.7)
     assert process.observe(folder).state == "running"
     assert supervisor.poll() is None
-    allow(supervisor, resource.RLIM_INFINITY)
+    allow(folder, resource.RLIM_INFINITY)
     assert supervisor.wait(10) == 0
     assert process.observe(folder).facts["exitCode"] == 7
 
