@@ -31,7 +31,7 @@ def upstream_options(command: Command) -> Command:
         click.option(
             "--restart-on-exit-codes",
             metavar="CODES",
-            help="Restart on these exit codes, 42 and 127 to 255 only; on all but the fatal ones if left out.",
+            help="Restart on these exit codes, 42, 75, 76 and 127 to 255 only; on all but the fatal ones if left out.",
         ),
         click.option("--scheduler", metavar="NAME", help="The scheduler of the pods; the cluster's default."),
         click.option(
