@@ -120,3 +120,11 @@ def test_an_interrupt_while_modules_are_imported(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     ended = subprocess.run([sys.executable, "-m", "xpk"], env=environment, capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "interrupted\n")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("command", ["cluster list", "accelerator list -o json"])
+def test_a_stream_that_is_closed_is_no_error(state: Path, closed: str, command: str) -> None:
+    script = f"{sys.executable} -m xpk {command} {closed}"
+    ended = subprocess.run(["/bin/bash", "-c", script], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0 and "error" not in ended.stderr

@@ -128,11 +128,11 @@ def xpk(ctx: click.Context, output: str, color: str, quiet: bool, verbose: bool)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; errors become one line and a hint on stderr."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    _open_streams()
     try:
         _check_arguments(arguments)
         code = xpk.main(args=arguments, prog_name="xpk", standalone_mode=False)
-        if sys.stdout:
-            sys.stdout.flush()
+        sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
@@ -168,6 +168,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except Exception as error:
         return _bug(error, arguments)
+
+
+def _open_streams() -> None:
+    """Give this process the standard streams that it was started without (`>&-`): what is written there is lost."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8")  # noqa: SIM115 (to the end)
+            setattr(sys, name, stream)
 
 
 def _check_arguments(arguments: Sequence[str]) -> None:
