@@ -15,7 +15,11 @@ def test_hosts_that_do_not_end_are_ended_by_the_command_that_is_hinted(dev: Xpk,
     while len(list(output.glob("up-*"))) < 2:
         time.sleep(0.1)
     stuck = dev("workload", "delete", "run", "--with-output", "--timeout", "1")
-    assert stuck.code == 124 and "2 hosts of 'run' still run after 1 s" in stuck.err and "--grace-period 0" in stuck.err
+    assert (
+        stuck.code == 124
+        and "2 hosts of 'run' still running after 1 s" in stuck.err
+        and "--grace-period 0" in stuck.err
+    )
     assert output.exists()
     ended = dev("workload", "delete", "run", "--with-output", "--grace-period", "0")
     assert ended.code == 0 and not output.exists(), ended.err

@@ -14,6 +14,7 @@ from typing import ClassVar
 import yaml
 
 from xpk.api.base import ObjectApi, Objs
+from xpk.api.words import counted
 from xpk.capacity import install
 from xpk.capacity.cordon import check_deletable, closing_step, opening_steps
 from xpk.capacity.emulate import advertise_step
@@ -377,6 +378,6 @@ def _summary(spec: ClusterSpec, options: KindOptions) -> str:
     hosts, chips = spec.num_slices * spec.shape.hosts, spec.num_slices * spec.shape.chips
     spare = f" and {options.spare_slices} spare" if options.spare_slices else ""
     return (
-        f"cluster '{spec.name}': {spec.num_slices} x {spec.shape.name}{spare} = {hosts} hosts, {chips} chips, "
-        "emulated by kind on this machine's CPUs"
+        f"cluster '{spec.name}': {spec.num_slices} x {spec.shape.name}{spare} = "
+        f"{counted(hosts, 'host')}, {counted(chips, 'chip')}, emulated by kind on this machine's CPUs"
     )

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import platformdirs
 
 from xpk.api.base import Obj, ObjectApi
+from xpk.api.words import counted
 from xpk.capacity.nodes import difference, holders, live_workloads, pools_of, slice_info
 from xpk.capacity.plan import Plan, Progress, Step
 from xpk.capacity.prepare import apply_queues
@@ -256,8 +257,8 @@ def _check(spec: ClusterSpec, command: str) -> None:
 def _summary(spec: ClusterSpec) -> str:
     hosts, chips = spec.num_slices * spec.shape.hosts, spec.num_slices * spec.shape.chips
     return (
-        f"cluster '{spec.name}': {spec.num_slices} x {spec.shape.name} = {hosts} hosts, {chips} chips, "
-        "emulated on this machine's CPUs"
+        f"cluster '{spec.name}': {spec.num_slices} x {spec.shape.name} = "
+        f"{counted(hosts, 'host')}, {counted(chips, 'chip')}, emulated on this machine's CPUs"
     )
 
 

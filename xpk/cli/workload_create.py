@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from xpk.api.base import ObjectApi
+from xpk.api.words import counted
 from xpk.cli import complete, spec_file, workload_upstream
 from xpk.cli.options import (
     cluster_option,
@@ -223,7 +224,8 @@ def create(ctx: click.Context, /, name: str | None, name_flag: str | None, clust
     hosts = spec.num_slices * spec.shape.hosts
     if cost:
         console.tell(f" • {cost}")
-    console.done(f"workload '{chosen}' is queued on '{place}': {spec.num_slices} x {spec.shape.name}, {hosts} hosts")
+    size = f"{spec.num_slices} x {spec.shape.name}, {counted(hosts, 'host')}"
+    console.done(f"workload '{chosen}' is queued on '{place}': {size}")
     status = None
     if given["wait"]:
         status = await_end(console, api, spec.name, spec.namespace, place, timeout, must_start=True)

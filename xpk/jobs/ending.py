@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from xpk.api.base import Obj, ObjectApi, Objs
 from xpk.api.timing import time_limit
+from xpk.api.words import counted
 from xpk.jobs.observe import not_found
 from xpk.model import names
 from xpk.model.errors import ConflictError, NotFoundError, TimedOutError
@@ -102,7 +103,7 @@ def _await_changes(api: ObjectApi, name: str, namespace: str, hosts: Objs, secon
 def _still_there(name: str, left: Objs, timeout: float, hurried: bool) -> TimedOutError:
     again = "the same command with --grace-period 0 ends them at once"
     return TimedOutError(
-        f"{len(left)} hosts of '{name}' still run after {timeout:g} s",
+        f"{counted(len(left), 'host')} of '{name}' still running after {timeout:g} s",
         hint="wait, or look at their nodes" if hurried else again,
     )
 
