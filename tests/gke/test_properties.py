@@ -120,7 +120,8 @@ def check_pool(shape: SliceShape) -> None:
     assert message.initial_node_count * shape.chips_per_host == shape.chips
     several = shape.kind == "tpu" and shape.hosts > 1
     placed = bool(message.placement_policy.tpu_topology), bool(message.placement_policy.policy_name)
-    assert placed == (several and not shape.family.startswith("tpu7"), several and shape.family.startswith("tpu7"))
+    by_policy = (several and shape.family.startswith("tpu7")) or shape.family == "gb200"
+    assert placed == (several and not by_policy, by_policy)
     assert shape_of_pool(pool) == shape
     managed = bool(message.network_config.accelerator_network_profile)
     assert len(message.network_config.additional_node_network_configs) == DATA_NICS.get(shape.family, 0)
