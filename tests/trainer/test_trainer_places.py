@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,28 @@ def test_a_neighbour_who_takes_the_name_in_the_temporary_folder_stops_nobody(
     folder = bucket.Bucket(None, "bucket", "name").workshop()
     assert folder.is_dir() and folder not in (taken, tmp_path) and folder.stat().st_mode & 0o077 == 0
     assert bucket.Bucket(None, "bucket", "name").workshop() == folder, "hosts of a machine share it"
+
+
+@pytest.mark.parametrize(
+    "left", [b"", b'{"step": 1}\n', b'{"step": 1}\n{"st', b'{"st', b"x" * 100_000, b"a\n" + b"x" * 100_000]
+)
+def test_half_a_line_that_a_kill_left_goes_when_the_next_process_writes(left: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(left)
+    open_place(path).lines().write(b'{"step": 2}\n')
+    assert path.read_bytes() == left[: left.rfind(b"\n") + 1] + b'{"step": 2}\n'
+
+
+def test_a_line_that_does_not_fit_leaves_nothing_for_the_next_one_to_be_appended_to(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    lines = open_place(path).lines()
+    lines.write(b"first\n")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))  # as a full disk does
+    try:
+        with pytest.raises(OSError, match="No space left"):
+            lines.write(b"second\n")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    lines.write(b"third\n")
+    assert path.read_bytes() == b"first\nthird\n"

@@ -1,10 +1,12 @@
 """A place on a file system: writes are renamed into place, lines are appended with one system call."""
 
 import contextlib
+import errno
 import functools
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,8 @@ from typing import Any
 from trainer import integrity, ocdbt
 from trainer.places import Entry
 from trainer.slot import FolderSlot
+
+_BLOCK = 1 << 16  # bytes
 
 
 class Folder:
@@ -125,12 +129,16 @@ class FolderLines:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        _end_torn_line(path, self._fd)
+        self._fd, self._lock = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644), threading.Lock()
+        _remove_torn_line(path)
 
     def write(self, line: bytes, *, at_once: bool = False) -> None:
-        """Append a line. Raises OSError if it does not fit."""
-        os.write(self._fd, line)
+        """Append a line. Raises OSError if it does not fit, and leaves nothing of it."""
+        with self._lock:
+            written = os.write(self._fd, line)
+            if written < len(line):
+                os.ftruncate(self._fd, os.fstat(self._fd).st_size - written)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def flush(self, seconds: float) -> None:
         """Do nothing: no line is kept back."""
@@ -242,11 +250,19 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _end_torn_line(path: Path, fd: int) -> None:
-    """A killed writer may have left half a line; keep it from swallowing the next one."""
-    with path.open("rb") as file:
-        if file.seek(0, os.SEEK_END) and file.seek(-1, os.SEEK_END) >= 0 and file.read(1) != b"\n":
-            os.write(fd, b"\n")
+def _remove_torn_line(path: Path) -> None:
+    """Remove half a line, which a killed writer or a cut has left: it would swallow the next one."""
+    with path.open("rb+") as file:
+        end = size = file.seek(0, os.SEEK_END)
+        while end:
+            begin = max(0, end - _BLOCK)
+            file.seek(begin)
+            if (newline := file.read(end - begin).rfind(b"\n")) >= 0:
+                end = begin + newline + 1
+                break
+            end = begin
+        if end < size:
+            file.truncate(end)
 
 
 @contextlib.contextmanager
