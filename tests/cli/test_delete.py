@@ -26,9 +26,9 @@ def test_hosts_that_do_not_end_are_ended_by_the_command_that_is_hinted(dev: Xpk,
     assert dev("workload", "delete", "run").code == 3
 
 
-def test_of_many_none_is_let_in_by_the_end_of_another(dev: Xpk) -> None:
+def test_of_many_none_is_let_in_by_the_end_of_another(dev: Xpk, tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
-        dev("workload", "create", name, "--num-slices", "2", "--command", "touch $XPK_WORKLOAD; sleep 60")
+        dev("workload", "create", name, "--num-slices", "2", "--command", f"touch {tmp_path}/$XPK_WORKLOAD; sleep 60")
     while not Path("a").exists():
         time.sleep(0.1)
     assert dev("workload", "delete", "--all", "--yes").code == 0

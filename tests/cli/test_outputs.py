@@ -46,7 +46,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[bucket.BucketServer]:
 def create(tmp_path: Path) -> tuple[str, ...]:
     """The command that runs the program above."""
     (tmp_path / "put.py").write_text(PROGRAM)
-    return ("workload", "create", "run", "--wait", "--timeout", "60", "--command", "python put.py")
+    return ("workload", "create", "run", "--wait", "--timeout", "60", "--command", f"python {tmp_path}/put.py")
 
 
 def test_from_create_to_delete(
