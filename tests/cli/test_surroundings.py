@@ -33,9 +33,9 @@ def remote(state: Path, xpk: Xpk) -> Path:
 @pytest.mark.parametrize(
     ("content", "code", "says"),
     [
-        ("{{{ no yaml", 1, "is damaged"),
-        ("just words", 1, "does not have the form of a kubeconfig"),
-        ("", 1, "is empty"),
+        ("{{{ no yaml", 2, "cannot read kubeconfig"),
+        ("just words", 2, "is not a kubeconfig"),
+        ("", 2, "has no current one"),
     ],
 )
 def test_a_damaged_kubeconfig(xpk: Xpk, remote: Path, content: str, code: int, says: str) -> None:
