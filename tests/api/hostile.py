@@ -246,6 +246,14 @@ def bookmarks(request: Request) -> None:
     return _patiently(lambda: request.chunk(event("BOOKMARK", {"metadata": {"resourceVersion": "12"}})))
 
 
+def drip_watch(request: Request) -> None:
+    """Send a watch whose first line never ends."""
+    if not request.is_watch:
+        return request.well()
+    request.begin()
+    return _patiently(lambda: request.chunk(b" "))
+
+
 def noise() -> bytes:
     """Bytes that are no text."""
     return os.urandom(3000)

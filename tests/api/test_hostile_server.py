@@ -282,9 +282,10 @@ def test_without_a_limit_of_the_users_there_is_one_all_the_same(
     assert len(seen) == 1 and "has not answered for" in caplog.text
 
 
-def test_bookmarks_count_against_the_time_limit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", [hostile.bookmarks, hostile.drip_watch])
+def test_what_keeps_a_watch_busy_counts_against_the_time_limit(tmp_path: Path, mode: Mode) -> None:
     begun = time.monotonic()
-    with serving(hostile.bookmarks) as (server, _):
+    with serving(mode) as (server, _):
         changes = list(api(tmp_path, server).watch("JobSet", timeout=0.5))
     assert [change for change, _ in changes] == ["ADDED"] and time.monotonic() - begun < 3
 
