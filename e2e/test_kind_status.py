@@ -202,7 +202,9 @@ def test_interrupting_wait_leaves_the_workload(place: Place) -> None:
     with ending(place, "waited"):
         words = ("workload", "create", "waited", "--cluster", place.cluster, "--command", FOREVER, "--wait")
         code, said = interrupted(place, words, "waited: Running")
-        assert code == 130 and "detached" in said and "xpk workload wait waited" in said and "Traceback" not in said
+        assert (
+            code == 130 and "stopped waiting" in said and "xpk workload wait waited" in said and "Traceback" not in said
+        )
         assert status(place, "waited")["phase"] == "Running"
 
 

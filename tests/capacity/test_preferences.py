@@ -28,6 +28,7 @@ _VALUES = {
     "output-root": _TEXTS.map(lambda text: f"/{text}"),
     "priority": st.sampled_from(["very-low", "high"]),
     "max-restarts": st.integers(0, 10**6).map(str),
+    "script-dir": _TEXTS,
 }
 
 

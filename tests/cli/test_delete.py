@@ -29,11 +29,11 @@ def test_hosts_that_do_not_end_are_ended_by_the_command_that_is_hinted(dev: Xpk,
 def test_of_many_none_is_let_in_by_the_end_of_another(dev: Xpk, tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         dev("workload", "create", name, "--num-slices", "2", "--command", f"touch {tmp_path}/$XPK_WORKLOAD; sleep 60")
-    while not Path("a").exists():
+    while not (tmp_path / "a").exists():
         time.sleep(0.1)
     assert dev("workload", "delete", "--all", "--yes").code == 0
     assert dev("workload", "list", "-o", "json").data == []
-    assert not Path("b").exists() and not Path("c").exists()
+    assert not (tmp_path / "b").exists() and not (tmp_path / "c").exists()
 
 
 def test_output_is_not_removed_while_hosts_write_there(dev: Xpk) -> None:

@@ -189,7 +189,7 @@ def test_interrupting_create_wait_detaches(dev: Xpk) -> None:
         waiting.send_signal(signal.SIGINT)
         told = waiting.stderr.read()
     assert waiting.returncode == 130
-    assert "detached" in told and "xpk workload wait long --cluster dev" in told
+    assert "stopped waiting" in told and "xpk workload wait long --cluster dev" in told
     assert dev("workload", "status", "long", "-o", "json").data["phase"] == "Running"
 
 

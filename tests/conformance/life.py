@@ -143,7 +143,7 @@ def lines_arrive_whole_and_in_order(ground: Ground) -> None:
     )
     ground.submit("a", f'[ $TPU_WORKER_ID = 1 ] || exec python3 -S -c "{program}"; echo oops >&2')
     assert ground.ended("a").phase is Phase.SUCCEEDED
-    wanted = [*map(str, range(3000)), "x" * 20000, "bad \ufffd", "", "  indented", "no end"]
+    wanted = [*map(str, range(3000)), "x" * 20000, "bad \udcff", "", "  indented", "no end"]
     said = ground.said("a")
     assert said["s0/h0"] == wanted
     assert said["s0/h1"] == ["oops"]

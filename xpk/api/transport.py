@@ -290,8 +290,8 @@ def _lines(chunks: Iterator[bytes], most: int, last_line: bool) -> Iterator[str]
                 rest, skipping = b"", True
         if others:
             if rest and not skipping:
-                yield rest.decode(errors="replace")
+                yield rest.decode(errors="surrogateescape")
             skipping, rest = False, others.pop()
-            yield from (line.decode(errors="replace") for line in others if line)
+            yield from (line.decode(errors="surrogateescape") for line in others if line)
     if rest and last_line:
-        yield rest.decode(errors="replace")
+        yield rest.decode(errors="surrogateescape")

@@ -39,6 +39,11 @@ class Console:
         """Return this console with what a subcommand was given."""
         return replace(self, output=output or self.output, headers=headers, sort_by=sort_by)
 
+    @property
+    def prints_color(self) -> bool:
+        """Whether data on stdout is printed in colours."""
+        return sys.stdout.isatty() if self.color is None else self.color
+
     def tell(self, text: str) -> None:
         """Say something to the person at the terminal."""
         if not self.quiet:

@@ -73,14 +73,14 @@ def _rank(priority: str) -> int:
     return names.PRIORITIES.get(priority, 0)
 
 
-def log_line(line: HostLine, *, prefix: bool, timestamps: bool, raw: bool = False) -> bytes:
+def log_line(line: HostLine, *, prefix: bool, timestamps: bool, raw: bool = False, color: bool = False) -> bytes:
     """Return a log line as it is printed; what its host wrote in it stays as it is if it is `raw`."""
     parts = []
     if timestamps:
         parts.append(line.time.isoformat(timespec="milliseconds").replace("+00:00", "Z"))
     if prefix:
         colour = _HOST_COLOURS[(line.slice * 3 + line.host) % len(_HOST_COLOURS)]
-        parts.append(click.style(f"s{line.slice}/h{line.host} │", fg=colour))
+        parts.append(click.style(f"s{line.slice}/h{line.host} │", fg=colour if color else None, reset=color))
     text = " ".join([*parts, line.text if raw else printable(line.text)])
     return text.encode(errors="surrogateescape")
 

@@ -153,8 +153,9 @@ def logs(
         lines = logging.follow_logs(api, chosen, namespace, wanted)
     else:
         lines = logging.read_logs(api, chosen, namespace, wanted, previous=given["previous"], tell=console.tell)
+    style = {key: given[key] for key in ("prefix", "timestamps", "raw")} | {"color": console.prints_color}
     for line in lines:
-        click.echo(show.log_line(line, **{key: given[key] for key in ("prefix", "timestamps", "raw")}))
+        click.echo(show.log_line(line, **style))
     if given["follow"]:
         _tell_outcome(console, api, chosen, namespace, names.where(place, namespace))
 
