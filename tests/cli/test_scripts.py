@@ -155,7 +155,7 @@ def test_create_makes_few_calls_and_starts_no_process(counted: Counted, project:
         said = counted.xpk(*CREATE, name, *command, *(["--fresh"] if again else [])).stderr
         assert ("code unchanged" in said) is ((name, again) != kinds[0])
         # A Secret that the deleted workload has left, and Kubernetes has yet to remove, takes two more.
-        assert len(counted.noted["calls"]) <= (10 if again else 8), counted.noted["calls"]
+        assert len(counted.noted["calls"]) <= (11 if again else 9), counted.noted["calls"]
         assert counted.noted["started"] == []
     assert len(counted.objects("ConfigMap")) == (0 if size else 1)
     assert len(list((counted.folder / "shared").glob("one.*"))) == 1
@@ -210,7 +210,7 @@ def test_the_trainers_data_may_be_in_a_mount_that_is_not_here(counted: Counted, 
 def test_the_bundled_trainer_is_asked_without_a_process_of_its_own(counted: Counted, project: Path) -> None:
     said = counted.xpk(*CREATE, "lm", "--", "--config", "tiny", "--set", "data.path=stdlib").stderr
     assert "warning" not in said
-    assert counted.noted["started"] == [] and len(counted.noted["calls"]) <= 7
+    assert counted.noted["started"] == [] and len(counted.noted["calls"]) <= 8
     refused = counted.xpk(
         *CREATE, "huge", "--", "--config", "128b", "--set", "mesh.tp=8", "--set", "data.path=stdlib", code=5
     ).stderr

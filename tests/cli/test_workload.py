@@ -136,7 +136,8 @@ def test_a_killed_host_restarts_the_workload(dev: Xpk) -> None:
 
 
 def test_follow_goes_on_over_a_restart(dev: Xpk) -> None:
-    command = "echo attempt $XPK_RESTART_ATTEMPT; sleep 0.5; exit $((1 - XPK_RESTART_ATTEMPT))"
+    waits = "[ $XPK_RESTART_ATTEMPT = 1 ] || sleep 2"  # for the command that follows
+    command = f"echo attempt $XPK_RESTART_ATTEMPT; {waits}; exit $((1 - XPK_RESTART_ATTEMPT))"
     dev("workload", "create", "twice", "--max-restarts", "1", "--command", command)
     followed = dev("workload", "logs", "twice", "-f", "--host", "0")
     assert followed.code == 0

@@ -109,8 +109,8 @@ class Life(RuleBasedStateMachine):
 
     @precondition(lambda self: self.whole)
     @rule()
-    def block_a_delete(self) -> None:
-        """What is removed next cannot be: a file is where it would be moved to."""
+    def leave_a_file_in_the_way(self) -> None:
+        """A file is where the checkpoint that is removed next would be moved to."""
         (self.folder / f".removing-{min(self.whole)}").write_bytes(b"in the way")
 
     @rule()

@@ -208,6 +208,7 @@ class FolderShelf:
         def is_whole(step: int) -> bool:
             return step not in unread and integrity.has_sizes(self._folder / str(step))
 
+        self._remove(self._folder.glob(".removing-*"))  # nothing may be in the way of a rename
         for old in integrity.outdated([step for step in self.steps() if step <= committed], newest, is_whole):
             with contextlib.suppress(OSError):
                 os.replace(self._folder / str(old), self._folder / f".removing-{old}")
@@ -230,7 +231,11 @@ class FolderShelf:
     @staticmethod
     def _remove(paths: Iterable[Path]) -> None:
         for path in paths:
-            shutil.rmtree(path, ignore_errors=True)
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                with contextlib.suppress(OSError):
+                    path.unlink()
 
 
 def _is_sealed(path: Path) -> bool:

@@ -105,6 +105,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "xpk storage delete": ("xpk storage delete data --cluster prod",),
     "xpk version": ("xpk version --cluster prod",),
     "xpk data prepare": ("xpk data prepare TEXT --out gs://my-bucket/tokens --tokenizer spm.model",),
+    "xpk image push": ("xpk image push us-docker.pkg.dev/my-project/images/train:1",),
     "xpk doctor": ("xpk doctor --provider kind", "xpk doctor --cluster dev"),
     "xpk config set": ("xpk config set cluster dev",),
     "xpk config get": ("xpk config get cluster",),
