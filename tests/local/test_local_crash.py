@@ -161,6 +161,7 @@ def test_folder_removed_behind_our_back(api: LocalApi, folder: Path, tmp_path: P
     create_cluster(folder)
 
 
+@pytest.mark.slow
 def test_a_host_whose_folder_goes_while_it_starts_does_not_stay(tmp_path: Path) -> None:
     folder, gone = tmp_path / "pod", tmp_path / "gone"
     slow_to_find = {"PATH": "x:" * 50_000 + os.environ["PATH"], environment.MARK: str(folder)}

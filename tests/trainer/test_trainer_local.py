@@ -304,6 +304,7 @@ def test_hosts_that_share_a_node_each_take_the_store_of_their_own_place() -> Non
     assert local_tier.share(names, [of_slice_2, of_slice_2, {}, {}]) == [["s2-h0"], ["s2-h1"], [], []]
 
 
+@pytest.mark.slow
 def test_replicas_give_each_other_what_they_lost(trainer: Trainer, state: Any) -> None:
     """Half of each replica is poisoned; only the other halves may be looked at."""
     mesh, abstract = trainer.mesh, trainer.programs.state

@@ -113,6 +113,7 @@ def test_a_record_of_an_image_is_its_pixels_and_its_label() -> None:
     np.testing.assert_allclose(pixels[0, 3, 4, 2], (record[(3 * 16 + 4) * 3 + 2] - 103.5) / 57.4, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_masks_are_those_of_the_example_and_the_step_alone() -> None:
     made = Model(family="bert", vocab=256, seq_len=400, masked=0.15)
     tokens = jnp.asarray(np.random.default_rng(0).integers(32, 127, (64, 400)), jnp.int32)
@@ -129,6 +130,7 @@ def test_masks_are_those_of_the_example_and_the_step_alone() -> None:
     assert (input_BT == tokens)[untouched].all()
 
 
+@pytest.mark.slow
 def test_a_guess_sees_both_sides_of_it() -> None:
     made = trainer(BERT)
     params = made.init(np.uint32(0))["params"]

@@ -130,6 +130,7 @@ def packed_trainer(*settings: str, mesh: tuple[int, int, int] = (1, 1, 1)) -> Tr
     return Trainer(*mesh, "model.packed=true", *settings)
 
 
+@pytest.mark.slow
 def test_packing_changes_no_tokens_loss(folder: Path) -> None:
     trainer = packed_trainer()
     packed_BS = records(folder, trainer.config.model)
@@ -157,6 +158,7 @@ def fed(trainer: Trainer, packed_BS: Array) -> Trainer:
     return trainer
 
 
+@pytest.mark.slow
 def test_the_loss_is_the_mean_over_what_is_asked(folder: Path) -> None:
     trainer = packed_trainer()
     packed_BS = records(folder, trainer.config.model)[:8]

@@ -76,6 +76,7 @@ def test_zeros_give_zeros_and_nan_is_not_hidden() -> None:
     assert not rows[0].any() and np.isnan(rows[1]).all() and not np.isnan(rows[2]).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("names", "share"), [("", 0), ("forward", 1 / 3), ("forward,dgrad", 2 / 3), ("forward,dgrad,wgrad", 1)]
 )

@@ -71,6 +71,7 @@ def test_explicit_reduction_sends_each_gradient_over_dcn_once_and_scattered() ->
     assert sum(one.bytes for one in explicit) < sum(one.bytes for one in automatic) / 2
 
 
+@pytest.mark.slow
 def test_what_crosses_dcn_is_bfloat16() -> None:
     programs = trainer("mesh.reduction=explicit").programs
     text = programs.train.lower(programs.state, programs.blocks, programs.flags).as_text()
@@ -81,6 +82,7 @@ def test_what_crosses_dcn_is_bfloat16() -> None:
     assert {dtype for _, dtype in types} == {"bf16"}
 
 
+@pytest.mark.slow
 def test_the_hierarchy_adds_every_replica_once_whatever_its_shape() -> None:
     mesh = trainer().mesh
     specs = {"matrix": P("fsdp", None), "odd": P(None)}
@@ -100,6 +102,7 @@ def test_the_hierarchy_adds_every_replica_once_whatever_its_shape() -> None:
                 np.testing.assert_allclose(added[name], x.sum(0), atol=error * float(np.abs(x).sum(0).max()))
 
 
+@pytest.mark.slow
 def test_replicas_take_their_own_rows() -> None:
     explicit = trainer("mesh.reduction=explicit", "mesh.reduction_dtype=float32")
     how = Execution(explicit.mesh)

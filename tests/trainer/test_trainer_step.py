@@ -18,7 +18,9 @@ def on_one_chip() -> list[float]:
     return on(1, 1, 1).losses(5)
 
 
-@pytest.mark.parametrize("mesh", [(2, 1, 1), (1, 4, 1), (2, 2, 1), (2, 2, 2)])
+@pytest.mark.parametrize(
+    "mesh", [*(pytest.param(mesh, marks=pytest.mark.slow) for mesh in ((2, 1, 1), (1, 4, 1), (2, 2, 1))), (2, 2, 2)]
+)
 def test_every_mesh_trains_the_same(mesh: tuple[int, int, int]) -> None:
     np.testing.assert_allclose(on(*mesh).losses(5), on_one_chip(), atol=1e-5)
     same_gradients(on(*mesh), on(1, 1, 1))

@@ -65,6 +65,7 @@ def test_where_an_axis_goes(spec: P, shape: tuple[int, ...], axis: str, spread: 
     assert spread_spec(spec, shape, axis, {"dp": 2, "fsdp": 4, "tp": 2}) == spread
 
 
+@pytest.mark.slow
 def test_a_state_spread_over_slices_is_restored_to_the_bit(sharded: Trainer, tmp_path: Path) -> None:
     store = Store(tmp_path)
     state = sharded.train()(sharded.init(np.uint32(0)), sharded.blocks(np.arange(8)), sharded.flags)[0]

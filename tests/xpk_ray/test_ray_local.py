@@ -58,6 +58,7 @@ def until(reached: Callable[[], bool]) -> None:
 
 
 # A trainer that dies and is replaced: see the drills of e2e.
+@pytest.mark.slow
 def test_losses_are_the_plain_launchers_when_a_host_is_killed(tmp_path: Path) -> None:
     code = tmp_path / "code"
     (code / "corpus").mkdir(parents=True)
