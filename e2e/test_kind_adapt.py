@@ -139,8 +139,8 @@ def test_workloads_run_by_name_and_by_context(site: Site) -> None:
 
 def test_a_dry_run_by_the_server_stores_nothing(site: Site) -> None:
     asked = ("workload", "create", "dry", "--cluster", "mine", "--command", "true", "--dry-run=server")
-    stored = yaml.safe_load(site.xpk(*asked).stdout)
-    assert stored["spec"]["suspend"] is True, "Kueue's webhook was asked"
+    stored = {each["kind"]: each for each in yaml.safe_load_all(site.xpk(*asked).stdout)}
+    assert stored["JobSet"]["spec"]["suspend"] is True, "Kueue's webhook was asked"
     assert "by-name" in site.kubectl("get", "jobsets") and "dry" not in site.kubectl("get", "jobsets", "-o", "name")
     refused = site.xpk(*asked[:5], "--num-slices", "2000", *asked[5:], code=2)
     assert "2000 slices" in refused.stderr
