@@ -22,9 +22,10 @@ from xpk.model.errors import NotFoundError
 def side_by_side(request: pytest.FixtureRequest, place: Place) -> Iterator[SideBySide]:
     """Run the chosen cases on the cluster: no other test runs meanwhile, so the spare slice is theirs too."""
     provider = KindProvider(place.folder / "state")
-    api, target = provider.connect(place.cluster), provider.target(place.cluster)
+    target = provider.target(place.cluster)
 
     def run(each: Case) -> None:
+        api = provider.connect(place.cluster)  # its own: a connection's reads are paced
         namespace = f"case-{uuid.uuid4().hex[:8]}"
         ground = Ground(api=api, target=target, namespace=namespace, neighbour=f"{namespace}-2", patience=4)
         both = (ground.namespace, ground.neighbour)
