@@ -7,9 +7,9 @@ import threading
 import pytest
 
 from xpk.capacity.inspection import bundle, of_cluster, of_workload
-from xpk.capacity.redaction import redact, redacted
 from xpk.capacity.versions import of_cluster as versions_of
 from xpk.model.errors import AuthorizationError
+from xpk.model.redaction import redact, redacted
 from xpk.testing import FakeApi
 
 
@@ -44,6 +44,11 @@ def test_a_cluster_that_has_little_gives_a_bundle_all_the_same() -> None:
         ("Authorization: Bearer abcdef123456", "abcdef123456"),
         ("https://user:pw123@host/x", "pw123"),
         ("token hf_abcdefghijklmnop here", "hf_abcdefghijklmnop"),
+        ("train --api-key Y9z --steps 5", "Y9z"),
+        ("train --db-pass=hunter2", "hunter2"),
+        ("ENCRYPTION_KEY=k33p DB_PASS='a b' run", "k33p"),
+        ("ENCRYPTION_KEY=k33p DB_PASS='a b' run", "a b"),
+        ("curl https://hooks.slack.com/services/T0/B0/xyz", "xyz"),
         ("ya29.a0AfH6SMBabcdef", "ya29.a0AfH6SMBabcdef"),
         ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----", "MIIE"),
     ],
@@ -59,14 +64,27 @@ def test_objects_keep_what_is_no_secret() -> None:
         }},
         "spec": {
             "serviceAccountName": "xpk-sa",
-            "containers": [{"env": [{"name": "WANDB_API_KEY", "value": "k"}, {"name": "STEPS", "value": "5"}]}],
+            "tolerations": [{"key": "google.com/tpu", "operator": "Exists"}],
+            "containers": [{
+                "args": ["train", "--password", "hunter2", "--tokenizer", "gpt2"],
+                "env": [
+                    {"name": "WANDB_API_KEY", "value": "k"},
+                    {"name": "SLACK_WEBHOOK", "value": "https://h/1"},
+                    {"name": "PLAIN", "value": "of the user"},
+                    {"name": "XPK_NUM_SLICES", "value": "5"},
+                ],
+            }],
         },
     }  # fmt: skip
     found = redacted(pod)
     assert found["spec"]["containers"][0]["env"] == [
         {"name": "WANDB_API_KEY", "value": "[redacted]"},
-        {"name": "STEPS", "value": "5"},
+        {"name": "SLACK_WEBHOOK", "value": "[redacted]"},
+        {"name": "PLAIN", "value": "[redacted]"},
+        {"name": "XPK_NUM_SLICES", "value": "5"},
     ]
+    assert found["spec"]["containers"][0]["args"] == ["train", "--password", "[redacted]", "--tokenizer", "gpt2"]
+    assert found["spec"]["tolerations"] == [{"key": "google.com/tpu", "operator": "Exists"}]
     assert found["metadata"]["annotations"]["xpk.dev/user"] == "ann" and "managedFields" not in found["metadata"]
     assert "{x}" not in str(found) and found["spec"]["serviceAccountName"] == "xpk-sa"
 

@@ -85,12 +85,22 @@ def test_what_is_no_longer_asked_for_is_found_too() -> None:
 
 
 def test_values_of_secrets_are_not_shown() -> None:
-    before = {"HF_TOKEN": "old-one", "SAME_PASSWORD": "unchanged", "PLAIN": "seen"}
-    changed = found({"env": before | {"HF_TOKEN": "new-one", "PLAIN": "seen-too"}}, env=before)
+    before = {"HF_TOKEN": "old-one", "SAME_PASSWORD": "unchanged", "PLAIN": "seen", "DB_PASS": "old-pass"}
+    after = {"HF_TOKEN": "new-one", "PLAIN": "seen-too", "DB_PASS": "new-pass"}
+    changed = found({"env": before | after}, env=before)
     told = f"{changed.text}{changed.fields}"
-    assert not any(word in told for word in ("old-one", "new-one", "unchanged"))
+    assert not any(word in told for word in ("old-one", "new-one", "unchanged", "old-pass", "new-pass"))
     assert "*** (before)" in changed.text and "*** (after)" in changed.text and "seen-too" in changed.text
-    assert len(changed.fields) == 2
+    assert len(changed.fields) == 3
+
+
+def test_secrets_inside_other_texts_are_not_shown() -> None:
+    old = {"env": {"DATABASE": "postgres://me:old-one@db/x"}, "command": ("run", "--password", "old-one")}
+    new = {"env": {"DATABASE": "postgres://me:new-one@db/x"}, "command": ("run", "--password", "new-one")}
+    changed = found(new, **old)
+    told = f"{changed.text}{changed.fields}"
+    assert len(changed.fields) == 2 and "old-one" not in told and "new-one" not in told, told
+    assert "postgres://me" not in told and "[redacted] (after)" in told and "@db/x (after)" in told
 
 
 def test_as_many_calls_however_large_it_is() -> None:

@@ -13,8 +13,8 @@ import yaml
 
 from xpk.api.base import Obj, ObjectApi, Objs
 from xpk.capacity import install
-from xpk.capacity.redaction import redact, redacted
 from xpk.model.errors import XpkError
+from xpk.model.redaction import redact, redacted
 from xpk.model.terminal import printable
 
 Read = Callable[[], Any]

@@ -16,13 +16,13 @@ from xpk.api.base import Obj, ObjectApi
 from xpk.jobs.observe import not_found
 from xpk.model import names
 from xpk.model.errors import ConflictError, NotFoundError
+from xpk.model.redaction import GONE, SECRET_NAME, redact, redact_words
 from xpk.model.specs import WorkloadSpec
 from xpk.render import render_workload, to_yaml
 
 _KUEUE = "kueue.x-k8s.io/"
 # Annotations that Kueue gives pods, the second for a ProvisioningRequest; others of its names are ours.
 _ADMITTED = (f"{_KUEUE}workload", "autoscaling.x-k8s.io/")
-_SECRET = re.compile(r"(?i)token|secret|passw|credential|api_?key|_key$|private_?key")
 _LETTERS = "xyzabcdefg"
 # What holds the name of a workload because xpk put it there. In anything else it is the user's own text.
 _NAMED = (
@@ -145,6 +145,8 @@ def _unnamed(stated: Obj, name: str) -> Obj:
 
 def _compare(before: Obj, after: Obj, left: str, right: str) -> Difference:
     _hide_secrets(before, after)
+    words = {word: set(_texts(each)) for word, each in (("after", before), ("before", after))}
+    before, after = (_redacted(each, word, words[word]) for each, word in ((before, "before"), (after, "after")))
     old, new = (to_yaml([_sorted(each)]).splitlines(keepends=True) for each in (before, after))
     return Difference("".join(difflib.unified_diff(old, new, left, right)), tuple(_fields(before, after)))
 
@@ -155,9 +157,33 @@ def _hide_secrets(before: Obj, after: Obj) -> None:
     values = [{key: entry.get("value") for key, entry in each.items()} for each in pairs]
     for entries, word in zip(pairs, ("before", "after"), strict=True):
         for key, entry in entries.items():
-            if "value" in entry and _SECRET.search(entry["name"]):
+            if "value" in entry and SECRET_NAME.search(entry["name"]):
                 same = values[0].get(key) == values[1].get(key)
                 entry["value"] = "***" if same else f"*** ({word})"
+
+
+def _redacted(value: Any, word: str, others: set[str]) -> Any:
+    """Return an object with no secret in any text. Texts that the other object lacks say which of the two has them."""
+    if isinstance(value, dict):
+        return {key: _redacted(each, word, others) for key, each in value.items()}
+    if not isinstance(value, (list, str)):
+        return value
+    if isinstance(value, list):
+        hidden = [
+            old if old == new else GONE if old in others else f"{GONE} ({word})"
+            for old, new in zip(value, redact_words(value), strict=True)
+        ]
+        return [_redacted(each, word, others) for each in hidden]
+    without = redact(value)
+    return without if without == value or value in others else f"{without} ({word})"
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (dict, list)):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _texts(each)
 
 
 def _variables(value: Any, path: str = "") -> Iterator[tuple[str, Obj]]:
