@@ -11,13 +11,22 @@ import pytest
 import yaml
 
 from tests.gke.site import Site
+from xpk.capacity.gke.observed import Observed
+from xpk.capacity.gke.planning import draft
 from xpk.capacity.gke.provider import find
 from xpk.capacity.gke.reach import Known
+from xpk.capacity.gke.request import SETTINGS, parse_request
 from xpk.cli.main import main
 from xpk.cli.upstream import CLUSTER
+from xpk.model.accelerators import find_shape
+from xpk.model.specs import ClusterSpec
 
 PLACE = "--project=golden-project --zone=us-central1-a --cluster=golden-cluster"
 AUTH = "https://www.googleapis.com/auth/"
+WRITES = {f"{AUTH}devstorage.full_control", f"{AUTH}cloud-platform"}
+SETTINGS_OF_PLACE = {
+    SETTINGS["--project"]: "golden-project", SETTINGS["--zone"]: "us-central1-a", SETTINGS["--spot"]: "1",
+}  # fmt: skip
 
 
 class Xpk:
@@ -350,10 +359,28 @@ def test_pods_have_no_credentials_of_their_nodes_unless_it_is_asked_for(xpk: Xpk
     for config in (cluster["node_pools"][0]["config"], pool["config"]):
         assert config["workload_metadata_config"] == {"mode": "GKE_METADATA"}
 
-    wide = xpk.plan(f"{line} --disable-workload-identity --node-scopes storage-full,gke-default,cloud-platform")
+    wide = xpk.plan(f"{line} --disable-workload-identity")
     cluster, pool = wide["create-cluster:golden-cluster"], wide["create-pool:golden-cluster-np-0"]
     assert "workload_identity_config" not in cluster and "workload_metadata_config" not in pool["config"]
-    assert {f"{AUTH}devstorage.full_control", f"{AUTH}cloud-platform"} <= set(pool["config"]["oauth_scopes"])
+    defaults = cluster["autoscaling"]["autoprovisioning_node_pool_defaults"]
+    for config in (cluster["node_pools"][0]["config"], pool["config"], defaults):
+        assert set(config["oauth_scopes"]) >= WRITES, "without an identity, pods reach buckets through their nodes"
+    code, out, err = xpk(f"cluster create {PLACE} {line} --disable-workload-identity --dry-run")
+    assert code == 0 and "pods act as the nodes' service account" in out and "scopes storage-full" in out, err
+
+    narrow = xpk.plan(f"{line} --disable-workload-identity --node-scopes gke-default")
+    assert not WRITES & set(narrow["create-pool:golden-cluster-np-0"]["config"]["oauth_scopes"])
+
+
+def test_new_slices_of_a_cluster_without_workload_identity_write_to_buckets_as_before(xpk: Xpk) -> None:
+    asked = parse_request(SETTINGS_OF_PLACE)[0]
+    spec = ClusterSpec(name="golden-cluster", shape=find_shape("v5p-8"), num_slices=1)
+    for identity, wide in (({}, True), ({"workload_pool": "golden-project.svc.id.goog"}, False)):
+        cluster = {"name": spec.name, "location": "us-central1", "workload_identity_config": identity}
+        (change,) = (
+            each for each in draft(spec, asked, Observed(cluster=cluster)).changes if each.kind == "create-pool"
+        )
+        assert (set(change.body["config"]["oauth_scopes"]) >= WRITES) is wide
 
 
 def test_workload_identity_cannot_be_asked_for_and_refused(xpk: Xpk) -> None:

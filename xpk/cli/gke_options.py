@@ -60,7 +60,11 @@ _CONTROL: _Options = [
     _text("--subnetwork", "SUBNETWORK", "the nodes' subnetwork."),
     _switch("--enable-workload-identity", "let pods act as their own service accounts; the default for new clusters."),
     _switch("--disable-workload-identity", "let pods act as the nodes' service account."),
-    _text("--node-scopes", "SCOPE,...", "the OAuth scopes of the nodes. [default: gke-default]"),
+    _text(
+        "--node-scopes",
+        "SCOPE,...",
+        "the OAuth scopes of the nodes. [default: gke-default; wider without workload identity]",
+    ),
 ]
 _STORAGE: _Options = [
     _switch("--enable-gcsfuse-csi-driver", "let workloads mount buckets; enables workload identity."),

@@ -59,8 +59,8 @@ def _nodes(request: Request) -> Iterator[str]:
         yield "slices shared by parts"
     if request.periodic_maintenance:
         yield "periodic host maintenance"
-    if request.node_scopes != DEFAULT_SCOPES:
-        yield f"scopes {' '.join(request.node_scopes)}"
+    if request.scopes != DEFAULT_SCOPES:
+        yield f"scopes {' '.join(request.scopes)}"
     if request.max_pods_per_node:
         yield f"at most {request.max_pods_per_node} pods each"
 
@@ -73,7 +73,7 @@ def _driver(request: Request, flag: str) -> str:
 def _identity(request: Request, cluster: Mapping[str, Any]) -> list[str]:
     if request.workload_identity:
         return [f"{request.project}.svc.id.goog"]
-    return ["none"] if cluster and request.workload_identity is False else []
+    return ["none (pods act as the nodes' service account)"] if cluster and request.workload_identity is False else []
 
 
 def _autoprovisioning(request: Request) -> Iterator[str]:

@@ -199,7 +199,7 @@ def pods_per_node(shape: SliceShape, request: Request) -> int:
 
 
 def _scopes(request: Request) -> list[str]:
-    return scopes(",".join(request.node_scopes))
+    return scopes(",".join(request.scopes))
 
 
 def _capacity(pool: Dict, shape: SliceShape, request: Request, reservation: str | None) -> None:

@@ -20,6 +20,7 @@ from xpk.model.errors import UsageError
 
 Capacity = Literal["on-demand", "spot", "reservation", "flex"]
 DEFAULT_SCOPES = ("gke-default",)
+FORMER_SCOPES = ("storage-full", "gke-default", "cloud-platform")  # pods without an identity of their own need them
 MAINTENANCE_INTERVALS = ("AS_NEEDED", "PERIODIC")
 
 SETTINGS: Mapping[str, str] = {
@@ -47,8 +48,8 @@ class Request:
     """What is asked for, beside the slices. `max_cost` is in US dollars per hour; `custom_*` are gcloud's arguments.
 
     `workload_identity`: None where nothing was said: new clusters have it, others stay as they are. `node_scopes`:
-    OAuth scopes, by gcloud's short names. `timeout`: seconds that one operation may take. `periodic_maintenance`: of
-    the slices' hosts.
+    OAuth scopes, by gcloud's short names; None where nothing was said, see `scopes`. `timeout`: seconds that one
+    operation may take. `periodic_maintenance`: of the slices' hosts.
 
     `emulated` and `fenced` belong to how workloads run there, as for clusters that are adapted.
     """
@@ -72,7 +73,7 @@ class Request:
     network: str | None = None
     subnetwork: str | None = None
     workload_identity: bool | None = None
-    node_scopes: tuple[str, ...] = DEFAULT_SCOPES
+    node_scopes: tuple[str, ...] | None = None
     drivers: tuple[str, ...] = ()
     legacy_lustre_port: bool = False
     autoprovisioning: bool = False
@@ -99,6 +100,11 @@ class Request:
     def region(self) -> str:
         """Return the region that the zone is in: the control plane is regional, the nodes in one zone."""
         return region_of(self.zone)
+
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        """Return the scopes of the nodes: wide ones only where pods act as the nodes' service account."""
+        return self.node_scopes or (FORMER_SCOPES if self.workload_identity is False else DEFAULT_SCOPES)
 
     @property
     def parent(self) -> str:
@@ -188,7 +194,7 @@ def parse_request(environ: Mapping[str, str], home: Path | None = None) -> tuple
         network=reader.text("--network"),
         subnetwork=reader.text("--subnetwork"),
         workload_identity=_workload_identity(reader),
-        node_scopes=reader.many("--node-scopes") or DEFAULT_SCOPES,
+        node_scopes=reader.many("--node-scopes") or None,
         drivers=tuple(flag for flag in DRIVERS if reader.flag(flag)),
         legacy_lustre_port=reader.flag("--enable-legacy-lustre-port"),
         **_autoprovisioning(reader),
