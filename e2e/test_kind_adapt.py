@@ -17,7 +17,10 @@ import yaml
 
 from e2e.place import XPK, docker, why_not
 
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=f'{why_not()}: `eval "$(e2e/environment/up)"` first')
+pytestmark = [
+    pytest.mark.skipif(bool(why_not()), reason=f'{why_not()}: `eval "$(e2e/environment/up)"` first'),
+    pytest.mark.extended,  # a second cluster; what adapt does to one is in tests/capacity, too
+]
 THEIRS = f"theirs-{os.getpid()}"
 CONTEXT = f"kind-{THEIRS}"
 EMULATED = ("--emulated", "--tpu-type", "v5litepod-8", "--num-slices", "2")

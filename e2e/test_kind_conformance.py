@@ -17,6 +17,25 @@ from tests.conformance.ground import Case, Ground, SideBySide, selected
 from xpk.capacity.kind import KindProvider
 from xpk.model.errors import NotFoundError
 
+# Each of these shows on pods what another case shows there too; on this machine all of them run with every change.
+EXTENDED = {
+    "a_command_that_may_not_be_run_is_fatal",
+    "a_deleted_pod_that_does_not_end_is_killed",
+    "a_slice_restarts_with_the_others",
+    "beyond_its_quota_priority_decides",
+    "one_slice_that_fails_ends_the_other",
+    "queues_of_two_namespaces_share_a_quota",
+    "restarts_come_to_an_end",
+    "the_lowest_and_the_youngest_make_room",
+    "the_queue_goes_by_priority_and_then_by_age",
+    "what_is_deleted_in_the_queue_never_runs",
+    "what_is_preempted_comes_back_by_itself",
+    "what_is_suspended_leaves_the_queue",
+    "who_fits_passes_who_does_not",
+    "without_a_shell_a_command_that_is_not_there_does_not_start",
+    "without_its_queue_a_workload_waits",
+}
+
 
 @pytest.fixture(scope="module")
 def side_by_side(request: pytest.FixtureRequest, place: Place) -> Iterator[SideBySide]:
@@ -46,6 +65,9 @@ def side_by_side(request: pytest.FixtureRequest, place: Place) -> Iterator[SideB
     running.close()
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=[pytest.mark.extended] if str(case) in EXTENDED else [], id=str(case)) for case in CASES],
+)
 def test_behaviour(side_by_side: SideBySide, case: Case) -> None:
     side_by_side.result(case)

@@ -97,7 +97,7 @@ def test_small_workloads_make_room_for_a_full_scale_one_and_go_on_after_it(
     assert queued[2]["ahead"] == ["first", "second"]
     assert all("reempted" in each["reason"] for each in queued[:2])
     said = eve("status", "third").stdout
-    assert "3 in 'multislice-queue'" in said and "first, second" in said
+    assert "3 in queue multislice-queue" in said and "first, second" in said
     stopped = {name: progress(place, name) for name in ("first", "second")}
     let_end("full")
     carol("wait", "full", "--timeout", "3m")

@@ -26,6 +26,7 @@ print([one.hosts for one in xpk_ray.slices()], ray.cluster_resources()["TPU"])
 """
 
 
+@pytest.mark.extended
 def test_a_trainer_and_a_host_are_killed_and_the_losses_are_the_plain_launchers(place: Place, calm: Workload) -> None:
     run = start(place, "rays", max_restarts=2, options=RAY)
     await_phase(run)
