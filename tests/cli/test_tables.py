@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import click
 import pytest
 
 from tests.cli.conftest import Xpk
 from tests.jobs.objects import ADMITTED, jobset
+from xpk.capacity.queues.reading import QueueInfo, TypeShare
 from xpk.cli import show
 from xpk.cli.output import colors
+from xpk.cli.queue import COLUMNS as QUEUE_COLUMNS
 from xpk.cli.tables import Column, sort_rows, table, wrapped
 from xpk.jobs.observe import read
 from xpk.jobs.reading import Snapshot
@@ -98,7 +101,21 @@ def test_a_workload_that_waits_says_for_which_slices_and_who_has_them() -> None:
 
 def test_rows_are_sorted_by_what_they_mean() -> None:
     rows = [replace(LONG, name=name, priority=name) for name in ("medium", "very-low", "high", "low")]
-    assert [row.name for row in sort_rows(rows, show.COLUMNS, "priority")] == ["very-low", "low", "medium", "high"]
+    assert [row.name for row in sort_rows(rows, next(each for each in show.COLUMNS if each.title == "PRIORITY"))] == [
+        "very-low",
+        "low",
+        "medium",
+        "high",
+    ]
+
+
+def test_amounts_are_sorted_as_numbers() -> None:
+    (quota,) = (column for column in QUEUE_COLUMNS if column.title == "QUOTA")
+    share = TypeShare(type="a", quota=2, used=0, free=0, most=0, borrowing_limit=None, lending_limit=None)
+    common: dict[str, Any] = {"cluster_queue": "", "namespaces": (), "pending": 0, "admitted": 0, "cohort": ""}
+    common |= {"reclaim": "", "maker": "", "created": ""}
+    rows = [QueueInfo(name=f"{n}", shares=(replace(share, quota=n),), **common) for n in (10, 2)]
+    assert [row.name for row in sort_rows(rows, quota)] == ["2", "10"]
 
 
 @pytest.mark.parametrize(

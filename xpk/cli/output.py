@@ -26,16 +26,16 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 class Console:
     """How to print: format, whether to tell anything beside the data, and in colours.
 
-    `color` is None where it depends on there being a terminal. `headers` and `sort_by`, a title, are of lists.
+    `color` is None where it depends on there being a terminal. `headers` and `sort_by` are of lists.
     """
 
     output: str = "table"
     quiet: bool = False
     color: bool | None = None
     headers: bool = True
-    sort_by: str | None = None
+    sort_by: Column | None = None
 
-    def choosing(self, output: str | None, *, headers: bool = True, sort_by: str | None = None) -> Console:
+    def choosing(self, output: str | None, *, headers: bool = True, sort_by: Column | None = None) -> Console:
         """Return this console with what a subcommand was given."""
         return replace(self, output=output or self.output, headers=headers, sort_by=sort_by)
 
@@ -75,7 +75,7 @@ class Console:
         data: Callable[[Any], Row],
     ) -> None:
         """Print a list: a table of `columns` (and `wide`), or each item's `data`."""
-        rows = sort_rows(found, [*columns, *wide], self.sort_by)
+        rows = sort_rows(found, self.sort_by)
         if self.output in ("json", "yaml"):
             self.data([data(item) for item in rows])
         elif self.output == "name":
@@ -86,7 +86,7 @@ class Console:
 
     def rows(self, found: Iterable[Any], *, columns: Sequence[Column], wide: Sequence[Column] = ()) -> str:
         """Return the table that `items` prints."""
-        return self._lines(sort_rows(found, [*columns, *wide], self.sort_by), columns, wide)
+        return self._lines(sort_rows(found, self.sort_by), columns, wide)
 
     def _lines(self, rows: Sequence[Any], columns: Sequence[Column], wide: Sequence[Column]) -> str:
         return self.table(rows, [*columns, *(wide if self.output == "wide" else ())])
@@ -150,12 +150,17 @@ def duration(seconds: float) -> str:
 
 
 def list_options(columns: Sequence[Column]) -> Callable[[Command], Command]:
-    """Take how a list is printed that has these columns."""
+    """Take how a list is printed that can be sorted by these columns."""
+    of_title = {column.title.lower().replace(" ", "-"): column for column in columns}
+    text = f"Sort by a column, such as {'age' if 'age' in of_title else next(iter(of_title))}."
+
+    def column_of(_ctx: click.Context, _param: click.Parameter, title: str | None) -> Column | None:
+        return of_title[title] if title else None
 
     def decorate(command: Command) -> Command:
-        titles = click.Choice([column.title.lower().replace(" ", "-") for column in columns], case_sensitive=False)
+        titles = click.Choice(list(of_title), case_sensitive=False)
         command = click.option("--no-headers", is_flag=True, help="Leave out the titles of the columns.")(command)
-        return click.option("--sort-by", type=titles, metavar="COLUMN", help="Sort by a column, such as age.")(command)
+        return click.option("--sort-by", type=titles, metavar="COLUMN", callback=column_of, help=text)(command)
 
     return decorate
 

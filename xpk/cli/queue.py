@@ -23,20 +23,20 @@ from xpk.cli.watching import Rows, watch, watch_option
 from xpk.model import names
 from xpk.model.errors import NotFoundError
 
-_COLUMNS = (
+COLUMNS = (
     Column("NAME", lambda q: q.name),
     Column("NAMESPACES", lambda q: ",".join(q.namespaces) or "-", cut=16),
-    Column("QUOTA", lambda q: _slices(q, "quota")),
-    Column("USED", lambda q: _slices(q, "used")),
+    Column("QUOTA", lambda q: _slices(q, "quota"), key=lambda q: _total(q, "quota")),
+    Column("USED", lambda q: _slices(q, "used"), key=lambda q: _total(q, "used")),
     Column("ADMITTED", lambda q: q.admitted),
     Column("PENDING", lambda q: q.pending),
     Column("AGE", lambda q: age(q.created), drop=1, key=lambda q: q.created),
 )
 _WIDE = (
-    Column("FREE", lambda q: _slices(q, "free")),
-    Column("MOST", lambda q: _slices(q, "most")),
+    Column("FREE", lambda q: _slices(q, "free"), key=lambda q: _total(q, "free")),
+    Column("MOST", lambda q: _slices(q, "most"), key=lambda q: _total(q, "most")),
     Column("RECLAIM", lambda q: q.reclaim),
-    Column("MAX PRIORITY", lambda q: q.max_priority or "-"),
+    Column("MAX PRIORITY", lambda q: q.max_priority or "-", key=lambda q: names.PRIORITIES.get(q.max_priority or "")),
     Column("COHORT", lambda q: q.cohort or "-"),
     Column("MADE BY", lambda q: q.maker),
 )
@@ -132,7 +132,7 @@ def create(console: Console, /, name: str | None, name_flag: str | None, cluster
 @queue.command("list")
 @cluster_option
 @click.option("-n", "--namespace", metavar="NAME", help="Only those of this namespace.")
-@list_options((*_COLUMNS, *_WIDE))
+@list_options((*COLUMNS, *_WIDE))
 @watch_option
 @output_option
 @click.pass_obj
@@ -149,13 +149,13 @@ def list_(console: Console, /, cluster: str | None, namespace: str | None, watch
         ]
 
     def render(rows: Rows, begins: bool) -> str:
-        return replace(console, headers=console.headers and begins).rows(rows, columns=_COLUMNS, wide=_WIDE)
+        return replace(console, headers=console.headers and begins).rows(rows, columns=COLUMNS, wide=_WIDE)
 
     if watch_:
         watch(console, api, read, render, kind="ClusterQueue")
         return
     found = read()
-    console.items(found, columns=_COLUMNS, wide=_WIDE, data=asdict)
+    console.items(found, columns=COLUMNS, wide=_WIDE, data=asdict)
     if not found:
         console.tell(f"no queues on '{place}'" + (f" for namespace '{namespace}'" if namespace else ""))
 
@@ -214,6 +214,10 @@ def delete(console: Console, /, name: str | None, name_flag: str | None, cluster
 
 def _slices(info: QueueInfo, field: str) -> str:
     return amounts_text({each.type: getattr(each, field) for each in info.shares}) or "-"
+
+
+def _total(info: QueueInfo, field: str) -> float:
+    return float(sum(getattr(each, field) for each in info.shares))
 
 
 def _facts(info: QueueInfo) -> dict[str, Any]:

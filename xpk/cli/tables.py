@@ -69,11 +69,10 @@ def table(
     return "\n".join(lines)
 
 
-def sort_rows(found: Iterable[Any], columns: Sequence[Column], title: str | None) -> list[Any]:
-    """Return rows sorted by the column of a title in any case; what is not known comes last."""
-    if title is None:
+def sort_rows(found: Iterable[Any], column: Column | None) -> list[Any]:
+    """Return rows sorted by a column, which need not be shown; unknown values come last."""
+    if column is None:
         return list(found)
-    column = next(each for each in columns if each.title.lower().replace(" ", "-") == title.lower())
     key = column.key or column.get
 
     def rank(item: Any) -> tuple[bool, Any]:
