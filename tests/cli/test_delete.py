@@ -41,3 +41,12 @@ def test_output_is_not_removed_while_hosts_write_there(dev: Xpk) -> None:
     refused = dev("workload", "delete", "run", "--with-output", "--no-wait")
     assert refused.code == 2 and "leave out --no-wait" in refused.err
     assert dev("workload", "status", "run").code == 0
+
+
+def test_a_dry_run_foresees_what_a_run_would_do(dev: Xpk, state: Path) -> None:
+    gone = dev("workload", "delete", "x", "--ignore-not-found", "--dry-run")
+    assert gone.code == 0 and "refused" not in gone.err and "there is no workload 'x'" in gone.err
+    dev("workload", "create", "run", "--command", "true", "--wait")
+    output = dev("workload", "status", "run", "-o", "json").data["output_dir"]
+    shown = dev("workload", "delete", "run", "--with-output", "--dry-run")
+    assert output in shown.out and Path(output).exists()

@@ -41,6 +41,7 @@ def test_lists_are_sorted_and_have_no_titles_where_nobody_wants_them(dev: Xpk) -
     refused = dev("workload", "list", "--sort-by", "colour")
     assert refused.code == 2 and "priority" in refused.err
     assert dev("queue", "list", "--no-headers").out.startswith("multislice-queue")
+    assert listed(dev, "--sort-by", "namespace") == listed(dev)  # a column that is not shown
 
 
 def test_labels_select(dev: Xpk) -> None:
@@ -69,7 +70,7 @@ def test_several_are_deleted_or_none(dev: Xpk) -> None:
     for name in ("a", "b", "c"):
         create(dev, name)
     refused = dev("workload", "delete", "a", "nix", "b", "nada")
-    assert refused.code == 2 and "'nix'" in refused.err and "'nada'" in refused.err
+    assert refused.code == 3 and "'nix'" in refused.err and "'nada'" in refused.err
     assert "nothing was deleted" in refused.err and listed(dev) == ["a", "b", "c"]
     one = dev("workload", "delete", "a", "nix")
     assert one.code == 3 and listed(dev) == ["a", "b", "c"]

@@ -113,6 +113,8 @@ def test_a_jobset_of_another_tool_is_not_taken_for_ours(dev: Xpk, state: Path) -
     assert taken.code == 4 and "made by argo, not xpk" in one_line(taken.err)
     kept = dev("workload", "delete", "theirs")
     assert kept.code == 4 and "made by argo" in one_line(kept.err) and "--force" in kept.err
+    foreseen = dev("workload", "delete", "theirs", "--dry-run")
+    assert foreseen.out == "" and "would be refused: 'theirs' was made by argo" in foreseen.err
     assert dev("workload", "delete", "--all", "--yes").code == 0
     assert "made by    argo" in dev("workload", "status", "theirs").out
     before = sorted(Path.cwd().iterdir())

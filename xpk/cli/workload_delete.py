@@ -85,25 +85,50 @@ def delete(
 
 
 def _preview(console: Console, named: list[str], cluster: str | None, namespace: str, given: dict[str, Any]) -> None:
-    """Print what would be deleted, as far as the cluster can be asked."""
+    """Print what would be deleted, and warn of what would be refused, as far as the cluster can be asked."""
     if not (named or given["every"] or given["filter_by_status"] or given["filter_by_job"] or given["selector"]):
         console.warn("a run would be refused: deleting all workloads requires --all")
-    there: dict[str, WorkloadStatus] | None = None
+    chosen, folders = named, dict[str, str]()
     try:
         place = the_cluster(cluster)
         api = provider_of(place).connect(place)
         there = {status.name: status for status in observe.find_all(api, namespace, given["selector"])}
     except OUT_OF_REACH as error:
         console.warn(f"a run would be refused: {error.message}")
-    chosen = named or _many(there or {}, given)
-    if missing := [one for one in named if there is not None and one not in there]:
-        for one in missing:
-            console.warn(f"a run would be refused: workload '{one}' not found")
-        chosen = []
+    else:
+        chosen, folders = _foreseen(console, api, named, there, namespace, place, given)
     for one in chosen:
-        echo(f"workload '{one}' would be deleted")
+        echo(f"workload '{one}' would be deleted" + (f", and its output {folders[one]}" if folders.get(one) else ""))
     if not chosen:
         console.tell("no workloads would be deleted")
+
+
+def _foreseen(
+    console: Console,
+    api: ObjectApi,
+    named: list[str],
+    there: dict[str, WorkloadStatus],
+    namespace: str,
+    place: str,
+    given: dict[str, Any],
+) -> tuple[list[str], dict[str, str]]:
+    """Return the workloads that a run would delete and their output folders; nothing if it would be refused."""
+    folders: dict[str, str] = {}
+    try:
+        chosen = _named(api, named, there, namespace, place, given) if named else _many(there, given)
+        if given["with_output"]:
+            folders = _output_folders(api, chosen, namespace, output_roots(place))
+        for one in [one for one in chosen if one not in there]:
+            try:
+                ending.claimed_output(api, one, namespace)  # its hosts may still be there
+            except NotFoundError as error:
+                chosen.remove(one)
+                console.tell(error.message)
+    except XpkError as error:
+        for problem in error.problems if isinstance(error, UsageError) else [error.message]:
+            console.warn(f"a run would be refused: {problem}")
+        return [], {}
+    return chosen, folders
 
 
 def _named(
@@ -126,7 +151,10 @@ def _named(
             wrong.append(error)
     if len(wrong) > 1:
         problems = [error.message for error in wrong]
-        raise UsageError(problems[0], problems=problems, hint="nothing was deleted; leave these names out")
+        refusal = UsageError(problems[0], problems=problems, hint="nothing was deleted; leave these names out")
+        if len(codes := {error.exit_code for error in wrong}) == 1:
+            refusal.exit_code = codes.pop()
+        raise refusal
     if wrong:
         raise wrong[0]
     waiting = [status.name for status in ending.in_order([there[one] for one in named if one in there])]
