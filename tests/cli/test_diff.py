@@ -63,3 +63,11 @@ def test_variables_of_create_count(running: Xpk, monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("XPK_WORKLOAD_CREATE_PRIORITY")
     running("config", "set", "priority", "high")
     assert "priority-class: high" in running("workload", "diff", "one", *COMMAND, "--env", "A=1").out
+
+
+def test_a_file_of_create_is_compared(running: Xpk, tmp_path: Path) -> None:
+    options = (*COMMAND, "--env", "A=1", "--fresh", "--max-cost", "5", "--dry-run", "-o", "spec")
+    (tmp_path / "one.yaml").write_text(running("workload", "create", "one", *options).out)
+    same = running("workload", "diff", "-f", str(tmp_path / "one.yaml"))
+    assert same.code == 0 and "no difference" in same.err
+    assert running("workload", "diff", "one", *COMMAND, "-o", "spec").code == 2

@@ -237,6 +237,7 @@ def test_a_dry_run_shows_the_configmap_and_writes_nothing(counted: Counted, proj
     assert {verb for verb, _, _ in counted.noted["calls"]} == {"get", "list"}
     other, *again = yaml.safe_load_all(counted.xpk(*CREATE, *command, "--dry-run").stdout)
     assert again == shown and other["metadata"] == secret["metadata"] and other["data"] != secret["data"]
+    (counted.folder / "made.yaml").touch(0o644)
     counted.xpk(*CREATE, *command, "--output-manifest-file", str(counted.folder / "made.yaml"))
     (used,) = counted.objects("Secret")
     assert (counted.folder / "made.yaml").stat().st_mode & 0o077 == 0

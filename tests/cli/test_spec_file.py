@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,52 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
 def test_the_format_needs_a_dry_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["workload", "create", "x", "-o", "spec"]) == 2
     assert "requires --dry-run" in capsys.readouterr().err
+
+
+def test_fields_take_precedence_over_variables(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lm.yaml").write_text("name: lm\nnamespace: red\ncluster: ours\nnum-slices: 2\nenv: [A=1]\n")
+    for name, value in (("NAMESPACE", "blue"), ("CLUSTER", "theirs"), ("WORKLOAD_CREATE_NUM_SLICES", "5")):
+        monkeypatch.setenv(f"XPK_{name}", value)
+    found = yaml.safe_load(printed(capsys, "-f", str(tmp_path / "lm.yaml"), "-n", "green", *SPEC))
+    assert found == {"name": "lm", "namespace": "green", "cluster": "ours", "num-slices": 2, "env": ["A=1"]}
+
+
+def test_a_file_keeps_the_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, "lm", "--context", "c", "--project", "p", "--zone", "z", *SPEC)
+    assert yaml.safe_load(text) == {"name": "lm", "context": "c", "project": "p", "zone": "z"}
+    (tmp_path / "lm.yaml").write_text(text)
+    assert printed(capsys, "-f", str(tmp_path / "lm.yaml"), *SPEC) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("env: {DEBUG: true}", "env.DEBUG must be a string, got true"),
+        ("env: {EMPTY: }", "env.EMPTY must be a string, got null"),
+        ("env: {V: 1.10}", "env.V must be a string, got 1.1"),
+        ("args: [2026-11-23]", "args[0] must be a string"),
+        ("command: yes", "command must be a string, got true"),
+        ("num-slices: 1.9", "num-slices must be an integer, got 1.9"),
+        ("max-restarts: yes", "max-restarts must be an integer, got true"),
+        ("max-cost: yes", "max-cost must be a number, got true"),
+    ],
+)
+def test_no_value_of_a_file_changes_silently(
+    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.yaml").write_text(text)
+    assert main(["workload", "create", "x", "-f", str(tmp_path / "bad.yaml"), *SPEC]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_numbers_are_words_as_they_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "lm.yaml").write_text("env: {A: 010, B: 1_0, C: 1:30, D: -7}\nargs: [--steps, 20]\n")
+    found = yaml.safe_load(printed(capsys, "lm", "-f", str(tmp_path / "lm.yaml"), *SPEC))
+    assert found["env"] == ["A=010", "B=1_0", "C=1:30", "D=-7"] and found["args"] == ["--steps", "20"]
+
+
+def test_a_file_may_be_standard_input(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"name: lm\nnum-slices: 2\n")))
+    assert yaml.safe_load(printed(capsys, "-f", "-", *SPEC)) == {"name": "lm", "num-slices": 2}

@@ -154,6 +154,12 @@ def provider_option(command: Command) -> Command:
     )(command)
 
 
+def stated_place(ctx: click.Context) -> dict[str, str]:
+    """Return --context, --project and --zone as far as they were given."""
+    stated = {flag.lstrip("-"): value for flag, value in ctx.meta.get(_PLACE, {}).items()}
+    return stated | ({"context": context} if (context := ctx.meta.get(_CONTEXT)) else {})
+
+
 def the_name(what: str, name: str | None, name_flag: str | None) -> str:
     """Return the one name that was given in either way. Raises UsageError for none or two."""
     if name and name_flag and name != name_flag:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
@@ -21,7 +22,6 @@ from xpk.cli.options import (
     the_name,
 )
 from xpk.cli.output import FORMATS, Console
-from xpk.cli.upstream import WorkloadCommand
 from xpk.cli.waiting import await_end
 from xpk.cli.workload_asked import asked_for
 from xpk.cli.workload_place import Place, find_place
@@ -36,7 +36,7 @@ from xpk.render import to_yaml
 from xpk.storage import open_folder
 
 
-@click.command(cls=WorkloadCommand)
+@click.command(cls=spec_file.SpecCommand)
 @name_argument("workload")
 @cluster_option
 @namespace_option
@@ -292,7 +292,11 @@ def _write_manifest(spec: WorkloadSpec, file: Path | None) -> None:
 
 
 def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)  # there is a secret in it
+    """Open a file that only its owner can read, as there is a secret in it."""
+    descriptor = os.open(path, flags, 0o600)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.fchmod(descriptor, 0o600)  # it may exist with another mode
+    return descriptor
 
 
 def check(console: Console, spec: WorkloadSpec, trainer_args: tuple[str, ...], given: dict[str, Any]) -> None:

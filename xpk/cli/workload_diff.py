@@ -11,8 +11,8 @@ import click
 from xpk.capacity.provider import provider_of
 from xpk.cli import workload_upstream
 from xpk.cli.options import the_cluster, the_name
-from xpk.cli.output import Console, echo
-from xpk.cli.upstream import WorkloadCommand
+from xpk.cli.output import FORMATS, Console, echo
+from xpk.cli.spec_file import SpecCommand
 from xpk.cli.workload_asked import asked_for
 from xpk.cli.workload_create import check, create
 from xpk.cli.workload_place import find_place
@@ -26,7 +26,7 @@ _OF_TWO = {"name", "name_flag", "other", "cluster", "context", "project", "zone"
 
 
 # The variables of `create` are for this too: `XPK_WORKLOAD_CREATE_QUEUE`.
-@click.command(cls=WorkloadCommand, context_settings={"auto_envvar_prefix": "XPK_WORKLOAD_CREATE"})
+@click.command(cls=SpecCommand, context_settings={"auto_envvar_prefix": "XPK_WORKLOAD_CREATE"})
 @click.pass_context
 def diff(ctx: click.Context, /, name: str | None, name_flag: str | None, cluster: str | None, **given: Any) -> None:
     """Show what `xpk workload create`, with the same options, would make otherwise than what runs.
@@ -103,10 +103,11 @@ def _one_means_different() -> Iterator[None]:
         raise
 
 
+_output = click.Option(["-o", "--output"], type=click.Choice(FORMATS), help="How to print what is read.")
 _other = click.Argument(["other"], required=False)
 diff.params = [
     parameter
     for each in create.params
     if each.name not in _OF_CREATE
-    for parameter in ((each, _other) if each.name == "name" else (each,))
+    for parameter in {"name": (each, _other), "output": (_output,)}.get(each.name or "", (each,))
 ]
