@@ -36,8 +36,10 @@ class Watched:
         self, folder: Path, process: int, hang_seconds: float, processes: int = 2, frozen: bool = False
     ) -> None:
         self.ended: queue.Queue[ExitCode] = queue.Queue()
+        self.heard: list[int] = []  # who has told it something
 
         def on_told(what: str, peer: int) -> None:
+            self.heard.append(peer)
             if not frozen:
                 self.dog.told(what.removeprefix("hung "), peer)
 
@@ -114,8 +116,9 @@ def test_a_host_that_hangs_tells_what_its_threads_do_and_is_blamed(
 def test_the_host_that_does_not_answer_is_blamed_by_those_that_wait_for_it(
     frozen: int, watch: Watch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also where it is process 0, over which all words go."""
-    hosts = [watch(n, 0.3 if n == 1 else 300.0, processes=3, frozen=n == frozen) for n in range(3)]
+    """Also where it is process 0, over which all words go: then each host's own time is up."""
+    limits = [300.0, 0.3, 300.0 if frozen else 0.3]
+    hosts = [watch(n, limits[n], processes=3, frozen=n == frozen) for n in range(3)]
     connect(*hosts)
     for host in hosts:
         host.dog.waits("step 7", 7)
@@ -134,6 +137,23 @@ def test_where_all_answer_and_wait_for_the_step_no_host_is_to_blame_more_than_th
     for host in hosts:
         host.dog.waits("step 7", 7)
     assert [host.ended.get(timeout=SECONDS) for host in hosts] == [ExitCode.HUNG] * 3
+    heard = [sorted(set(host.heard)) for host in hosts]
+    assert heard == [[1, 2], [0], [0]], "words among all hosts would be too many to be read in time"
+
+
+def test_storage_that_hangs_lets_nobody_take_process_0_for_the_one_that_hangs(tmp_path: Path, watch: Watch) -> None:
+    stuck = "stacks/.s0-h0-0.txt.tmp"
+    (tmp_path / "stacks").mkdir()
+    first, slow = watch(0, 300.0), watch(1, 0.3)
+    os.mkfifo(tmp_path / stuck)  # who opens it to write waits for a reader
+    connect(first, slow)
+    first.dog.waits("step 7", 7)
+    slow.dog.waits("its data of step 7", 7, own=lambda: True)
+    assert slow.ended.get(timeout=SECONDS) == ExitCode.HUNG
+    assert first.ended.empty(), "process 0 ends last"
+    reader = os.open(tmp_path / stuck, os.O_RDONLY | os.O_NONBLOCK)
+    assert first.ended.get(timeout=SECONDS) == ExitCode.PEER_LOST
+    os.close(reader)
 
 
 def test_a_wait_may_take_longer_where_steps_do(watch: Watch) -> None:

@@ -1,9 +1,10 @@
 """A watch over the thread that trains: where it waits too long, the host says what it does, and ends.
 
 In a step all hosts wait for each other, so one that hangs makes them all hang. The first whose time is up tells
-the others; then each writes the stacks of all its threads and answers process 0. To blame are the hosts that wait for
-something of their own (their data, not a step), and those that do not answer, such as a process that was stopped;
-process 0 tells everybody. A host to blame ends with 76, those that wait for it with 75.
+process 0, which tells the others, and they answer it. To blame are the hosts that wait for something of their own
+(their data, not a step), and those that do not answer, such as a process that was stopped; process 0 tells everybody.
+A host to blame ends with 76, those that wait for it with 75. Each writes the stacks of all its threads, and waits for
+its storage only once it knows who is to blame: that may be what hangs.
 
 If not even a thread can run, since C++ code holds Python's lock, Python's own C thread writes the stacks and
 ends the process with 1, after twice the time.
@@ -30,10 +31,10 @@ from trainer.metrics import Events, say
 from trainer.places import Place
 
 _RECENT = 20  # steps
-_ANSWER_SECONDS = 2.0  # for all hosts to answer that one of them hangs
+_ANSWER_SECONDS = 2.0  # for all hosts to answer process 0
 _VERDICT_SECONDS = 4.0  # for process 0 to say then which ones are to blame; else it is the one
 _LAST_SECONDS = 1.0  # that process 0 stays on: JAX aborts the others once it has gone
-_FILE_SECONDS = 5.0  # for the stacks to be in their file
+_FILE_SECONDS = 5.0  # for the stacks to be in their file, and for each event to be written
 _FLUSH_SECONDS = 10.0
 
 
@@ -112,7 +113,8 @@ class Watchdog:
             self._verdict.set()
         else:
             self._answers[peer] = bool(said["own"])
-            threading.Thread(target=self._end, args=(self._wait or _NOTHING, peer), name="hang").start()
+            if not self.hung:
+                threading.Thread(target=self._end, args=(self._wait or _NOTHING,), name="hang").start()
 
     def _watch(self) -> None:
         """Watchdog thread: count the time, and keep Python's own C thread from acting."""
@@ -150,7 +152,7 @@ class Watchdog:
         with self._arming:
             faulthandler.cancel_dump_traceback_later()
 
-    def _end(self, wait: Wait, told_by: int | None = None) -> None:
+    def _end(self, wait: Wait) -> None:
         """Say what this host waits for and does, and end it; once, on whichever thread comes first."""
         with self._lock:
             if self.hung:
@@ -159,25 +161,31 @@ class Watchdog:
         self._disarm()
         me = self._host.process_id
         own = wait.own()
-        words = "hung " + json.dumps({"own": own})
-        self._tell(words) if told_by is None else self._answer(words)
+        (self._answer if me else self._tell)("hung " + json.dumps({"own": own}))
         since = time.monotonic()
         name = self._host.name(me)
         file = f"stacks/s{self._host.slice_id}-h{self._host.worker_id}-{self._host.attempt}.txt"
         said = f"{name}: has waited {wait.waited:.0f} s for {wait.what}"
         stacks = "\n".join(_stacks())
         print(f"{said}; its threads:\n{stacks}", file=sys.stderr, flush=True)
-        self._events.write("hang", wait.step, wait.waited, waited_for=wait.what, own=own, stacks=file)
-        self._keep(file, f"{said}\n{stacks}\n")
-        blamed = self._judged(own, since) if me == 0 else self._heard(since)
-        if blamed and me not in blamed:
-            self._events.write("peer_lost", peer=blamed[0])
+        details: dict[str, Any] = {"waited_for": wait.what, "own": own, "stacks": file}
+        kept = [
+            _begun(lambda: self._events.write("hang", wait.step, wait.waited, **details)),
+            _begun(lambda: (self._out / file).write(f"{said}\n{stacks}\n".encode())),
+        ]
+        blamed = self._heard(since) if me else self._judged(own, since)
+        lost = bool(blamed) and me not in blamed
+        for thread in kept:
+            thread.join(max(0.0, since + _FILE_SECONDS - time.monotonic()))
+        if lost:
+            _begun(lambda: self._events.write("peer_lost", peer=blamed[0])).join(_FILE_SECONDS)
             termination.write(termination.LOST + self._host.name(blamed[0]))
             say(f"{name}: ends so that the job can restart; {self._host.name(blamed[0])} hangs")
-            self._finish(ExitCode.PEER_LOST, _FLUSH_SECONDS)
         else:
             say(f"{name}: hangs, and ends so that the job can restart; its threads' stacks are in {self._out / file}")
-            self._finish(ExitCode.HUNG, _FLUSH_SECONDS)
+        if not me:
+            time.sleep(_LAST_SECONDS)
+        self._finish(ExitCode.PEER_LOST if lost else ExitCode.HUNG, _FLUSH_SECONDS)
 
     def _judged(self, own: bool, since: float) -> list[int]:
         """Process 0: return who is to blame, of whom all are told: first those that have not answered."""
@@ -186,7 +194,6 @@ class Watchdog:
         silent = [process for process in range(self._host.processes) if process not in answers]
         blamed = silent + sorted(process for process, at_own in answers.items() if at_own)
         self._tell("hung " + json.dumps({"blamed": blamed}))
-        time.sleep(_LAST_SECONDS)
         return blamed
 
     def _heard(self, since: float) -> list[int]:
@@ -194,16 +201,17 @@ class Watchdog:
         heard = self._verdict.wait(max(0.0, since + _VERDICT_SECONDS - time.monotonic()))
         return self._blamed if heard else [0]
 
-    def _keep(self, file: str, content: str) -> None:
-        """Write the stacks to a file, unless that hangs, too."""
 
-        def write() -> None:
-            with contextlib.suppress(OSError):
-                (self._out / file).write(content.encode())
+def _begun(write: Callable[[], object]) -> threading.Thread:
+    """Begin to write something on a thread of its own, which may never end."""
 
-        thread = threading.Thread(target=write, name="stacks", daemon=True)
-        thread.start()
-        thread.join(_FILE_SECONDS)
+    def work() -> None:
+        with contextlib.suppress(OSError):
+            write()
+
+    thread = threading.Thread(target=work, name="record", daemon=True)
+    thread.start()
+    return thread
 
 
 def _stacks() -> Iterator[str]:
