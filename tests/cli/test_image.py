@@ -60,6 +60,18 @@ def test_the_trainers_image_is_the_one_that_kind_loads(xpk: Xpk, docker: Path) -
     assert "buildx build --load --platform linux/amd64 --tag r.example/p/t:v1 --build-arg JAX_EXTRA=tpu" in asked
 
 
+def test_images_of_two_platforms_have_two_names(xpk: Xpk, docker: Path, tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text("print(1)")
+    folder = ("r.example/p/mine", "--base-docker-image", "python:3.11", "--script-dir", "code")
+    for build in (("r.example/p/t",), ("r.example/p/t", "--tpu"), folder):
+        own, arm = (
+            xpk("image", "build", *build, *platform, "--dry-run").out.strip()
+            for platform in ((), ("--platform", "linux/arm64"))
+        )
+        assert arm == f"{own}-linux-arm64"
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -48,21 +49,23 @@ class ImageBuild:
             yield folder
 
 
-def trainer_build(name: str | None, environ: Mapping[str, str], *, tpu: bool) -> ImageBuild:
+def trainer_build(
+    name: str | None, environ: Mapping[str, str], *, tpu: bool, platform: str | None = None
+) -> ImageBuild:
     """Return the build of the bundled trainer's image. Raises UsageError for an invalid name."""
     image = trainer_image({key: value for key, value in environ.items() if key != "XPK_TRAINER_IMAGE"})
     arguments = {**image.arguments, **({"JAX_EXTRA": "tpu"} if tpu else {})}
     repository, _, digest = image.name.rpartition(":")
-    tagged = _tagged(name or repository, f"{digest}-tpu" if tpu else digest)
+    tagged = _tagged(name or repository, f"{digest}{'-tpu' if tpu else ''}{_suffix(platform)}")
     return ImageBuild(name=tagged, arguments=arguments, follows_content=tagged != name)
 
 
-def folder_build(name: str, base: str, archive: bytes, content_name: str) -> ImageBuild:
+def folder_build(name: str, base: str, archive: bytes, content_name: str, *, platform: str | None = None) -> ImageBuild:
     """Return the build of a packed folder on top of an image. Raises UsageError for invalid names."""
     if problems := image_problems([base]):
         raise UsageError(problems[0], hint=f"--base-docker-image {_FORM}")
     digest = hashlib.sha256(f"{base} {content_name}".encode()).hexdigest()[:_TAG_LENGTH]
-    tagged = _tagged(name, digest)
+    tagged = _tagged(name, f"{digest}{_suffix(platform)}")
     return ImageBuild(
         name=tagged,
         arguments={"BASE_IMAGE": base},
@@ -86,7 +89,7 @@ def check_pushable(name: str) -> None:
 
 def build(engine: Engine, wanted: ImageBuild, platform: str | None) -> bool:
     """Build an image unless the engine has it; return whether it was built."""
-    if wanted.follows_content and platform is None and engine.has_image(wanted.name):
+    if wanted.follows_content and engine.has_image(wanted.name):
         return False
     with wanted.context() as folder:
         engine.build(wanted.name, folder, wanted.arguments, platform)
@@ -98,6 +101,11 @@ def push(engine: Engine, name: str) -> None:
     if not engine.has_image(name):
         raise NotFoundError(f"image '{name}' not found in Docker", hint="`xpk image build NAME` builds one")
     engine.push(name)
+
+
+def _suffix(platform: str | None) -> str:
+    """Return what a tag says of the platform, "" for this machine's: an image of one does not replace another's."""
+    return re.sub(r"[^A-Za-z0-9_.]+", "-", f"-{platform}") if platform else ""
 
 
 def _tagged(name: str, tag: str) -> str:

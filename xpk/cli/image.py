@@ -46,7 +46,7 @@ def build(
 ) -> None:
     """Build the bundled trainer's image, or a folder on top of another image, and print its name.
 
-    The tag follows from the content, unless NAME has one: what Docker has already is not built again.
+    The tag follows from the content and --platform, unless NAME has one: what Docker has already is not built again.
 
     \b
       xpk image build us-docker.pkg.dev/PROJECT/REPO/xpk-trainer --tpu --push
@@ -55,7 +55,7 @@ def build(
     if base_docker_image is None and script_dir is not None:
         raise UsageError("--script-dir requires --base-docker-image", hint="--base-docker-image python:3.11-slim")
     if base_docker_image is None:
-        wanted = image_build.trainer_build(name, os.environ, tpu=tpu)
+        wanted = image_build.trainer_build(name, os.environ, tpu=tpu, platform=platform)
     elif tpu or name is None:
         raise UsageError(
             "--tpu is for the trainer's image" if tpu else "--base-docker-image requires a NAME for the new image",
@@ -63,7 +63,7 @@ def build(
         )
     else:
         packed = script.pack(script_dir or Path())
-        wanted = image_build.folder_build(name, base_docker_image, packed.content, packed.name)
+        wanted = image_build.folder_build(name, base_docker_image, packed.content, packed.name, platform=platform)
     if push:
         image_build.check_pushable(wanted.name)
     if not dry_run:
