@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -107,12 +108,29 @@ def test_what_is_wrong_is_said_without_a_cluster(changes: dict[str, Any], proble
     assert problem in " ".join(caught.value.problems)
 
 
-@pytest.mark.parametrize("text", ["[", "a", "kind: Secret\nmetadata: {name: x}", "kind: PersistentVolume", "- 1"])
-def test_manifests_with_anything_else_are_refused(tmp_path: Path, text: str) -> None:
+VOLUME = "kind: PersistentVolume\nmetadata: {name: v}\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[", "a", "kind: Secret\nmetadata: {name: x}", "kind: PersistentVolume", "- 1", f"{VOLUME}spec: foo",
+        f"{VOLUME}spec: {{csi: foo}}", f"{VOLUME}spec: {{since: 2026-13-45}}",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["pd", "gcsfuse"])
+def test_manifests_with_anything_else_are_refused(tmp_path: Path, text: str, kind: str) -> None:
     file = tmp_path / "odd.yaml"
     file.write_text(text)
     with pytest.raises(UsageError):
-        plan_attach(wanted(type="pd", manifest=file), None)
+        plan_attach(wanted(type=kind, manifest=file), None)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError) as caught:
+        plan_attach(wanted(type="pd", manifest=tmp_path / "pipe"), None)
+    assert "not a regular file" in caught.value.problems[0]
 
 
 def test_a_claim_has_to_exist() -> None:

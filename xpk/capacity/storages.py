@@ -17,6 +17,7 @@ from xpk.capacity.plan import Plan, Step
 from xpk.model import names
 from xpk.model.errors import ConflictError, NotFoundError, UsageError
 from xpk.model.mounts import GCSFUSE_DRIVER, Mount, mount_problems
+from xpk.storage.text import read_text
 
 Connect = Callable[[], ObjectApi]
 
@@ -27,7 +28,6 @@ TIERS = {
 ACCESS_MODES = ("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany")
 _FILESTORE, _FILESTORE_DRIVER = "gcpfilestore", "filestore.csi.storage.gke.io"
 _MANIFEST_KINDS = ("StorageClass", "PersistentVolume", "PersistentVolumeClaim")
-_MANIFEST_BYTES = 1 << 20
 _SIZE = re.compile(r"[1-9][0-9]{0,5}")
 _MADE = {"app.kubernetes.io/managed-by": "xpk"}
 
@@ -159,12 +159,9 @@ def _bucket_of(objects: Objs, wanted: Wanted) -> tuple[Objs, Mount, list[str]]:
 def _read(file: Path, namespace: str) -> Objs:
     """Return the objects of a manifest, the claim in its namespace. Raises UsageError."""
     try:
-        with file.open("rb") as stream:
-            text = stream.read(_MANIFEST_BYTES + 1)
-        if len(text) > _MANIFEST_BYTES:
-            raise UsageError(f"--manifest {file}: larger than {_MANIFEST_BYTES:,} bytes")
+        text = read_text(file, what="--manifest", hint="name a file with the volume and its claim")
         found: list[Any] = [each for each in yaml.safe_load_all(text) if each is not None]
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:  # ValueError: a date that cannot be
         raise UsageError(f"--manifest {file} cannot be read: {str(error).splitlines()[0]}") from error
     problems = [
         f"--manifest {file}: {each.get('kind') if isinstance(each, dict) else each!r} is none of "
@@ -172,12 +169,25 @@ def _read(file: Path, namespace: str) -> Objs:
         for each in found
         if not isinstance(each, dict) or each.get("kind") not in _MANIFEST_KINDS or not _name_of(each)
     ]
+    problems += [
+        f"--manifest {file}: {field} of {_name_of(each)} must be a mapping"
+        for each in found
+        if isinstance(each, dict) and (field := _not_a_mapping(each))
+    ]
     if problems:
         raise UsageError(problems[0], problems=problems)
     for each in found:
         if each["kind"] == "PersistentVolumeClaim":
             each["metadata"]["namespace"] = namespace
     return sorted(found, key=lambda each: _MANIFEST_KINDS.index(each["kind"]))
+
+
+def _not_a_mapping(obj: Obj) -> str:
+    """Return which field of a volume or a claim should be a mapping and is not, "" if none."""
+    spec = obj.get("spec") or {}
+    if not isinstance(spec, dict):
+        return "spec"
+    return "" if isinstance(spec.get("csi") or {}, dict) else "spec.csi"
 
 
 def _name_of(obj: Obj) -> str:
