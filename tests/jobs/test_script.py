@@ -137,6 +137,15 @@ def test_links_inside_the_folder_are_links_there_too(tmp_path: Path) -> None:
     assert os.readlink(there / "src" / "main.py") == "../train.py" and (there / "lib" / "model.py").is_file()
 
 
+def test_links_that_cannot_be_followed_are_links_there_too(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p")
+    (folder / "link").symlink_to("x" * 300)  # as with a folder that nobody may read, looking there is an error
+    there = tmp_path / "there"
+    archive = pack(folder)
+    unpack(archive.content, archive.name, str(there))
+    assert os.readlink(there / "link") == "x" * 300
+
+
 @pytest.mark.parametrize("target", ["/etc/passwd", "../outside", "src/../../outside"])
 def test_links_that_leave_the_folder_are_refused(tmp_path: Path, target: str) -> None:
     folder = project(tmp_path / "p")

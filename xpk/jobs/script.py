@@ -38,7 +38,7 @@ def pack(folder: Path) -> Archive:
     if not os.path.isdir(folder):  # also of a name that no folder can have
         raise UsageError(f"--script-dir: there is no folder '{folder}'", hint="--script-dir DIR")
     found = list(_walk(folder, _patterns(folder)))
-    if not any(entry.is_file() or entry.is_symlink() for entry in found):
+    if not any(entry.is_symlink() or entry.is_file() for entry in found):
         raise UsageError(f"--script-dir: there are no files in '{folder}'", hint="--script-dir DIR")
     _check_size(folder, found)
     problems = [problem for entry in found if (problem := _problem(folder, entry))]
@@ -82,9 +82,9 @@ def _walk(folder: Path, patterns: list[str]) -> Iterator[Path]:
             continue
         try:
             inside = sorted(entry.iterdir(), key=lambda path: path.name, reverse=True)
+            kept = [each for each in inside if not _ignored(each, each.relative_to(folder), patterns)]
         except OSError as error:
             raise UsageError(f"cannot read {entry}: {error.strerror}", hint=f"name it in {IGNORE_FILE}") from error
-        kept = [each for each in inside if not _ignored(each, each.relative_to(folder), patterns)]
         count += len(kept)
         if count > MOST_FILES:
             raise UsageError(
@@ -113,8 +113,9 @@ def _patterns(folder: Path) -> list[str]:
 
 def _ignored(entry: Path, relative: Path, patterns: list[str]) -> bool:
     """Return whether a pattern means an entry: by its name at any depth, or with a `/` in it by its path."""
-    folder = entry.is_dir() and not entry.is_symlink()
-    if not (folder or entry.is_file() or entry.is_symlink()):
+    link = entry.is_symlink()  # first: nobody may be allowed to look where it leads
+    folder = not link and entry.is_dir()
+    if not (link or folder or entry.is_file()):
         return True  # sockets, pipes and devices have no content
     for pattern in patterns:
         if pattern.endswith("/") and not folder:
