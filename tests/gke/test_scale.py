@@ -113,6 +113,11 @@ def test_more_slices_of_a_reservation_have_to_be_free_there(site: Site) -> None:
     site.provider().plan_resize("c", 2, force=False).carry_out(lambda title: None)
 
 
+def test_limits_count_the_default_pools_nodes_of_custom_arguments(site: Site) -> None:
+    own = site.plan(1, custom_cluster_arguments="--num-nodes=5000").facts["limits"]
+    assert own == site.plan(1, default_pool_cpu_num_nodes="5000").facts["limits"] != site.plan(1).facts["limits"]
+
+
 def test_addresses_are_those_of_the_clusters_own_subnetwork(site: Site) -> None:
     own = "ip_allocation_policy.create_subnetwork=true ip_allocation_policy.node_ipv4_cidr_block=/28"
     site.create(1, custom_cluster_arguments=own)

@@ -387,3 +387,12 @@ def test_workload_identity_cannot_be_asked_for_and_refused(xpk: Xpk) -> None:
     both = "--disable-workload-identity --enable-gcsfuse-csi-driver"
     code, _, err = xpk(f"cluster create {PLACE} --tpu-type=v5p-8 --spot --dry-run {both}")
     assert code == 2 and "--enable-gcsfuse-csi-driver and --disable-workload-identity exclude each other" in err
+
+
+@pytest.mark.parametrize(
+    "argument", ["node_pools.x=3", "network.x=3", "node_pool.config=3", "node_pool.config.oauth_scopes={}"]
+)
+def test_arguments_of_another_form_than_the_field_are_refused(xpk: Xpk, argument: str) -> None:
+    line = f"--tpu-type=v5p-8 --spot --network=n --custom-cluster-arguments='{argument}' --dry-run"
+    code, _, err = xpk(f"cluster create {PLACE} {line}")
+    assert code == 2 and f"--custom-cluster-arguments: {argument}: " in err, err

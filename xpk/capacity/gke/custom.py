@@ -44,16 +44,29 @@ def apply_cluster(body: Dict, arguments: Sequence[str]) -> None:
     del body["node_pool"]
 
 
+def default_nodes(arguments: Sequence[str], otherwise: int) -> int:
+    """Return the nodes of the default pool: as the arguments say. Raises UsageError as above."""
+    pool: Dict = {"initial_node_count": otherwise}
+    apply_cluster({"node_pools": [pool]}, arguments)
+    count = pool["initial_node_count"]
+    return count if isinstance(count, int) else otherwise
+
+
 def apply_pool(body: Dict, arguments: Sequence[str]) -> None:
     """Set what `--custom-nodepool-arguments` says. Raises UsageError as above."""
     _apply(body, arguments, _POOL, "--custom-nodepool-arguments")
 
 
 def put(body: Dict, path: str, value: Any) -> None:
-    """Set a field by its path; lists are appended to, mappings merged."""
+    """Set a field by its path; lists are appended to, mappings merged. Raises ValueError for values of another form."""
     *parents, last = path.split(".")
     for name in parents:
         body = body.setdefault(name, {})
+        if not isinstance(body, dict):
+            raise ValueError(f"{name} has no fields that can be set")
+    have = body.get(last)
+    if have is not None and any(isinstance(have, kind) != isinstance(value, kind) for kind in (list, dict)):
+        raise ValueError(f"{last} is {json.dumps(have)}: the value must be of the same form")
     if isinstance(value, list):
         body[last] = [*body.get(last, []), *(each for each in value if each not in body.get(last, []))]
     elif isinstance(value, dict):
@@ -67,14 +80,14 @@ def _apply(body: Dict, arguments: Sequence[str], table: dict[str, tuple[str, Con
     for name, value in _pairs(arguments):
         if name in _NOTHING:
             continue
-        if name in table:
-            path, convert = table[name]
-            try:
+        try:
+            if name in table:
+                path, convert = table[name]
                 put(body, path, convert(value))
-            except ValueError as error:
-                problems.append(f"{flag}: {name}={value}: {error}")
-        elif _is_field(name, value):
-            put(body, name, _value(value))
+            elif _is_field(name, value):
+                put(body, name, _value(value))
+        except ValueError as error:
+            problems.append(f"{flag}: {name}={value}: {error}")
     if problems:
         raise UsageError(problems[0], problems=problems, hint="see `gcloud container clusters create --help`")
 

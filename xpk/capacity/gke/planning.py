@@ -11,6 +11,7 @@ from xpk.api.words import counted
 from xpk.capacity.gke import desired, limits
 from xpk.capacity.gke.asked import asked_lines
 from xpk.capacity.gke.cost import Cost, check_cost, cost_of
+from xpk.capacity.gke.custom import default_nodes
 from xpk.capacity.gke.difference import Change, cluster_changes, covers, missing_names, pool_changes
 from xpk.capacity.gke.limits import Limit, Sizing
 from xpk.capacity.gke.networks import DATA_NICS, DataNetwork, data_networks, description, network_limits
@@ -72,6 +73,7 @@ def draft(spec: ClusterSpec, request: Request, have: Observed) -> Draft:
         )
     missing = missing_names(have, spec.name, shape, spec.num_slices)
     asked, request = request, _with_identity(request, have)
+    request = replace(request, default_nodes=default_nodes(request.custom_cluster, request.default_nodes))
     sizing = _sizing(spec, request, have)
     version = choose_version(have.server, request)
     body = desired.cluster_body(spec, request, version, sizing)
