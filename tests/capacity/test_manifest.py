@@ -31,7 +31,9 @@ def test_other_content_is_refused_before_anything_is_applied(file: Path) -> None
     file.write_bytes(TEXT + b"---\nkind: ClusterRoleBinding\n")
     with pytest.raises(XpkError, match=f"SHA-256 is [0-9a-f]{{64}}, must be {SHA256}") as caught:
         install.read_manifest(KUEUE, {"XPK_KUEUE_MANIFEST": f"{file}#sha256={SHA256}"})
-    assert "#sha256=" in caught.value.hint
+    received = hashlib.sha256(file.read_bytes()).hexdigest()
+    assert "compare it with the release's" in caught.value.hint and received not in caught.value.hint
+    assert "XPK_KUEUE_MANIFEST" in caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def read_objects(name: str, source: str, *, hint: str, pinned: str = "") -> list
             raise XpkError(
                 f"the manifest of {name} from {place} is not the one that is expected: SHA-256 is {have}, "
                 f"must be {sha256}",
-                hint=f"compare it with the release's; SOURCE{_FRAGMENT}{have} accepts this one",
+                hint=f"compare it with the release's; if you trust another one, {hint}",
             )
         return [obj for obj in yaml.load_all(content.decode(), Loader=_PARSER) if obj]
     except (OSError, ValueError, yaml.YAMLError) as error:
