@@ -47,6 +47,6 @@ def test_the_image_is_known_before_anything_is_created() -> None:
         assert choose_image(asked, target, cluster="c", needs_trainer=needs_trainer) == image
     with pytest.raises(UsageError, match="no image is known for the trainer on cluster 'c'") as unknown:
         choose_image(None, pods, cluster="c", needs_trainer=True)
-    assert "xpk image build" in str(unknown.value.hint)
+    assert "`xpk image build REGISTRY/xpk-trainer --tpu --push`" in str(unknown.value.hint), "JAX for CPUs sees no TPU"
     with pytest.raises(UsageError, match="'Not An Image' is not the name of an image"):
         choose_image("Not An Image", pods, cluster="c", needs_trainer=False)

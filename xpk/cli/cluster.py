@@ -78,7 +78,7 @@ cluster.add_command(health)
 @click.option("--spare-slices", type=click.IntRange(0), help="kind: slices beyond the quota, for when a node fails.")
 @click.option("--node-image", metavar="IMAGE", help="kind: the nodes' image.")
 @click.option("--retain", is_flag=True, help="kind: keep the nodes if the creation fails.")
-@click.option("--trainer-image", metavar="IMAGE", help="kind: the trainer's image, instead of building it.")
+@click.option("--trainer-image", metavar="IMAGE", help="kind, gke: the trainer's image; kind builds one if left out.")
 @click.option("--base-image", metavar="IMAGE", help="kind: the image to build the trainer's on.")
 @click.option("--image-archive", metavar="FILE", multiple=True, help="kind: images (`docker save`) for the nodes.")
 @create_options

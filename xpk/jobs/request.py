@@ -180,10 +180,10 @@ def choose_image(asked: str | None, target: Target, *, cluster: str, needs_train
     if target.on_this_machine:
         return TRAINER_IMAGE
     if target.trainer_image is None and needs_trainer:
+        build = f"xpk image build REGISTRY/xpk-trainer {'' if target.emulated else '--tpu '}--push"
         raise UsageError(
             f"no image is known for the trainer on cluster '{cluster}'",
-            hint="`xpk image build REGISTRY/xpk-trainer --push` makes one; pass it with --docker-image, or set it with "
-            "`xpk config set image IMAGE`",
+            hint=f"`{build}` makes one; pass it with --docker-image, or set it with `xpk config set image IMAGE`",
         )
     return target.trainer_image or COMMAND_IMAGE
 

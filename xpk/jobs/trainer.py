@@ -39,7 +39,7 @@ def check_trainer(
     if not problems:
         raise XpkError(
             f"the trainer could not check its configuration: {result.last_line}",
-            hint="`python -m trainer check` in the workloads folder shows more",
+            hint=f"`PYTHONPATH={workloads_dir()} python -m trainer check` shows more",
         )
     lines = [
         f"{problem['message']} ({problem['hint']})" if problem.get("hint") else problem["message"]

@@ -101,11 +101,12 @@ def check_cost(cost: Cost, most: float | None) -> CapacityError | None:
 
 
 def _table(file: Path | None) -> Mapping[str, Any]:
+    own = resources.files("xpk.capacity.gke") / "prices.yaml"
     try:
         if file:
             text = read_text(file, what="--prices", hint="name a file of your own")
         else:
-            text = (resources.files("xpk.capacity.gke") / "prices.yaml").read_text(encoding="utf-8")
+            text = own.read_text(encoding="utf-8")
         table: Any = yaml.safe_load(text)
         numbers = [price for prices in table["chip_hour"].values() for price in prices.values()]
         if not all(isinstance(price, int | float) and 0 <= price < 1e9 for price in numbers):
@@ -113,7 +114,5 @@ def _table(file: Path | None) -> Mapping[str, Any]:
         found: Mapping[str, Any] = table
     except (OSError, yaml.YAMLError, LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UsageError(
-            f"{file} is not a price table: {reason}", hint="see xpk/capacity/gke/prices.yaml for the form"
-        ) from error
+        raise UsageError(f"{file} is not a price table: {reason}", hint=f"see {own} for the form") from error
     return found
