@@ -319,6 +319,8 @@ def test_every_secret_is_new_is_mounted_and_is_in_no_variable() -> None:
     spec = workload(target=ON_GKE, name="w", ray=True)
     values = [base64.b64decode(secret["data"]["secret"]) for _ in range(2) for secret in render_peer_secret(spec)]
     assert len(set(values)) == 2 and all(len(value) == 64 for value in values)
+    # kubelet would give the next workload of the name the value of this one, while a pod of this one is left.
+    assert not any(secret.get("immutable") for secret in render_peer_secret(spec))
     (jobset,) = render_workload(spec)
     pod = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
     assert {"name": "peers", "secret": {"secretName": "xpk-peers.w", "defaultMode": 0o444}} in pod["volumes"]

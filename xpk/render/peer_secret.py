@@ -41,7 +41,6 @@ def render_peer_secret(spec: WorkloadSpec) -> list[dict[str, Any]]:
                 "labels": {"app.kubernetes.io/managed-by": "xpk", names.WORKLOAD_LABEL: spec.name},
             },
             "type": "Opaque",
-            "immutable": True,
             "data": {names.PEER_SECRET_KEY: base64.b64encode(secrets.token_hex(_BYTES).encode()).decode()},
         }
     ]
