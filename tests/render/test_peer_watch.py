@@ -291,6 +291,26 @@ def test_a_first_host_that_cannot_prove_it_either_is_not_believed(start: Start) 
     assert host.process.poll() is None and "is gone" not in host.log.read_text()
 
 
+def test_a_host_that_comes_late_hears_of_all_that_are_lost(start: Start) -> None:
+    """The first host says it at once: more than a line may have, and more than is read in one go."""
+    with socket.create_server(("", 0)) as first:
+        host = start(1, WAITS, port=first.getsockname()[1] - 2)
+        first.settimeout(SECONDS)
+        link, _ = first.accept()
+        with link, link.makefile("rb") as stream:
+            link.sendall(b"challenge cc\n")
+            _, number, nonce, proof = stream.readline().split()
+            text = b"xpk-peer-watch a-job.0 1 cc " + nonce
+            host_proof, welcome = (
+                hmac.new(SECRET.encode(), role + b" " + text, "sha256").hexdigest().encode()
+                for role in (b"host", b"hub")
+            )
+            assert (number, proof) == (b"1", host_proof)
+            lost = b"".join(b"lost %d\n" % each for each in range(2, 700))
+            link.sendall(b"welcome " + welcome + b"\n" + lost)
+            host.says("host s1/h0 is gone")
+
+
 def test_silent_strangers_are_hung_up_on_and_keep_nobody_out_or_busy(start: Start) -> None:
     hurried = SOURCE.replace("_HANDSHAKE_SECONDS, _PAUSE_SECONDS = 5.0", "_HANDSHAKE_SECONDS, _PAUSE_SECONDS = 1.5")
     first = start(0, WAITS, source=hurried.replace("_LONGEST =", "resource.setrlimit(7, (40, 40)); _LONGEST =", 1))

@@ -42,7 +42,7 @@ _CALM_SECONDS, _END_SECONDS, _DIAL_SECONDS, _POLL_SECONDS, _IDLE_SECONDS = 1.0, 
 _MEET_SECONDS = 10.0  # for which a host that has failed at once waits to be known to those it fails
 _HANDSHAKE_SECONDS, _PAUSE_SECONDS = 5.0, 0.5
 _STRANGERS = 64  # connections without a handshake, where there are fewer hosts than that
-_LONGEST = 1024  # bytes; hosts say far less
+_LONGEST = 1024  # bytes of one line; hosts say far less
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
 _FORWARDED = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
 _WATCHED = {*_FORWARDED, signal.SIGCHLD}
@@ -387,9 +387,9 @@ def _lines(link: socket.socket, buffer: bytearray) -> list[bytes] | None:
     except OSError:
         return None
     buffer += data
-    if not data or len(buffer) > _LONGEST:
-        return None
     *lines, rest = bytes(buffer).split(b"\n")
+    if not data or max(len(line) for line in (*lines, rest)) > _LONGEST:
+        return None
     buffer[:] = rest
     return lines
 
