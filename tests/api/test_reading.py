@@ -109,6 +109,18 @@ def test_a_container_that_has_not_started_ends_no_followed_log(tmp_path: Path) -
         assert [line.text for line in api(tmp_path, server).logs(pod("host"), follow=True)] == ["hello"]
 
 
+def test_followed_logs_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    """Hundreds of them begin at once, and are asked for again when a server or a node was away."""
+    ended = {**pod("host"), "status": {"phase": "Succeeded"}}
+    script = Script({f"GET {PODS}/p/log": [(200, "2026-01-01T00:00:00.1Z hello\n")], f"GET {PODS}/p": [(200, ended)]})
+    pauses: list[float] = []
+    with serving(script) as server:
+        client = KubernetesApi(kubeconfig=kubeconfig(tmp_path, server), pause=pauses.append)
+        for _ in range(128):
+            assert [line.text for line in client.logs(pod("host"), follow=True)] == ["hello"]
+    assert len(script.asked) == 3 * 128 and max(pauses) < 1.0
+
+
 def test_words_of_kubelet_end_no_log(tmp_path: Path) -> None:
     """It writes them between the container's lines, without a time, and again whenever it is asked."""
     words = "failed to create fsnotify watcher: too many open files"

@@ -43,6 +43,7 @@ _MOST_PAGES = 2000
 _LIST_SECONDS = 600.0
 _LISTS = 5  # times that a list is begun which the server forgets while it is read
 _RATE, _BURST = 2.0, 300  # reads a second in the long run, and at once
+_LOG_RATE, _LOG_BURST = 0.5, 6  # the same of each followed log: others have to wait for none of them
 _MOST_LOG_LINE_BYTES = 1 << 20
 
 
@@ -159,9 +160,10 @@ class KubernetesApi:
         """See `ObjectApi.logs`."""
         meta = pod["metadata"]
         path = f"{path_of(KINDS['Pod'], meta['namespace'], meta['name'])}/log"
+        pace = Pace(_LOG_RATE, _LOG_BURST, self._pause) if follow else self._pace
 
         def stream(query: dict[str, str], last_line: bool) -> Iterator[str]:
-            self._pace.take()
+            pace.take()
             return self._transport.stream(
                 path, {**query, "container": container_of(pod)}, quiet=_QUIET_SECONDS, last_line=last_line,
                 must_flow=not follow, most=_MOST_LOG_LINE_BYTES,
@@ -202,10 +204,12 @@ class KubernetesApi:
             )
 
     def _has_ended(self, namespace: str, name: str) -> bool:
-        deadline, backoff = time.monotonic() + _AWAY_SECONDS, Backoff()
+        """Tell whether a pod has ended. Takes nothing of the budget: `read_log` pauses before it asks again."""
+        path, deadline, backoff = path_of(KINDS["Pod"], namespace, name), time.monotonic() + _AWAY_SECONDS, Backoff()
         while True:
             try:
-                return (self.get("Pod", name, namespace).get("status") or {}).get("phase") in ("Succeeded", "Failed")
+                pod = object_of(self._transport.host, KINDS["Pod"], self._transport.call("GET", path))
+                return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
             except NotFoundError:
                 return True
             except AWAY:
