@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import logging
 import time
 from collections.abc import Callable
@@ -372,6 +374,45 @@ def test_an_answer_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with serving(sends(200, b" " * (2 << 20))) as (server, seen), pytest.raises(XpkError, match="larger than 1 MiB"):
         api(tmp_path, server).list("Pod")
     assert len(seen) == 1
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_so_is_one_that_becomes_too_large_when_it_is_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunked: bool
+) -> None:
+    monkeypatch.setattr("xpk.api.transport._MOST_BYTES", 1 << 20)
+    packed = gzip.compress(gzip.compress(b" " * (1 << 26)))
+
+    def bomb(request: hostile.Request) -> None:
+        request.send_response(200)
+        request.send_header("Content-Encoding", "gzip, gzip")
+        request.send_header(*(("Transfer-Encoding", "chunked") if chunked else ("Content-Length", str(len(packed)))))
+        request.end_headers()
+        request.wfile.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(packed), packed) if chunked else packed)
+
+    with serving(bomb) as (server, seen), pytest.raises(XpkError, match="larger than 1 MiB"):
+        api(tmp_path, server).list("Pod")
+    assert len(seen) == 1
+
+
+def test_lists_come_compressed_but_no_logs_and_watches(tmp_path: Path) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def mode(request: hostile.Request) -> None:
+        how = request.headers.get("Accept-Encoding", "")
+        what = "log" if request.bare.endswith("/log") else "watch" if request.is_watch else "list"
+        asked.append((what, how))
+        if how == "gzip":
+            request.send(200, gzip.compress(json.dumps(hostile.listed(POD)).encode()), Content_Encoding="gzip")
+        else:
+            request.well()
+
+    with serving(mode) as (server, _):
+        client = api(tmp_path, server)
+        assert [pod["metadata"]["name"] for pod in client.list("Pod")] == ["w-0"]
+        assert [change for change, _ in client.watch("Pod", timeout=0.2)] == ["ADDED"]
+        assert [line.text for line in client.logs(POD)] == ["hello"]
+    assert ("list", "gzip") in asked and {how for what, how in asked if what != "list"} == {"identity"}
 
 
 def test_a_line_of_a_log_that_does_not_end_is_cut(tmp_path: Path) -> None:

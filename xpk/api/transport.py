@@ -107,7 +107,7 @@ class Transport:
         headers, or, where it `must_flow`, in between.
         """
         begins = time.monotonic() + min(_TOTAL_SECONDS, seconds_left())
-        send = self._prepared("GET", path, query, None, JSON, quiet)
+        send = self._prepared("GET", path, query, None, {"Content-Type": JSON}, quiet)
         try:
             answer = self._within(begins, send, "GET")
         except ApiException as error:
@@ -120,7 +120,9 @@ class Transport:
         self, method: str, path: str, query: Mapping[str, str] | None, body: Obj | None, content: str, ends: float
     ) -> bytes:
         """Make a request once, and return the body of the answer."""
-        send = self._prepared(method, path, query, body, content, max(0.01, ends - time.monotonic()))
+        # Compressed, a page of hundreds of pods comes in time over a slow line, too; what it becomes is limited below.
+        headers = {"Content-Type": content, "Accept-Encoding": "gzip"}
+        send = self._prepared(method, path, query, body, headers, max(0.01, ends - time.monotonic()))
 
         def work() -> bytes:
             answer = send()
@@ -135,14 +137,14 @@ class Transport:
         path: str,
         query: Mapping[str, str] | None,
         body: Obj | None,
-        content: str,
+        headers: Mapping[str, str],
         quiet: float,
     ) -> Callable[[], RESTResponse]:
         """Return a function that sends a request and returns the answer, or raises ApiException for a refusal."""
         self._obey_retry_after()
         serialized = self._client.param_serialize(
             method, path, query_params=list((query or {}).items()),
-            header_params={"Accept": JSON, "Content-Type": content}, body=body, auth_settings=["BearerToken"],
+            header_params={"Accept": JSON, **headers}, body=body, auth_settings=["BearerToken"],
         )  # fmt: skip
         return partial(self._send, serialized, (_CONNECT_SECONDS, quiet))
 
