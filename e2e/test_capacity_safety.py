@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import subprocess
@@ -18,7 +19,7 @@ from xpk.api.base import Obj
 from xpk.api.kubernetes import KubernetesApi
 from xpk.capacity.adapted import Adaptation, AdaptedProvider
 from xpk.capacity.cordon import MARK, cordon, uncordon
-from xpk.capacity.gke.shrinking import drain
+from xpk.capacity.gke.shrinking import Pods, drain
 from xpk.capacity.plan import Plan
 from xpk.model.accelerators import NODEPOOL_LABEL, find_shape
 from xpk.model.errors import AuthorizationError, ConflictError, ProtectedError, TimedOutError
@@ -235,8 +236,8 @@ def test_a_budget_keeps_a_pod_until_it_allows_its_eviction(server: Server) -> No
     with pytest.raises(ProtectedError, match="Pod 'a' may not be evicted now: The disruption budget web needs 1"):
         server.api.evict("a")
     with pytest.raises(TimedOutError, match=r"c-np-0 is not drained within 600 s: .*The disruption budget web needs 1"):
-        drain(server.api, "c-np-0", lambda seconds: None, 300.0)
-    drain(server.api, "c-np-0", lambda seconds: protect(server, 1), 1.0)
+        drain(Pods(server.api, 0.0, itertools.count(0.0, 100.0).__next__), "c-np-0", lambda seconds: None)
+    drain(Pods(server.api, 0.0), "c-np-0", lambda seconds: protect(server, 1))
     assert server.api.list("Pod") == []
 
 
@@ -254,7 +255,7 @@ def test_who_may_not_evict_is_told_the_verb(server: Server) -> None:
     with pytest.raises(
         AuthorizationError, match="user 'lacks' may not create pods/eviction in namespace 'default'"
     ) as no:
-        drain(api, "c-np-0", lambda seconds: None, 300.0)
+        drain(Pods(api, 0.0), "c-np-0", lambda seconds: None)
     assert "`xpk docs permissions`" in no.value.hint
     api = KubernetesApi(kubeconfig=server.kubeconfig, context="evicts")
     cordon(api, api.list("Node"))
@@ -262,7 +263,7 @@ def test_who_may_not_evict_is_told_the_verb(server: Server) -> None:
     uncordon(api, api.list("Node"))
     left = api.list("Node")
     assert not any("unschedulable" in node["spec"] or MARK in str(node["metadata"]) for node in left)
-    drain(api, "c-np-0", lambda seconds: None, 300.0)
+    drain(Pods(api, 0.0), "c-np-0", lambda seconds: None)
 
 
 def test_a_pod_without_a_node_has_an_empty_log(server: Server) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from e2e.gke.faults import PoolFault
 from tests.gke.site import Site
-from xpk.api.base import Obj
+from xpk.api.base import Obj, Objs
 from xpk.capacity.cordon import MARK
-from xpk.capacity.gke.shrinking import drain
+from xpk.capacity.gke.shrinking import Pods, drain
 from xpk.model.errors import (
     AuthorizationError,
     CapacityError,
@@ -235,29 +236,64 @@ def pool_with(*pods: Obj) -> FakeApi:
     return FakeApi([{"kind": "Node", "metadata": {"name": "n0", "labels": labels}, "spec": {}, "status": {}}, *pods])
 
 
+class Clock:
+    """A clock that only pauses move."""
+
+    def __init__(self) -> None:
+        self.now, self.waits = 0.0, list[float]()
+
+    def __call__(self) -> float:
+        return self.now
+
+    def pause(self, seconds: float) -> None:
+        self.now += seconds
+        self.waits.append(seconds)
+
+
 def test_a_budget_is_waited_for() -> None:
-    api, waits = pool_with(on_node("a"), on_node("b")), list[float]()
+    api, clock = pool_with(on_node("a"), on_node("b")), Clock()
     api.budgets["b"] = "the disruption budget web needs 1 healthy pods and has 1 currently"
 
     def pause(seconds: float) -> None:
-        waits.append(seconds)
-        if len(waits) == 3:
+        clock.pause(seconds)
+        if len(clock.waits) == 3:
             api.budgets.clear()
 
-    drain(api, "p", pause, 5.0)
-    assert api.list("Pod", None) == [] and len(waits) == 4
+    drain(Pods(api, 5.0, clock), "p", pause)
+    assert api.list("Pod", None) == [] and len(clock.waits) == 4
     assert [call for call in api.calls if call[0] == "evict"].count(("evict", "Pod", "a")) == 1
     assert not [call for call in api.calls if call[0] == "delete"]
 
 
 def test_a_budget_that_never_lets_go_is_named() -> None:
-    api, waited = pool_with(on_node("b")), list[float]()
+    api, clock = pool_with(on_node("b")), Clock()
     api.budgets["b"] = "the disruption budget web needs 1 healthy pods and has 1 currently"
     with pytest.raises(
         TimedOutError, match=r"p is not drained within 600 s: .*the disruption budget web needs 1"
     ) as error:
-        drain(api, "p", waited.append, 60.0)
-    assert sum(waited) == 600 and "\n" not in error.value.message and "-n ml" in error.value.hint
+        drain(Pods(api, 60.0, clock), "p", clock.pause)
+    assert clock.now == 600 and "\n" not in error.value.message and "-n ml" in error.value.hint
+
+
+def test_the_time_that_listings_take_counts_and_all_pools_share_them() -> None:
+    class Slow(FakeApi):
+        def list(self, kind: str, *args: Any, **given: Any) -> Objs:
+            if kind == "Pod":
+                clock.now += 100
+                lists.append(kind)
+            return super().list(kind, *args, **given)
+
+    clock, lists = Clock(), list[str]()
+    api = Slow([*pool_with(on_node("b")).objects.values()])
+    api.budgets["b"] = "the disruption budget web needs 1"
+    pods = Pods(api, 5.0, clock)
+    with pytest.raises(TimedOutError):
+        drain(pods, "p", clock.pause)
+    assert clock.now < 800
+    lists.clear()
+    for _ in range(100):
+        drain(pods, "free", clock.pause)
+    assert len(lists) <= 1
 
 
 def test_a_server_that_is_away_for_a_moment_is_asked_again_and_one_that_refuses_is_not() -> None:
@@ -271,12 +307,13 @@ def test_a_server_that_is_away_for_a_moment_is_asked_again_and_one_that_refuses_
 
     api = Away([*pool_with(on_node("a")).objects.values()])
     api.errors = [UnavailableError("away")]
-    drain(api, "p", lambda seconds: None, 5.0)
+    clock = Clock()
+    drain(Pods(api, 5.0, clock), "p", clock.pause)
     assert api.list("Pod", None) == []
     api = Away([*pool_with(on_node("a")).objects.values()])
     api.errors = [AuthorizationError("user 'ann' may not create pods/eviction")]
     with pytest.raises(AuthorizationError, match="may not create pods/eviction"):
-        drain(api, "p", lambda seconds: None, 5.0)
+        drain(Pods(api, 5.0, clock), "p", clock.pause)
 
 
 def test_an_eviction_that_a_budget_forbids_is_said_at_once(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -142,20 +145,38 @@ def steps_of(
         again = partial(_look_again, api, going, look, before)
         steps.append(Step(f"see again that nothing runs on {pools}", again, _LOOK, after))
         return [*steps, *delete(dict.fromkeys(going, (*after, _LOOK)))]
+    pods = Pods(api, poll)
     for pool in going:
-        steps.append(Step(f"drain {pool}", partial(drain, api, pool, pause, poll), f"drain:{pool}", after))
+        steps.append(Step(f"drain {pool}", partial(drain, pods, pool, pause), f"drain:{pool}", after))
     return [*steps, *delete({pool: (*after, f"drain:{pool}") for pool in going})]
 
 
-def drain(api: ObjectApi, pool: str, pause: Pause, poll: float) -> None:
-    """Evict the pods on a pool's nodes and wait for their end, looking every `poll` seconds.
+class Pods:
+    """The pods of a cluster, listed at most every `poll` seconds for all pools that are drained at a time."""
+
+    def __init__(self, api: ObjectApi, poll: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.api, self.poll, self.clock = api, poll, clock
+        self._listed, self._next, self._lock = list[Obj](), -math.inf, threading.Lock()
+
+    def look(self) -> Objs:
+        """Return the pods as they were at most `poll` seconds ago."""
+        with self._lock:
+            if self.clock() >= self._next:
+                self._listed = self.api.list("Pod", None)
+                self._next = self.clock() + self.poll
+            return self._listed
+
+
+def drain(pods: Pods, pool: str, pause: Pause) -> None:
+    """Evict the pods on a pool's nodes and wait for their end.
 
     Raises TimedOutError, which names the budget that keeps a pod.
     """
+    api, ends = pods.api, pods.clock() + _DRAIN_SECONDS
     nodes = {node["metadata"]["name"] for node in _nodes(api, [pool])}
-    waited, asked = 0.0, set[tuple[str, str]]()
+    asked = set[tuple[str, str]]()
     while True:
-        left, kept = [pod for pod in api.list("Pod", None) if _is_on(pod, nodes)], ""
+        left, kept = [pod for pod in pods.look() if _is_on(pod, nodes)], ""
         for pod in left:
             key = pod["metadata"]["name"], pod["metadata"].get("namespace", "default")
             if key not in asked:
@@ -168,10 +189,9 @@ def drain(api: ObjectApi, pool: str, pause: Pause, poll: float) -> None:
                     kept = error.message
         if not left:
             return
-        if waited >= _DRAIN_SECONDS:
+        if pods.clock() >= ends:
             raise _still_there(pool, left, kept)
-        pause(poll)
-        waited += poll
+        pause(pods.poll)
 
 
 def _still_there(pool: str, left: Objs, kept: str) -> TimedOutError:
