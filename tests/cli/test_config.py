@@ -119,3 +119,14 @@ def test_names_and_choices_are_completed(dev: Xpk) -> None:
     assert completed(["config", "set", "cluster", "dev"], "z") == ["zone"]
     assert completed(["config", "set", "nonsense"], "") == []
     assert completed([], "conf") == ["config"]
+
+
+def test_the_preferred_cluster_is_completed_from(dev: Xpk) -> None:
+    assert dev("workload", "create", "w", "--command", "true").code == 0
+    assert dev("cluster", "create", "other", "--tpu-type", "v5litepod-4").code == 0
+    assert completed(["workload", "status"], "") == []
+    assert dev("config", "set", "cluster", "dev").code == 0
+    assert completed(["workload", "status"], "") == ["w"]
+    assert dev("config", "set", "namespace", "red").code == 0
+    assert completed(["workload", "status"], "") == []
+    assert completed(["workload", "status", "-n", "default"], "") == ["w"]

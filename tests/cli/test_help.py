@@ -48,7 +48,7 @@ def test_options_of_large_commands_are_in_sections(path: str) -> None:
 
 
 def test_summaries_are_whole_at_80_columns() -> None:
-    for group in ("cluster", "workload", "queue"):
+    for group in ("cluster", "workload", "queue", "image"):
         text = page(group)
         assert "..." not in text.partition("Commands:")[2]
         assert max(map(len, text.splitlines())) <= 80
@@ -77,10 +77,12 @@ def test_habits_of_other_tools_work(arguments: list[str], shown: str, capsys: py
     assert shown in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("flag", ["-q", "--quiet", "-v", "--verbose"])
+@pytest.mark.parametrize("flag", ["-q", "--quiet", "-v", "--verbose", "--color=never"])
 def test_global_flags_stand_anywhere(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["cluster", "list", flag]) == 0
-    assert main([flag, "cluster", "list"]) == 0
+    for words in (["cluster", "list", flag], ["cluster", flag, "list"], [flag, "cluster", "list"]):
+        assert main(words) == 0
+    assert main(["image", "build", "--script-dir", ".", flag]) == 2
+    assert "--base-docker-image" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -89,6 +91,8 @@ def test_global_flags_stand_anywhere(flag: str, capsys: pytest.CaptureFixture[st
         (["workload", "create", "--priority"], "very", {"very-low", "very-high"}),
         (["cluster", "create", "--tpu-type"], "v5litepod-2", {"v5litepod-256"}),
         (["cluster", "create", "--provider"], "", {"gke", "kind", "local"}),
+        (["workload", "create-pathways", "--priority"], "very", {"very-low", "very-high"}),
+        (["cluster", "create-ray", "--provider"], "", {"gke", "kind", "local"}),
         (["workload", "status"], "", set()),
         (["workload", "create"], "", set()),
     ],

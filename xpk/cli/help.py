@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from xpk.cli.output import COLORS, colors
+
 # The sections of a help page in their order, each with its flags. A flag of no section is under "Options".
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Cluster": (
@@ -119,15 +121,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
 
 
 class Command(click.Command):
-    """A command whose help has sections and examples, and that takes `-q` and `-v` after its name too."""
+    """A command whose help has sections and examples, and that takes global flags after its name too."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        taken = {flag for parameter in self.params for flag in parameter.opts}
-        for flags, callback in ((("-q", "--quiet"), _be_quiet), (("-v", "--verbose"), None)):
-            if free := [flag for flag in flags if flag not in taken]:
-                hidden: dict[str, Any] = {"is_flag": True, "expose_value": False, "hidden": True}
-                self.params.append(click.Option(free, **hidden, callback=callback))
+        _take_global_flags(self)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, in sections where there are many."""
@@ -152,10 +150,14 @@ class Command(click.Command):
 
 
 class CommandGroup(click.Group):
-    """A group whose help shows each command's summary in full, and that knows `ls` and `rm`."""
+    """A group whose help shows each command's summary in full, and that knows `ls`, `rm` and global flags."""
 
     command_class = Command
     _SHORT_NAMES: Mapping[str, str] = {"ls": "list", "rm": "delete"}
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        _take_global_flags(self)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command by its name or its short one."""
@@ -168,6 +170,25 @@ class CommandGroup(click.Group):
             formatter.write_dl(
                 [(name, each.get_short_help_str(limit=1000)) for name, each in found if each and not each.hidden]
             )
+
+
+def _take_global_flags(command: click.Command) -> None:
+    """Add `-q`, `-v` and `--color` as hidden options, unless the command has its own."""
+    taken = {flag for parameter in command.params for flag in parameter.opts}
+    options: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
+        (("-q", "--quiet"), {"is_flag": True, "callback": _be_quiet}),
+        (("-v", "--verbose"), {"is_flag": True}),
+        (("--color",), {"type": click.Choice(COLORS), "callback": _choose_color}),
+    )
+    for flags, attributes in options:
+        if free := [flag for flag in flags if flag not in taken]:
+            command.params.append(click.Option(free, expose_value=False, hidden=True, **attributes))
+
+
+def _choose_color(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
+    if value:
+        ctx.color = colors(value)
+        ctx.obj = replace(ctx.obj, color=ctx.color)
 
 
 def _be_quiet(ctx: click.Context, _: click.Parameter, value: bool) -> None:

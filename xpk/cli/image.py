@@ -9,13 +9,14 @@ import click
 
 from xpk.capacity import image_build
 from xpk.capacity.engine import Engine
+from xpk.cli.help import CommandGroup
 from xpk.cli.output import Console
 from xpk.jobs import script
 from xpk.model.errors import UsageError
 from xpk.proc import LocalRunner
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def image() -> None:
     """Build and push images for the hosts of workloads."""
 

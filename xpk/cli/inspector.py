@@ -42,7 +42,7 @@ def inspector(
     namespace: str,
     cluster: str | None,
 ) -> None:
-    """Write what a cluster says into one text file, without secrets, to send to whoever helps.
+    """Collect diagnostics of a cluster into one text file, without secrets.
 
     \b
       xpk inspector --cluster prod --workload train

@@ -16,7 +16,7 @@ import click
 
 from xpk import __version__
 from xpk.cli.options import preferred
-from xpk.cli.output import FORMATS, Console, colors, echo
+from xpk.cli.output import COLORS, FORMATS, Console, colors, echo
 from xpk.cli.upstream import Group
 from xpk.model.errors import UsageError, XpkError
 from xpk.model.names import text_problems
@@ -28,16 +28,16 @@ _LONGEST = 2000  # characters of a line of an error
 # Where each command is, and its help: `xpk --help` must not import them.
 COMMANDS = {
     "cluster": ("xpk.cli.cluster", "Create, change and remove capacity."),
-    "workload": ("xpk.cli.workload", "Run jobs on the capacity that is there."),
+    "workload": ("xpk.cli.workload", "Run and manage workloads."),
     "queue": ("xpk.cli.queue", "Share the capacity among teams."),
-    "storage": ("xpk.cli.storage", "Give claims and buckets names, by which workloads mount them."),
+    "storage": ("xpk.cli.storage", "Manage volumes that workloads mount by name."),
     "image": ("xpk.cli.image", "Build and push images for the hosts of workloads."),
     "info": ("xpk.cli.info", "Show a cluster's LocalQueues and ClusterQueues."),
-    "inspector": ("xpk.cli.inspector", "Write what a cluster says into one file, to send to whoever helps."),
+    "inspector": ("xpk.cli.inspector", "Collect diagnostics of a cluster into one file."),
     "version": ("xpk.cli.version", "Show the versions of xpk and of a cluster."),
     "data": ("xpk.cli.data", "Prepare data sets for the bundled trainer."),
     "doctor": ("xpk.cli.doctor", "Look for what xpk needs, on this machine and on a cluster."),
-    "config": ("xpk.cli.config", "Keep what you prefer where no flag is given."),
+    "config": ("xpk.cli.config", "Get and set default options."),
     "accelerator": ("xpk.cli.accelerator", "Look up accelerator types."),
     "docs": ("xpk.cli.docs", "Read the documentation."),
     "completion": ("xpk.cli.completion", "Print the completion script of a shell."),
@@ -84,6 +84,10 @@ class LazyGroup(Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Take `xpk help COMMAND` for `xpk COMMAND --help`."""
+        if ctx.resilient_parsing and args:  # a shell completes: the callback of `xpk` does not run
+            ctx.obj = Console(quiet=True)
+            with suppress(XpkError):
+                ctx.default_map = preferred(args[0])
         return super().resolve_command(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -99,7 +103,7 @@ class LazyGroup(Group):
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="table", help="How to print what is read.")
 @click.option(
     "--color",
-    type=click.Choice(["auto", "always", "never"]),
+    type=click.Choice(COLORS),
     default="auto",
     show_default=True,
     help="Use colors; auto: on a terminal, unless NO_COLOR is set or TERM is dumb.",

@@ -1,4 +1,4 @@
-"""`xpk workload`: jobs on the capacity that is there."""
+"""`xpk workload`: run and manage workloads."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from xpk.model.errors import NotFoundError, UsageError
 
 @click.group(cls=Group, instead=WORKLOAD_COMMANDS)
 def workload() -> None:
-    """Run jobs on the capacity that is there."""
+    """Run and manage workloads."""
 
 
 workload.add_command(create)

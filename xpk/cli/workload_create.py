@@ -50,10 +50,10 @@ from xpk.storage import open_folder
     shell_complete=complete.accelerator_types,
     help="The cluster's, if left out.",
 )
-@click.option("--on-demand", is_flag=True, help="gke: slices on demand; where GKE adds node pools, it makes such.")
-@click.option("--spot", is_flag=True, help="gke: spot slices, likewise.")
-@click.option("--reservation", metavar="R", help="gke: slices of a reservation, likewise: a name, or projects/P/....")
-@click.option("--flex", is_flag=True, help="gke: flex-start slices, likewise.")
+@click.option("--on-demand", is_flag=True, help="Use on-demand slices, also in node pools that GKE adds (gke).")
+@click.option("--spot", is_flag=True, help="Use spot slices (gke).")
+@click.option("--reservation", metavar="R", help="Use slices of a reservation: a name, or projects/P/... (gke).")
+@click.option("--flex", is_flag=True, help="Use flex-start slices (gke).")
 @click.option("--command", help="What every host runs, in bash; the bundled trainer if left out.")
 @click.option(
     "--peer-watch/--no-peer-watch",
@@ -144,7 +144,7 @@ from xpk.storage import open_folder
     type=int,
     default=30,
     show_default=True,
-    help="From SIGTERM to SIGKILL.",
+    help="Seconds between SIGTERM and SIGKILL.",
 )
 @click.option(
     "--ttl-seconds-after-finished",
@@ -157,7 +157,7 @@ from xpk.storage import open_folder
 @click.option(
     "--max-run-duration",
     metavar="TIME",
-    help="Slices of queued provisioning: how long GKE leaves them to it; at most 7d, which it is if left out.",
+    help="Slices of queued provisioning: how long GKE leaves them to it, at most 7d. [default: 7d]",
 )
 @click.option("--resume", is_flag=True, help="Continue from the output of an earlier workload of this name.")
 @click.option("--fresh", is_flag=True, help="Move the output of an earlier workload of this name aside.")

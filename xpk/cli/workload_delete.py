@@ -39,7 +39,7 @@ from xpk.model.status import WorkloadStatus
 @click.option("--all", "every", is_flag=True, help="All workloads of the namespace.")
 @filter_options
 @click.option("-y", "--yes", "--force", "yes", is_flag=True, help="Do not ask.")
-@click.option("--grace-period", type=click.IntRange(min=0), help="Seconds from SIGTERM to SIGKILL.")
+@click.option("--grace-period", type=click.IntRange(min=0), help="Seconds between SIGTERM and SIGKILL.")
 @click.option("--with-output", is_flag=True, help="Remove its checkpoints and metrics too; its logs go in any case.")
 @output_root_option
 @click.option("--wait/--no-wait", default=True, help="Stay until its last host is gone.")
