@@ -44,6 +44,20 @@ def test_lists_are_sorted_and_have_no_titles_where_nobody_wants_them(dev: Xpk) -
     assert listed(dev, "--sort-by", "namespace") == listed(dev)  # a column that is not shown
 
 
+def test_every_list_is_sorted_and_may_leave_out_its_titles(xpk: Xpk) -> None:
+    types = [each["name"] for each in xpk("accelerator", "list", "--sort-by", "chips", "-o", "json").data]
+    assert types.index("v5litepod-16") < types.index("v5litepod-128")
+    assert "TYPE" not in xpk("accelerator", "list", "--no-headers").out
+    assert "NAME" not in xpk("config", "list", "--no-headers", "--sort-by", "name").out
+    assert xpk("cluster", "list", "--no-headers", "--sort-by", "name").code == 0
+    assert "--sort-by" in xpk("storage", "list", "--help").out
+
+
+def test_a_list_that_asks_nobody_is_still_data(xpk: Xpk) -> None:
+    found = xpk("cluster", "list", "--dry-run", "-o", "json")
+    assert found.data == [] and "changes nothing" in found.err
+
+
 def test_labels_select(dev: Xpk) -> None:
     create(dev, "one")
     create(dev, "two")

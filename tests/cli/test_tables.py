@@ -12,6 +12,7 @@ from tests.cli.conftest import Xpk
 from tests.jobs.objects import ADMITTED, jobset
 from xpk.capacity.queues.reading import QueueInfo, TypeShare
 from xpk.cli import show
+from xpk.cli.info import CLUSTER, LOCAL
 from xpk.cli.output import colors
 from xpk.cli.queue import COLUMNS as QUEUE_COLUMNS
 from xpk.cli.tables import Column, sort_rows, table, wrapped
@@ -140,3 +141,11 @@ def test_colors_are_used_where_they_are_asked_for(dev: Xpk) -> None:
     for choice in ("always", "never"):
         told = dev("--color", choice, "workload", "create", choice, "--command", "true")
         assert ("\x1b[32m✓" in told.err) is (choice == "always")
+
+
+def test_info_fits_the_terminal() -> None:
+    names = {"name": "a-queue-with-quite-a-long-name", "admitted": 0, "pending": 0}
+    local = {**names, "namespace": "a-namespace-of-a-team", "cluster_queue": "another-queue-with-quite-a-long-name"}
+    amounts = ",".join(f"v5litepod-{size}=4" for size in (8, 16, 32, 64, 128))
+    for row, columns in ((local, LOCAL), ({**names, "used": amounts, "quota": amounts}, CLUSTER)):
+        assert max(map(len, table([row], columns, width=80).splitlines())) <= 80

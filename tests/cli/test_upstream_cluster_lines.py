@@ -220,7 +220,7 @@ def test_documented_lines_are_taken_and_mean_the_same(newcomer: Xpk) -> None:
     for line, (told, warnings) in (PLANS | SETTINGS).items():
         done = newcomer(*shlex.split(line), *(["--dry-run"] if line in PLANS else []))
         count = done.err.count("warning: ")
-        if done.code or told not in done.out or count != warnings:
+        if done.code or told not in done.out + done.err or count != warnings:
             refused.append(
                 f"xpk {line}\n  exit code {done.code}, {count} warnings, without {told!r}: {done.err}{done.out}"
             )

@@ -9,7 +9,7 @@ import click
 
 from xpk.cli.help import CommandGroup
 from xpk.cli.options import output_option
-from xpk.cli.output import Console, echo
+from xpk.cli.output import Console, echo, list_options
 from xpk.cli.tables import Column
 from xpk.model.accelerators import SliceShape, all_shapes, find_shape
 
@@ -37,15 +37,17 @@ def accelerator() -> None:
 @accelerator.command("list")
 @click.option("--family", help="Only types of this family, such as v5p.")
 @click.option("--all", "every", is_flag=True, help="Topologies beside the usual one of each size too.")
+@list_options((*_COLUMNS, *_WIDE))
 @output_option
 @click.pass_obj
-def list_(console: Console, family: str | None, every: bool, output: str | None) -> None:
+def list_(console: Console, /, family: str | None, every: bool, output: str | None, **given: Any) -> None:
     """List the types that `--tpu-type` and `--device-type` take."""
     found = [s for s in all_shapes() if family in (None, s.family) and (every or s.name != f"{s.family}-{s.topology}")]
     if not found:
         families = sorted({shape.family for shape in all_shapes()})
         raise click.BadParameter(f"choose from {', '.join(families)}", param_hint="--family")
-    console.choosing(output).items(found, columns=_COLUMNS, wide=_WIDE, data=_data)
+    console = console.choosing(output, headers=not given["no_headers"], sort_by=given["sort_by"])
+    console.items(found, columns=_COLUMNS, wide=_WIDE, data=_data)
 
 
 @accelerator.command()

@@ -30,7 +30,7 @@ from xpk.cli.options import (
     the_cluster,
     the_name,
 )
-from xpk.cli.output import Console, age, echo
+from xpk.cli.output import Console, age, echo, list_options
 from xpk.cli.tables import Column, wrapped
 from xpk.cli.upstream import CLUSTER_COMMANDS, ClusterCommand, Group
 from xpk.model.errors import NotFoundError, XpkError
@@ -181,11 +181,13 @@ def resize(
 @cluster.command("list", cls=ClusterCommand)
 @provider_option
 @place_options
+@list_options((*_COLUMNS, *_WIDE))
 @output_option
 @click.pass_obj
 def list_(console: Console, /, provider: str | None, output: str | None, **flags: Any) -> None:
     """List the clusters there are; with --project, all that are in it."""
-    console, found, given = console.choosing(output), [], given_flags(flags)
+    console = console.choosing(output, headers=not flags.pop("no_headers"), sort_by=flags.pop("sort_by"))
+    found, given = [], given_flags(flags)
     if given:
         provider = chosen_provider(provider, given)
     for kind in [provider] if provider else provider_names():

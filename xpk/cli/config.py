@@ -9,7 +9,7 @@ from click.shell_completion import CompletionItem
 
 from xpk.capacity import preferences
 from xpk.cli.options import output_option
-from xpk.cli.output import Console, echo
+from xpk.cli.output import Console, echo, list_options
 from xpk.cli.tables import Column
 from xpk.cli.upstream import Group
 from xpk.model.errors import NotFoundError, UsageError
@@ -50,7 +50,7 @@ def _choices(key: str) -> tuple[str, ...]:
 
 @click.group(cls=Group)
 def config() -> None:
-    """Keep what you prefer: the cluster, project, namespace and so on where no flag names another.
+    """Get and set default options: the cluster, project, namespace and so on where no flag names another.
 
     A flag comes before a variable, a variable before what is set here, that before the default.
 
@@ -109,13 +109,14 @@ def unset(console: Console, keys: tuple[str, ...], output: str | None) -> None:
 
 
 @config.command("list")
+@list_options(_COLUMNS)
 @output_option
 @click.pass_obj
-def list_(console: Console, output: str | None) -> None:
+def list_(console: Console, output: str | None, no_headers: bool, sort_by: Column | None) -> None:
     """List all settings, the values that count where no flag is given, and where those come from."""
     saved = preferences.load()
     found = [_described(name, saved) for name in preferences.SETTINGS]
-    console.choosing(output).items(found, columns=_COLUMNS, data=dict)
+    console.choosing(output, headers=not no_headers, sort_by=sort_by).items(found, columns=_COLUMNS, data=dict)
 
 
 @config.command()

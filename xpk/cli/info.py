@@ -11,21 +11,24 @@ from xpk.capacity.queues.amounts import amounts_text
 from xpk.capacity.queues.reading import QueueInfo, Queues
 from xpk.cli.options import cluster_option, output_option, the_cluster
 from xpk.cli.output import Console, echo
-from xpk.cli.tables import Column, table
+from xpk.cli.tables import Column
 from xpk.cli.upstream import ClusterCommand
 
 _COUNTS = (
     Column("ADMITTED", lambda row: row["admitted"]),
     Column("PENDING", lambda row: row["pending"]),
 )
-_USAGE = (Column("USED", lambda row: row["used"]), Column("QUOTA", lambda row: row["quota"]))
-_LOCAL = (
-    Column("LOCAL QUEUE", lambda row: row["name"]),
-    Column("NAMESPACE", lambda row: row["namespace"]),
-    Column("CLUSTER QUEUE", lambda row: row["cluster_queue"]),
+_USAGE = (
+    Column("USED", lambda row: row["used"].replace(",", ", "), wrap=True),
+    Column("QUOTA", lambda row: row["quota"].replace(",", ", "), wrap=True),
+)
+LOCAL = (
+    Column("LOCAL QUEUE", lambda row: row["name"], cut=16),
+    Column("NAMESPACE", lambda row: row["namespace"], cut=12),
+    Column("CLUSTER QUEUE", lambda row: row["cluster_queue"], cut=16),
     *_COUNTS,
 )
-_CLUSTER = (Column("CLUSTER QUEUE", lambda row: row["name"]), *_COUNTS, *_USAGE)
+CLUSTER = (Column("CLUSTER QUEUE", lambda row: row["name"], cut=16), *_COUNTS, *_USAGE)
 
 
 @click.command(cls=ClusterCommand)
@@ -61,8 +64,8 @@ def info(
     if console.is_data:
         console.data(found)
         return
-    columns = {"local_queues": _LOCAL, "cluster_queues": _CLUSTER}
-    texts = [table(rows, columns[kind]) or f"no {kind.replace('_', ' ')}" for kind, rows in found.items()]
+    columns = {"local_queues": LOCAL, "cluster_queues": CLUSTER}
+    texts = [console.table(rows, columns[kind]) or f"no {kind.replace('_', ' ')}" for kind, rows in found.items()]
     echo("\n\n".join(texts))
 
 

@@ -17,6 +17,7 @@ from xpk.cli.tables import Column, sort_rows, table
 from xpk.model.terminal import escaped_json, printable
 
 FORMATS = ("table", "wide", "json", "yaml", "name")
+COLORS = ("auto", "always", "never")
 
 Row = Mapping[str, Any]
 Command = TypeVar("Command", bound=Callable[..., Any])

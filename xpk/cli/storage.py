@@ -13,7 +13,7 @@ from xpk.capacity.provider import provider_of
 from xpk.capacity.storages import Connect, Filestore, Wanted
 from xpk.cli.cluster_plan import ask, carry_out, dry_run_option, plan_output_option
 from xpk.cli.options import Command, cluster_option, namespace_option, output_option, the_cluster
-from xpk.cli.output import Console, age
+from xpk.cli.output import Console, age, list_options
 from xpk.cli.tables import Column
 from xpk.cli.upstream import Group, StorageCommand
 from xpk.model.errors import UsageError
@@ -25,13 +25,13 @@ _COLUMNS = (
     Column("MOUNT POINT", lambda s: s.mount.target),
     Column("READ ONLY", lambda s: _yes(s.mount.read_only)),
     Column("AUTO MOUNT", lambda s: _yes(s.auto_mount)),
-    Column("AGE", lambda s: age(s.created)),
+    Column("AGE", lambda s: age(s.created), key=lambda s: s.created),
 )
 
 
 @click.group(cls=Group)
 def storage() -> None:
-    """Give claims and buckets names, by which workloads mount them."""
+    """Manage volumes that workloads mount by name."""
 
 
 def _mount_options(command: Command) -> Command:
@@ -120,13 +120,15 @@ def create(
 @storage.command("list", cls=StorageCommand)
 @namespace_option
 @cluster_option
+@list_options(_COLUMNS)
 @output_option
 @click.pass_obj
-def list_(console: Console, cluster: str | None, namespace: str, output: str | None) -> None:
+def list_(console: Console, /, cluster: str | None, namespace: str, output: str | None, **given: Any) -> None:
     """List the storages of a namespace."""
     place = the_cluster(cluster)
     found = load(_reached(place), namespace)
-    console.choosing(output).items(found, columns=_COLUMNS, data=_data)
+    console = console.choosing(output, headers=not given["no_headers"], sort_by=given["sort_by"])
+    console.items(found, columns=_COLUMNS, data=_data)
     if not found:
         console.tell(f"no storages in namespace '{namespace}' of '{place}'")
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import click
 
 from xpk.cli.help import Command, CommandGroup
-from xpk.cli.output import echo
+from xpk.cli.output import Console
 from xpk.model.errors import UsageError
 
 _NETWORKS, _NETWORK = "--authorized-networks", re.compile(r"[0-9a-fA-F:.]+(/[0-9]+)?")
@@ -176,7 +176,10 @@ class ClusterCommand(_Command):
     def invoke(self, ctx: click.Context) -> Any:
         """Do nothing in the dry run of a command that only reads."""
         if ctx.meta.get(_READING):
-            echo(f"`{ctx.command_path}` changes nothing; run it without --dry-run")
+            console: Console = ctx.obj.choosing(ctx.params.get("output"))
+            console.tell(f"`{ctx.command_path}` changes nothing; run it without --dry-run")
+            if console.is_data and self.name == "list":
+                console.data([])
             return None
         return super().invoke(ctx)
 
