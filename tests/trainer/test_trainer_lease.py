@@ -1,5 +1,6 @@
 """One run at a time in an output folder: who comes second is refused, restarts and heirs of the dead are not."""
 
+import errno
 import json
 import os
 import queue
@@ -21,6 +22,7 @@ from trainer.distributed import Host
 from trainer.errors import FatalError
 from trainer.lease import Holder, Lease
 from trainer.places import Place, open_place
+from trainer.slot import FolderSlot
 
 SECONDS = 60
 ELSEWHERE = ("another boot", "pid:[1]", "7", "1")
@@ -78,6 +80,73 @@ def test_a_holder_on_another_machine_is_known_to_live_by_its_renewals(
     with pytest.raises(FatalError, match=r"in use by workload 'one' \(attempt 3 on node-7\)"):
         lease("two")[0].take()
     assert "is leased by workload 'one' (attempt 3 on node-7); waiting up to 60 s" in capsys.readouterr().out
+
+
+def test_a_run_that_was_asked_to_stop_is_waited_for(lease: Leases, capsys: pytest.CaptureFixture[str]) -> None:
+    """It saves, and may take longer for that than a lease without a renewal counts."""
+    first, lost = lease("one")
+    first.take()
+    with ThreadPoolExecutor(2) as pool:
+        first.ends()
+        deadline = time.monotonic() + SECONDS
+        while not json.loads(first._slot.look()[1])["ending"]:
+            assert time.monotonic() < deadline
+        seconds = {0: lease("two", stale=0.5)[0], 1: lease("two", process=1, stale=0.5)[0]}
+        taken = [pool.submit(second.take) for second in seconds.values()]
+        deadline = time.monotonic() + 1.0
+        while time.monotonic() < deadline:
+            assert not any(each.done() for each in taken)
+            time.sleep(0.05)
+        first.release()
+        for each in taken:
+            each.result(timeout=SECONDS)
+    assert lost.empty()
+    assert "is leased by workload 'one' (attempt 0 on " in (told := capsys.readouterr().out)
+    assert "which was asked to stop; waiting for its end" in told
+
+
+def test_a_run_that_ends_and_is_not_seen_any_more_is_waited_for_no_longer_than_others(
+    out: Place, lease: Leases
+) -> None:
+    held = held_elsewhere(out, ending=True)
+    threading.Timer(0.3, held_elsewhere, [out, held], {"ending": True}).start()
+    began = time.monotonic()
+    lease("two", stale=1.0)[0].take()
+    assert 1.3 <= time.monotonic() - began < SECONDS / 2
+
+
+@pytest.mark.parametrize("first", ["empty", "gone"])
+def test_a_version_that_is_not_whole_yet_is_read_again(first: str, tmp_path: Path) -> None:
+    """As a network's file system shows one that another machine is writing."""
+    version = tmp_path / "lease.json.1"
+    version.write_bytes(b"") if first == "empty" else version.symlink_to("nowhere")
+    written = tmp_path / "written"
+    written.write_bytes(b"content")
+    threading.Timer(0.3, written.rename, [version]).start()
+    assert FolderSlot(tmp_path / "lease.json").look() == (1, b"content")
+
+
+def test_a_version_that_never_comes_is_waited_for_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.slot._PATIENCE_SECONDS", 0.3)
+    (tmp_path / "lease.json.1").symlink_to("nowhere")
+    assert FolderSlot(tmp_path / "lease.json").look() == (1, b"")
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_version_is_created_once_also_without_hard_links(
+    links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    if not links:
+        monkeypatch.setattr(os, "link", refused)
+    slot = FolderSlot(tmp_path / "lease.json")
+    assert slot.put(b"one", 0) == 1
+    with pytest.raises(FileExistsError):
+        slot.put(b"other", 0)
+    assert slot.put(b"two", 1) == 2 and slot.look() == (2, b"two")
+    assert [file.name for file in tmp_path.iterdir()] == ["lease.json.2"]
 
 
 def test_a_lease_that_nobody_renews_is_taken_over(out: Place, lease: Leases) -> None:

@@ -111,7 +111,7 @@ def open_job(config: Config, host: Host, ending: Callable[[ExitCode, float], Non
     me = host.process_id, host.processes, host.attempt, names
     peers = Peers(*me, secret=host.secret, on_lost=on_lost, on_told=on_told)
     watchdog = Watchdog(host, config.observe, events, out, peers.tell, peers.answer, finish)
-    stop = Stop(at_once, again)
+    stop = Stop(at_once, again, lease.ends)
     job = Job(config, host, out, lease, events, peers, stop, watchdog)
     if ending is None:
         stop.install()

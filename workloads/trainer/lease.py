@@ -3,7 +3,8 @@
 Process 0 holds it, and renews it every few seconds by writing lease.json over the version that it wrote last (slot.py).
 A restart of the same job takes it over at once, and so does whoever sees that the holder's process is gone from this
 machine. Else the holder is watched, by the version and not by clocks: if it is renewed the folder is in use, and if it
-is not for STALE_SECONDS the holder is gone. Whoever finds that somebody else has written the lease has lost it.
+is not for STALE_SECONDS the holder is gone. One that was asked to stop is waited for while it renews. Whoever finds
+that somebody else has written the lease has lost it.
 """
 
 import contextlib
@@ -39,6 +40,7 @@ class Holder:
     attempt: int = 0
     host: str = ""
     process: tuple[str, ...] = ()
+    ending: bool = False  # it was asked to stop, and may have to save first
     released: bool = False
 
     def __str__(self) -> str:
@@ -85,7 +87,7 @@ class Lease:
         job = host.job_id or host.coordinator
         self._me = Holder(job, host.workload, host.attempt, socket.gethostname(), _process(os.getpid())[0])
         self._version, self._waits_first = 0, True
-        self._lock, self._over = threading.Lock(), threading.Event()
+        self._lock, self._over, self._due = threading.Lock(), threading.Event(), threading.Event()
 
     def take(self) -> None:
         """Take the lease, or see that nobody else has it. Raises FatalError naming a holder that lives, and OSError."""
@@ -98,34 +100,48 @@ class Lease:
                 threading.Thread(target=self._renew, name="lease", daemon=True).start()
                 return
 
+    def ends(self) -> None:
+        """Let the next one know that this run was asked to stop; takes no time."""
+        self._me = dataclasses.replace(self._me, ending=True)
+        self._due.set()
+
     def release(self) -> None:
         """Let the next one take the lease at once, as far as that takes no time."""
         if self._version and not self._over.is_set():
             self._over.set()
+            self._due.set()
             thread = threading.Thread(target=self._give_back, name="release", daemon=True)
             thread.start()
             thread.join(_RELEASE_SECONDS)
 
     def _free_version(self) -> int:
         """Return the version that may be written over, once its holder is known to be gone."""
-        version, content = first, _ = self._slot.look()
+        version, content = seen, _ = self._slot.look()
         deadline = time.monotonic() + self._stale_seconds
         while version and not (holder := _holder(content)).yields(self._me.job):
-            if version != first or holder.lives():
+            renewed = version != seen and bool(content)
+            if (renewed or holder.lives()) and not holder.ending:
                 message = f"output folder {str(self._out)!r} is in use by {holder}"
                 raise FatalError(Problem(message, "Use another run.output_dir, or end that run first"))
+            if renewed:
+                seen, deadline = version, time.monotonic() + self._stale_seconds
             if self._waits_first:
-                say(f"{self._out} is leased by {holder}; waiting up to {self._stale_seconds:.0f} s for a sign of life")
+                ends = f"{holder}, which was asked to stop; waiting for its end"
+                lives = f"{holder}; waiting up to {self._stale_seconds:.0f} s for a sign of life"
+                say(f"{self._out} is leased by {ends if holder.ending else lives}")
                 self._waits_first = False
             if time.monotonic() > deadline:
                 break
-            time.sleep(min(_LOOK_SECONDS, self._beat_seconds))
+            # The other hosts are many, and only process 0 has to be quick.
+            time.sleep(min(_LOOK_SECONDS, self._beat_seconds) if self._holds else self._beat_seconds)
             version, content = self._slot.look()
         return version
 
     def _renew(self) -> None:
         """Thread of process 0: renew the lease until it is over, or lost."""
-        while not self._over.wait(self._beat_seconds):
+        while not self._over.is_set():
+            self._due.wait(self._beat_seconds)
+            self._due.clear()
             with self._lock:
                 if self._over.is_set():
                     return
@@ -153,13 +169,13 @@ def _content(holder: Holder) -> bytes:
 
 def _holder(content: bytes) -> Holder:
     """Return who wrote a lease; of one that cannot be read, nothing is known."""
-    kinds = {"job": str, "workload": str, "attempt": int, "host": str, "released": bool}
+    kinds = {"job": str, "workload": str, "attempt": int, "host": str, "released": bool, "ending": bool}
     try:
         told: dict[str, Any] = json.loads(content)
-        known = {name: _printable(told[name]) for name, kind in kinds.items() if isinstance(told[name], kind)}
+        known = {name: _printable(told[name]) for name, kind in kinds.items() if isinstance(told.get(name), kind)}
         process = tuple(map(str, told["process"]))
         return Holder(**known, process=process if len(process) == 4 and process[2].isdecimal() else ())
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return Holder()
 
 

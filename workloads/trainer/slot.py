@@ -5,12 +5,19 @@ its own, NAME.VERSION, which only one process can create; the highest one counts
 """
 
 import contextlib
+import errno
 import os
+import secrets
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from trainer.bucket import Bucket
+
+_AGAIN_SECONDS, _PATIENCE_SECONDS = 0.1, 5.0  # for a version that is listed and cannot be read yet, or any more
+_NOT_THERE = {errno.ENOENT, errno.ESTALE}
+_NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK}
 
 
 class Slot(Protocol):
@@ -30,10 +37,16 @@ class FolderSlot:
         self._path = path
 
     def look(self) -> tuple[int, bytes]:
-        """Read the newest version; one that was replaced meanwhile is not there any more."""
+        """Read the newest version: again where it was replaced meanwhile, or has no content yet.
+
+        A network's file system may show either for some time. Where it goes on, nothing is known of the content.
+        """
+        deadline = time.monotonic() + _PATIENCE_SECONDS
         while version := self._newest():
-            with contextlib.suppress(FileNotFoundError):
-                return version, self._file(version).read_bytes()
+            content = _content(self._file(version))
+            if content or time.monotonic() > deadline:
+                return version, content
+            time.sleep(_AGAIN_SECONDS)
         return 0, b""
 
     def put(self, content: bytes, over: int) -> int:
@@ -47,7 +60,8 @@ class FolderSlot:
             raise FileExistsError(17, "somebody else has written it", str(self._path))
         for version in self._versions():
             if version <= over:
-                self._file(version).unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # what is left is removed by the next writer
+                    self._file(version).unlink()
         return over + 1
 
     def _newest(self) -> int:
@@ -85,7 +99,35 @@ class BucketSlot:
             return version
 
 
+def _content(file: Path) -> bytes:
+    """Read a file; one that is not there has nothing in it."""
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        if error.errno not in _NOT_THERE:
+            raise
+        return b""
+
+
 def _create(file: Path, content: bytes) -> None:
+    """Create a file, whole at once where there are hard links. Raises FileExistsError if there is one already."""
+    draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
+    try:
+        _write(draft, content)
+        os.link(draft, file)
+    except FileExistsError:
+        if draft.stat().st_nlink < 2:  # it is not this one, made by a request whose answer was lost
+            raise
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        _write(file, content)
+    finally:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+
+
+def _write(file: Path, content: bytes) -> None:
     """Create a file. Raises FileExistsError if there is one; leaves none that could not be written."""
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     try:

@@ -16,13 +16,18 @@ class Stop:
     """Whether this host was asked to stop, and what that ends with.
 
     Until `arm()` is called nothing can be lost, so `at_once(code)` runs on the first signal; after it the
-    training loop sees `requested`. `again(code)` runs on the second signal in any case.
+    training loop sees `requested`. `again(code)` runs on the second signal in any case, and `asked()` on the first.
     """
 
-    def __init__(self, at_once: Callable[[ExitCode], None], again: Callable[[ExitCode], None]) -> None:
+    def __init__(
+        self,
+        at_once: Callable[[ExitCode], None],
+        again: Callable[[ExitCode], None],
+        asked: Callable[[], None] = lambda: None,
+    ) -> None:
         self.requested = False
         self.code = ExitCode.PREEMPTED
-        self._at_once, self._again = at_once, again
+        self._at_once, self._again, self._asked = at_once, again, asked
         self._armed = False
         self._lock = threading.Lock()
 
@@ -49,6 +54,7 @@ class Stop:
         with self._lock:
             if not self.requested:
                 self.requested, self.code = True, code
+                self._asked()
                 if not self._armed:
                     self._at_once(code)
 
