@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import queue
+import resource
 import signal
 import socket
 import subprocess
@@ -19,7 +20,7 @@ from tests.trainer.small import WORKLOADS, free_ports
 from trainer.corpus import TokenFile
 from trainer.distributed import own_address
 from trainer.errors import AddressError, FatalError, PeerAbsent
-from trainer.link import dial, line, proof
+from trainer.link import dial, line, listen, proof
 from trainer.peers import Peers
 
 SECONDS = 20.0
@@ -309,3 +310,13 @@ def test_the_first_host_waits_for_its_name_to_stand_for_itself(monkeypatch: pyte
     assert own_address(lambda: next(told)) == ("127.0.0.1", port)
     with socket.create_server(("127.0.0.1", port)), pytest.raises(AddressError, match="already in use"):
         own_address(lambda: ("127.0.0.1", port))
+
+
+def test_process_0_may_have_a_connection_for_each_of_many_hosts() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, before[1]), before[1]))
+    try:
+        listen("127.0.0.1", 0).close()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import hmac
 import json
+import resource
 import socket
 import threading
 import time
@@ -92,7 +93,13 @@ def line(message: dict[str, Any]) -> bytes:
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """Listen at an address of this host. Raises AddressError where that cannot be, as when it is taken."""
+    """Listen at an address of this host, for as many as this process may have open.
+
+    Raises AddressError where that cannot be, as when it is taken.
+    """
+    with contextlib.suppress(OSError, ValueError):  # more than the system ever gives
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         return socket.create_server((address, port), family=family, backlog=1024)
