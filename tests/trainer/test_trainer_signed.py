@@ -117,3 +117,26 @@ def test_without_a_secret_nothing_is_shared(tmp_path: Path) -> None:
     alone.share()
     alone.fetch()
     assert [path.name for path in tmp_path.iterdir()] == ["own"]
+
+
+def test_a_program_of_which_reading_failed_is_fetched_the_next_time(tmp_path: Path) -> None:
+    there = tmp_path / "shared"
+    files(there).write("jit_train-12ab-cache", b"program")
+    (tmp_path / "own").write_bytes(b"no folder")
+    cache = CompileCache(tmp_path / "own", files(there))
+    cache.fetch()
+    (tmp_path / "own").unlink()
+    cache.fetch()
+    assert contents(tmp_path / "own") == {"jit_train-12ab-cache": b"program"}
+
+
+def test_a_kept_program_is_found_by_all_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def name() -> str:
+        return Executables(files(tmp_path), {})._file("train", (np.zeros(2),))
+
+    before = name()
+    for variable in ("JAX_PROCESS_ID", "JAX_COORDINATOR_ADDRESS", "JAX_COMPILATION_CACHE_DIR"):
+        monkeypatch.setenv(variable, "7")
+    assert name() == before
+    monkeypatch.setenv("JAX_ENABLE_X64", "1")
+    assert name() != before

@@ -25,8 +25,10 @@ from trainer.errors import FatalError, Problem
 from trainer.finite import Finite
 from trainer.local_tier import LocalTier
 from trainer.pace import Pace
+from trainer.places import open_place
 from trainer.profiling import Profiler
 from trainer.progress import Pending
+from trainer.signed import SignedFiles
 
 SECONDS = 60
 STATE = {"params": jax.numpy.zeros(4)}
@@ -207,7 +209,7 @@ def test_a_program_is_waited_for_by_who_compiles_it_and_by_who_waits_for_that(
 
 def test_a_host_that_waits_for_process_0_to_compile_is_not_busy_itself(tmp_path: Path, hang: Hang) -> None:
     first, second = connected(2)[0]
-    compiler, lowered = Compiler(CompileCache(tmp_path, None), second), threading.Event()
+    compiler, lowered = Compiler(_shared_cache(tmp_path), second), threading.Event()
     compiler._emulated = False  # there every host compiles for itself
 
     def lower(*_: Any) -> Any:
@@ -227,6 +229,49 @@ def test_a_host_that_waits_for_process_0_to_compile_is_not_busy_itself(tmp_path:
     hang.over.set()
     thread.join(SECONDS)
     assert not compiler.busy
+
+
+def _shared_cache(folder: Path) -> CompileCache:
+    (folder / "own").mkdir()
+    return CompileCache(folder / "own", SignedFiles(open_place(folder / "shared"), b"a" * 32))
+
+
+def test_where_nothing_is_shared_no_host_waits_for_process_0_to_compile(tmp_path: Path) -> None:
+    _, second = connected(2)[0]
+    compiler = Compiler(CompileCache(tmp_path, None), second)
+    compiler._emulated = False
+    program = SimpleNamespace(lower=lambda: SimpleNamespace(compile=lambda: "compiled"))
+    made: list[Any] = []
+    thread = threading.Thread(target=lambda: made.append(compiler("train", program)), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert made == [("compiled", False)]
+
+
+def test_a_program_that_is_being_written_is_not_shared_by_another_thread(tmp_path: Path, hang: Hang) -> None:
+    (first,), cache = connected(1)[0], _shared_cache(tmp_path)
+    compiler, file = Compiler(cache, first), cache.folder / "jit_train-12ab-cache"
+    compiler._emulated = False
+
+    def compile_slowly() -> None:
+        file.write_bytes(b"pro")
+        hang()
+        file.write_bytes(b"program")
+
+    def begin(name: str, action: Callable[[], None]) -> threading.Thread:
+        program = SimpleNamespace(lower=lambda: SimpleNamespace(compile=action))
+        thread = threading.Thread(target=compiler, args=(name, program), daemon=True)
+        thread.start()
+        return thread
+
+    train = begin("train", compile_slowly)
+    assert hang.begun.wait(SECONDS)
+    finite = begin("finite", lambda: None)
+    finite.join(0.5)
+    hang.over.set()
+    for thread in (train, finite):
+        thread.join(SECONDS)
+    assert SignedFiles(open_place(tmp_path / "shared"), b"a" * 32).read(file.name) == b"program"
 
 
 def test_data_is_made_by_process_0_and_copied_by_each_host(

@@ -4,6 +4,7 @@ Hosts and attempts of a workload share what they add to it as signed files in th
 """
 
 import re
+import threading
 from pathlib import Path
 
 from trainer.errors import reason
@@ -22,20 +23,19 @@ class CompileCache:
         self.folder, self._shared = folder, shared
         self._seen: set[Entry] = set()  # of the shared files, whether they could be used or not
         self._known = {file.name for file in folder.glob("*-cache")}  # here, and not to be shared again
+        self._lock = threading.Lock()
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other hosts of the workload can have what this one compiles."""
+        return self._shared is not None
 
     def fetch(self) -> None:
         """Copy what other hosts have shared since the last time; where that cannot be done, it is compiled."""
         if self._shared is None:
             return
-        refused = 0
-        try:
-            new = [entry for entry in self._shared.entries() if _NAME.fullmatch(entry.name)]
-            for entry in [entry for entry in new if entry not in self._seen]:
-                self._seen.add(entry)
-                if entry.name not in self._known:
-                    refused += not self._copied(self._shared, entry.name)
-        except OSError as error:
-            say(f"compiled programs in {self._shared} cannot be read: {reason(error)}")
+        with self._lock:
+            refused = self._fetched(self._shared)
         if refused:
             say(f"{refused} compiled programs in {self._shared} are not used: damaged, or not of this workload")
 
@@ -44,11 +44,25 @@ class CompileCache:
         if self._shared is None:
             return
         try:
-            for file in [file for file in self.folder.glob("*-cache") if file.name not in self._known]:
-                self._shared.write(file.name, file.read_bytes())
-                self._known.add(file.name)
+            with self._lock:
+                for file in [file for file in self.folder.glob("*-cache") if file.name not in self._known]:
+                    self._shared.write(file.name, file.read_bytes())
+                    self._known.add(file.name)
         except OSError as error:
             say(f"compiled programs are not shared in {self._shared}: {reason(error)}")
+
+    def _fetched(self, shared: SignedFiles) -> int:
+        """Copy what is new; return how many could not be used."""
+        refused = 0
+        try:
+            new = [entry for entry in shared.entries() if _NAME.fullmatch(entry.name)]
+            for entry in [entry for entry in new if entry not in self._seen]:
+                if entry.name not in self._known:
+                    refused += not self._copied(shared, entry.name)
+                self._seen.add(entry)
+        except OSError as error:
+            say(f"compiled programs in {shared} cannot be read: {reason(error)}")
+        return refused
 
     def _copied(self, shared: SignedFiles, name: str) -> bool:
         try:

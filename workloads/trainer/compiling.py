@@ -1,15 +1,17 @@
 """Compile programs for all hosts, as quickly as their platform safely allows.
 
 On TPU process 0 compiles first and shares what is in its compilation cache; the other hosts and later attempts
-read it (compile_cache.py). Emulated chips (many CPU devices) must not: a CPU binary read from the cache has
-lost the order of its collectives (jaxlib 0.10.2), so that chips sooner or later wait for each other in
-different ones, forever. There every host compiles for itself, with the optimizations that take longer
-than they save left out, and no program is kept.
+read it (compile_cache.py). Where nothing is shared, all compile at the same time. Emulated chips (many CPU devices)
+must not share: a CPU binary read from the cache has lost the order of its collectives (jaxlib 0.10.2), so that chips
+sooner or later wait for each other in different ones, forever. There every host compiles for itself, with the
+optimizations that take longer than they save left out, and no program is kept.
 """
 
 # mypy: disallow-untyped-calls=False
 
+import contextlib
 import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -37,6 +39,10 @@ class Compiler:
         self._emulated = jax.devices()[0].platform == "cpu" and jax.device_count() > 1
         self._hits = 0
         self._alone = Alone()
+        self._shared = cache.is_shared or bool(os.environ.get("JAX_COMPILATION_CACHE_DIR"))
+        # JAX writes a program bit by bit: one thread must not share what another is writing.
+        first = peers.process_id == 0 and cache.is_shared
+        self._one: contextlib.AbstractContextManager[Any] = threading.Lock() if first else contextlib.nullcontext()
         if self._emulated:
             jax.config.update("jax_enable_compilation_cache", False)
             return
@@ -65,15 +71,15 @@ class Compiler:
         with self._alone:
             loaded = kept.load(name, arguments) if kept else None
             lowered = None if loaded else program.lower(*arguments)
-        if self._peers.process_id != 0:
+        if self._peers.process_id != 0 and self._shared:
             self._peers.await_(f"compiled/{name}")
         hits = self._hits
-        with self._alone:
+        with self._alone, self._one:
             self._cache.fetch()
             compiled = lowered.compile() if lowered else loaded
-        if self._peers.process_id == 0:
-            with self._alone:
+            if self._peers.process_id == 0:
                 self._cache.share()
+        if self._peers.process_id == 0:
             self._peers.announce(f"compiled/{name}", None)
             self._peers.await_(f"compiled/{name}")
             if kept and not loaded:

@@ -11,6 +11,7 @@ is. Whatever cannot be read, or loaded by this backend, is compiled as ever.
 import hashlib
 import os
 import pickle
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,13 +21,15 @@ from trainer.errors import reason
 from trainer.metrics import say
 from trainer.signed import SignedFiles
 
+_OF_A_HOST = "PROCESS_ID$|COORDINATOR_|LOCAL_DEVICE_IDS$|COMPILATION_CACHE_DIR$"  # where it is, not what it compiles
+
 
 class Executables:
     """The kept programs in a folder; process 0 writes them, all hosts read them."""
 
     def __init__(self, files: SignedFiles, traits: Mapping[str, str]) -> None:
         chips = [(d.id, d.process_index, d.device_kind, getattr(d, "coords", None)) for d in jax.devices()]
-        own = sorted((name, value) for name, value in os.environ.items() if name.startswith("JAX_"))
+        own = sorted((name, value) for name, value in os.environ.items() if re.match(f"JAX_(?!{_OF_A_HOST})", name))
         versions = jax.devices()[0].client.platform_version
         self._files = files
         self._made_of = repr((sorted(traits.items()), own, versions, chips))
