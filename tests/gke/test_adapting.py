@@ -23,9 +23,23 @@ def test_adapting_adds_drivers_and_tells_what_differs(site: Site) -> None:
     plan.carry_out(lambda title: None)
     assert site.cluster["addons_config"]["gcs_fuse_csi_driver_config"]["enabled"]
     again = adapt(site, "v5litepod-16", 1, enable_gcsfuse_csi_driver="True")
-    assert again.steps == [] and again.notes == ()
+    assert again.steps == [] and again.notes == ("add-ons: GcsFuseCsiDriver", "workload identity: p.svc.id.goog")
     with pytest.raises(UsageError, match="no slices of v4-8; there are: v5litepod-16"):
         adapt(site, "v4-8", 1)
+
+
+def test_adapting_shows_what_is_asked_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.create(1)
+    flags, line = (
+        {"output_root": "gs://b/p", "trainer_image": "r/t:1"},
+        "workloads: output in gs://b/p, trainer image r/t:1",
+    )
+    assert line in site.provider(**flags).plan_adapt("c").notes
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(site.folder / "no-key.json"))
+    site.environ |= {"XPK_GKE_ENDPOINT": "", "XPK_COMPUTE_ENDPOINT": ""}
+    unseen = site.provider(**flags).plan_adapt("c")
+    assert line in unseen.notes
+    assert any("with a quota of the slices that it has" in step.title for step in unseen.steps)
 
 
 def test_a_cluster_without_slices_gets_them_later(site: Site) -> None:

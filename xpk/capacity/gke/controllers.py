@@ -67,7 +67,7 @@ def steps_for(
     wanted = record(api, planned, request, region=request.region)["data"] if api else None
     if api is None or not is_set_up(api, *planned) or recorded(api) != wanted:
         quota = ", ".join(f"{spec.quota} {spec.shape.resource} ({spec.shape.name})" for spec in planned)
-        title = f"set up queue '{names.QUEUE}' with a quota of {quota or 'nothing'}"
+        title = f"set up queue '{names.QUEUE}' with a quota of {quota or 'the slices that it has'}"
         title += " and an admission check that asks GKE for slices" if any(spec.queued for spec in planned) else ""
         before = (*after, *(step.key for step in steps))
         step = partial(_queue, connect, specs, request)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from xpk.capacity.gke.asked import asked_lines
 from xpk.capacity.gke.observed import Observed
 from xpk.capacity.gke.reach import Place
 from xpk.capacity.gke.request import Request
@@ -27,7 +28,7 @@ def adaptation(
 ) -> Plan:
     """Return what adapting does to a cluster."""
     there = ", ".join(f"{spec.num_slices} x {spec.shape.name}" for spec in specs) or "the slices that it has"
-    return _unseen(f"cluster '{name}' in {request.region}: {there}", steps, _ADAPTED, why)
+    return _unseen(f"cluster '{name}' in {request.region}: {there}", steps, _ADAPTED, why, asked_lines(request, {}))
 
 
 def deletion(name: str, place: Place, steps: Sequence[Step], why: AuthorizationError) -> Plan:
@@ -35,5 +36,5 @@ def deletion(name: str, place: Place, steps: Sequence[Step], why: AuthorizationE
     return _unseen(f"delete cluster '{name}' in {place.location} of project {place.project}", steps, _DELETED, why)
 
 
-def _unseen(summary: str, steps: Sequence[Step], note: str, why: AuthorizationError) -> Plan:
-    return Plan(summary, list(steps), notes=(note,), facts={"guess": True}, refusal=why)
+def _unseen(summary: str, steps: Sequence[Step], note: str, why: AuthorizationError, asked: Sequence[str] = ()) -> Plan:
+    return Plan(summary, list(steps), notes=(note, *asked), facts={"guess": True}, refusal=why)

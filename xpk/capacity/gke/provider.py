@@ -13,6 +13,7 @@ from xpk.api.base import ObjectApi
 from xpk.capacity.cordon import check_deletable, closing_step
 from xpk.capacity.gke import adapting, controllers, description, gpudirect, guessing, resizing, shrinking
 from xpk.capacity.gke.apply import Applier
+from xpk.capacity.gke.asked import asked_lines
 from xpk.capacity.gke.checks import check, fitted, lacks, warnings, with_room
 from xpk.capacity.gke.client import Google
 from xpk.capacity.gke.difference import Change
@@ -134,7 +135,7 @@ class GkeProvider:
         others = self._others(name, cluster, specs, request)
         return Plan(
             f"cluster '{name}' in {place.location}: {there}", steps, activity=self._activity,
-            notes=(*differs, *notes, *others.notes), refusal=others.refusal,
+            notes=(*asked_lines(request, {}), *differs, *notes, *others.notes), refusal=others.refusal,
         )  # fmt: skip
 
     def plan_resize(self, name: str, num_slices: int, *, force: bool) -> Plan:
