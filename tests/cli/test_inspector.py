@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from tests.api.server import Answer, Script, kubeconfig, serving
 from tests.cli.conftest import Xpk
 from xpk import __version__
 
@@ -42,6 +45,30 @@ def test_inspector_writes_one_private_file(dev: Xpk, tmp_path: Path) -> None:
 
 
 def test_storages_are_refused_where_hosts_are_processes(dev: Xpk) -> None:
-    for words in (("list",), ("attach", "data", "--type", "gcsfuse", "--mount-point", "/data"), ("detach", "data")):
+    for words in (
+        ("list",),
+        ("attach", "data", "--type", "gcsfuse", "--mount-point", "/data"),
+        ("detach", "data"),
+        ("delete", "data", "--dry-run"),
+    ):
         done = dev("storage", *words)
         assert done.code == 2 and "its hosts are processes of this machine" in done.err
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "told"),
+    [
+        ((200, {"kind": "ConfigMapList", "metadata": {}, "items": []}), 3, "storage 'data' not found"),
+        ((401, {"kind": "Status", "message": "Unauthorized"}), 0, "warning: the plan is not checked: "),
+    ],
+)
+def test_the_plan_of_a_deletion_is_checked_where_the_cluster_answers(
+    xpk: Xpk, state: Path, answer: Answer, code: int, told: str
+) -> None:
+    folder = state / "kind" / "far"
+    folder.mkdir(parents=True)
+    with serving(Script({"*": [answer]})) as url:
+        kubeconfig(folder, url)
+        done = xpk("storage", "delete", "data", "--cluster", "far", "--dry-run")
+    assert done.code == code and told in done.err, done.err
+    assert ("delete claim 'data'" in done.out) is (code == 0)

@@ -187,10 +187,10 @@ PLANS: dict[str, tuple[str, int]] = {
     f"storage list {STORAGE}": ("changes nothing", 0),
     f"storage list {GOLDEN}": ("changes nothing", 0),
     "storage list --cluster c --zone=us-central2-b": ("changes nothing", 0),
-    f"storage detach n {STORAGE}": ("detach storage 'n'", 0),
-    "storage detach n --cluster=c --zone=us-central2-b": ("detach storage 'n'", 0),
-    f"storage delete test-fs-instance {STORAGE}": ("delete storage 'test-fs-instance'", 0),
-    "storage delete n --cluster=c --zone=us-central2-b": ("delete storage 'n'", 0),
+    f"storage detach n {STORAGE}": ("detach storage 'n'", 1),  # nobody can be asked
+    "storage detach n --cluster=c --zone=us-central2-b": ("detach storage 'n'", 1),  # nobody can be asked
+    f"storage delete test-fs-instance {STORAGE}": ("delete storage 'test-fs-instance'", 1),  # nobody can be asked
+    "storage delete n --cluster=c --zone=us-central2-b": ("delete storage 'n'", 1),  # nobody can be asked
 }  # fmt: skip
 # These write to this machine at once, and have no dry run: what they print, and their warnings.
 SETTINGS: dict[str, tuple[str, int]] = {

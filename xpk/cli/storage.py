@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import click
 
 from xpk.api.storages import TYPES, load
 from xpk.capacity import storages
+from xpk.capacity.plan import Plan
 from xpk.capacity.provider import provider_of
 from xpk.capacity.storages import Connect, Filestore, Wanted
 from xpk.cli.cluster_plan import ask, carry_out, dry_run_option, plan_output_option
@@ -16,7 +19,14 @@ from xpk.cli.options import Command, cluster_option, namespace_option, output_op
 from xpk.cli.output import Console, age, list_options
 from xpk.cli.tables import Column
 from xpk.cli.upstream import Group, StorageCommand
-from xpk.model.errors import UsageError
+from xpk.model.errors import (
+    AuthorizationError,
+    MissingToolError,
+    TimedOutError,
+    UnavailableError,
+    UsageError,
+    XpkError,
+)
 
 _COLUMNS = (
     Column("NAME", lambda s: s.name),
@@ -142,7 +152,7 @@ def list_(console: Console, /, cluster: str | None, namespace: str, output: str 
 @click.pass_obj
 def detach(console: Console, name: str, cluster: str | None, namespace: str, dry_run: bool, output: str | None) -> None:
     """Forget the name of a storage. Its volume, claim and data stay."""
-    plan = storages.plan_detach(name, namespace, _connection(cluster, dry_run))
+    plan = _checked(console, partial(storages.plan_detach, name, namespace), cluster, dry_run)
     carry_out(console.choosing(output), plan, dry_run=dry_run)
 
 
@@ -157,10 +167,29 @@ def detach(console: Console, name: str, cluster: str | None, namespace: str, dry
 @click.pass_obj
 def delete(console: Console, /, name: str, cluster: str | None, namespace: str, dry_run: bool, **given: Any) -> None:
     """Delete a Filestore instance that `xpk storage create` made, with all its data."""
-    plan = storages.plan_delete(name, namespace, _connection(cluster, dry_run))
+    plan = _checked(console, partial(storages.plan_delete, name, namespace), cluster, dry_run)
     if not (given["yes"] or given["force"] or dry_run):
         ask(f"Delete storage '{name}' and all data in it?")
     carry_out(console.choosing(given["output"]), plan, dry_run=dry_run)
+
+
+def _checked(console: Console, plan: Callable[[Connect | None], Plan], cluster: str | None, dry_run: bool) -> Plan:
+    """Return a plan that the cluster was asked about; a dry run does without where the cluster cannot be reached."""
+    if not dry_run:
+        return plan(_connection(cluster, dry_run))
+    unchecked: XpkError
+    try:
+        place = the_cluster(cluster)
+        provider_of(place)
+    except XpkError as error:
+        unchecked = error
+    else:
+        try:
+            return plan(lambda: _reached(place))
+        except (AuthorizationError, MissingToolError, TimedOutError, UnavailableError) as error:
+            unchecked = error
+    console.warn(f"the plan is not checked: {unchecked.message}")
+    return plan(None)
 
 
 def _connection(cluster: str | None, dry_run: bool) -> Connect | None:
