@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -188,6 +190,38 @@ class CutOff(FakeApi):
         return super().create(obj, dry_run=dry_run)
 
 
+def age(api: FakeApi, seconds: int) -> None:
+    """Make the JobSet one that was created so long ago."""
+    created = (datetime.now(UTC) - timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    api.patch("JobSet", "w", {"metadata": {"creationTimestamp": created}})
+
+
+def test_what_another_command_has_made_is_not_deleted() -> None:
+    api = CutOff([render_workload(spec())[-1]])
+    age(api, 90)
+    api.error = AuthorizationError("user 'ann' may not create secrets in namespace 'default'")
+    with pytest.raises(AuthorizationError, match="may not create secrets"):
+        create_workload(api, spec(), cluster="c")
+    assert api.get("JobSet", "w")
+
+
+def test_on_this_machine_a_name_that_is_taken_is_taken() -> None:
+    api, here = FakeApi(), spec(target=replace(TARGET, on_this_machine=True))
+    create_workload(api, here, cluster="c")
+    with pytest.raises(ConflictError, match="exists already, with the same settings"):
+        create_workload(api, here, cluster="c")
+
+
+def test_a_secret_of_others_is_left_alone() -> None:
+    (secret,) = render_peer_secret(spec())
+    api = FakeApi([{**secret, "metadata": {**secret["metadata"], "labels": {}}}])
+    with pytest.raises(ConflictError, match=r"there is a Secret 'xpk-peers\.w' already .* not made by xpk"):
+        create_workload(api, spec(), cluster="c")
+    assert secret_of(api)["data"] == secret["data"]
+    with pytest.raises(NotFoundError):
+        api.get("JobSet", "w")
+
+
 def test_a_create_that_was_cut_off_is_finished_by_the_next_one() -> None:
     api = CutOff()
     api.error = SystemExit("killed")
@@ -197,6 +231,10 @@ def test_a_create_that_was_cut_off_is_finished_by_the_next_one() -> None:
     api.error, uid = None, api.get("JobSet", "w")["metadata"]["uid"]
     with pytest.raises(ConflictError, match="with other settings"):
         create_workload(api, spec(num_slices=2), cluster="c")
+    age(api, 30)
+    with pytest.raises(ConflictError, match="has no Secret yet: somebody may be about to create it"):
+        create_workload(api, spec(), cluster="c")
+    age(api, 90)
     create_workload(api, spec(), cluster="c")
     assert secret_of(api)["metadata"]["ownerReferences"][0]["uid"] == uid
     with pytest.raises(ConflictError, match="exists already, with the same settings"):

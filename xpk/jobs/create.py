@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from xpk.api.base import Obj, ObjectApi, Objs
 from xpk.api.cluster_queues import allotments, cohort_of, max_priority_of, members, queued_flavors, types_of
 from xpk.jobs import shipping
 from xpk.jobs.observe import maker_of
+from xpk.jobs.reading import when
 from xpk.model import names, sub_slices
 from xpk.model.accelerators import SliceShape, find_shape
 from xpk.model.errors import (
@@ -27,6 +29,7 @@ from xpk.model.specs import WorkloadSpec
 from xpk.render import render_peer_secret, render_workload
 
 _TRIES = 5
+_CREATING_SECONDS = 60.0  # for which a JobSet without its Secret may be one that is being created right now
 HELP = "see `xpk workload create --help`"
 
 
@@ -111,15 +114,17 @@ def preview(api: ObjectApi, spec: WorkloadSpec) -> list[Obj]:
 def create_workload(api: ObjectApi, spec: WorkloadSpec, *, cluster: str) -> bool:
     """Create what a checked `spec` says; return whether a ConfigMap of its code is new. Raises ConflictError.
 
-    Its Secret comes last: where that is missing, an earlier call was cut off, and this one does the rest.
+    Its Secret comes last: where that is missing, an earlier call was cut off, and this one does the rest. What goes
+    wrong takes a JobSet back that this call has made, no other.
     """
     *configmaps, jobset = render_workload(spec)
     # Read before anything is created: so it is known that we may.
     there = [shipping.find_configmap(api, wanted) for wanted in configmaps]
+    mine = True
     try:
         made = api.create(jobset)
     except ConflictError as error:
-        made = _cut_off(api, spec, cluster, error)
+        made, mine = _cut_off(api, spec, cluster, error), False
     except UnavailableError as error:
         made = _made_all_the_same(api, jobset, error)
     try:
@@ -128,8 +133,9 @@ def create_workload(api: ObjectApi, spec: WorkloadSpec, *, cluster: str) -> bool
         for secret in render_peer_secret(spec):
             _create_secret(api, secret, made)
     except BaseException:
-        with suppress(XpkError):
-            api.delete("JobSet", spec.name, spec.namespace)  # its hosts would wait for these objects for ever
+        if mine:
+            with suppress(XpkError):
+                api.delete("JobSet", spec.name, spec.namespace)  # its hosts would wait for these objects for ever
         raise
     return None in there
 
@@ -137,20 +143,28 @@ def create_workload(api: ObjectApi, spec: WorkloadSpec, *, cluster: str) -> bool
 def _cut_off(api: ObjectApi, spec: WorkloadSpec, cluster: str, error: ConflictError) -> Obj:
     """Return the JobSet of this very workload if its creation was cut off. Raises ConflictError if it was not."""
     have = api.get("JobSet", spec.name, spec.namespace)
-    wanted = render_workload(spec)[-1]
-    if maker_of(have) != "xpk" or different_fields(wanted["spec"], have["spec"]):
+    wanted, secrets = render_workload(spec)[-1], render_peer_secret(spec)
+    if not secrets or maker_of(have) != "xpk" or different_fields(wanted["spec"], have["spec"]):
         raise _taken(have, spec, cluster) from error
     try:
-        for secret in render_peer_secret(spec):
+        for secret in secrets:
             api.create(secret, dry_run=True)
-            return have
     except ConflictError:
-        pass
-    raise _taken(have, spec, cluster) from error
+        raise _taken(have, spec, cluster) from error
+    age = (datetime.now(UTC) - when(have["metadata"].get("creationTimestamp"))).total_seconds()
+    if age < _CREATING_SECONDS:
+        raise ConflictError(
+            f"workload '{spec.name}' exists already, and has no Secret yet: somebody may be about to create it",
+            hint="the same command again in a minute does the rest, if its creation was cut off",
+        ) from error
+    return have
 
 
 def _create_secret(api: ObjectApi, secret: Obj, owner: Obj) -> None:
-    """Create the Secret of a JobSet, which goes with it, in place of one that an earlier JobSet has left."""
+    """Create the Secret of a JobSet, which goes with it, in place of one that an earlier JobSet has left.
+
+    Raises ConflictError where one of that name is not xpk's.
+    """
     meta = {**secret["metadata"], "ownerReferences": [shipping.owner_reference(owner)]}
     for _ in range(_TRIES):
         try:
@@ -158,10 +172,24 @@ def _create_secret(api: ObjectApi, secret: Obj, owner: Obj) -> None:
             return
         except ConflictError:
             with suppress(NotFoundError):
+                there = api.get("Secret", meta["name"], meta["namespace"])["metadata"]
+                if meta["ownerReferences"][0] in (there.get("ownerReferences") or []):
+                    return  # whoever created the JobSet was not cut off
+                _check_replaceable(there, meta)
                 api.delete("Secret", meta["name"], meta["namespace"])
     raise ConflictError(
         f"Secret '{meta['name']}' is created again and again by somebody else", hint="choose another name"
     )
+
+
+def _check_replaceable(there: Obj, wanted: Obj) -> None:
+    """Raise ConflictError for the metadata of a Secret that is not one of xpk's for a workload of this name."""
+    labels = there.get("labels") or {}
+    if any(labels.get(key) != value for key, value in wanted["labels"].items()):
+        raise ConflictError(
+            f"there is a Secret '{wanted['name']}' already in namespace '{wanted['namespace']}', not made by xpk",
+            hint="choose another name",
+        )
 
 
 def _made_all_the_same(api: ObjectApi, wanted: Obj, error: UnavailableError) -> Obj:
