@@ -17,7 +17,7 @@ from xpk.model.status import Phase, WorkloadStatus
 
 _PAUSE = 0.5  # seconds until a server that is away is asked again
 _QUEUED_SECONDS = 10.0  # for which a new workload is waited for that Kueue does not know yet
-_LOOK_AGAIN = 5.0  # seconds after which a silent watch is checked against the truth
+_LOOK_AGAIN = 10.0  # seconds after which a silent watch is checked against the truth; each look takes several requests
 
 
 def follow_status(
