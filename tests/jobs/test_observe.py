@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,9 +22,11 @@ from tests.jobs.objects import (
     pod,
     workload,
 )
+from xpk.jobs import manage
 from xpk.jobs.manage import check_images
 from xpk.jobs.observe import find_all, inspect, read
 from xpk.jobs.reading import Snapshot
+from xpk.model import names
 from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError, WorkloadFailedError
 from xpk.model.status import Phase, WorkloadStatus
 from xpk.testing import FakeApi
@@ -97,12 +100,36 @@ def test_hosts_in_the_same_trouble_are_counted_not_repeated() -> None:
 
 
 def test_create_does_not_wait_for_an_image_that_cannot_be_pulled() -> None:
-    check_images(read(jobset(), started(pod(0, RUNNING), pod(1, waiting("ErrImagePull", "429 Too Many Requests")))))
-    for message in (NO_IMAGE, "pull access denied", "manifest unknown"):
+    check_images(read(jobset(), started(pod(0, RUNNING), pod(1, waiting("ErrImagePull", "429 Too Many Requests")))), {})
+    for message in ("registry.invalid/nope:1: not found", "manifest unknown"):
         stuck = read(jobset(), started(pod(0, RUNNING), pod(1, waiting("ImagePullBackOff", message))))
         with pytest.raises(WorkloadFailedError, match=r"image registry\.invalid/nope:1 cannot be pulled") as raised:
-            check_images(stuck, where=" --cluster c")
+            check_images(stuck, {}, where=" --cluster c")
         assert "xpk workload delete w --cluster c" in str(raised.value.hint)
+
+
+@pytest.mark.parametrize("message", [NO_IMAGE, "pull access denied", "403 Forbidden"])
+def test_it_waits_where_a_registry_or_a_name_server_may_be_in_trouble_for_a_moment(message: str) -> None:
+    stuck = read(jobset(), started(pod(0, RUNNING), pod(1, waiting("ErrImagePull", message))))
+    silent = read(jobset(), started(pod(0, RUNNING), pod(1, waiting("ImagePullBackOff", "Back-off pulling image"))))
+    well = read(jobset(), started(pod(0, RUNNING), pod(1, RUNNING)))
+    refused: dict[str, float] = {}
+    for second, status in ((0.0, stuck), (25.0, stuck), (40.0, well), (45.0, stuck), (60.0, silent), (70.0, stuck)):
+        check_images(status, refused, clock=partial(float, second))
+    with pytest.raises(WorkloadFailedError, match="cannot be pulled"):
+        check_images(stuck, refused, clock=lambda: 75.0)
+
+
+def test_it_looks_again_though_nothing_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manage, "_REFUSED_SECONDS", 0.2)
+    host = pod(0, waiting("ErrImagePull", "pull access denied"))
+    host["metadata"] |= {"namespace": "default"}
+    host["metadata"]["labels"] |= {names.WORKLOAD_LABEL: "w", "jobset.sigs.k8s.io/jobset-name": "w"}
+    told: list[object] = []
+    with pytest.raises(WorkloadFailedError, match="cannot be pulled"):
+        api = FakeApi([jobset() | {"kind": "JobSet"}, host | {"kind": "Pod"}, ADMITTED | {"kind": "Workload"}])
+        manage.wait(api, "w", "default", timeout=10, tell=told.append, must_start=True)
+    assert len(told) == 1
 
 
 def test_a_volume_that_cannot_be_mounted_is_only_in_the_events() -> None:

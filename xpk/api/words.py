@@ -10,10 +10,13 @@ IMAGE_TROUBLES = (
     *("RegistryUnavailable", "SignatureValidationFailed"),
 )
 # Trying again does not help against these; kubelet does it all the same.
-_HOPELESS_PULL = re.compile(
-    r"not found|manifest unknown|no match for platform|denied|unauthori[sz]ed|authentication required|forbidden|"
-    r"no such host|invalid reference|InvalidImageName|ErrImageNeverPull|SignatureValidationFailed",
+_NO_SUCH_IMAGE = re.compile(
+    r"not found|manifest unknown|no match for platform|invalid reference|InvalidImageName|ErrImageNeverPull",
     re.IGNORECASE,
+)
+# Nor against these, unless they come from a name server or a registry that is in trouble itself.
+_REFUSED_PULL = re.compile(
+    r"denied|unauthori[sz]ed|authentication required|forbidden|no such host|SignatureValidationFailed", re.IGNORECASE
 )
 _IMAGE_STEPS = re.compile(r'(?:failed to (?:pull and unpack image|resolve reference|resolve image) "[^"]*": )')
 
@@ -31,7 +34,12 @@ def short(text: object, most: int = 200) -> str:
 
 def is_hopeless_pull(reason: str, message: str) -> bool:
     """Tell whether an image that was refused for a reason will be refused again."""
-    return bool(_HOPELESS_PULL.search(f"{reason} {message}"))
+    return is_missing_image(reason, message) or bool(_REFUSED_PULL.search(f"{reason} {message}"))
+
+
+def is_missing_image(reason: str, message: str) -> bool:
+    """Tell whether an image was refused because there is no such image."""
+    return bool(_NO_SUCH_IMAGE.search(f"{reason} {message}"))
 
 
 def image_words(message: str) -> str:

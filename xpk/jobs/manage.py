@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from xpk.api.base import Obj, ObjectApi
 from xpk.api.timing import time_limit
-from xpk.api.words import is_hopeless_pull
+from xpk.api.words import is_hopeless_pull, is_missing_image
 from xpk.jobs.observe import find, read, take
 from xpk.jobs.outage import SIGNS, Outage
 from xpk.jobs.reading import Snapshot, owned_by
@@ -18,6 +18,7 @@ from xpk.model.status import Phase, WorkloadStatus
 _PAUSE = 0.5  # seconds until a server that is away is asked again
 _QUEUED_SECONDS = 10.0  # for which a new workload is waited for that Kueue does not know yet
 _LOOK_AGAIN = 10.0  # seconds after which a silent watch is checked against the truth; each look takes several requests
+_REFUSED_SECONDS = 30.0  # for which the pull of an image may be refused: kubelet tries again after 10 s and 20 s
 
 
 def follow_status(
@@ -28,6 +29,15 @@ def follow_status(
     Raises NotFoundError if the workload is not there, or goes away meanwhile, and TimedOutError if the server has
     told nothing of it in that time.
     """
+    last: WorkloadStatus | None = None
+    for status in _looks(api, name, namespace, timeout):
+        if status != last:
+            yield status
+        last = status
+
+
+def _looks(api: ObjectApi, name: str, namespace: str, timeout: float | None) -> Iterator[WorkloadStatus]:
+    """Yield the status of each look, changed or not; otherwise as `follow_status`."""
     deadline = None if timeout is None else time.monotonic() + timeout
     last: WorkloadStatus | None = None
     seen: Obj | None = None
@@ -49,9 +59,8 @@ def follow_status(
             # Its time to live may be over already; the last that we saw of it tells how it ended.
             if seen is None or not (status := read(seen, Snapshot(jobsets=[seen]))).phase.is_final:
                 raise
-        if status != last:
-            yield status
-            last = status
+        yield status
+        last = status
         left = _LOOK_AGAIN if deadline is None else min(_LOOK_AGAIN, deadline - time.monotonic())
         if status.phase.is_final or left <= 0:
             return
@@ -84,12 +93,14 @@ def wait(
     enough and, with `must_start`, WorkloadFailedError for an image that cannot be pulled. A failure is for the caller
     to judge: `check_succeeded`.
     """
-    status = None
+    status, told, refused = None, None, dict[str, float]()
     with time_limit(timeout):
-        for status in follow_status(api, name, namespace, timeout=timeout):
-            tell(status)
+        for status in _looks(api, name, namespace, timeout):
+            if status != told:
+                tell(status)
+            told = status
             if must_start:
-                check_images(status, where=where)
+                check_images(status, refused, where=where)
     if status is None or not status.phase.is_final:
         phase = status.phase if status else "unknown"
         raise TimedOutError(
@@ -99,10 +110,26 @@ def wait(
     return status
 
 
-def check_images(status: WorkloadStatus, *, where: str = "") -> None:
-    """Raise WorkloadFailedError for a workload whose hosts wait for an image that their nodes cannot pull."""
+def check_images(
+    status: WorkloadStatus,
+    refused: dict[str, float],
+    *,
+    where: str = "",
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Raise WorkloadFailedError for a workload whose hosts wait for an image that their nodes cannot pull.
+
+    At once for an image that does not exist, else when its pull has been refused for some time: `refused` keeps since
+    when, from look to look.
+    """
+    waiting = {trouble.image for trouble in status.troubles}
+    for image in refused.keys() - waiting:
+        del refused[image]
     for trouble in status.troubles:
-        if trouble.image and is_hopeless_pull(trouble.reason, trouble.message):
+        if not trouble.image or not is_hopeless_pull(trouble.reason, trouble.message):
+            continue
+        since = refused.setdefault(trouble.image, clock())
+        if is_missing_image(trouble.reason, trouble.message) or clock() - since >= _REFUSED_SECONDS:
             raise WorkloadFailedError(
                 f"workload '{status.name}' cannot start: image {trouble.image} cannot be pulled: {trouble.message}",
                 hint=f"xpk workload delete {status.name}{where}, and create it again with another --docker-image, or "
