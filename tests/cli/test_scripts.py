@@ -155,7 +155,7 @@ def test_create_makes_few_calls_and_starts_no_process(counted: Counted, project:
         said = counted.xpk(*CREATE, name, *command, *(["--fresh"] if again else [])).stderr
         assert ("code unchanged" in said) is ((name, again) != kinds[0])
         # A Secret that the deleted workload has left, and Kubernetes has yet to remove, takes two more.
-        assert len(counted.noted["calls"]) <= (11 if again else 9), counted.noted["calls"]
+        assert len(counted.noted["calls"]) <= (12 if again else 9), counted.noted["calls"]
         assert counted.noted["started"] == []
     assert len(counted.objects("ConfigMap")) == (0 if size else 1)
     assert len(list((counted.folder / "shared").glob("one.*"))) == 1

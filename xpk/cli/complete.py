@@ -27,7 +27,7 @@ def completer(values: Callable[[click.Context], Iterable[str]]) -> Complete:
     def complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Return the values that begin with `incomplete`."""
         logging.disable()
-        signal.signal(signal.SIGALRM, _give_up)
+        former = signal.signal(signal.SIGALRM, _give_up)
         signal.setitimer(signal.ITIMER_REAL, _SECONDS)
         try:
             return [CompletionItem(value) for value in sorted(set(values(ctx))) if value.startswith(incomplete)]
@@ -35,6 +35,8 @@ def completer(values: Callable[[click.Context], Iterable[str]]) -> Complete:
             return []
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, former)
+            logging.disable(logging.NOTSET)
 
     return complete
 
