@@ -232,7 +232,7 @@ def test_a_job_whose_host_cannot_read_on_ends_and_blames_that_host(tmp_path: Pat
 @pytest.mark.parametrize("frozen", [0, 1])
 def test_a_job_of_which_a_process_is_stopped_ends_and_blames_its_host(frozen: int, tmp_path: Path) -> None:
     """Also where the limit is shorter than the silence after which a host counts as lost."""
-    job = start(tmp_path, ["run.steps=100000", "run.eval_every=0", "data.max_bytes=50000", "observe.hang_seconds=5"])
+    job = start(tmp_path, ["run.steps=100000", "run.eval_every=0", "data.max_bytes=50000", "observe.hang_seconds=12"])
     job.wait_for_step(3)
     job.processes[frozen].send_signal(signal.SIGSTOP)
     waits = 1 - frozen
