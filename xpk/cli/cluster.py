@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from xpk.capacity.provider import ClusterInfo, check_free, load_provider, provider_names, provider_of
-from xpk.cli import complete
 from xpk.cli.cluster_adapt import adapt, adapt_as_created
 from xpk.cli.cluster_asked import asked_to_create, asked_to_resize, maker_option
 from xpk.cli.cluster_nodes import cache_image, health
@@ -23,6 +22,7 @@ from xpk.cli.cluster_plan import (
 )
 from xpk.cli.gke_options import carrying_options, chosen_provider, create_options, place_options
 from xpk.cli.options import (
+    accelerator_option,
     context_option,
     name_argument,
     output_option,
@@ -64,14 +64,7 @@ cluster.add_command(health)
 
 @cluster.command(cls=ClusterCommand)
 @name_argument("cluster")
-@click.option(
-    "--tpu-type",
-    "--device-type",
-    "accelerator_type",
-    metavar="TYPE",
-    shell_complete=complete.accelerator_types,
-    help="The slices' type, such as v5litepod-8; see `xpk accelerator list`.",
-)
+@accelerator_option("The slices' type, such as v5litepod-8; see `xpk accelerator list`.")
 @click.option("--num-slices", type=int, help="How many slices; those there are if left out, 1 in a new cluster.")
 @maker_option
 @click.option("--nodes-per-slice", type=click.IntRange(1), help="kind: how many nodes a slice's hosts are spread over.")
@@ -142,14 +135,7 @@ def kubeconfig(name: str | None, name_flag: str | None) -> None:
 @_num_slices
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--force", is_flag=True, help="End the workloads on slices that go, and do not ask.")
-@click.option(
-    "--tpu-type",
-    "--device-type",
-    "tpu_type",
-    metavar="TYPE",
-    shell_complete=complete.accelerator_types,
-    help="gke: which slices, if it has several types.",
-)
+@accelerator_option("gke: which slices, if it has several types.", name="tpu_type")
 @provider_option
 @place_options
 @carrying_options

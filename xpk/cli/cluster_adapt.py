@@ -9,10 +9,9 @@ import click
 
 from xpk.capacity.plan import Plan
 from xpk.capacity.provider import check_free, environment, load_provider, provider_names, provider_of
-from xpk.cli import complete
 from xpk.cli.cluster_plan import carry_out, dry_run_option, given_flags, manifest_options, plan_output_option
 from xpk.cli.gke_options import addon_options, chosen_provider, place_options
-from xpk.cli.options import name_argument, the_name
+from xpk.cli.options import accelerator_option, name_argument, the_name
 from xpk.cli.output import Console
 from xpk.cli.upstream import AdaptCommand
 from xpk.model.accelerators import find_shape
@@ -27,14 +26,7 @@ _OF_NODES = ("--context", "--tpu-type", "--emulated", "--num-slices")
 @click.command(cls=AdaptCommand)
 @name_argument("cluster")
 @click.option("--context", metavar="CONTEXT", help="The context of your kubeconfig; its current one if left out.")
-@click.option(
-    "--tpu-type",
-    "--device-type",
-    "tpu_type",
-    metavar="TYPE",
-    shell_complete=complete.accelerator_types,
-    help="Count only slices of this type.",
-)
+@accelerator_option("Count only slices of this type.", name="tpu_type")
 @click.option("--emulated", is_flag=True, help="Let nodes without accelerators stand in for slices, one node each.")
 @click.option("--num-slices", type=int, help="How many slices; without --emulated, those that exist are counted.")
 @click.option("--num-nodes", type=int, help="Same as --num-slices, for GPU and CPU types.")

@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from xpk.cli import complete
 from xpk.cli.cluster_plan import Live, dry_run_option, provider_with
 from xpk.cli.gke_options import place_options
 from xpk.cli.options import (
+    accelerator_option,
     context_option,
     name_argument,
     output_option,
@@ -64,14 +64,7 @@ _TROUBLE_COLUMNS = (
 @name_argument("cluster")
 @click.option("--image", "--docker-image", "images", metavar="IMAGE", multiple=True, help="An image; may be repeated.")
 @click.option("--pools", metavar="SLICE,...", help="The nodes of these slices only.")
-@click.option(
-    "--tpu-type",
-    "--device-type",
-    "accelerator_type",
-    metavar="TYPE",
-    shell_complete=complete.accelerator_types,
-    help="Slices of this type only.",
-)
+@accelerator_option("Slices of this type only.")
 @click.option("--docker-image-pull-secret", "pull_secret", metavar="NAME", help="A Secret to pull the images with.")
 @click.option("--timeout", default="30m", show_default=True, metavar="TIME", help="Give up after 90s, 10m, 2h.")
 @click.option("--wait/--no-wait", default=True, help="Wait until all nodes have them. It ends by itself either way.")

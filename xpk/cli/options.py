@@ -66,6 +66,13 @@ def names_argument(command: Command) -> Command:
     return click.option(*flags, multiple=True, metavar="NAME", shell_complete=known, help=text)(command)
 
 
+def accelerator_option(text: str, *, name: str = "accelerator_type") -> Callable[[Command], Command]:
+    """Take an accelerator type, as the parameter `name`; `text` is the help."""
+    return click.option(
+        "--tpu-type", "--device-type", name, metavar="TYPE", shell_complete=complete.accelerator_types, help=text
+    )
+
+
 def cluster_option(command: Command) -> Command:
     """Take the cluster that a workload is on; `the_cluster` finds it."""
 

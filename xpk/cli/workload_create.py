@@ -15,6 +15,7 @@ from xpk.api.base import ObjectApi
 from xpk.api.words import counted
 from xpk.cli import complete, spec_file, workload_upstream
 from xpk.cli.options import (
+    accelerator_option,
     cluster_option,
     name_argument,
     namespace_option,
@@ -42,14 +43,7 @@ from xpk.storage import open_folder
 @namespace_option
 @click.option("--num-slices", type=int, help="How many slices it takes; one if left out.")
 @click.option("--num-nodes", type=int, help="GPU and CPU types: how many hosts, one slice each.")
-@click.option(
-    "--tpu-type",
-    "--device-type",
-    "accelerator_type",
-    metavar="TYPE",
-    shell_complete=complete.accelerator_types,
-    help="The cluster's, if left out.",
-)
+@accelerator_option("The cluster's, if left out.")
 @click.option("--on-demand", is_flag=True, help="Use on-demand slices, also in node pools that GKE adds (gke).")
 @click.option("--spot", is_flag=True, help="Use spot slices (gke).")
 @click.option("--reservation", metavar="R", help="Use slices of a reservation: a name, or projects/P/... (gke).")

@@ -7,8 +7,7 @@ from typing import Any
 import click
 
 from xpk.capacity.provider import provider_of
-from xpk.cli import complete
-from xpk.cli.options import cluster_option, namespace_option, output_option, the_cluster
+from xpk.cli.options import accelerator_option, cluster_option, namespace_option, output_option, the_cluster
 from xpk.cli.output import Console, echo
 from xpk.cli.upstream import WorkloadCommand
 from xpk.jobs import create as creating
@@ -24,14 +23,7 @@ from xpk.proc import LocalRunner
 @click.option(
     "--num-slices", type=click.IntRange(min=1), default=1, show_default=True, help="How many slices it takes."
 )
-@click.option(
-    "--tpu-type",
-    "--device-type",
-    "accelerator_type",
-    metavar="TYPE",
-    shell_complete=complete.accelerator_types,
-    help="The cluster's, if left out.",
-)
+@accelerator_option("The cluster's, if left out.")
 @click.option("--config", help="The trainer's configuration: tiny, 16b, 32b, 64b, 128b or a YAML file.")
 @click.option(
     "--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a setting; may be repeated."
