@@ -24,7 +24,7 @@ def lines(verdict: str, *commands: str) -> list[str]:
 @pytest.fixture
 def offline(xpk: Xpk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Xpk:
     """The command line without clusters of these names and without credentials, in a folder with a file."""
-    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    monkeypatch.setattr("google.auth.compute_engine._metadata._NO_GCE_CHECK", True)  # read when it was first imported
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path / "gcloud"))
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
     (tmp_path / "code").mkdir()
