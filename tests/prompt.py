@@ -1,6 +1,8 @@
-"""Failures told when they happen: a run that is cut off would never tell."""
+"""Settings of every test process: failures are printed when they happen, and Ctrl-C reaches what tests start."""
 
 from __future__ import annotations
+
+import signal
 
 import pytest
 
@@ -9,7 +11,10 @@ _LINES = 25  # of what failed
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Say at once what fails, in the process that prints."""
+    """Print failures at once, in the process that prints: a run that is cut off would never show them."""
+    # A shell starts what it puts in the background with SIGINT ignored, and children inherit that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput") and not config.pluginmanager.has_plugin(_NAME):
         config.pluginmanager.register(_Prompt(config), _NAME)
 
