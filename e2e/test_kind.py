@@ -137,6 +137,7 @@ def test_the_bundled_trainer_trains_and_all_of_it_can_be_read_back(place: Place,
     assert {host["exit_code"] for host in described["hosts"]} == {0}
     logged = place.xpk("workload", "logs", calm.name, *at).stdout
     assert f"done: {STEPS} steps" in logged
+    logged = place.xpk("workload", "logs", calm.name, *at, "--all-lines").stdout
     assert {line.split(" ")[0] for line in logged.splitlines()} >= {"s0/h0", "s1/h1"}
     page = place.folder / "calm.html"
     told = json.loads(place.xpk("workload", "report", calm.name, *at, "--file", str(page), "-o", "json").stdout)

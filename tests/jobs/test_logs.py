@@ -224,7 +224,8 @@ class Chatty(FakeApi):
     def logs(self, pod: Obj, *, tail: int | None = None, **_: Any) -> Iterator[LogLine]:
         """Give the last lines."""
         peers = "peer ranks. Expected number of connected peer ranks is : 7"
-        gloo = [f"[Gloo] Rank {number % 8} is connected to 7 {peers}" for number in range(self.chatter)]
+        gloo = [f"[Gloo] Rank {number % 8} is connected to 7 {peers}" for number in range(self.chatter - 2)]
+        gloo += ["[Gloo] Rank [Gloo] Rank 3", f" is connected to 7 {peers} is connected to 7 {peers}"]  # torn lines
         texts = ["begin", "compile", *gloo, "step 1", "step 2"]
         for text in texts[-tail:] if tail else texts:
             yield LogLine(datetime(2026, 1, 1, tzinfo=UTC), text)
@@ -248,4 +249,4 @@ def test_the_chatter_of_gloo_is_left_out_and_not_counted(read: Any, tail: int | 
 
 def test_all_lines_are_shown_to_those_who_ask_for_them() -> None:
     lines = read_logs(Chatty([sized(1, 1), labelled(0)]), "w", "default", Wanted(tail=3, all_lines=True))
-    assert [line.text.partition(" is")[0] for line in lines] == ["[Gloo] Rank 7", "step 1", "step 2"]
+    assert [line.text.partition(" peer")[0] for line in lines] == [" is connected to 7", "step 1", "step 2"]

@@ -30,7 +30,7 @@ _ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
 _MOST_HOSTS = 128  # each is a stream of its own, and a thread where they are followed
 _MOST_NAMED = 8  # hosts without a log yet, of one cause
 # Written by every host at every start, once for each group of hosts whose collectives go over CPUs.
-_CHATTER = re.compile(r"\[Gloo\] Rank \d+ is connected to \d+ peer ranks\b")
+_CHATTER = re.compile(r".*\[Gloo\] Rank |.*\bis connected to \d+ peer ranks\b")  # its threads tear each other's lines
 _CHATTER_LINES = 100  # that are read beside the wanted ones at first
 
 
