@@ -63,7 +63,7 @@ def to_the_end(model: str, slices: int) -> dict[str, Any]:
 
 def until_buffers(model: str, slices: int) -> dict[str, Any]:
     """Return the same of what the compiler dumps before it makes code, and stop it then."""
-    from trainer.transfers import reduced_whole, transfers
+    from trainer.estimate.hlo_transfers import reduced_whole, transfers
 
     with tempfile.TemporaryDirectory() as name:
         folder, began = Path(name), time.monotonic()

@@ -30,7 +30,7 @@ _SECONDS = 600.0
 PROGRAM = """
 import json, os, sys, threading, time
 from trainer import distributed
-from trainer.peers import Peers
+from trainer.hosts.peers import Peers
 host = distributed.read_host(os.environ)
 import jax
 jax.config.update("jax_platforms", "cpu")

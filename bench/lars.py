@@ -23,10 +23,13 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
-from trainer import config, data, drawn, layout, step
-from trainer.mesh import make_mesh
-from trainer.records import record
-from trainer.sampler import Order
+from trainer import config
+from trainer.data import batches, synthetic_images
+from trainer.data.records import record
+from trainer.data.sampler import Order
+from trainer.parallel import layout
+from trainer.parallel.mesh import make_mesh
+from trainer.step import programs as step
 
 RESULTS = Path(__file__).parent / "results"
 TRAINED, HELD_OUT = 4096, 512  # images
@@ -48,14 +51,14 @@ class Case:
         self.config, self.images_NS = config.load("resnet-tiny", [*MODEL, *settings]), images_NS
         sizes = layout.layout(self.config, layout.Chips(1, 1, 1))
         self.batch, self.mesh = sizes.global_batch, make_mesh(sizes, jax.devices()[:1], 1)
-        self.slots = data.make_slots(self.mesh, 1, 1, self.batch)
+        self.slots = batches.make_slots(self.mesh, 1, 1, self.batch)
         self.programs = step.build(self.config, self.mesh, self.slots, sizes)
         self.flags = jax.device_put(np.zeros((1, step.FLAGS), np.int32), self.programs.flags.sharding)
 
     def train(self, seed: int) -> dict[int, float]:
         """Return the share of right answers on the held-out images, by step."""
         state, found = self.programs.init(np.uint32(seed)), {}
-        ids = data.train_ids(Order(seed, self.batch, TRAINED), 0)
+        ids = batches.train_ids(Order(seed, self.batch, TRAINED), 0)
         for at in range(1, self.config.run.steps + 1):
             state, _ = self.programs.train(state, self._blocks(next(ids)), self.flags)
             if at % EVERY == 0:
@@ -64,13 +67,13 @@ class Case:
 
     def _right(self, state: step.State) -> float:
         right = weight = 0.0
-        for ids in data.eval_ids(self.batch, TRAINED, HELD_OUT):
+        for ids in batches.eval_ids(self.batch, TRAINED, HELD_OUT):
             sums = self.programs.evaluate(state["params"], self._blocks(ids), state["averages"])
             right, weight = right + float(sums.right), weight + float(sums.weight)
         return right / weight
 
-    def _blocks(self, ids: npt.NDArray[np.int64]) -> data.Blocks:
-        return data.to_blocks(
+    def _blocks(self, ids: npt.NDArray[np.int64]) -> batches.Blocks:
+        return batches.to_blocks(
             self.mesh, self.slots, ids, lambda ids_N: self.images_NS[ids_N], record(self.config.model)
         )
 
@@ -78,7 +81,7 @@ class Case:
 def runs(seeds: int, steps: int, rates: list[float]) -> Iterator[dict[str, Any]]:
     """Train every case at every learning rate with every seed, and yield what came of each."""
     size = config.load("resnet-tiny", MODEL).model.image
-    drawn_NS = [np.frombuffer(drawn.draw(n, size), np.uint8) for n in range(TRAINED + HELD_OUT)]
+    drawn_NS = [np.frombuffer(synthetic_images.draw(n, size), np.uint8) for n in range(TRAINED + HELD_OUT)]
     for rate in rates:
         for name, settings in CASES.items():
             case = Case([*settings, f"run.steps={steps}", f"optim.lr={rate}"], np.stack(drawn_NS))

@@ -97,8 +97,8 @@ def measure(folder: Path, blocks: int) -> dict[str, Any]:
 def _begun(out: Path, settings: tuple[str, ...]) -> Iterator[int]:
     """Begin a run that is driven step by step."""
     from trainer import config
-    from trainer import job as jobs
-    from trainer.distributed import Host
+    from trainer.hosts import job as jobs
+    from trainer.hosts.bootstrap import Host
     from trainer.train import steps
 
     made = config.load("tiny", [*MODEL, *LENGTH, *settings, "data.path=stdlib", f"run.output_dir={out}"])

@@ -25,9 +25,9 @@ from typing import Any
 
 from e2e.bucket import BucketServer, bucket_server
 from tests.trainer.small import Cluster, start
-from trainer import models
-from trainer.bucket import Bucket, open_bucket
 from trainer.config import load
+from trainer.models import registry
+from trainer.storage.gcs import Bucket, open_bucket
 
 RESULTS = Path(__file__).parent / "results"
 SLICES = (1, 2, 4)
@@ -55,7 +55,7 @@ def measure(server: BucketServer, folder: Path, slices: Sequence[int], model: Se
     """Save one checkpoint and restore it on so many slices in turn; return what each restore read."""
     settings = [*model, *RUN, "run.steps=1"]
     _run(folder, settings, 1, 0)
-    parameters = models.parameters(load("tiny", [*model, "model.vocab=256"]).model)
+    parameters = registry.parameters(load("tiny", [*model, "model.vocab=256"]).model)
     found = []
     for attempt, count in enumerate(slices, 1):
         before = server.sent()

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.trainer.small import start
-from trainer import models
 from trainer.config import load
+from trainer.models import registry
 
 RESULTS = Path(__file__).parent / "results"
 STEPS, EVERY, FIRST = 44, 10, 3  # the first steps are slower and not counted
@@ -106,7 +106,7 @@ def main() -> None:
                 runs[name].append(run(Path(folder), Path(ram), *every))
     cases = {name: summary(made) for name, made in runs.items()}
     print(*table(cases), sep="\n")
-    state = 12 * models.parameters(load("tiny", MODEL).model)
+    state = 12 * registry.parameters(load("tiny", MODEL).model)
     machine = {
         "cores": os.cpu_count(),
         "load": os.getloadavg(),

@@ -75,8 +75,8 @@ def measure(folder: Path, platform: str, blocks: int, more: list[str]) -> dict[s
     import jax
 
     from trainer import config
-    from trainer import job as jobs
-    from trainer.distributed import Host
+    from trainer.hosts import job as jobs
+    from trainer.hosts.bootstrap import Host
     from trainer.train import steps
 
     settings = [*SIZES[platform], *LENGTH, *more, f"run.output_dir={folder}"]
@@ -160,10 +160,10 @@ def _same_model(config: Any, batch_BS: Any) -> Any:
     import jax
     import jax.numpy as jnp
 
-    from trainer import model as ours
-    from trainer.execution import Execution
-    from trainer.layout import Chips, layout
-    from trainer.mesh import make_mesh
+    from trainer.models import decoder as ours
+    from trainer.parallel.layout import Chips, layout
+    from trainer.parallel.mesh import make_mesh
+    from trainer.parallel.partitioning import Execution
 
     params = jax.jit(lambda: ours.init(config.model, jax.random.key(0)))()
     chips = jax.device_count()

@@ -9,9 +9,9 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
 from e2e.bucket import BucketServer, bucket_server, missing
-from trainer import integrity
-from trainer.bucket import Bucket
 from trainer.errors import FatalError
+from trainer.storage import manifest
+from trainer.storage.gcs import Bucket
 
 pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing())]
 
@@ -52,7 +52,7 @@ def test_a_removal_that_was_cut_off_of_a_checkpoint_that_was_copied_here_is_ende
     for step in (1, 2):
         (out / str(step) / "d" / "array").write(b"content")
         sums = (out / str(step)).sums()
-        (out / str(step) / integrity.MANIFEST).write(integrity.manifest(dict(sums), {}))
+        (out / str(step) / manifest.MANIFEST).write(manifest.manifest(dict(sums), {}))
     shelf = out.shelf()
     shelf.claim(0)
     with monkeypatch.context() as killed:

@@ -27,13 +27,13 @@ from google.cloud import storage
 
 from e2e.bucket import BucketServer, bucket_server, missing
 from tests.trainer.small import Cluster, arguments, one_host, run_alone, start
-from trainer import corpus, data, preparing, ranges, reading
-from trainer.appending import BucketLines
-from trainer.bucket import Bucket
 from trainer.config import Model
+from trainer.data import batches, block_cache, dataset, prepare, reader
+from trainer.data.sampler import Order
 from trainer.errors import FatalError
-from trainer.places import open_place
-from trainer.sampler import Order
+from trainer.storage import open_place
+from trainer.storage.gcs import Bucket
+from trainer.storage.gcs_append import BucketLines
 
 pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing()), pytest.mark.timeout(900)]
 
@@ -332,12 +332,12 @@ def test_a_bucket_that_does_not_exist_is_told_in_one_line(server: BucketServer, 
 def test_a_host_copies_the_files_of_its_shards_and_names_one_that_was_changed(
     server: BucketServer, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = preparing.prepare("gs://drills/text", open_place("gs://drills/many"), file_tokens=20_000)
+    made = prepare.prepare("gs://drills/text", open_place("gs://drills/many"), file_tokens=20_000)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # the disk of another host
-    counts = reading.counts(made, Model(seq_len=16))
-    read, order = reading.Reader(made, Model(seq_len=16), counts), Order(0, 8, sum(counts), shards=2)
+    counts = reader.counts(made, Model(seq_len=16))
+    read, order = reader.Reader(made, Model(seq_len=16), counts), Order(0, 8, sum(counts), shards=2)
     read.fetch([order.range_of(0)])
-    for ids_B in itertools.islice(data.train_ids(order, 0), 50):
+    for ids_B in itertools.islice(batches.train_ids(order, 0), 50):
         read(ids_B[:4])  # the rows of the first shard, which ends in the second of four files
     copied = [path.stat().st_size for path in tmp_path.glob("xpk-trainer-*/*")]
     assert sorted(copied) == sorted(file.tokens for file in made.files[:2])
@@ -355,46 +355,46 @@ def test_a_host_reads_only_the_blocks_of_its_examples_where_that_is_less(
 ) -> None:
     words = np.random.default_rng(0).integers(97, 123, 8_000_000, np.uint8).tobytes()
     place(server, "long-text/words.txt").write(words)
-    made = preparing.prepare("gs://drills/long-text", open_place("gs://drills/long"), file_tokens=2**28)
-    (file,), counts = made.files, reading.counts(made, Model(seq_len=16))
+    made = prepare.prepare("gs://drills/long-text", open_place("gs://drills/long"), file_tokens=2**28)
+    (file,), counts = made.files, reader.counts(made, Model(seq_len=16))
     order = Order(0, 8, sum(counts))
-    steps = list(itertools.islice(data.train_ids(order, 0), 3))
+    steps = list(itertools.islice(batches.train_ids(order, 0), 3))
 
-    def host(name: str, first_row: int) -> tuple[reading.Reader, list[Any], int, int]:
+    def host(name: str, first_row: int) -> tuple[reader.Reader, list[Any], int, int]:
         """Read a host's half of three batches with an empty disk; return the bytes and requests of it, too."""
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))
         (tmp_path / name).mkdir(exist_ok=True)
         sent, asked = server.sent(), len(server.requests())
-        read = reading.Reader(made, Model(seq_len=16), counts)
+        read = reader.Reader(made, Model(seq_len=16), counts)
         read.fetch([range(sum(counts))], examples=4 * len(steps))
         rows = [read(ids_B[first_row : first_row + 4]) for ids_B in steps]
         return read, rows, server.sent() - sent, len(server.requests()) - asked
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    whole = reading.Reader(made, Model(seq_len=16), counts)
+    whole = reader.Reader(made, Model(seq_len=16), counts)
     whole.fetch([range(sum(counts))])
     for name, first_row in (("one", 0), ("two", 4)):
-        blocks = {n * 16 // corpus.BLOCK for ids_B in steps for n in ids_B[first_row : first_row + 4].tolist()}
+        blocks = {n * 16 // dataset.BLOCK for ids_B in steps for n in ids_B[first_row : first_row + 4].tolist()}
         read, rows, sent, asked = host(name, first_row)
         for row_NS, ids_B in zip(rows, steps, strict=True):
             np.testing.assert_array_equal(row_NS, whole(ids_B[first_row : first_row + 4]))
-        assert len(blocks) >= 10 and sent < (len(blocks) + 4) * corpus.BLOCK < file.tokens // 6
+        assert len(blocks) >= 10 and sent < (len(blocks) + 4) * dataset.BLOCK < file.tokens // 6
         assert asked <= len(blocks) + 4, "one a block, and a few for the index and what the file is"
         _, again, sent, asked = host(name, first_row)
-        assert sent < corpus.BLOCK and asked <= 4, "a restart finds the blocks on its disk"
+        assert sent < dataset.BLOCK and asked <= 4, "a restart finds the blocks on its disk"
         np.testing.assert_array_equal(again, rows)
     (disk,) = (tmp_path / "two").glob("xpk-trainer-*/*.parts")
     assert disk.stat().st_size == file.tokens and disk.stat().st_blocks * 512 < file.tokens // 4
     content = bytearray(made.place(file.name).read())
-    for at in range(0, len(content), corpus.BLOCK):
+    for at in range(0, len(content), dataset.BLOCK):
         content[at] ^= 1
     made.place(file.name).write(bytes(content))
-    unread = next(n for n in range(sum(counts)) if n * 16 // corpus.BLOCK not in blocks)
+    unread = next(n for n in range(sum(counts)) if n * 16 // dataset.BLOCK not in blocks)
     with pytest.raises(FatalError, match=f"gs://drills/long/{file.name}' is damaged: bytes "):
         read(np.array([unread]))
 
 
 def test_copying_pays_for_a_host_that_reads_most_of_the_data() -> None:
-    assert ranges.pays(10, 100, 4 * 11 * 2 * corpus.BLOCK)
-    assert not ranges.pays(10, 100, 3 * 10 * corpus.BLOCK)
-    assert list(ranges.runs([5, 1, 2, 9, 2])) == [(1, 3), (5, 6), (9, 10)] and list(ranges.runs([])) == []
+    assert block_cache.pays(10, 100, 4 * 11 * 2 * dataset.BLOCK)
+    assert not block_cache.pays(10, 100, 3 * 10 * dataset.BLOCK)
+    assert list(block_cache.runs([5, 1, 2, 9, 2])) == [(1, 3), (5, 6), (9, 10)] and list(block_cache.runs([])) == []

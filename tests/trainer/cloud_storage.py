@@ -11,7 +11,7 @@ from typing import Any
 
 from google.api_core import exceptions
 
-from trainer.bucket import Bucket
+from trainer.storage.gcs import Bucket
 
 
 class Blob:

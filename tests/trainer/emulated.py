@@ -9,13 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 from tests.trainer.small import SETTINGS
-from trainer import config, data, drawn, layout, step
-from trainer.compile_cache import CompileCache
-from trainer.compiling import Compiler
-from trainer.execution import Execution
-from trainer.mesh import make_mesh
-from trainer.peers import Peers
-from trainer.records import record
+from trainer import config
+from trainer.data import batches, synthetic_images
+from trainer.data.records import record
+from trainer.hosts.peers import Peers
+from trainer.parallel import layout
+from trainer.parallel.mesh import make_mesh
+from trainer.parallel.partitioning import Execution
+from trainer.step import programs
+from trainer.step.compile_cache import CompileCache
+from trainer.step.compiler import Compiler
 
 TEXT = np.random.default_rng(0).integers(32, 127, (64, 17)).astype(np.int32)
 
@@ -24,11 +27,11 @@ def read(ids_N: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
     return TEXT[ids_N % len(TEXT)]
 
 
-def images(size: int) -> data.Read:
+def images(size: int) -> batches.Read:
     """Return a reader of drawn images."""
 
     def drawn_records(ids_N: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
-        return np.stack([np.frombuffer(drawn.draw(int(n), size), np.uint8) for n in ids_N])
+        return np.stack([np.frombuffer(synthetic_images.draw(int(n), size), np.uint8) for n in ids_N])
 
     return drawn_records
 
@@ -46,18 +49,18 @@ class Trainer:
         self.mesh = make_mesh(sizes, jax.devices()[:chips], 1)
         self.how = Execution(self.mesh)
         who = readers or tuple(range(chips))
-        self.slots = data.Slots(chips, who, -(-self.batch // len(who)))
-        self.programs = step.build(self.config, self.mesh, self.slots, sizes)
+        self.slots = batches.Slots(chips, who, -(-self.batch // len(who)))
+        self.programs = programs.build(self.config, self.mesh, self.slots, sizes)
         peers = Peers(0, 1, on_lost=lambda peer: None, on_told=lambda what, by: None)
         compiler, made = Compiler(CompileCache(Path("unused"), None), peers), self.programs
         self.record = record(self.config.model)
-        self.read: data.Read = images(self.config.model.image) if self.record.noun == "image" else self._text
+        self.read: batches.Read = images(self.config.model.image) if self.record.noun == "image" else self._text
         self.init = compiler("init", made.init, np.uint32(0))[0]
         self.train = functools.cache(lambda: compiler("train", made.train, made.state, made.blocks, made.flags)[0])
-        self.flags = jax.device_put(np.zeros((chips, step.FLAGS), np.int32), self.programs.flags.sharding)
+        self.flags = jax.device_put(np.zeros((chips, programs.FLAGS), np.int32), self.programs.flags.sharding)
 
-    def blocks(self, ids: Any) -> data.Blocks:
-        return data.to_blocks(self.mesh, self.slots, np.asarray(ids), self.read, self.record)
+    def blocks(self, ids: Any) -> batches.Blocks:
+        return batches.to_blocks(self.mesh, self.slots, np.asarray(ids), self.read, self.record)
 
     def _text(self, ids_N: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
         return read(ids_N)[:, : self.record.length]

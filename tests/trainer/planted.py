@@ -27,7 +27,7 @@ FAULTS: dict[str, Callable[[int], None]] = {}
 
 def _on_read(step: int, act: Callable[[], None]) -> None:
     """Do something each time before a batch is read, from the one of `step` (from 1) on."""
-    from trainer import data
+    from trainer.data import batches as data
 
     real = data.to_blocks
     batches = 0
@@ -68,7 +68,7 @@ class _Stuck:
 
 
 def _stuck(step: int) -> None:
-    from trainer.checkpoint import Checkpoints
+    from trainer.checkpoint.manager import Checkpoints
 
     real = Checkpoints._commit
 
@@ -84,7 +84,7 @@ class _Late:
 
 
 def _late(step: int) -> None:
-    from trainer.checkpoint import Checkpoints
+    from trainer.checkpoint.manager import Checkpoints
 
     real = Checkpoints._commit
 
@@ -95,7 +95,7 @@ def _late(step: int) -> None:
 
 
 def _copy(step: int) -> None:
-    from trainer.reading import Reader
+    from trainer.data.reader import Reader
 
     setattr(Reader, Reader.fetch.__name__, lambda *_: read_that_never_ends())
 
@@ -116,7 +116,7 @@ def _compile(step: int) -> None:
 
 
 def _disk(step: int) -> None:
-    from trainer.local_tier import LocalTier
+    from trainer.checkpoint.local import LocalTier
 
     real = LocalTier._write
 

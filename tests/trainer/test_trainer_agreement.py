@@ -7,10 +7,10 @@ import pytest
 
 from tests.trainer.small import SETTINGS, free_ports, start
 from trainer import config
-from trainer.agreement import Traits, agree, traits
-from trainer.distributed import Host
 from trainer.errors import FatalError
-from trainer.peers import Peers
+from trainer.hosts.bootstrap import Host
+from trainer.hosts.consistency import Traits, agree, traits
+from trainer.hosts.peers import Peers
 
 SECONDS = 60
 

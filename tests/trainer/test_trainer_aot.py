@@ -11,8 +11,9 @@ import pytest
 
 from bench.compiled import estimated, until_buffers
 from tests.trainer.small import WORKLOADS, run_alone
-from trainer import config, metrics
-from trainer.transfers import Transfer
+from trainer import config
+from trainer.estimate.hlo_transfers import Transfer
+from trainer.telemetry import metrics
 
 libtpu = pytest.importorskip("libtpu", reason="the extra `tpu` is not installed")
 

@@ -17,15 +17,15 @@ import pytest
 
 from tests.trainer.emulated import Trainer, on
 from tests.trainer.test_trainer_peers import connected, together
-from trainer import integrity
-from trainer.checkpoint import Checkpoints
-from trainer.compile_cache import CompileCache
-from trainer.compiling import Compiler
+from trainer.checkpoint.manager import Checkpoints
 from trainer.errors import FatalError, StorageError
-from trainer.folder import FolderShelf
-from trainer.metrics import Events, JsonLines
-from trainer.peers import Peers
-from trainer.places import open_place
+from trainer.hosts.peers import Peers
+from trainer.step.compile_cache import CompileCache
+from trainer.step.compiler import Compiler
+from trainer.storage import manifest as integrity
+from trainer.storage import open_place
+from trainer.storage.local import FolderShelf
+from trainer.telemetry.metrics import Events, JsonLines
 
 
 @pytest.fixture(scope="module")

@@ -8,12 +8,14 @@ import jax
 import pytest
 
 from tests.trainer.small import SETTINGS
-from trainer import aot, config, layout
-from trainer.accelerators import find_slice
+from trainer import config
 from trainer.errors import FatalError
+from trainer.estimate import aot
+from trainer.estimate.accelerators import find_slice
+from trainer.estimate.memory import memory
+from trainer.estimate.traffic import traffic
 from trainer.main import main
-from trainer.memory import memory
-from trainer.traffic import traffic
+from trainer.parallel import layout
 
 ALWAYS = {"peak_gib", "hbm_gib", "state_gib", "fits", "dcn_gib_per_step", "flops_per_step", "compile_seconds"}
 TOO_LARGE = (

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.small import WORKLOADS, run_alone
-from trainer import config, corpus, layout
+from trainer import config
+from trainer.data import dataset
 from trainer.errors import FatalError
+from trainer.parallel import layout
 
 JOB = ("--num-slices", "2", "--hosts-per-slice", "2", "--chips-per-host", "4")
 
@@ -141,7 +143,7 @@ def test_what_a_family_cannot_do_is_said(settings: tuple[str, ...], says: str) -
     ],
 )
 def test_data_of_another_kind_is_refused(name: str, settings: list[str], says: str) -> None:
-    assert says in str(corpus.check_source(config.load(name, settings), 8)[0])
+    assert says in str(dataset.check_source(config.load(name, settings), 8)[0])
 
 
 def test_check_prints_nothing_or_one_json_object(tmp_path: Path) -> None:

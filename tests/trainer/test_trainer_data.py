@@ -14,13 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer import config, corpus, data, layout, preparing, reading
+from trainer import config
 from trainer.config import Model
+from trainer.data import batches as data
+from trainer.data import dataset, prepare, reader
+from trainer.data.records import Record, record
+from trainer.data.sampler import Order
 from trainer.errors import FatalError
-from trainer.mesh import make_mesh
-from trainer.places import open_place
-from trainer.records import Record, record
-from trainer.sampler import Order
+from trainer.parallel import layout
+from trainer.parallel.mesh import make_mesh
+from trainer.storage import open_place
 
 jobs = st.tuples(st.integers(0, 2**32), st.integers(1, 40), st.integers(1, 300))
 
@@ -49,7 +52,7 @@ def test_epochs_and_seeds_have_different_orders() -> None:
     assert len(orders) == 9
 
 
-def content(made: corpus.Corpus) -> bytes:
+def content(made: dataset.Corpus) -> bytes:
     return b"".join(made.place(file.name).read() for file in made.files)
 
 
@@ -64,7 +67,7 @@ def test_binary_files_are_skipped_and_counted(tmp_path: Path) -> None:
     text(tmp_path / "src", "a/a.txt", "grüß".encode())
     text(tmp_path / "src", "nul.txt", b"a\0b")
     text(tmp_path / "src", "image.png", b"\x89PNG\xff")
-    made = preparing.prepare(str(tmp_path / "src"), open_place(tmp_path / "out"))
+    made = prepare.prepare(str(tmp_path / "src"), open_place(tmp_path / "out"))
     assert (made.documents, made.skipped) == (2, 2)
     assert content(made) == "world\0grüß\0".encode()
     notes = json.loads(Path(made.path).read_text())
@@ -73,25 +76,25 @@ def test_binary_files_are_skipped_and_counted(tmp_path: Path) -> None:
 
 def test_a_token_file_is_made_once_and_again_when_the_source_changes(tmp_path: Path) -> None:
     text(tmp_path / "src", "a.txt", b"hello")
-    first = preparing.prepare(str(tmp_path / "src"), open_place(tmp_path / "out"))
+    first = prepare.prepare(str(tmp_path / "src"), open_place(tmp_path / "out"))
     stamp = Path(first.path).stat().st_mtime_ns
-    assert preparing.prepare(str(tmp_path / "src"), open_place(tmp_path / "out")) == first
+    assert prepare.prepare(str(tmp_path / "src"), open_place(tmp_path / "out")) == first
     assert Path(first.path).stat().st_mtime_ns == stamp
     text(tmp_path / "src", "b.txt", b"more")
-    assert preparing.prepare(str(tmp_path / "src"), open_place(tmp_path / "out"), pinned=True) == first
-    assert preparing.prepare(str(tmp_path / "src"), open_place(tmp_path / "out")).tokens == 11
+    assert prepare.prepare(str(tmp_path / "src"), open_place(tmp_path / "out"), pinned=True) == first
+    assert prepare.prepare(str(tmp_path / "src"), open_place(tmp_path / "out")).tokens == 11
 
 
 def test_no_text_and_too_little_text_are_fatal(tmp_path: Path) -> None:
     text(tmp_path / "src", "a.bin", b"\0\0")
     with pytest.raises(FatalError, match="no text files"):
-        preparing.prepare(str(tmp_path / "src"), open_place(tmp_path / "out"))
+        prepare.prepare(str(tmp_path / "src"), open_place(tmp_path / "out"))
     text(tmp_path / "src", "a.txt", b"short")
     asked = config.load("tiny", [f"data.path={tmp_path / 'src'}", "data.suffixes=.txt"])
-    made = preparing.prepare(asked.data.path, open_place(tmp_path / "out"))
+    made = prepare.prepare(asked.data.path, open_place(tmp_path / "out"))
     with pytest.raises(FatalError, match="one batch needs"):
-        corpus.check_corpus(asked, made, 0, 32)
-    assert "one batch needs" in str(corpus.check_source(asked, 32)[0])
+        dataset.check_corpus(asked, made, 0, 32)
+    assert "one batch needs" in str(dataset.check_source(asked, 32)[0])
 
 
 def test_only_regular_files_are_read(tmp_path: Path) -> None:
@@ -101,35 +104,35 @@ def test_only_regular_files_are_read(tmp_path: Path) -> None:
     (tmp_path / "src" / "b.txt").symlink_to("a.txt")
     with socket.socket(socket.AF_UNIX) as sock:
         sock.bind(str(tmp_path / "src" / "s"))
-    made = preparing.prepare(str(tmp_path / "src"), open_place(tmp_path / "out"))
+    made = prepare.prepare(str(tmp_path / "src"), open_place(tmp_path / "out"))
     assert (made.documents, made.skipped) == (2, 0)
-    assert corpus.check_source(config.load("tiny", [f"data.path={tmp_path / 'src'}"]), 1)
+    assert dataset.check_source(config.load("tiny", [f"data.path={tmp_path / 'src'}"]), 1)
 
 
 def test_check_counts_text_only(tmp_path: Path) -> None:
     text(tmp_path / "src", "a.bin", b"\0" * 100_000)
     text(tmp_path / "src", "b.bin", b"\xff" * 100_000)
     asked = config.load("tiny", [f"data.path={tmp_path / 'src'}"])
-    assert "no text files (2 binary" in str(corpus.check_source(asked, 32)[0])
+    assert "no text files (2 binary" in str(dataset.check_source(asked, 32)[0])
     text(tmp_path / "src", "c.txt", "xü".encode() * 10_000)  # 4096 bytes end inside a letter
-    assert corpus.check_source(asked, 32) == []
+    assert dataset.check_source(asked, 32) == []
 
 
 @pytest.mark.parametrize("notes", ["{", "[]", "", '{"asked": 1}'])
 def test_damaged_notes_beside_a_token_file_are_passed_over(notes: str, tmp_path: Path) -> None:
     text(tmp_path / "src", "a.txt", b"hello")
-    made = preparing.prepare(str(tmp_path / "src"), open_place(tmp_path / "out"))
+    made = prepare.prepare(str(tmp_path / "src"), open_place(tmp_path / "out"))
     Path(made.path).write_text(notes)
-    assert preparing.prepare(str(tmp_path / "src"), open_place(tmp_path / "out"), pinned=True) == made
+    assert prepare.prepare(str(tmp_path / "src"), open_place(tmp_path / "out"), pinned=True) == made
 
 
 def test_a_cut_token_file_is_named(tmp_path: Path) -> None:
     text(tmp_path / "src", "a.txt", b"hello")
-    made = preparing.prepare(str(tmp_path / "src"), open_place(tmp_path / "out"))
+    made = prepare.prepare(str(tmp_path / "src"), open_place(tmp_path / "out"))
     path = tmp_path / "out" / made.files[0].name
     path.write_bytes(b"hel")
     with pytest.raises(FatalError, match=rf"{path.name}' has 3 bytes but should have 6"):
-        corpus.open_corpus(open_place(made.path))
+        dataset.open_corpus(open_place(made.path))
 
 
 def gathered(slots: data.Slots, blocks: data.Blocks, batch: int) -> npt.NDArray[np.int32]:
@@ -176,13 +179,13 @@ def test_prefetch_raises_what_went_wrong_while_reading() -> None:
         next(data.prefetch(fail, iter([np.zeros(1, np.int64)]), 2))
 
 
-def by_hand(folder: Path, written: bytes) -> corpus.Corpus:
+def by_hand(folder: Path, written: bytes) -> dataset.Corpus:
     """Write a data set as people do who have no text: one file without an index."""
     (folder / "tokens.bin").write_bytes(written)
     notes = {"tokens": len(written), "dtype": "uint8", "vocab": 256, "documents": 1, "skipped": 0}
     notes["digest"] = hashlib.sha256(written).hexdigest()[:16]
     (folder / "tokens.json").write_text(json.dumps(notes))
-    return corpus.open_corpus(open_place(folder / "tokens.bin"))
+    return dataset.open_corpus(open_place(folder / "tokens.bin"))
 
 
 @pytest.mark.parametrize(
@@ -198,8 +201,8 @@ def test_records_are_cut_as_their_model_wants_them(
     model: Model, numbers: int, records: list[range], tmp_path: Path
 ) -> None:
     made = by_hand(tmp_path, bytes(range(numbers)))
-    counts = reading.counts(made, model)
-    read = reading.Reader(made, model, counts)(np.array([0, sum(counts) - 1]))
+    counts = reader.counts(made, model)
+    read = reader.Reader(made, model, counts)(np.array([0, sum(counts) - 1]))
     assert (read.dtype, read.tolist()) == (np.dtype(record(model).dtype), [list(one) for one in records])
 
 
@@ -220,7 +223,7 @@ def test_what_a_model_has_no_place_for_is_no_target(
     model: Model, last: tuple[int, int], says: str, tmp_path: Path
 ) -> None:
     made = by_hand(tmp_path, bytes([*range(12), 43, 1, *range(12), *last]))
-    read = reading.Reader(made, model, counts := reading.counts(made, model))
+    read = reader.Reader(made, model, counts := reader.counts(made, model))
     read(np.arange(counts[0] - 1))
     with pytest.raises(FatalError, match=says):
         read(np.array([counts[0] - 1]))

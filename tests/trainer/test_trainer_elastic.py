@@ -15,10 +15,10 @@ import pytest
 from tests.trainer.emulated import TEXT, Trainer
 from tests.trainer.small import Cluster, arguments, run_alone, start
 from tests.trainer.test_trainer_checkpoint import Store
-from trainer import data
-from trainer.compile_cache import CompileCache
-from trainer.compiling import Compiler
-from trainer.sampler import Order
+from trainer.data import batches
+from trainer.data.sampler import Order
+from trainer.step.compile_cache import CompileCache
+from trainer.step.compiler import Compiler
 
 TOLERANCE = 1e-5  # of a loss of about 5.5, in float32: sums are taken in another order
 STEPS = 2  # on each mesh
@@ -31,7 +31,7 @@ def on_slices(dp: int, fsdp: int, tp: int, *settings: str) -> Trainer:
 
 def go_on(trainer: Trainer, state: Any, at: int, steps: int) -> tuple[Any, list[float]]:
     """Train on from step `at`; return the state and the losses."""
-    ids, losses = data.train_ids(Order(7, trainer.batch, len(TEXT)), at), []
+    ids, losses = batches.train_ids(Order(7, trainer.batch, len(TEXT)), at), []
     for ids_B in itertools.islice(ids, steps):
         state, out = trainer.train()(state, trainer.blocks(ids_B), trainer.flags)
         losses.append(float(out["loss"]))

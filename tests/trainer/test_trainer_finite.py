@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.trainer.emulated import Trainer, on
-from trainer.finite import Finite
+from trainer.checkpoint.finite_check import Finite
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.small import Cluster, arguments, free_ports, one_host, run_alone, start
-from trainer.sampler import Order
+from trainer.data.sampler import Order
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -18,11 +18,12 @@ import pytest
 
 from tests.trainer import cloud_storage
 from tests.trainer.small import WORKLOADS, arguments, run_alone
-from trainer.distributed import Host
 from trainer.errors import FatalError
-from trainer.lease import Holder, Lease
-from trainer.places import Place, open_place
-from trainer.slot import FolderSlot
+from trainer.hosts.bootstrap import Host
+from trainer.hosts.lease import Holder, Lease
+from trainer.storage import open_place
+from trainer.storage.base import Place
+from trainer.storage.slot import FolderSlot
 
 SECONDS = 60
 ELSEWHERE = ("another boot", "pid:[1]", "7", "1")
@@ -127,7 +128,7 @@ def test_a_version_that_is_not_whole_yet_is_read_again(first: str, tmp_path: Pat
 
 
 def test_a_version_that_never_comes_is_waited_for_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.slot._PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr("trainer.storage.slot._PATIENCE_SECONDS", 0.3)
     (tmp_path / "lease.json.1").symlink_to("nowhere")
     assert FolderSlot(tmp_path / "lease.json").look() == (1, b"")
 
@@ -214,9 +215,9 @@ def test_a_lease_that_cannot_be_read_is_of_nobody_known(out: Place, lease: Lease
 
 HOLDS = """
 import sys, time
-from trainer.distributed import Host
-from trainer.lease import Holder, Lease
-from trainer.places import open_place
+from trainer.hosts.bootstrap import Host
+from trainer.hosts.lease import Holder, Lease
+from trainer.storage import open_place
 Lease(open_place(sys.argv[1]), Host(), print).take()
 print("held", flush=True)
 time.sleep(600)

@@ -17,19 +17,20 @@ from hypothesis import strategies as st
 from tests.trainer.emulated import Trainer, on
 from tests.trainer.small import arguments, run_alone, start
 from tests.trainer.test_trainer_peers import connected, together
-from trainer import config, local_tier, setup
-from trainer.compile_cache import CompileCache
-from trainer.compiling import Compiler
-from trainer.distributed import Host
-from trainer.job import Job
-from trainer.lease import Lease
-from trainer.local_tier import Kept, LocalTier, Offer
-from trainer.metrics import Events, JsonLines
-from trainer.peers import Peers
-from trainer.places import open_place
-from trainer.spread import held, spread
-from trainer.stop import Stop
-from trainer.watchdog import Watchdog
+from trainer import config, setup
+from trainer.checkpoint import local as local_tier
+from trainer.checkpoint.broadcast import held, spread
+from trainer.checkpoint.local import Kept, LocalTier, Offer
+from trainer.hosts.bootstrap import Host
+from trainer.hosts.job import Job
+from trainer.hosts.lease import Lease
+from trainer.hosts.peers import Peers
+from trainer.hosts.signals import Stop
+from trainer.hosts.watchdog import Watchdog
+from trainer.step.compile_cache import CompileCache
+from trainer.step.compiler import Compiler
+from trainer.storage import open_place
+from trainer.telemetry.metrics import Events, JsonLines
 
 
 @pytest.fixture(scope="module")

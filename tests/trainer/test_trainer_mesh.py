@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer import config, layout
+from trainer import config
 from trainer.errors import ChipsError
-from trainer.mesh import arrange, by_slice, slice_of
+from trainer.parallel import layout
+from trainer.parallel.mesh import arrange, by_slice, slice_of
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 from tests.trainer.emulated import TEXT, Trainer
-from trainer import bert, config, data, drawn, models, records, resnet
+from trainer import config
 from trainer.config import Model
-from trainer.execution import Execution
+from trainer.data import batches, records, synthetic_images
+from trainer.models import bert, registry, resnet
+from trainer.parallel.partitioning import Execution
 
 RESNET = (
     *("model.family=resnet", "model.image=32", "model.classes=10", "model.width=4", "model.blocks=1,2"),
@@ -46,7 +48,7 @@ def evaluation(settings: tuple[str, ...], weigh: Callable[[Any], Any] = lambda w
     """Return the mean loss of 11 examples in batches of 8 on four chips; `weigh` may change the weights."""
     made = trainer(settings, 1, 2, 2) if settings == RESNET else trainer(settings, 2, 1, 2)
     state, total, weights = made.init(np.uint32(0)), 0.0, 0.0
-    for ids in data.eval_ids(8, 10, 11):
+    for ids in batches.eval_ids(8, 10, 11):
         blocks = made.blocks(ids)
         blocks = blocks._replace(weight=weigh(blocks.weight))
         sums = made.programs.evaluate(state["params"], blocks, state.get("averages"))
@@ -74,7 +76,7 @@ def test_padding_changes_no_evaluation_and_would_be_noticed(settings: tuple[str,
 
 def test_resnet_50_has_its_parameters_and_flops() -> None:
     made = config.load("resnet50").model
-    assert models.parameters(made) == 25_557_032  # as every published ResNet-50 with 1000 classes
+    assert registry.parameters(made) == 25_557_032  # as every published ResNet-50 with 1000 classes
     assert resnet.flops_per_item(made) == pytest.approx(3 * 2 * 4.09e9, rel=0.01)  # 4.09 G multiplications forward
 
 
@@ -82,7 +84,7 @@ def test_bert_large_has_its_parameters() -> None:
     made = config.load("bert-large", ["model.vocab=30522"]).model
     layer = 4 * (1024 * 1024 + 1024) + 2 * 1024 * 4096 + 4096 + 1024 + 4 * 1024
     inputs, head = 30522 * 1024 + 512 * 1024 + 2 * 1024, 1024 * 1024 + 3 * 1024 + 30522
-    assert models.parameters(made) == 24 * layer + inputs + head
+    assert registry.parameters(made) == 24 * layer + inputs + head
 
 
 @pytest.mark.slow
@@ -105,7 +107,7 @@ def test_a_batch_is_normalised_in_the_groups_asked_for() -> None:
 
 def test_a_record_of_an_image_is_its_pixels_and_its_label() -> None:
     made = Model(family="resnet", image=16, classes=1000)
-    record = np.frombuffer(drawn.draw(5, 16), np.uint8).copy()
+    record = np.frombuffer(synthetic_images.draw(5, 16), np.uint8).copy()
     assert len(record) == records.record(made).length
     record[-2:] = (0x2C, 0x01)
     pixels, label = resnet.images(made, jnp.asarray(record[None]))

@@ -16,10 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.trainer import reference_optim as reference
-from trainer import model, optim
 from trainer.config import Model, Optim
+from trainer.models import decoder
+from trainer.step import optimizers
 
-_ALL = model.shapes(Model(embed=8, heads=2, head_dim=4, mlp=12, layers=3, vocab=10))
+_ALL = decoder.shapes(Model(embed=8, heads=2, head_dim=4, mlp=12, layers=3, vocab=10))
 SHAPES = {"embed": _ALL["embed"], "layers": {name: _ALL["layers"][name] for name in ("qkv", "mlp_norm", "up")}}
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 STEPS = 6
@@ -75,17 +76,17 @@ def run(optimizer: optax.GradientTransformation) -> dict[str, Any]:
 
 
 @functools.cache
-def trained(config: Optim, layer_axes: Any = model.layer_axes) -> dict[str, Any]:
+def trained(config: Optim, layer_axes: Any = decoder.layer_axes) -> dict[str, Any]:
     """Return the weights that a configured optimizer comes to."""
-    return run(optim.optimizer(config, STEPS, family(layer_axes)))
+    return run(optimizers.optimizer(config, STEPS, family(layer_axes)))
 
 
 def family(layer_axes: Any) -> Any:
     """Return the decoder, with another idea of what a layer is."""
-    return SimpleNamespace(is_gain=model.is_gain, layer_axes=layer_axes)
+    return SimpleNamespace(is_gain=decoder.is_gain, layer_axes=layer_axes)
 
 
-def check_against_reference(config: Optim, layer_axes: Any = model.layer_axes) -> None:
+def check_against_reference(config: Optim, layer_axes: Any = decoder.layer_axes) -> None:
     """Fail unless every layer's weights are those of the reference."""
     first = layers_of(random_tree(0))
     tensors = [reference.Tensor(weight, "norm" in name) for name, weight in first.items()]
@@ -129,14 +130,14 @@ def test_a_norm_of_the_whole_stack_is_noticed(case: str) -> None:
 )
 def test_optax_agrees_where_it_has_the_same(config: Optim, peer: Callable[[Any], Any]) -> None:
     """Optax knows no stacks: for LARS each parameter is taken for one layer."""
-    mask = jax.tree_util.tree_map_with_path(lambda path, _: not model.is_gain(path), random_tree(0))
+    mask = jax.tree_util.tree_map_with_path(lambda path, _: not decoder.is_gain(path), random_tree(0))
     for mine, theirs in zip(trained(config, per_stack).values(), run(peer(mask)).values(), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-7)
 
 
 def test_a_layer_without_gradient_or_weight_stays_finite() -> None:
     for config in CASES.values():
-        optimizer = optim.optimizer(config, STEPS, family(model.layer_axes))
+        optimizer = optimizers.optimizer(config, STEPS, family(decoder.layer_axes))
         zeros = jax.tree.map(np.zeros_like, single(random_tree(0)))
         updates, _ = jax.jit(lambda x, o=optimizer: o.update(x, o.init(x), x), compiler_options=QUICK)(zeros)
         assert all(np.isfinite(x).all() for x in jax.tree.leaves(updates))
@@ -144,7 +145,7 @@ def test_a_layer_without_gradient_or_weight_stays_finite() -> None:
 
 def test_norms_are_summed_in_float32() -> None:
     ones = jnp.ones((2, 256, 256), jnp.bfloat16)  # a bfloat16 sum of ones stops at 256
-    norms = optim.layer_norms(ones, (0,))
+    norms = optimizers.layer_norms(ones, (0,))
     assert (norms.dtype, norms.ravel().tolist()) == (jnp.float32, [256.0, 256.0])
 
 
@@ -152,7 +153,7 @@ def test_norms_are_summed_in_float32() -> None:
 def test_a_moment_can_be_stored_in_half_the_bytes(case: str) -> None:
     config = dataclasses.replace(CASES[case], moment_dtype="bfloat16")
     params = single(random_tree(0))
-    state = jax.eval_shape(optim.optimizer(config, STEPS, family(model.layer_axes)).init, params)
+    state = jax.eval_shape(optimizers.optimizer(config, STEPS, family(decoder.layer_axes)).init, params)
     halves = [leaf for leaf in jax.tree.leaves(state) if leaf.dtype == jnp.bfloat16]
     assert sum(leaf.size for leaf in halves) == sum(leaf.size for leaf in jax.tree.leaves(params))
     for rounded, exact in zip(trained(config).values(), trained(CASES[case]).values(), strict=True):
@@ -168,6 +169,6 @@ def test_a_moment_can_be_stored_in_half_the_bytes(case: str) -> None:
 )
 def test_schedules_are_those_of_the_reference(kind: str, steps: int, warmup: int, power: float) -> None:
     config = Optim(lr=0.3, warmup=warmup, schedule=kind, power=power, final_fraction=0.05)
-    mine = optim.schedule(config, steps)
+    mine = optimizers.schedule(config, steps)
     for step in {0, 1, min(warmup, steps - 1), steps // 2, steps - 1, steps}:
         assert math.isclose(float(mine(step)), reference.rate(config, step, steps), abs_tol=2e-6), step

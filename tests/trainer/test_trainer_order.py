@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer import data
-from trainer.sampler import Order
+from trainer.data import batches as data
+from trainer.data.sampler import Order
 
 files = st.lists(st.integers(0, 15), min_size=1, max_size=6).map(tuple).filter(lambda counts: sum(counts) >= 6)
 orders = st.builds(

@@ -12,7 +12,7 @@ import pytest
 from tests.trainer.small import start
 from tests.trainer.test_trainer_local import a_job
 from tests.trainer.test_trainer_peers import connected, together
-from trainer.pace import Pace, Slow, percentiles, slow_hosts
+from trainer.observe.stragglers import Pace, Slow, percentiles, slow_hosts
 
 SECONDS = 60
 

@@ -13,11 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trainer.emulated import Trainer, same_gradients
-from trainer import bert, config, corpus, model, packing, preparing, reading
+from trainer import config
 from trainer.config import Model
-from trainer.documents import documents, next_token_weights, unpacked
+from trainer.data import dataset, packing, prepare, reader
 from trainer.errors import FatalError
-from trainer.places import open_place
+from trainer.models import bert
+from trainer.models import decoder as model
+from trainer.models.document_masks import documents, next_token_weights, unpacked
+from trainer.storage import open_place
 
 LENGTHS = (
     5,
@@ -57,9 +60,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def records(folder: Path, made: Model) -> Array:
     """Return all packed records of a folder of text."""
-    data = preparing.prepare(str(folder), open_place(folder / ".out"))
-    counts = reading.counts(data, made)
-    return np.asarray(reading.Reader(data, made, counts)(np.arange(sum(counts))))
+    data = prepare.prepare(str(folder), open_place(folder / ".out"))
+    counts = reader.counts(data, made)
+    return np.asarray(reader.Reader(data, made, counts)(np.arange(sum(counts))))
 
 
 def alone(record_S: Array) -> Array:
@@ -200,15 +203,15 @@ def test_a_packed_bert_sees_each_document_alone(folder: Path) -> None:
 
 
 def test_what_does_not_say_where_documents_end_cannot_be_packed(folder: Path, tmp_path: Path) -> None:
-    data = preparing.prepare(str(folder), open_place(tmp_path))
+    data = prepare.prepare(str(folder), open_place(tmp_path))
     notes = Path(data.path)
     notes.write_text(notes.read_text().replace(data.files[0].index, ""))
     asked = config.load("tiny", [f"data.path={data.path}", "model.packed=true"])
-    assert "does not say" in str(corpus.check_source(asked, 8)[0])
+    assert "does not say" in str(dataset.check_source(asked, 8)[0])
 
 
 def test_too_few_packed_examples_are_said(folder: Path) -> None:
-    data = preparing.prepare(str(folder), open_place(folder / ".out"))
+    data = prepare.prepare(str(folder), open_place(folder / ".out"))
     few = config.load("tiny", [f"data.path={folder}", "model.packed=true", "model.seq_len=16"])
     with pytest.raises(FatalError, match="has 3 examples to train on, one batch needs 8"):
-        corpus.check_corpus(few, data, 3, 8)
+        dataset.check_corpus(few, data, 3, 8)

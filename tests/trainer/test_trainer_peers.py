@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from tests.trainer.small import WORKLOADS, free_ports
-from trainer.corpus import TokenFile
-from trainer.distributed import own_address
+from trainer.data.dataset import TokenFile
 from trainer.errors import AddressError, FatalError, PeerAbsent
-from trainer.link import dial, line, listen, proof
-from trainer.peers import Peers
+from trainer.hosts.bootstrap import own_address
+from trainer.hosts.connection import dial, line, listen, proof
+from trainer.hosts.peers import Peers
 
 SECONDS = 20.0
 Heard = queue.Queue[tuple[str, int]]
@@ -93,7 +93,7 @@ def test_hosts_are_told_of_a_data_set_of_very_many_files() -> None:
 
 
 def test_what_is_too_long_to_be_told_is_said_and_loses_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.peers.LONGEST_OF_HUB", 1000)
+    monkeypatch.setattr("trainer.hosts.peers.LONGEST_OF_HUB", 1000)
     hosts, heard = connected(2)
     with pytest.raises(FatalError, match="the hosts cannot be told of corpus: 1,036 bytes are more than 1,000"):
         hosts[0].announce("corpus", "x" * 1000)
@@ -103,7 +103,7 @@ def test_what_is_too_long_to_be_told_is_said_and_loses_nobody(monkeypatch: pytes
 
 
 def test_a_long_message_to_one_host_keeps_no_beat_from_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.peers.BEAT_SECONDS", 0.05)
+    monkeypatch.setattr("trainer.hosts.peers.BEAT_SECONDS", 0.05)
     hosts, heard = connected(3)
     with hosts[0]._links[1]._sending:  # as while a host is slow to take what it is told
         before = hosts[2]._links[0].heard
@@ -193,7 +193,7 @@ def rest_of(stream: socket.socket) -> bytes:
 
 
 def test_silent_strangers_are_hung_up_on_and_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.handshake._SECONDS", 0.5)
+    monkeypatch.setattr("trainer.hosts.handshake._SECONDS", 0.5)
     port = free_ports()
     with contextlib.ExitStack() as strangers:
         hub, other = host(0, 2, queue.Queue()), host(1, 2, queue.Queue())
@@ -254,7 +254,7 @@ def test_a_host_that_never_comes_is_named() -> None:
 
 CHILD = """
 import sys, threading
-from trainer.peers import Peers
+from trainer.hosts.peers import Peers
 peers = Peers(int(sys.argv[1]), 3, on_lost=lambda peer: (print("lost", peer, flush=True)), on_told=print)
 peers.connect("127.0.0.1", int(sys.argv[2]), 20)
 print("up", flush=True)
@@ -304,7 +304,7 @@ def test_a_name_that_still_stands_for_a_host_that_is_gone_is_looked_up_again() -
 
 
 def test_the_first_host_waits_for_its_name_to_stand_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.distributed._LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("trainer.hosts.bootstrap._LOOK_SECONDS", 0.01)
     port = free_ports()
     told = iter([("192.0.2.1", port)] * 3 + [("127.0.0.1", port)])  # nobody's address, for documents only
     assert own_address(lambda: next(told)) == ("127.0.0.1", port)

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.small import arguments, run_alone
-from trainer import bucket, integrity
 from trainer.errors import FatalError
-from trainer.places import open_place
+from trainer.storage import gcs, manifest, open_place
 
 
 def test_without_the_client_of_google_a_bucket_is_refused_in_one_line(tmp_path: Path) -> None:
@@ -38,8 +37,8 @@ def test_a_checkpoint_that_was_copied_from_a_bucket_is_checked_and_read(tmp_path
     array.parent.mkdir(parents=True)
     array.write_bytes(b"content")
     md5 = "md5:" + base64.b64encode(hashlib.md5(b"content").digest()).decode()
-    notes = {"tokens": 7, integrity.INSIDE: "17"}
-    (tmp_path / "5" / "manifest.json").write_bytes(integrity.manifest({"17/array": (7, md5)}, notes))
+    notes = {"tokens": 7, manifest.INSIDE: "17"}
+    (tmp_path / "5" / "manifest.json").write_bytes(manifest.manifest({"17/array": (7, md5)}, notes))
     shelf = open_place(tmp_path).shelf()
     assert shelf.steps() == [5] and shelf.damage(5) == ""
     assert shelf.content(5, shelf.notes(5)) == str(array.parent)
@@ -60,8 +59,8 @@ def test_an_earlier_attempt_never_replaces_a_checkpoint(tmp_path: Path) -> None:
 
 def test_a_copy_of_the_present_generation_is_nobodys_to_remove(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another job may be filling it block by block while this one copies the whole."""
-    monkeypatch.setattr(bucket, "scratch", lambda: tmp_path)
-    place = bucket.Bucket(None, "data", "train.bin")
+    monkeypatch.setattr(gcs, "scratch", lambda: tmp_path)
+    place = gcs.Bucket(None, "data", "train.bin")
     for generation in ("6", "6.parts", "7.parts"):
         place._copy(generation).touch()
     whole = tmp_path / "new"
@@ -77,9 +76,9 @@ def test_a_neighbour_who_takes_the_name_in_the_temporary_folder_stops_nobody(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     taken = tmp_path / f"xpk-trainer-{os.getuid()}"
     taken.touch() if neighbour == "a file" else taken.symlink_to(tmp_path)
-    folder = bucket.Bucket(None, "bucket", "name").workshop()
+    folder = gcs.Bucket(None, "bucket", "name").workshop()
     assert folder.is_dir() and folder not in (taken, tmp_path) and folder.stat().st_mode & 0o077 == 0
-    assert bucket.Bucket(None, "bucket", "name").workshop() == folder, "hosts of a machine share it"
+    assert gcs.Bucket(None, "bucket", "name").workshop() == folder, "hosts of a machine share it"
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,13 @@ import pytest
 import sentencepiece
 
 from tests.trainer.small import arguments, run_alone, start
-from trainer import config, corpus, preparing, reading
+from trainer import config
 from trainer.config import Model
-from trainer.corpus import BLOCK, Corpus
+from trainer.data import dataset, prepare
+from trainer.data import reader as reading
+from trainer.data.dataset import BLOCK, Corpus
 from trainer.errors import FatalError
-from trainer.places import open_place
+from trainer.storage import open_place
 
 ROOT = Path(__file__).parents[2]
 SMALL = Model(seq_len=16)
@@ -35,7 +37,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def made(texts: Path, tmp_path: Path) -> Corpus:
     """A data set of three files, with two documents each."""
-    return preparing.prepare(str(texts), open_place(tmp_path), file_tokens=BIG + 2)
+    return prepare.prepare(str(texts), open_place(tmp_path), file_tokens=BIG + 2)
 
 
 def trained(folder: Path, vocab: int) -> str:
@@ -66,8 +68,8 @@ def test_a_data_set_of_several_files_cuts_no_document_and_is_found_again(made: C
     assert content == b"".join(path.read_bytes() + b"\0" for path in sorted(texts.iterdir()))
     assert hashlib.sha256(content).hexdigest()[:16] == made.digest
     folder = open_place(Path(made.path).parent)
-    assert preparing.prepare(str(texts), folder, file_tokens=BIG + 2) == made
-    assert len(preparing.prepare(str(texts), folder).files) == 1
+    assert prepare.prepare(str(texts), folder, file_tokens=BIG + 2) == made
+    assert len(prepare.prepare(str(texts), folder).files) == 1
 
 
 def test_records_of_all_files_are_read_and_only_they(made: Corpus) -> None:
@@ -102,7 +104,7 @@ def test_a_file_that_was_written_by_hand_is_compared_as_a_whole(made: Corpus) ->
         file["index"] = ""
     manifest.write_text(json.dumps(notes))
     flip(manifest.parent / made.files[0].name)
-    read = reader(corpus.open_corpus(open_place(manifest)))
+    read = reader(dataset.open_corpus(open_place(manifest)))
     with pytest.raises(FatalError, match=rf"{made.files[0].name}' is damaged: its SHA-256 does not begin with"):
         read(np.array([0]))
 
@@ -110,7 +112,7 @@ def test_a_file_that_was_written_by_hand_is_compared_as_a_whole(made: Corpus) ->
 @pytest.fixture
 def many(texts: Path, tmp_path: Path) -> Corpus:
     """A data set of six files, each with one document."""
-    return preparing.prepare(str(texts), open_place(tmp_path), file_tokens=1)
+    return prepare.prepare(str(texts), open_place(tmp_path), file_tokens=1)
 
 
 def open_files() -> int:
@@ -120,7 +122,7 @@ def open_files() -> int:
 def test_no_more_files_are_open_than_the_process_may_have(many: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     counts, before = reading.counts(many, SMALL), open_files()
-    monkeypatch.setattr("trainer.reading._MOST_OPEN", 2)
+    monkeypatch.setattr("trainer.data.reader._MOST_OPEN", 2)
     read = reader(many)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 4, hard))
     try:
@@ -142,7 +144,7 @@ def test_half_of_the_files_that_a_process_may_have_are_open_at_most(monkeypatch:
 def test_a_file_that_was_put_in_the_place_of_a_closed_one_is_checked_again(
     many: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.reading._MOST_OPEN", 1)
+    monkeypatch.setattr("trainer.data.reader._MOST_OPEN", 1)
     file, count = Path(many.path).parent / many.files[0].name, reading.counts(many, SMALL)[0]
     read = reader(many)
     whole = read.bytes
@@ -190,15 +192,15 @@ def test_what_is_wrong_is_said_before_training(
     name = made.files[2].name + which
     harm(Path(made.path).parent / name)
     with pytest.raises(FatalError, match=rf"{name}' {says}"):
-        reading.counts(corpus.open_corpus(open_place(made.path)), Model(seq_len=16, packed=True))
+        reading.counts(dataset.open_corpus(open_place(made.path)), Model(seq_len=16, packed=True))
 
 
 def test_the_folder_of_a_prepared_data_set_is_no_text(made: Corpus, tmp_path: Path) -> None:
     says = f"is the folder of a prepared data set. Give its manifest: {made.path}"
     with pytest.raises(FatalError) as error:
-        preparing.prepare(str(tmp_path), open_place(tmp_path / "out"))
+        prepare.prepare(str(tmp_path), open_place(tmp_path / "out"))
     assert says in str(error.value.problems[0])
-    (problem,) = corpus.check_source(config.load("tiny", [f"data.path={tmp_path}"]), 1)
+    (problem,) = dataset.check_source(config.load("tiny", [f"data.path={tmp_path}"]), 1)
     assert says in str(problem)
 
 
@@ -207,14 +209,14 @@ def test_a_data_set_that_was_written_by_hand_is_no_text_either(tmp_path: Path) -
     notes = {"dtype": "uint8", "vocab": 256, "tokens": 9, "documents": 1, "skipped": 0, "digest": "0"}
     (tmp_path / "images.json").write_text(json.dumps(notes))
     with pytest.raises(FatalError, match="is the folder of a prepared data set"):
-        preparing.prepare(str(tmp_path), open_place(tmp_path / "out"))
+        prepare.prepare(str(tmp_path), open_place(tmp_path / "out"))
 
 
 @pytest.mark.parametrize("name", ["tokens-list.json", "images.json"])
 def test_text_in_json_is_text(name: str, tmp_path: Path) -> None:
     (tmp_path / "images.bin").write_bytes(bytes(9))
     (tmp_path / name).write_text('{"dtype": "uint8"}')
-    assert preparing.prepare(str(tmp_path), open_place(tmp_path / "out")).documents == 1
+    assert prepare.prepare(str(tmp_path), open_place(tmp_path / "out")).documents == 1
 
 
 def test_a_tokenizers_tokens_are_those_of_the_text(tokenizer: str, tmp_path: Path) -> None:
@@ -223,23 +225,23 @@ def test_a_tokenizers_tokens_are_those_of_the_text(tokenizer: str, tmp_path: Pat
     source.mkdir()
     for nth, text in enumerate(said):
         (source / f"{nth}.txt").write_text(text)
-    made = preparing.prepare(str(source), out, tokenizer=tokenizer)
+    made = prepare.prepare(str(source), out, tokenizer=tokenizer)
     assert (made.dtype, made.vocab, made.documents) == ("uint16", 300, 2)
     model = sentencepiece.SentencePieceProcessor(model_file=tokenizer)
     ids = np.frombuffer(made.place(made.files[0].name).read(), "<u2")
     cut = int(np.flatnonzero(ids == model.eos_id())[0]) + 1
     assert [model.decode(part.tolist()) for part in (ids[:cut], ids[cut:])] == [text.strip() for text in said]
-    assert preparing.prepare(str(source), out).digest != made.digest
-    assert preparing.prepare(str(source), out, tokenizer=tokenizer) == made
+    assert prepare.prepare(str(source), out).digest != made.digest
+    assert prepare.prepare(str(source), out, tokenizer=tokenizer) == made
 
 
 def problems(made: Corpus, *settings: str) -> str:
     asked = config.load("tiny", [f"data.path={made.path}", "model.seq_len=16", *settings])
-    return "\n".join(map(str, corpus.check_source(asked, 8)))
+    return "\n".join(map(str, dataset.check_source(asked, 8)))
 
 
 def test_data_of_another_tokenizer_is_refused(texts: Path, tokenizer: str, tmp_path: Path) -> None:
-    made = preparing.prepare(str(texts), open_place(tmp_path), tokenizer=tokenizer)
+    made = prepare.prepare(str(texts), open_place(tmp_path), tokenizer=tokenizer)
     assert "has a vocabulary of 300, the model only 256" in problems(made)
     assert problems(made, "model.vocab=320") == problems(made, "model.vocab=300") == ""
     assert "Use --set model.vocab=301 or more" in problems(made, "model.vocab=300", "model.family=bert")
@@ -258,7 +260,7 @@ def test_what_is_no_tokenizer_is_said(content: bytes | None, says: str, texts: P
     if content is not None:
         file.write_bytes(content)
     with pytest.raises(FatalError, match=says):
-        preparing.prepare(str(texts), open_place(tmp_path / "out"), tokenizer=str(file))
+        prepare.prepare(str(texts), open_place(tmp_path / "out"), tokenizer=str(file))
 
 
 def test_the_command_says_what_it_made(tokenizer: str, tmp_path: Path) -> None:
@@ -266,7 +268,7 @@ def test_the_command_says_what_it_made(tokenizer: str, tmp_path: Path) -> None:
     words = ("prepare", str(tmp_path), "--out", str(tmp_path / "out"), "--tokenizer", tokenizer)
     ran = run_alone(*words)
     assert ran.returncode == 0, ran.stderr
-    made = corpus.open_corpus(open_place(ran.stdout.strip()))
+    made = dataset.open_corpus(open_place(ran.stdout.strip()))
     assert ran.stderr.splitlines() == [
         f"{made.tokens:,} tokens of 1 documents",
         f"tokenizer {made.tokenizer}, vocabulary 300",
@@ -277,7 +279,7 @@ def test_the_command_says_what_it_made(tokenizer: str, tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 def test_two_hosts_with_shards_of_their_own_train_as_one_does(tokenizer: str, tmp_path: Path) -> None:
     sources = str(ROOT / "workloads" / "trainer")
-    made = preparing.prepare(sources, open_place(tmp_path / "data"), tokenizer=tokenizer, file_tokens=20_000)
+    made = prepare.prepare(sources, open_place(tmp_path / "data"), tokenizer=tokenizer, file_tokens=20_000)
     settings = [
         *(f"data.path={made.path}", "model.vocab=320", "model.packed=true", "data.shards=2", "data.shuffle=files"),
         *("run.steps=4", "run.eval_every=0", "run.log_every=1", "checkpoint.every=4", "data.eval_fraction=0"),

@@ -11,17 +11,18 @@ import numpy as np
 import pytest
 
 from tests.trainer.small import SETTINGS
-from trainer import config, metrics
-from trainer.distributed import Host
+from trainer import config
 from trainer.errors import ExitCode, FatalError
-from trainer.job import Job
-from trainer.lease import Lease
-from trainer.metrics import Events, JsonLines
-from trainer.peers import Peers
-from trainer.places import open_place
-from trainer.progress import Progress
-from trainer.stop import Stop
-from trainer.watchdog import Watchdog
+from trainer.hosts.bootstrap import Host
+from trainer.hosts.job import Job
+from trainer.hosts.lease import Lease
+from trainer.hosts.peers import Peers
+from trainer.hosts.signals import Stop
+from trainer.hosts.watchdog import Watchdog
+from trainer.observe.step_log import Progress
+from trainer.storage import open_place
+from trainer.telemetry import metrics
+from trainer.telemetry.metrics import Events, JsonLines
 
 
 def ignore(code: ExitCode) -> None:

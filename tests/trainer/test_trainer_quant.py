@@ -16,9 +16,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 
 from tests.trainer.emulated import Trainer, on
-from trainer import config, dots, layout, metrics
+from trainer import config
 from trainer.config import Quant
-from trainer.quant import product, quantize
+from trainer.estimate import flops
+from trainer.parallel import layout
+from trainer.parallel.quantization import product, quantize
+from trainer.telemetry import metrics
 
 ALL = "forward,dgrad,wgrad"
 finite = st.floats(-(2.0**100), 2.0**100, width=32, allow_subnormal=False)
@@ -82,17 +85,17 @@ def test_zeros_give_zeros_and_nan_is_not_hidden() -> None:
 )
 def test_only_real_int8_products_are_counted(names: str, share: float) -> None:
     made = config.load("tiny", [f"quant.dots={names}"])
-    counted = dots.of_training(made)
+    counted = flops.of_training(made)
     assert sum(counted.values()) == metrics.flops_per_token(made.model) * made.model.seq_len
     weights = 6 * metrics.parameters(made.model) - 6 * made.model.embed * (made.model.vocab + 2 * made.model.layers + 1)
     assert counted.get("int8", 0) == pytest.approx(share * weights * made.model.seq_len)
-    assert dots.int8_share(made) == pytest.approx(counted.get("int8", 0) / sum(counted.values()))
+    assert flops.int8_share(made) == pytest.approx(counted.get("int8", 0) / sum(counted.values()))
 
 
 def test_what_is_computed_again_is_not_counted() -> None:
     quant = ["quant.dots=forward,dgrad,wgrad"]
     chunks = [*quant, "model.attention_chunk=32", "model.loss_chunk=32", "model.remat=full"]
-    assert dots.of_training(config.load("tiny", chunks)) == dots.of_training(config.load("tiny", quant))
+    assert flops.of_training(config.load("tiny", chunks)) == flops.of_training(config.load("tiny", quant))
 
 
 def test_loops_and_branches_are_counted() -> None:
@@ -102,7 +105,7 @@ def test_loops_and_branches_are_counted() -> None:
 
         return jax.lax.scan(body, x, length=5)[0]
 
-    assert dots.flops(jax.make_jaxpr(program)(jnp.ones((4, 4))).jaxpr) == {"float32": 5 * 2 * 2 * 4**3}
+    assert flops.flops(jax.make_jaxpr(program)(jnp.ones((4, 4))).jaxpr) == {"float32": 5 * 2 * 2 * 4**3}
 
 
 @pytest.mark.slow

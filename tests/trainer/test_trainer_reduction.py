@@ -16,10 +16,10 @@ from jax.sharding import PartitionSpec as P
 
 from tests.trainer.collectives import Collective, collectives
 from tests.trainer.emulated import Trainer, on, same_gradients
-from trainer import model
-from trainer.execution import Execution
-from trainer.family import Context, Sums
-from trainer.reduction import Explicit
+from trainer.models import decoder
+from trainer.models.family import Context, Sums
+from trainer.parallel.partitioning import Execution
+from trainer.step.gradient_reduction import Explicit
 
 SLICES = ((0, 1, 2, 3), (4, 5, 6, 7))  # two slices of four chips: dp = 2 x 2, fsdp = 2
 CHIPS_OF_A_PIECE = ((0, 4), (1, 5), (2, 6), (3, 7))  # the same place in every slice
@@ -59,7 +59,7 @@ def test_explicit_reduction_trains_the_same_beside_other_settings(setting: str) 
 @pytest.mark.slow
 def test_explicit_reduction_sends_each_gradient_over_dcn_once_and_scattered() -> None:
     explicit = over_dcn(trainer("mesh.reduction=explicit", "mesh.reduction_dtype=float32"))
-    shapes = jax.tree.leaves(model.shapes(trainer().config.model), is_leaf=lambda x: isinstance(x, tuple))
+    shapes = jax.tree.leaves(decoder.shapes(trainer().config.model), is_leaf=lambda x: isinstance(x, tuple))
     # A chip has a fsdp-th of a matrix and sends the part of it that its replica scattered to it; gains are whole.
     pieces = sorted(int(np.prod(shape)) // (2 if len(shape) == 1 or shape == (2, 32) else 4) for shape in shapes)
     assert sorted(size for one in explicit for size in one.sizes) == pieces

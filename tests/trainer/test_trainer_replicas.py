@@ -12,11 +12,11 @@ import pytest
 from tests.trainer.emulated import Trainer, on
 from tests.trainer.planted import flipped
 from tests.trainer.small import start
-from trainer.distributed import Host
+from trainer.checkpoint.replica_check import Replicas, checksum
 from trainer.errors import CorruptError
-from trainer.metrics import Events, JsonLines
-from trainer.places import open_place
-from trainer.replicas import Replicas, checksum
+from trainer.hosts.bootstrap import Host
+from trainer.storage import open_place
+from trainer.telemetry.metrics import Events, JsonLines
 
 
 @functools.cache

@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from trainer import integrity, job
-from trainer.checkpoint import Checkpoints
+from trainer.checkpoint.manager import Checkpoints
 from trainer.errors import SaveError, StorageError
-from trainer.metrics import Events, JsonLines
-from trainer.peers import Peers
-from trainer.places import open_place
+from trainer.hosts import job
+from trainer.hosts.peers import Peers
+from trainer.storage import manifest, open_place
+from trainer.telemetry.metrics import Events, JsonLines
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ from trainer.places import open_place
     ],
 )
 def test_only_whole_ones_count_as_kept(steps: list[int], newest: int, damaged: set[int], gone: list[int]) -> None:
-    assert integrity.outdated(steps, newest, lambda step: step not in damaged) == gone
+    assert manifest.outdated(steps, newest, lambda step: step not in damaged) == gone
 
 
 class Life(RuleBasedStateMachine):

@@ -9,8 +9,11 @@ import jax
 import pytest
 from jax.sharding import AbstractMesh, NamedSharding
 
-from trainer import config, data, layout, step
-from trainer.mesh import ALL
+from trainer import config
+from trainer.data import batches
+from trainer.parallel import layout
+from trainer.parallel.mesh import ALL
+from trainer.step import programs as step
 
 GOLDEN = Path(__file__).parent / "golden"
 # name -> (slices, hosts of a slice, settings): what differs in how arrays lie
@@ -44,7 +47,7 @@ def programs(model: str, mesh: str) -> tuple[layout.Layout, step.Programs]:
     assert layout.check(made, chips) == []
     sizes = layout.layout(made, chips)
     described: Any = AbstractMesh((sizes.dp, sizes.stages, sizes.fsdp, sizes.tp), ALL)
-    slots = data.Slots(chips.total, tuple(range(chips.total)), -(-sizes.global_batch // chips.total))
+    slots = batches.Slots(chips.total, tuple(range(chips.total)), -(-sizes.global_batch // chips.total))
     return sizes, step.build(made, described, slots, sizes)
 
 

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.trainer import cloud_storage
-from trainer import integrity
-from trainer.bucket import Bucket
-from trainer.places import open_place
+from trainer.storage import manifest, open_place
+from trainer.storage.gcs import Bucket
 
 
 def written(client: cloud_storage.Client, step: int, attempt: int = 0) -> tuple[Bucket, str]:
@@ -64,7 +63,7 @@ def test_a_commit_that_a_kill_cut_off_is_cleaned_up() -> None:
     client = cloud_storage.Client()
     place, claim = written(client, 5)
     with pytest.MonkeyPatch.context() as killed:
-        killed.setattr(integrity, "manifest", lambda *_: exec("raise KeyboardInterrupt"))
+        killed.setattr(manifest, "manifest", lambda *_: exec("raise KeyboardInterrupt"))
         with pytest.raises(KeyboardInterrupt):
             place.shelf().commit(5, claim, {})
     place.shelf().claim(1)

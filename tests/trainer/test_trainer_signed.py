@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainer.compile_cache import CompileCache
-from trainer.executables import Executables
-from trainer.places import open_place
-from trainer.signed import SignedFiles
+from trainer.step.compile_cache import CompileCache
+from trainer.step.program_cache import Executables
+from trainer.storage import open_place
+from trainer.storage.signed import SignedFiles
 
 OURS, THEIRS = b"a" * 32, b"b" * 32
 

@@ -13,14 +13,17 @@ import pytest
 
 from tests.trainer.emulated import Trainer, on
 from tests.trainer.small import WORKLOADS, run_alone
-from trainer import config, layout, metrics, model
-from trainer.accelerators import CHIPS, find_slice
+from trainer import config
 from trainer.errors import FatalError
-from trainer.estimate import computed_flops_per_token, estimate
-from trainer.execution import Execution
-from trainer.memory import memory
-from trainer.traffic import traffic
-from trainer.transfers import Transfer, transfers
+from trainer.estimate.accelerators import CHIPS, find_slice
+from trainer.estimate.closed_form import computed_flops_per_token, estimate
+from trainer.estimate.hlo_transfers import Transfer, transfers
+from trainer.estimate.memory import memory
+from trainer.estimate.traffic import traffic
+from trainer.models import decoder
+from trainer.parallel import layout
+from trainer.parallel.partitioning import Execution
+from trainer.telemetry import metrics
 from xpk.model.accelerators import SliceShape, all_shapes
 
 POD = find_slice("v5litepod-256")
@@ -70,8 +73,8 @@ def test_flops_are_those_that_xla_counts() -> None:
     sizes = ["embed=256", "heads=4", "head_dim=64", "mlp=1024", "layers=1", "vocab=512", "seq_len=256", "remat=none"]
     one = Trainer(1, 1, 1)
     asked = config.load("tiny", [f"model.{size}" for size in sizes]).model  # one layer: XLA counts a loop's body once
-    params = jax.eval_shape(lambda: model.init(asked, jax.random.key(0)))
-    grad = jax.grad(lambda *args: model.loss_sums(asked, Execution(one.mesh), *args)[0])
+    params = jax.eval_shape(lambda: decoder.init(asked, jax.random.key(0)))
+    grad = jax.grad(lambda *args: decoder.loss_sums(asked, Execution(one.mesh), *args)[0])
     counted = jax.jit(grad).lower(params, jnp.zeros((4, 257), jnp.int32), jnp.ones(4)).cost_analysis() or {}
     assert counted["flops"] == pytest.approx(metrics.flops_per_token(asked) * 4 * 256, rel=0.02)
 

@@ -9,8 +9,12 @@ import numpy as np
 import pytest
 
 from tests.trainer.emulated import TEXT, Trainer, on, read, same_gradients
-from trainer import config, data, metrics, model, step
-from trainer.execution import Execution
+from trainer import config
+from trainer.data import batches
+from trainer.models import decoder
+from trainer.parallel.partitioning import Execution
+from trainer.step import programs
+from trainer.telemetry import metrics
 
 
 @functools.cache
@@ -93,7 +97,7 @@ def test_a_fresh_model_knows_nothing_and_can_learn_a_batch_by_heart() -> None:
 def test_a_token_changes_nothing_before_it() -> None:
     trainer = on(1, 1, 1)
     params = trainer.init(np.uint32(0))["params"]
-    look = jax.jit(functools.partial(model.logits, trainer.config.model, Execution(trainer.mesh)))
+    look = jax.jit(functools.partial(decoder.logits, trainer.config.model, Execution(trainer.mesh)))
     before, after = np.array(TEXT[:1, :16]), np.array(TEXT[:1, :16])
     after[0, 9] = 1
     difference = np.abs(np.asarray(look(params, before) - look(params, after))).max(axis=(0, 2))
@@ -105,8 +109,8 @@ def test_a_token_is_guessed_from_those_before_it_and_never_from_itself() -> None
     trainer = on(1, 1, 1)
     params, tokens = trainer.init(np.uint32(0))["params"], np.array(TEXT[:8, :17])
     asked = trainer.config.model, Execution(trainer.mesh)
-    logits = np.asarray(jax.jit(functools.partial(model.logits, *asked))(params, tokens[:, :-1]), np.float64)
-    total, weight = jax.jit(functools.partial(model.loss_sums, *asked))(params, tokens, np.ones(8, np.float32))
+    logits = np.asarray(jax.jit(functools.partial(decoder.logits, *asked))(params, tokens[:, :-1]), np.float64)
+    total, weight = jax.jit(functools.partial(decoder.loss_sums, *asked))(params, tokens, np.ones(8, np.float32))
     guess = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     following, itself = (
         -np.take_along_axis(guess, target[..., None], -1).mean() for target in (tokens[:, 1:], tokens[:, :-1])
@@ -119,12 +123,12 @@ def test_padding_does_not_change_an_evaluation() -> None:
     trainer = on(2, 2, 2)
     params = trainer.init(np.uint32(0))["params"]
     total = weight = 0.0
-    steps = list(data.eval_ids(8, 10, 37))
+    steps = list(batches.eval_ids(8, 10, 37))
     for ids in steps:
         sums = jax.device_get(trainer.programs.evaluate(params, trainer.blocks(ids)))
         total, weight = total + float(sums[0]), weight + float(sums[1])
     assert (len(steps), weight) == (5, 37 * 16)
-    look = functools.partial(model.loss_sums, trainer.config.model, Execution(trainer.mesh))
+    look = functools.partial(decoder.loss_sums, trainer.config.model, Execution(trainer.mesh))
     one = jax.jit(look)
     rows = [read(np.full(8, 10 + n)) for n in range(37)]
     expected = [float(one(params, row, np.ones(8, np.float32))[0]) / 8 for row in rows]
@@ -133,7 +137,7 @@ def test_padding_does_not_change_an_evaluation() -> None:
 
 def test_one_hosts_flag_reaches_all() -> None:
     trainer = on(2, 2, 2)
-    flags = np.zeros((8, step.FLAGS), np.int32)
+    flags = np.zeros((8, programs.FLAGS), np.int32)
     flags[3, 1] = 1
     placed = jax.device_put(flags, trainer.programs.flags.sharding)
     _, out = trainer.train()(trainer.init(np.uint32(0)), trainer.blocks(np.arange(8)), placed)
@@ -149,7 +153,7 @@ def test_parameters_and_moments_are_spread() -> None:
 
 def test_parameter_count_and_flops_formula() -> None:
     tiny = config.load("tiny").model
-    made = jax.tree.leaves(model.shapes(tiny), is_leaf=lambda x: isinstance(x, tuple))
+    made = jax.tree.leaves(decoder.shapes(tiny), is_leaf=lambda x: isinstance(x, tuple))
     assert metrics.parameters(tiny) == sum(math.prod(shape) for shape in made)
     # PaLM, appendix B, by hand: 6 x (matrices and the tied table) + 12 x 2 layers x 4 heads x 32 x 128 tokens
     matrices = 256 * 128 + 2 * (4 * 128 * 128 + 2 * 128 * 512)

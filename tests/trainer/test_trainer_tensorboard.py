@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from tests.trainer.small import arguments, run_alone
-from trainer import config, layout
-from trainer.tensorboard import crc32c
+from trainer import config
+from trainer.parallel import layout
+from trainer.telemetry.tensorboard import crc32c
 
 
 def test_the_checksum_is_the_standards() -> None:

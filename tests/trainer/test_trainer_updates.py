@@ -15,11 +15,13 @@ from jax.sharding import PartitionSpec as P
 
 from tests.trainer.emulated import Trainer, on
 from tests.trainer.test_trainer_checkpoint import Store
-from trainer import config, fitting, preparing, reading, setup
-from trainer.compile_cache import CompileCache
-from trainer.compiling import Compiler
-from trainer.places import open_place
-from trainer.update_sharding import spread_spec
+from trainer import config, setup
+from trainer.checkpoint import compatibility
+from trainer.data import prepare, reader
+from trainer.step.compile_cache import CompileCache
+from trainer.step.compiler import Compiler
+from trainer.step.update_sharding import spread_spec
+from trainer.storage import open_place
 
 LAMB = ("optim.name=lamb", "optim.lr=0.01")
 
@@ -93,7 +95,7 @@ def test_a_checkpoint_of_another_optimizer_is_named_in_one_line(saved: str, now:
         {"model": {"mlp": made.model.mlp}, "optimizer": made.optim.state_notes()}
         for made in (config.load("tiny", [saved]), config.load("tiny", [saved, now]))
     ]
-    problem = fitting.mismatch("/out/checkpoints/3", notes[1], notes[0])
+    problem = compatibility.mismatch("/out/checkpoints/3", notes[1], notes[0])
     if says is None:
         assert problem is None
     else:
@@ -109,28 +111,28 @@ def test_examples_may_become_longer_where_positions_are_not_learned() -> None:
                 config.load("tiny", [f"model.family={family}", f"model.seq_len={size}"]) for size in (128, 256)
             )
         )
-        assert says in str(fitting.mismatch("/out/checkpoints/3", now, was) or "")
-        assert bool(says) == (fitting.mismatch("/out/checkpoints/3", now, was) is not None)
+        assert says in str(compatibility.mismatch("/out/checkpoints/3", now, was) or "")
+        assert bool(says) == (compatibility.mismatch("/out/checkpoints/3", now, was) is not None)
 
 
 def test_a_checkpoint_of_another_tokenizer_is_refused() -> None:
     mine = {"model": {}, "optimizer": config.load("tiny").optim.state_notes(), "tokenizer": "sentencepiece:12"}
-    assert fitting.mismatch("/out/checkpoints/3", mine, mine) is None
+    assert compatibility.mismatch("/out/checkpoints/3", mine, mine) is None
     for notes, was in ((mine | {"tokenizer": "sentencepiece:34"}, "sentencepiece:34"), ({"model": {}}, "bytes")):
-        problem = str(fitting.mismatch("/out/checkpoints/3", mine, notes))
+        problem = str(compatibility.mismatch("/out/checkpoints/3", mine, notes))
         assert f"checkpoint /out/checkpoints/3 was trained on tokens of {was}, the data has those of" in problem
 
 
 def test_a_checkpoint_that_names_no_optimizer_is_one_of_adamw() -> None:
     mine = {"model": {}, "optimizer": config.load("tiny").optim.state_notes()}
-    assert fitting.mismatch("/out/checkpoints/3", mine, {"model": {}}) is None
+    assert compatibility.mismatch("/out/checkpoints/3", mine, {"model": {}}) is None
 
 
 def notes_of(text: Path, *settings: str) -> dict[str, Any]:
     """Return what a run on this text keeps with its checkpoints, as it is read again."""
     made = config.load("tiny", ["model.seq_len=16", "data.eval_fraction=0.1", *settings])
-    tokens = preparing.prepare(str(text), open_place(text.parent / "out"))
-    order = setup._order(made, reading.counts(tokens, made.model), 8)
+    tokens = prepare.prepare(str(text), open_place(text.parent / "out"))
+    order = setup._order(made, reader.counts(tokens, made.model), 8)
     read: dict[str, Any] = json.loads(json.dumps(setup._notes(made, tokens, order)))
     return read
 
@@ -147,11 +149,11 @@ def test_other_held_out_examples_are_told(settings: tuple[str, ...], says: str, 
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "a.txt").write_text("x" * 2_000)
     was, now = notes_of(tmp_path / "text"), notes_of(tmp_path / "text", *settings)
-    assert fitting.other_examples(was, was) == []
-    order, held_out = fitting.other_examples(now, was)
+    assert compatibility.other_examples(was, was) == []
+    order, held_out = compatibility.other_examples(now, was)
     assert order.startswith("the order of records changes: ") and says in order
     assert "some of it may have been trained on" in held_out
     only = notes_of(tmp_path / "text", "data.seed=5")
-    assert fitting.other_examples(only, was) == ["the order of records changes: data.seed was 0, is 5"]
+    assert compatibility.other_examples(only, was) == ["the order of records changes: data.seed was 0, is 5"]
     before = {key: value for key, value in was.items() if key not in ("trained", "held_out", "order")}
-    assert fitting.other_examples(was, before) == []
+    assert compatibility.other_examples(was, before) == []

@@ -17,18 +17,19 @@ import pytest
 from tests.trainer.small import SETTINGS
 from tests.trainer.test_trainer_local import tier
 from tests.trainer.test_trainer_peers import connected
-from trainer import config, pieces, setup, train
-from trainer.compile_cache import CompileCache
-from trainer.compiling import Compiler
-from trainer.due import Due
+from trainer import config, setup, train
+from trainer.checkpoint import shards as pieces
+from trainer.checkpoint.finite_check import Finite
+from trainer.checkpoint.local import LocalTier
 from trainer.errors import FatalError, Problem
-from trainer.finite import Finite
-from trainer.local_tier import LocalTier
-from trainer.pace import Pace
-from trainer.places import open_place
-from trainer.profiling import Profiler
-from trainer.progress import Pending
-from trainer.signed import SignedFiles
+from trainer.observe.profiler import Profiler
+from trainer.observe.step_log import Pending
+from trainer.observe.stragglers import Pace
+from trainer.schedule import Due
+from trainer.step.compile_cache import CompileCache
+from trainer.step.compiler import Compiler
+from trainer.storage import open_place
+from trainer.storage.signed import SignedFiles
 
 SECONDS = 60
 STATE = {"params": jax.numpy.zeros(4)}
@@ -335,7 +336,7 @@ def test_a_program_that_comes_late_is_waited_for_before_a_save(tmp_path: Path, h
     run.compiler.busy = True
     found: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trainer.finite.finite_program", lambda *_: None)
+        patch.setattr("trainer.checkpoint.finite_check.finite_program", lambda *_: None)
         with under_way(hang, lambda: found.append(train._look(run, 5, STATE))):
             while run.job.watchdog.now is None:
                 time.sleep(0.01)

@@ -19,12 +19,12 @@ import pytest
 from tests.trainer.small import WORKLOADS, free_ports, start
 from tests.trainer.test_trainer_peers import together
 from trainer.config import Observe
-from trainer.distributed import Host
 from trainer.errors import ExitCode
-from trainer.metrics import Events, JsonLines
-from trainer.peers import Peers
-from trainer.places import open_place
-from trainer.watchdog import Wait, Watchdog
+from trainer.hosts.bootstrap import Host
+from trainer.hosts.peers import Peers
+from trainer.hosts.watchdog import Wait, Watchdog
+from trainer.storage import open_place
+from trainer.telemetry.metrics import Events, JsonLines
 
 SECONDS = 60
 
@@ -193,10 +193,10 @@ WAITS_LONG = """
 import sys, time
 from pathlib import Path
 from trainer.config import Observe
-from trainer.distributed import Host
-from trainer.metrics import Events, JsonLines
-from trainer.places import open_place
-from trainer.watchdog import Watchdog
+from trainer.hosts.bootstrap import Host
+from trainer.telemetry.metrics import Events, JsonLines
+from trainer.storage import open_place
+from trainer.hosts.watchdog import Watchdog
 out = open_place(Path(sys.argv[1]))
 events = Events(JsonLines(out / "events.jsonl"), 0, 0, 0, time.monotonic())
 dog = Watchdog(Host(), Observe(hang_seconds=1.0), events, out, print, print, lambda code, seconds: None)

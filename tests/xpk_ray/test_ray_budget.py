@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from trainer.config import Config
-from trainer.distributed import Host
 from trainer.errors import ExitCode, FatalError
-from trainer.places import open_place
+from trainer.hosts.bootstrap import Host
+from trainer.storage import open_place
 from xpk_ray import driver
 from xpk_ray.actor import Report
 from xpk_ray.budget import Budget

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.distributed import Host
+from trainer.hosts.bootstrap import Host
 from xpk.jobs.forwarding import ray_token
 from xpk.jobs.request import Ray, ray_command
 from xpk.model.accelerators import find_shape
@@ -69,7 +69,7 @@ def test_a_host_with_another_ray_is_named_by_all_and_no_retry_follows(tmp_path: 
 ENDED_BY_US = """
 import subprocess, time
 from pathlib import Path
-from trainer.distributed import Host
+from trainer.hosts.bootstrap import Host
 from xpk_ray import launcher, raylet
 
 class Ray(raylet.Raylet):

@@ -8,10 +8,14 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from trainer import config as configs
-from trainer import corpus, layout, preparing, sizing
-from trainer.distributed import read_host
+from trainer.data import dataset
+from trainer.data import prepare as preparing
 from trainer.errors import ExitCode, FatalError, Problem, reason
-from trainer.places import BUCKET, open_place
+from trainer.estimate import cli
+from trainer.hosts.bootstrap import read_host
+from trainer.parallel import layout
+from trainer.storage import open_place
+from trainer.storage.base import BUCKET
 
 _COMMANDS = ("train", "prepare", "check", "estimate", "compile")
 
@@ -63,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
         check.add_argument(option, type=int, required=True, metavar="N")
     check.add_argument("--no-data", action="store_true", help="do not look at data.path")
     check.set_defaults(command=_check)
-    sizing.add_commands(commands, [chosen])
+    cli.add_commands(commands, [chosen])
     return parser
 
 
@@ -79,7 +83,7 @@ def _train(options: argparse.Namespace) -> int:
     if os.environ.get("JAX_PLATFORMS") == "cpu" and os.environ.get("JAX_NUM_CPU_DEVICES", "").isdigit():
         chips = layout.Chips(host.num_slices, host.hosts_per_slice, int(os.environ["JAX_NUM_CPU_DEVICES"]))
         _refuse(layout.check(config, chips))
-    from trainer import job as jobs  # after the cheap checks: from here on there are files and threads
+    from trainer.hosts import job as jobs
 
     job = jobs.open_job(config, host)
     try:
@@ -118,7 +122,7 @@ def _check(options: argparse.Namespace) -> int:
         problems = layout.check(config, chips)
         if not options.no_data:
             problems += _check_output(config.run.output_dir or os.environ.get("XPK_OUTPUT_DIR", ""))
-            problems += corpus.check_source(config, layout.layout(config, chips).global_batch)
+            problems += dataset.check_source(config, layout.layout(config, chips).global_batch)
     except FatalError as error:
         problems = list(error.problems)
     if not problems:

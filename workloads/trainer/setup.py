@@ -11,45 +11,37 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from trainer import (
-    agreement,
-    checkpoint,
-    corpus,
-    data,
-    distributed,
-    dots,
-    drawn,
-    layout,
-    local_tier,
-    metrics,
-    models,
-    preparing,
-    reading,
-    step,
-    waits,
-)
-from trainer.checkpoint import Checkpoints
-from trainer.compile_cache import CompileCache
-from trainer.compiling import Compiler
+from trainer.checkpoint import local as local_tier
+from trainer.checkpoint import manager
+from trainer.checkpoint.finite_check import Finite
+from trainer.checkpoint.local import LocalTier
+from trainer.checkpoint.manager import Checkpoints
+from trainer.checkpoint.replica_check import Replicas
 from trainer.config import Config
-from trainer.corpus import Corpus
+from trainer.data import batches, dataset, prepare, reader, synthetic_images
+from trainer.data.dataset import Corpus
+from trainer.data.reader import Reader
+from trainer.data.records import Record, record
+from trainer.data.sampler import Order
 from trainer.errors import FatalError, StorageError, Unreachable, reason
-from trainer.executables import Executables
-from trainer.finite import Finite
-from trainer.job import Address, Job
-from trainer.local_tier import LocalTier
-from trainer.mesh import make_mesh
-from trainer.pace import Pace
-from trainer.probe import probe
-from trainer.profiling import Profiler
-from trainer.progress import Progress
-from trainer.reading import Reader
-from trainer.records import Record, record
-from trainer.replicas import Replicas
-from trainer.sampler import Order
-from trainer.scratch import scratch
-from trainer.signed import SignedFiles
-from trainer.step import Programs
+from trainer.estimate import flops
+from trainer.hosts import bootstrap, consistency, timeouts
+from trainer.hosts.job import Address, Job
+from trainer.models import registry
+from trainer.observe.probe import probe
+from trainer.observe.profiler import Profiler
+from trainer.observe.step_log import Progress
+from trainer.observe.stragglers import Pace
+from trainer.parallel import layout
+from trainer.parallel.mesh import make_mesh
+from trainer.step import programs as step
+from trainer.step.compile_cache import CompileCache
+from trainer.step.compiler import Compiler
+from trainer.step.program_cache import Executables
+from trainer.step.programs import Programs
+from trainer.storage.scratch import scratch
+from trainer.storage.signed import SignedFiles
+from trainer.telemetry import metrics
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +52,7 @@ class Run:
     records: int  # all of the data set
     order: Order  # of those that are trained on
     mesh: Mesh
-    slots: data.Slots
+    slots: batches.Slots
     batch: int
     programs: Programs
     compiler: Compiler
@@ -76,7 +68,7 @@ class Run:
     @property
     def held_out(self) -> int:
         """Records kept for evaluation."""
-        return corpus.eval_records(self.job.config, self.records)
+        return dataset.eval_records(self.job.config, self.records)
 
     @property
     def example(self) -> Record:
@@ -88,25 +80,25 @@ class Run:
         """Tokens, or images, that a step trains on."""
         return self.batch * self.example.items
 
-    def blocks(self, ids_B: Any) -> data.Blocks:
+    def blocks(self, ids_B: Any) -> batches.Blocks:
         """Read this host's part of a batch and put it on its chips."""
-        return data.to_blocks(self.mesh, self.slots, ids_B, self.read, self.example)
+        return batches.to_blocks(self.mesh, self.slots, ids_B, self.read, self.example)
 
 
 def _order(config: Config, counts: tuple[int, ...], batch: int) -> Order:
     """Return the order of records, of which each file of the data set has so many."""
     records, asked = sum(counts), config.data
-    trained = records - corpus.eval_records(config, records)
+    trained = records - dataset.eval_records(config, records)
     return Order(asked.seed, batch, trained, asked.shards, asked.shuffle, asked.shuffle_window, counts)
 
 
-def _join(job: Job, meeting: "Future[Address]") -> agreement.Traits:
+def _join(job: Job, meeting: "Future[Address]") -> consistency.Traits:
     """Join the other hosts, if they agree on what they are to do, and return that."""
     address = meeting.result()
-    traits = agreement.traits(job.config, os.environ)
-    agreement.agree(job.peers, job.host, traits)
+    traits = consistency.traits(job.config, os.environ)
+    consistency.agree(job.peers, job.host, traits)
     if job.host.processes > 1:
-        distributed.join(job.host, *address, job.peers)
+        bootstrap.join(job.host, *address, job.peers)
     return traits
 
 
@@ -118,7 +110,7 @@ def set_up(job: Job, meeting: "Future[Address]") -> Run:
         "init", None, time.monotonic() - job.events.began, processes=job.host.processes, devices=len(devices)
     )
     if job.host.slice_id == 0 and (job.out / "checkpoints").is_folder():
-        checkpoint.warm_up()  # it will read; the other hosts need Orbax only after their first step
+        manager.warm_up()  # it will read; the other hosts need Orbax only after their first step
     chips = layout.Chips(job.host.num_slices, job.host.hosts_per_slice, jax.local_device_count())
     problems = layout.check(job.config, chips)
     if problems:
@@ -127,10 +119,10 @@ def set_up(job: Job, meeting: "Future[Address]") -> Run:
     tokens, counts = _corpus(job, sizes.global_batch)
     order = _order(job.config, counts, sizes.global_batch)
     mesh = make_mesh(sizes, devices, job.host.hosts_per_slice)
-    slots = data.make_slots(mesh, sizes.loader_hosts, chips.hosts, sizes.global_batch, shards=order.shards)
+    slots = batches.make_slots(mesh, sizes.loader_hosts, chips.hosts, sizes.global_batch, shards=order.shards)
     mine = [place for place in slots.readers if mesh.devices.flat[place].process_index == jax.process_index()]
     examples = job.config.run.steps * slots.rows * len(mine)
-    read = _reader(job, tokens, counts, order, data.shards_of(slots, mine, order), examples)
+    read = _reader(job, tokens, counts, order, batches.shards_of(slots, mine, order), examples)
     notes = _notes(job.config, tokens, order)
     if job.is_first:
         _introduce(job.config, mesh, sum(counts), sizes.global_batch)
@@ -152,7 +144,7 @@ def set_up(job: Job, meeting: "Future[Address]") -> Run:
             sizes.global_batch,
             chips.total,
             lambda step: order.ids(step - 1),
-            dots.int8_share(job.config),
+            flops.int8_share(job.config),
             finite.names,
             emulated=emulated,
         ),
@@ -182,12 +174,12 @@ def _notes(config: Config, tokens: Corpus, order: Order) -> dict[str, Any]:
 def _introduce(config: Config, mesh: Mesh, records: int, batch: int) -> None:
     """Say in one line what is trained on what."""
     axes = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items() if size > 1 or axis != "stage")
-    count, example = models.parameters(config.model), record(config.model)
+    count, example = registry.parameters(config.model), record(config.model)
     items = f"{records * example.items:,} {example.noun}s"
     metrics.say(f"{config.name}: {count:,} parameters   {axes}   batch {batch}   {items}")
 
 
-def _compiler(job: Job, traits: agreement.Traits) -> Compiler:
+def _compiler(job: Job, traits: consistency.Traits) -> Compiler:
     """Return the compiler of this job, with the programs that attempts before have kept, if they are wanted.
 
     Programs are shared where hosts can tell their own from others: by the workload's secret.
@@ -207,11 +199,11 @@ def _corpus(job: Job, batch: int) -> tuple[Corpus, tuple[int, ...]]:
     """
     began = time.monotonic()
     config = job.config
-    waits.data(job, "the data set to be made", own=job.is_first)
+    timeouts.data(job, "the data set to be made", own=job.is_first)
     if job.is_first:
         made = _prepared(job)
-        counts = reading.counts(made, config.model)
-        corpus.check_corpus(config, made, sum(counts), batch)
+        counts = reader.counts(made, config.model)
+        dataset.check_corpus(config, made, sum(counts), batch)
         if made.skipped:
             metrics.say(f"data: {made.skipped} binary or unreadable files skipped, {made.documents} used")
         if config.model.packed:
@@ -221,7 +213,7 @@ def _corpus(job: Job, batch: int) -> tuple[Corpus, tuple[int, ...]]:
     told, counts = job.peers.await_("corpus")
     job.watchdog.idle()
     job.events.write("data", None, time.monotonic() - began, records=sum(counts))
-    return corpus.from_notes(told["path"], told), tuple(counts)
+    return dataset.from_notes(told["path"], told), tuple(counts)
 
 
 def _reader(
@@ -234,9 +226,9 @@ def _reader(
     """
     read = Reader(tokens, job.config.model, counts) if shards else None
     if read is not None:
-        waits.data(job, "its copy of the data", own=True)
+        timeouts.data(job, "its copy of the data", own=True)
         read.fetch([*map(order.range_of, shards), range(order.records, sum(counts))], examples)
-    waits.data(job, "all hosts to have their data", own=False)
+    timeouts.data(job, "all hosts to have their data", own=False)
     job.peers.barrier("data")
     job.watchdog.idle()
     return read
@@ -249,10 +241,10 @@ def _prepared(job: Job) -> Corpus:
     if job.config.checkpoint.local_every:
         begun = begun or local_tier.begun(job.out)
     try:
-        if asked.path == corpus.DRAWN:
-            return drawn.prepare(model, folder, asked.max_bytes)
+        if asked.path == dataset.DRAWN:
+            return synthetic_images.prepare(model, folder, asked.max_bytes)
         text = (asked.path, folder, asked.suffixes, asked.max_bytes)
-        return preparing.prepare(*text, tokenizer=asked.tokenizer, pinned=begun)
+        return prepare.prepare(*text, tokenizer=asked.tokenizer, pinned=begun)
     except (PermissionError, Unreachable):
         raise
     except OSError as error:

@@ -14,14 +14,19 @@ from typing import Any
 import jax
 import numpy as np
 
-from trainer import checkpoint, data, fitting, metrics, models, step, waits
-from trainer.due import Due
+from trainer.checkpoint import compatibility, manager
+from trainer.data import batches as data
 from trainer.errors import ExitCode, FatalError, SaveError
-from trainer.job import Address, Job, leave
-from trainer.pace import percentiles
-from trainer.progress import Flags, Pending
+from trainer.hosts import timeouts
+from trainer.hosts.job import Address, Job, leave
+from trainer.models import registry
+from trainer.observe.step_log import Flags, Pending
+from trainer.observe.stragglers import percentiles
+from trainer.schedule import Due
 from trainer.setup import Run, set_up
-from trainer.step import State
+from trainer.step import programs as step
+from trainer.step.programs import State
+from trainer.telemetry import metrics
 
 _FLUSH_SECONDS = 60.0  # for the last metrics, of which the result is made
 
@@ -61,7 +66,7 @@ def _first_state(run: Run) -> tuple[Any, int, int]:
     chosen = _choose(run)
     if chosen is not None:
         _check_notes(run, chosen.where, chosen.notes)
-    waits.storage(run.job, "the removal of another attempt's local checkpoints", 0, run.local)
+    timeouts.storage(run.job, "the removal of another attempt's local checkpoints", 0, run.local)
     run.local.settle(chosen.step if chosen else 0)
     job.watchdog.idle()
     job.events.write("choose", chosen.step if chosen else 0, time.monotonic() - began)
@@ -77,7 +82,7 @@ def _first_state(run: Run) -> tuple[Any, int, int]:
 
     def restored() -> State:
         began = time.monotonic()  # while it was read the step was compiled, which is no part of it
-        waits.storage(
+        timeouts.storage(
             run.job, f"the restore of step {start}", start, run.local if source == "local" else run.checkpoints
         )
         state, read = finish()
@@ -108,9 +113,9 @@ class _Chosen:
 def _choose(run: Run) -> _Chosen | None:
     """Agree on the newest checkpoint that is whole over all hosts; of the same step, the local one."""
     into = run.mesh, run.programs.state, functools.partial(_compile, run)
-    waits.storage(run.job, "the choice of a local checkpoint", 0, run.local)
+    timeouts.storage(run.job, "the choice of a local checkpoint", 0, run.local)
     kept = run.local.choose(run.mesh, run.programs.state)
-    waits.storage(run.job, "the choice of a checkpoint", 0, run.checkpoints)
+    timeouts.storage(run.job, "the choice of a checkpoint", 0, run.checkpoints)
     found = run.checkpoints.choose(newer_than=kept.step if kept else -1)
     if found:
         step, notes = found
@@ -125,16 +130,16 @@ def _choose(run: Run) -> _Chosen | None:
 def _check_notes(run: Run, where: str, notes: dict[str, Any]) -> None:
     """Refuse a checkpoint of another model or optimizer; tell of other examples."""
     mine = run.checkpoints.notes
-    problem = fitting.mismatch(where, mine, notes)
+    problem = compatibility.mismatch(where, mine, notes)
     if problem is not None:
         raise FatalError(problem)
     if run.job.is_first:
-        for line in fitting.other_examples(mine, notes):
+        for line in compatibility.other_examples(mine, notes):
             metrics.say(f"warning: {line}")
 
 
 def _compiled(run: Run, name: str, program: Any, *arguments: Any) -> Any:
-    waits.compilation(run.job, f"the program {name!r}", 0, own=lambda: run.compiler.busy)
+    timeouts.compilation(run.job, f"the program {name!r}", 0, own=lambda: run.compiler.busy)
     compiled, _ = _compile(run, name, program, *arguments)
     run.job.watchdog.idle()
     return compiled
@@ -174,7 +179,7 @@ def _loop(run: Run, train_step: Any, state: State, at: int, trained: int) -> Gen
         state, begun = _begin(run, train_step, state, batches, at, due, pending)
         if pending is not None:
             flags = _finished(run, pending)
-            checkpoint.warm_up()
+            manager.warm_up()
             run.finite.compile(run.compiler)
         pending = begun
         if not (due.ended_step or flags.stop):
@@ -280,7 +285,7 @@ def _look(run: Run, at: int, state: State) -> jax.Array:
     run.finite.compile(run.compiler)
     if not run.finite.ready:
         began = time.monotonic()
-        waits.compilation(run.job, "the program 'finite'", at, own=lambda: run.compiler.busy)
+        timeouts.compilation(run.job, "the program 'finite'", at, own=lambda: run.compiler.busy)
         cached = run.finite.wait()
         run.job.events.write("compile", None, time.monotonic() - began, cached=cached, program="finite")
         run.job.watchdog.waits(f"step {at}", at)
@@ -306,14 +311,14 @@ def _saves_end(run: Run) -> Iterator[None]:
 
 def _keep(run: Run, at: int, state: State, trained: int) -> None:
     """Keep the state in the local tier, in the background."""
-    waits.storage(run.job, f"the local checkpoint of step {at}, or the one before it", at, run.local)
+    timeouts.storage(run.job, f"the local checkpoint of step {at}, or the one before it", at, run.local)
     run.local.save(at, state, tokens=trained)
     run.job.watchdog.idle()
 
 
 def _save(run: Run, at: int, state: State, trained: int, disk_low: bool, *, final: bool) -> None:
     """Save in the background, or for good if it is the last thing this host does. Raises SaveError then."""
-    waits.storage(run.job, f"the checkpoint of step {at}, or the one before it", at, run.checkpoints)
+    timeouts.storage(run.job, f"the checkpoint of step {at}, or the one before it", at, run.checkpoints)
     if disk_low:
         free, need = run.checkpoints.room(state)
         run.checkpoints.wait()
@@ -322,7 +327,7 @@ def _save(run: Run, at: int, state: State, trained: int, disk_low: bool, *, fina
         run.checkpoints.save(at, state, tokens=trained)
     failure = run.checkpoints.wait() if final else ""
     if final:
-        waits.storage(run.job, "the last local checkpoint", at, run.local)
+        timeouts.storage(run.job, "the last local checkpoint", at, run.local)
         run.local.wait()
     run.job.watchdog.idle()
     if failure:
@@ -381,12 +386,12 @@ def _finish(run: Run, at: int, trained: int, eval_loss: float | None) -> ExitCod
         result["eval_loss"] = eval_loss
         result |= {
             f"{run.example.noun}s": trained,
-            "parameters": models.parameters(job.config.model),
+            "parameters": registry.parameters(job.config.model),
         }
         result["step_seconds"] = percentiles(metrics.step_seconds(written))
         (job.out / "result.json").write(metrics.as_json(result, indent=1).encode())
     job.events.write("done", at, data_bytes=run.read.bytes if run.read else 0)
-    waits.storage(run.job, "the removal of its local checkpoints", at, run.local)
+    timeouts.storage(run.job, "the removal of its local checkpoints", at, run.local)
     run.local.clear()
     job.watchdog.waits("all hosts to be done", at, least=least)
     job.peers.barrier("done")

@@ -9,12 +9,12 @@ import dataclasses
 import os
 import threading
 
-from trainer import job as jobs
-from trainer import metrics
 from trainer.config import Config
-from trainer.distributed import Host, bracketed, read_host, resolve
 from trainer.errors import ExitCode
-from trainer.link import listen
+from trainer.hosts import job as jobs
+from trainer.hosts.bootstrap import Host, bracketed, read_host, resolve
+from trainer.hosts.connection import listen
+from trainer.telemetry import metrics
 
 _TRIES = 20
 

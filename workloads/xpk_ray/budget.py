@@ -9,7 +9,7 @@ import contextlib
 import json
 from typing import Any
 
-from trainer.places import Place
+from trainer.storage.base import Place
 
 FILE = "ray.json"
 

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainer.config import Config
-from trainer.distributed import Host
 from trainer.errors import ExitCode, FatalError, Problem, reason
+from trainer.hosts.bootstrap import Host
 from trainer.main import train_config
-from trainer.metrics import say
-from trainer.places import open_place
+from trainer.storage import open_place
+from trainer.telemetry.metrics import say
 from xpk_ray.actor import Report, Trainer
 from xpk_ray.budget import Budget
 from xpk_ray.launcher import Launcher, Work, joined

@@ -1,6 +1,6 @@
 """A host's life under Ray: find the others, start Ray, run what is to be run on the head, end as it ended.
 
-The head is slice 0 host 0. Beside Ray the hosts keep the line of `trainer.peers`, so that a host's death is known
+The head is slice 0 host 0. Beside Ray the hosts keep the line of `trainer.hosts.peers`, so that a host's death is known
 within milliseconds, a SIGTERM to one reaches the head, and all end with one exit code.
 """
 
@@ -20,12 +20,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from trainer import termination
-from trainer.distributed import Host, bracketed, own_address, read_host, resolve
 from trainer.errors import AddressError, ExitCode, FatalError, PeerAbsent, Problem
-from trainer.metrics import say
-from trainer.peers import Peers
-from trainer.stop import Stop
+from trainer.hosts import termination
+from trainer.hosts.bootstrap import Host, bracketed, own_address, read_host, resolve
+from trainer.hosts.peers import Peers
+from trainer.hosts.signals import Stop
+from trainer.telemetry.metrics import say
 from xpk_ray import raylet, shipping
 from xpk_ray.raylet import Raylet, Services, Shape
 

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Sequence
 
 from trainer.errors import ExitCode
-from trainer.metrics import say
+from trainer.telemetry.metrics import say
 from xpk_ray.launcher import Launcher, Work, joined
 from xpk_ray.shipping import default_of_program, shipped
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.distributed import Host, bracketed
+from trainer.hosts.bootstrap import Host, bracketed
 from xpk_ray.slices import host_resource
 
 _STORE_BYTES = 80 << 20  # of the object store where hosts share a machine; Ray takes no less than 75 MiB

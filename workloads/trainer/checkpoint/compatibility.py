@@ -1,0 +1,71 @@
+"""Does a checkpoint fit a run? Told from the notes that are kept with it, before anything is compiled."""
+
+import dataclasses
+from typing import Any
+
+from trainer.config import Model, Optim
+from trainer.data.tokenizer import BYTES
+from trainer.errors import Problem
+
+# Of a model, from one attempt to the next.
+_MAY_CHANGE = ("compute_dtype", "remat", "unroll", "attention_chunk", "loss_chunk", "seq_len", "packed")
+
+# What examples a step has, and which are held out, is a function of these notes.
+_EXAMPLES = {
+    "data": "the corpus",
+    "seed": "data.seed",
+    "global_batch": "data.global_batch",
+    "order": "the shuffling",
+    "seq_len": "model.seq_len",
+    "packed": "model.packed",
+    "trained": "the number of trained examples",
+    "held_out": "the number of held-out examples",
+}
+_MOVES_NO_EXAMPLE = ("seed", "global_batch", "order")  # from the trained ones to those held out, or back
+
+
+def mismatch(checkpoint: str, mine: dict[str, Any], notes: dict[str, Any]) -> Problem | None:
+    """Return why a checkpoint with these notes is none of this run's model, optimizer and tokenizer, if it is none."""
+    # What an older checkpoint does not tell, it had by default.
+    defaults = {"model": dataclasses.asdict(Model()), "optimizer": Optim().state_notes()}
+    others = []
+    learned = ("seq_len",) if mine["model"].get("family") == "bert" else ()  # its positions are parameters
+    for kind, section in (("model", "model"), ("optimizer", "optim")):
+        saved = defaults[kind] | notes.get(kind, {})
+        changed = {k: v for k, v in mine[kind].items() if saved.get(k) != v and (k not in _MAY_CHANGE or k in learned)}
+        if changed:
+            was = ", ".join(f"{section}.{key} {saved.get(key)} -> {value}" for key, value in changed.items())
+            others.append((kind, f"another {kind} ({was})"))
+    if others:
+        what, kinds = " and of ".join(other for _, other in others), " and ".join(kind for kind, _ in others)
+        hint = f"Use another run.output_dir, or the {kinds} it was made with"
+        return Problem(f"checkpoint {checkpoint} is of {what}", hint)
+    was, now = notes.get("tokenizer", BYTES), mine.get("tokenizer", BYTES)
+    if was != now:
+        hint = "Use data that was prepared with its tokenizer, or another run.output_dir"
+        return Problem(f"checkpoint {checkpoint} was trained on tokens of {was}, the data has those of {now}", hint)
+    return None
+
+
+def other_examples(mine: dict[str, Any], notes: dict[str, Any]) -> list[str]:
+    """Return in a line each what changes in the examples of a run that goes on from a checkpoint with these notes."""
+    was, now = _of_examples(notes), _of_examples(mine)
+    # Of before there was a choice, and of before they were counted.
+    was = {"order": "records, window 0, shards 1", "trained": now["trained"], "held_out": now["held_out"]} | was
+    changed = [key for key in _EXAMPLES if key in now and was.get(key) != now[key]]
+    if not changed:
+        return []
+    told = ", ".join(f"{_EXAMPLES[key]} was {was.get(key)}, is {now[key]}" for key in changed)
+    lines = [f"the order of records changes: {told}"]
+    if now["held_out"] and not set(changed).issubset(_MOVES_NO_EXAMPLE):
+        lines.append(
+            "the held-out part changes: some of it may have been trained on, and eval_loss is of other examples"
+        )
+    return lines
+
+
+def _of_examples(notes: dict[str, Any]) -> dict[str, Any]:
+    model = dataclasses.asdict(Model()) | notes.get("model", {})
+    length = {} if model["family"] == "resnet" else {key: model[key] for key in ("seq_len", "packed")}
+    found = {key: value for key, value in notes.items() if key in _EXAMPLES}
+    return found | length | {"data": notes.get("data", "")[:12]}

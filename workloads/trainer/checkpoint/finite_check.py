@@ -1,0 +1,77 @@
+"""Is all of a state finite? A step's loss and gradient are from before its update, which may overflow by itself."""
+
+# mypy: disallow-untyped-calls=False
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from trainer.checkpoint.shards import names
+from trainer.parallel.mesh import ALL
+from trainer.step.programs import State
+
+
+class Finite:
+    """Looks through a state on the chips before it is saved."""
+
+    def __init__(self, mesh: Mesh, state: State) -> None:
+        self._mesh, self._abstract = mesh, state
+        self._made: Future[tuple[Any, bool]] | None = None
+        self.names = [name for name, leaf in zip(names(state), jax.tree.leaves(state), strict=True) if _is_float(leaf)]
+
+    def compile(self, compiled: Callable[[str, Any, State], tuple[Any, bool]]) -> None:
+        """Begin to make the program with `compiled(name, program, arguments)`, which says too if it was cached.
+
+        On a thread, beside the steps: nothing needs it before the first save. Does nothing when called again.
+        """
+        if self._made is not None:
+            return
+        made = self._made = Future()
+
+        def work() -> None:
+            try:
+                made.set_result(compiled("finite", finite_program(self._mesh, self._abstract), self._abstract))
+            except BaseException as error:
+                made.set_exception(error)
+
+        threading.Thread(target=work, name="compile-finite", daemon=True).start()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the program is there, so that `begin` does not wait for it."""
+        return self._made is not None and self._made.done()
+
+    def wait(self) -> bool:
+        """Wait for the program; return whether it was cached. Raises what its compilation did."""
+        assert self._made is not None, "compile comes first"
+        return self._made.result()[1]
+
+    def begin(self, state: State) -> Array:
+        """Begin to look; the result, bool [arrays], says which of those in `names` are not. All hosts call it."""
+        assert self._made is not None, "compile comes first"
+        found: Array = self._made.result()[0](state)
+        return found
+
+
+def finite_program(mesh: Mesh, abstract: State) -> Any:
+    """Return the jitted function from a state to bool [arrays]: which of its arrays of floats are not finite."""
+    specs = jax.tree.map(lambda leaf: leaf.sharding.spec, abstract)
+
+    def look(state: State) -> Array:
+        floats = filter(_is_float, jax.tree.leaves(state))
+        here = jnp.stack([~jnp.all(jnp.isfinite(leaf)) for leaf in floats])
+        found: Array = jax.lax.pmax(here.astype(jnp.int32), ALL) > 0  # once over the network for all arrays
+        return found
+
+    return jax.jit(jax.shard_map(look, mesh=mesh, in_specs=(specs,), out_specs=P(), check_vma=False))
+
+
+def _is_float(leaf: Any) -> bool:
+    return bool(jnp.issubdtype(leaf.dtype, jnp.inexact))

@@ -1,0 +1,184 @@
+"""Do all copies of the state still hold the same? A chip or a memory that miscalculates now and then says nothing.
+
+Every chip sums up its part of every array, so that a change of any one value changes the sum for certain; chips
+that hold the same part compare. Parameters have a copy in every replica ("dp"), gains and the step on every chip
+that they are not spread over. What has no copy, as the optimizer's state under weight-update sharding over dp, is
+not checked.
+"""
+
+# mypy: disallow-untyped-calls=False
+
+import dataclasses
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+from jax import Array
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from trainer.checkpoint.shards import names
+from trainer.errors import CorruptError
+from trainer.hosts.bootstrap import Host
+from trainer.parallel.mesh import ALL, sharding
+from trainer.step.programs import State
+from trainer.telemetry.metrics import Events
+
+_NAMED = 3  # arrays in the line for people; the event has all
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Odd:
+    """Copies of a part of an array that differ: `chips` (places in the flattened mesh) from `others`.
+
+    `sure`: most copies agree with each other, and these chips differ from them. Else nobody knows which are right.
+    """
+
+    name: str
+    chips: tuple[int, ...]
+    others: tuple[int, ...]
+    sure: bool
+
+
+class Replicas:
+    """Checks a run's state every so many steps (0: never), and before it is saved."""
+
+    def __init__(self, every: int, mesh: Mesh, state: State, host: Host, events: Events) -> None:
+        self.every, self._mesh, self._abstract = every, mesh, state
+        self._host, self._events = host, events
+        self._program: Any = None
+        self._sums: dict[int, Array] = {}  # by step, of the last two checks
+
+    def compile(self, compiled: Callable[[str, Any, State], Any]) -> None:
+        """Make the program ready with `compiled(name, program, arguments)`, if there will be checks at all."""
+        if self.every:
+            self._program = compiled("checksum", checksum_program(self._mesh, self._abstract), self._abstract)
+
+    def due(self, step: int, *, saving: bool) -> bool:
+        """Return whether the state after `step` is to be checked; one that is saved always is."""
+        return self.every > 0 and (saving or step % self.every == 0)
+
+    def begin(self, step: int, state: State) -> Array:
+        """Begin to check the state after `step`; the result [] is 0 if all copies are the same."""
+        differ, sums = self._program(state)
+        self._sums = dict([*self._sums.items(), (step, sums)][-2:])
+        return differ  # type: ignore[no-any-return]
+
+    def require(self, step: int, state: State) -> None:
+        """Check the state after `step` and wait for the result. Raises CorruptError."""
+        if self.every:
+            self.judge(step, int(self.begin(step, state)))
+
+    def judge(self, step: int, differ: int) -> None:
+        """Raise CorruptError if a check's result is not 0. Every host has the same result and gets here."""
+        if not differ:
+            return
+        fetch = jax.jit(lambda x: x, out_shardings=sharding(self._mesh))
+        found = odd_copies(np.asarray(fetch(self._sums[step])), self._mesh, self._abstract)
+        suspects = sorted({self._mesh.devices.flat[chip].process_index for odd in found for chip in _blamed(odd)})
+        told = [
+            {"array": odd.name, "chips": [self._name(chip) for chip in odd.chips], "sure": odd.sure} for odd in found
+        ]
+        self._events.write("replicas_differ", step, arrays=told)
+        lines = [self._words(odd) for odd in found[:_NAMED]]
+        more = f"; and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+        raise CorruptError(f"replicas differ after step {step}: {'; '.join(lines)}{more}", suspects)
+
+    def _words(self, odd: Odd) -> str:
+        chips = ", ".join(self._name(chip) for chip in odd.chips)
+        if odd.sure:
+            return f"{odd.name} on {chips} is unlike the {len(odd.others)} other copies"
+        return f"{odd.name} on {chips} is unlike that on {', '.join(self._name(chip) for chip in odd.others)}"
+
+    def _name(self, chip: int) -> str:
+        device = self._mesh.devices.flat[chip]
+        local = sorted(d.id for d in self._mesh.devices.flat if d.process_index == device.process_index)
+        return f"{self._host.name(device.process_index)} chip {local.index(device.id)}"
+
+
+def checksum_program(mesh: Mesh, abstract: State) -> Any:
+    """Return the jitted function from a state to (differ, sums).
+
+    differ: int32 [], how many arrays have copies that are not the same, over all chips; sums: uint32 [chips, arrays].
+    """
+    specs = jax.tree.map(lambda leaf: leaf.sharding.spec, abstract)
+    axes = [copied_over(mesh, leaf) for leaf in jax.tree.leaves(abstract)]
+
+    def check(state: State) -> tuple[Array, Array]:
+        sum_L = jnp.stack([checksum(leaf) for leaf in jax.tree.leaves(state)])
+        differ = jnp.zeros((), jnp.int32)
+        for over in sorted(set(axes) - {()}):
+            these = sum_L[np.array([n for n, axis in enumerate(axes) if axis == over])]
+            differ += jnp.sum(jax.lax.pmax(these, over) != jax.lax.pmin(these, over), dtype=jnp.int32)
+        return jax.lax.psum(differ, ALL), sum_L[None]
+
+    mapped = jax.shard_map(check, mesh=mesh, in_specs=(specs,), out_specs=(P(), P(ALL)), check_vma=False)
+    return jax.jit(mapped)
+
+
+def checksum(x: Array) -> Array:
+    """Return the sum of the bits of x's values, each times an odd number of its own, modulo 2^32: uint32 [].
+
+    Multiplying by an odd number is one to one modulo 2^32, so a change of any one value changes the sum.
+    """
+    bits = jax.lax.bitcast_convert_type(x, jnp.dtype(f"uint{8 * x.dtype.itemsize}")).astype(jnp.uint32)
+    place = jnp.zeros(x.shape, jnp.uint32)
+    for dim in range(x.ndim):
+        stride = math.prod(x.shape[dim + 1 :]) % 2**32
+        place += jax.lax.broadcasted_iota(jnp.uint32, x.shape, dim) * np.uint32(stride)
+    return jnp.sum(bits * (2 * place + 1), dtype=jnp.uint32)
+
+
+def copied_over(mesh: Mesh, leaf: Any) -> tuple[str, ...]:
+    """Return the axes of more than one chip along which an array is not spread, so that it has copies."""
+    spread = {name for entry in leaf.sharding.spec if entry for name in ((entry,) if isinstance(entry, str) else entry)}
+    return tuple(axis for axis in ALL if axis not in spread and mesh.shape[axis] > 1)
+
+
+def odd_copies(sums_DL: npt.NDArray[np.uint32], mesh: Mesh, abstract: State) -> list[Odd]:
+    """Return which arrays differ on which chips; one entry for each array and part of it."""
+    found = []
+    for number, (name, leaf) in enumerate(zip(names(abstract), jax.tree.leaves(abstract), strict=True)):
+        over = copied_over(mesh, leaf)
+        for copies in _copies(mesh.shape, over):
+            chips = _majority({chip: int(sums_DL[chip, number]) for chip in copies})
+            if chips is not None:
+                right = tuple(chip for chip in copies if chip not in chips[0])
+                found.append(Odd(name, chips[0], right, chips[1]))
+    return found
+
+
+def _copies(sizes: Mapping[str, int], over: Sequence[str]) -> list[list[int]]:
+    """Return the chips that hold the same part of an array, for each of its parts."""
+    places = np.arange(math.prod(sizes.values())).reshape([sizes[axis] for axis in ALL])
+    order = [n for n, axis in enumerate(ALL) if axis not in over] + [n for n, axis in enumerate(ALL) if axis in over]
+    return [[int(chip) for chip in row] for row in places.transpose(order).reshape(-1, _count(sizes, over))]
+
+
+def _count(sizes: Mapping[str, int], over: Sequence[str]) -> int:
+    return math.prod(sizes[axis] for axis in over)
+
+
+def _majority(sums: Mapping[int, int]) -> tuple[tuple[int, ...], bool] | None:
+    """Return (the chips unlike most, whether there is a most); None if all are the same.
+
+    With no majority the first chip's value counts as right, and everybody is a suspect.
+    """
+    counts = Counter(sums.values())
+    if len(counts) == 1:
+        return None
+    (value, most), second = counts.most_common(1)[0], counts.most_common(2)[1][1]
+    sure = most > second
+    right = value if sure else next(iter(sums.values()))
+    return tuple(chip for chip, found in sums.items() if found != right), sure
+
+
+def _blamed(odd: Odd) -> itertools.chain[int]:
+    """Return the chips that may be wrong."""
+    return itertools.chain(odd.chips, () if odd.sure else odd.others)

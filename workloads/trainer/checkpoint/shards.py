@@ -1,0 +1,145 @@
+"""A host's own part of a state as plain files: one an array, its pieces one after the other, checksums in a manifest.
+
+A piece is what a chip holds of an array. Chips of a host that hold the same have one piece together.
+"""
+
+# mypy: disallow-untyped-calls=False
+
+import dataclasses
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import numpy.typing as npt
+
+from trainer.errors import StorageError
+from trainer.step.programs import State
+from trainer.storage import manifest
+
+Index = tuple[tuple[int, int], ...]  # the first element and the one after the last, of every dimension
+Placed = dict[Any, jax.Array]  # device -> what it holds of an array
+_ARRAYS = "arrays"  # the note that says which pieces are in the files
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pieces:
+    """What this host has of one array."""
+
+    shape: tuple[int, ...]  # of the whole array
+    dtype: str
+    contents: dict[Index, npt.NDArray[Any]]
+
+
+def names(state: State) -> list[str]:
+    """Return a name for each leaf of a state, such as params.embed; it is also that of its file."""
+    return [
+        jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in jax.tree_util.tree_leaves_with_path(state)
+    ]
+
+
+def copied(state: State) -> dict[str, Pieces]:
+    """Copy this host's pieces of a state off its chips, so that the state may be donated."""
+    leaves = jax.tree.leaves(state)
+    wanted = [_once(leaf) for leaf in leaves]
+    for shards in wanted:  # all on their way before the first is waited for
+        for data in shards.values():
+            data.copy_to_host_async()
+    found = {}
+    for name, leaf, shards in zip(names(state), leaves, wanted, strict=True):
+        contents = {index: _host_copy(data) for index, data in shards.items()}
+        found[name] = Pieces(leaf.shape, leaf.dtype.name, contents)
+    return found
+
+
+def size(pieces: Mapping[str, Pieces]) -> int:
+    """Return the bytes of all pieces."""
+    return sum(content.nbytes for each in pieces.values() for content in each.contents.values())
+
+
+def write(folder: Path, pieces: Mapping[str, Pieces], notes: dict[str, Any]) -> None:
+    """Write the pieces, and last the manifest. Checksums are of what was meant to be written.
+
+    Nothing is forced to the disk: what a power cut takes is missed by its checksum.
+    """
+    folder.mkdir(parents=True)
+    sums: manifest.Sums = {}
+    for name, each in pieces.items():
+        crc = total = 0
+        with (folder / name).open("wb") as file:
+            for content in each.contents.values():
+                data = np.ascontiguousarray(content).reshape(-1).view(np.uint8).data
+                file.write(data)
+                crc, total = zlib.crc32(data, crc), total + data.nbytes
+        sums[name] = (total, crc)
+    arrays = {
+        name: {"shape": each.shape, "dtype": each.dtype, "pieces": list(each.contents)} for name, each in pieces.items()
+    }
+    (folder / manifest.MANIFEST).write_bytes(manifest.manifest(sums, notes | {_ARRAYS: arrays}))
+
+
+def covers(notes: dict[str, Any], abstract: State) -> bool:
+    """Return whether files with these notes have every piece that this host's chips hold of such a state."""
+    arrays = notes.get(_ARRAYS, {})
+    for name, leaf in zip(names(abstract), jax.tree.leaves(abstract), strict=True):
+        have = arrays.get(name)
+        if have is None or (tuple(have["shape"]), have["dtype"]) != (leaf.shape, leaf.dtype.name):
+            return False
+        if not set(_indices(leaf).values()) <= {_index(piece) for piece in have["pieces"]}:
+            return False
+    return True
+
+
+def read(folder: Path, abstract: State) -> list[Placed]:
+    """Return for each leaf of a state what this host's chips hold of it, read from files that cover it.
+
+    Raises StorageError if a file is not what was written.
+    """
+    content = (folder / manifest.MANIFEST).read_bytes()
+    files, arrays = manifest.read_manifest(content) or {}, manifest.notes(content)[_ARRAYS]
+    placed = []
+    for name, leaf in zip(names(abstract), jax.tree.leaves(abstract), strict=True):
+        data = np.fromfile(folder / name, np.uint8)
+        if (data.size, zlib.crc32(data.data)) != files[name]:
+            raise StorageError(f"{folder / name} has changed since it was looked at")
+        contents = _cut(data, leaf, [_index(piece) for piece in arrays[name]["pieces"]])
+        placed.append({device: jax.device_put(contents[at], device) for device, at in _indices(leaf).items()})
+    return placed
+
+
+def _cut(data: npt.NDArray[np.uint8], leaf: jax.ShapeDtypeStruct, places: Sequence[Index]) -> dict[Index, Any]:
+    """Return the pieces of a file by their place in the array."""
+    found, at = {}, 0
+    for index in places:
+        shape = tuple(end - first for first, end in index)
+        length = int(np.prod(shape, dtype=np.int64)) * leaf.dtype.itemsize
+        found[index] = data[at : at + length].view(leaf.dtype).reshape(shape)
+        at += length
+    return found
+
+
+def _once(leaf: jax.Array) -> dict[Index, jax.Array]:
+    return {_bounds(shard.index, leaf.shape): shard.data for shard in leaf.addressable_shards}
+
+
+def _indices(leaf: jax.ShapeDtypeStruct) -> dict[Any, Index]:
+    found = leaf.sharding.addressable_devices_indices_map(leaf.shape)
+    return {device: _bounds(index, leaf.shape) for device, index in found.items()}
+
+
+def _bounds(index: Sequence[slice], shape: Sequence[int]) -> Index:
+    """Return slices as numbers; a slice without an end reaches to that of the array."""
+    ends = [part.indices(length) for part, length in zip(index, shape, strict=True)]
+    return tuple((first, end) for first, end, _ in ends)
+
+
+def _index(told: Sequence[Sequence[int]]) -> Index:
+    return tuple((int(first), int(end)) for first, end in told)
+
+
+def _host_copy(data: jax.Array) -> npt.NDArray[Any]:
+    """Copy a piece to this host. On CPUs JAX gives a view of the chip's memory, which the next step writes to."""
+    content = np.asarray(data)
+    return content.copy() if next(iter(data.devices())).platform == "cpu" else content

@@ -1,0 +1,152 @@
+"""Batches: read by the hosts that load, made ready by a thread, handed to the step as blocks.
+
+A batch of B rows is cut along the chips of the hosts that read, in mesh order: each of those chips gets a
+block of R rows, the other chips a block of zeros, and the step puts the rows together (step/programs.py). Nothing
+here talks to another host, so the prefetching thread cannot get collectives out of order.
+"""
+
+import dataclasses
+import functools
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import numpy.typing as npt
+from jax.sharding import Mesh
+
+from trainer.data.records import Record
+from trainer.data.sampler import Order
+from trainer.parallel.mesh import ALL, sharding
+
+Index = tuple[slice, ...] | None  # of a chip's part in a global array; None for all of it
+Read = Callable[[npt.NDArray[np.int64]], npt.NDArray[Any]]
+
+
+class Blocks(NamedTuple):
+    """One block a chip: D chips, R rows, S numbers of a record (records.py)."""
+
+    records: Any  # [D, R, S], of the record's type
+    weight: Any  # float32 [D, R]; 0 for padding
+
+
+@dataclasses.dataclass(frozen=True)
+class Slots:
+    """Which chips bring rows, and how many each."""
+
+    chips: int
+    readers: tuple[int, ...]  # positions in the flattened mesh, in the order of their rows
+    rows: int
+
+    @functools.cached_property
+    def first_row(self) -> dict[int, int]:
+        """Position of a chip that brings rows -> the first of them in the batch."""
+        return {place: nth * self.rows for nth, place in enumerate(self.readers)}
+
+
+def make_slots(mesh: Mesh, loader_hosts: int, hosts: int, global_batch: int, *, shards: int = 1) -> Slots:
+    """Choose every (hosts / loader_hosts)-th host to read, so that readers are spread over slices.
+
+    Rows go to chips in mesh order, or, where hosts have `shards` of their own, host by host: that may be another
+    order where the mesh follows a torus, and then rows are moved on their way into the batch.
+    """
+    stride = hosts // loader_hosts
+    owners = [device.process_index for device in mesh.devices.flat]
+    readers = [place for place, owner in enumerate(owners) if owner % stride == 0]
+    if shards > 1:
+        readers.sort(key=lambda place: owners[place])
+    return Slots(chips=len(owners), readers=tuple(readers), rows=-(-global_batch // len(readers)))
+
+
+def shards_of(slots: Slots, places: Iterable[int], order: Order) -> set[int]:
+    """Return the shards that the chips at some places of the mesh bring rows of."""
+    rows = [range(first, min(first + slots.rows, order.batch)) for first in map(slots.first_row.__getitem__, places)]
+    return {row // (order.batch // order.shards) for some in rows for row in some}
+
+
+def ids_of_chip(slots: Slots, place: int, ids_B: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the records [R] of a batch that the chip at a place of the mesh brings; -1 is a row of padding."""
+    ids_R = np.full(slots.rows, -1, np.int64)
+    start = slots.first_row.get(place)
+    if start is not None:
+        mine = ids_B[start : start + slots.rows]
+        ids_R[: len(mine)] = mine
+    return ids_R
+
+
+def to_blocks(mesh: Mesh, slots: Slots, ids_B: npt.NDArray[np.int64], read: Read | None, record: Record) -> Blocks:
+    """Read this host's rows of a batch and put them on its chips.
+
+    An id below zero is a row of padding: zeros with weight 0. `read` is None on hosts that do not load.
+    """
+    placed = sharding(mesh, ALL)
+
+    def ids_of(index: Index) -> npt.NDArray[np.int64]:
+        return ids_of_chip(slots, (index[0].start or 0) if index else 0, ids_B)
+
+    def records(index: Index) -> npt.NDArray[Any]:
+        ids_R = ids_of(index)
+        block_RS = np.zeros((slots.rows, record.length), record.dtype)
+        if read is not None and (real := ids_R >= 0).any():
+            block_RS[real] = read(ids_R[real])
+        return block_RS[None]
+
+    def weight(index: Index) -> npt.NDArray[np.float32]:
+        return (ids_of(index) >= 0).astype(np.float32)[None]
+
+    shape = (slots.chips, slots.rows)
+    return Blocks(
+        jax.make_array_from_callback((*shape, record.length), placed, records),
+        jax.make_array_from_callback(shape, placed, weight),
+    )
+
+
+def train_ids(order: Order, step: int) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield the record ids of `step` (from 0) and of every step after it."""
+    while True:
+        yield order.ids(step)
+        step += 1
+
+
+def eval_ids(batch: int, first: int, records: int) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield the held-out records first..first+records once, the last batch padded with -1."""
+    for start in range(0, records, batch):
+        ids_B = np.full(batch, -1, np.int64)
+        real = min(batch, records - start)
+        ids_B[:real] = first + start + np.arange(real)
+        yield ids_B
+
+
+def prefetch(make: Callable[[npt.NDArray[np.int64]], Blocks], ids: Iterator[Any], depth: int) -> Iterator[Blocks]:
+    """Yield make(ids) with `depth` of them made ahead on a thread; its errors are raised here."""
+    ready: queue.Queue[Blocks | BaseException | None] = queue.Queue(maxsize=depth)
+    closed = threading.Event()
+
+    def put(item: Blocks | BaseException | None) -> bool:
+        while not closed.is_set():
+            try:
+                ready.put(item, timeout=0.2)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+    def work() -> None:
+        try:
+            for ids_B in ids:
+                if not put(make(ids_B)):
+                    return
+            put(None)
+        except BaseException as error:
+            put(error)
+
+    threading.Thread(target=work, name="prefetch", daemon=True).start()
+    try:
+        while (item := ready.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        closed.set()

@@ -1,0 +1,74 @@
+"""Files in a bucket of which a host copies only the blocks that it is asked for.
+
+They come into a file with holes on this host's disk, so that none is read from the bucket twice; a restart finds
+them there. What is a hole, or was cut off, is told by the blocks' checksums.
+"""
+
+import os
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from trainer.data.dataset import AGAIN, BLOCK
+from trainer.errors import FatalError, Problem, StorageError, reason
+from trainer.storage.base import Place
+
+Run = tuple[int, int]  # first block and end
+
+
+def pays(examples: int, example_bytes: int, total: int) -> bool:
+    """Return whether a host that reads so many examples of files of `total` bytes reads less than half of their blocks.
+
+    Each may lie in blocks that no other one is in. A host that reads more copies the files: that takes fewer requests.
+    """
+    return examples * (-(-example_bytes // BLOCK) + 1) * BLOCK < total // 2
+
+
+def runs(blocks: Iterable[int]) -> Iterator[Run]:
+    """Yield the blocks, in order and none twice, as runs of neighbours: each is one request."""
+    first = end = -1
+    for block in sorted(set(blocks)):
+        if block != end:
+            if end > first:
+                yield first, end
+            first = block
+        end = block + 1
+    if end > first:
+        yield first, end
+
+
+def copy(place: Place, path: Path, size: int, sums: Sequence[int], run: Run) -> None:
+    """Copy a run of blocks of a file of `size` bytes into `path`.
+
+    Raises FatalError if they are damaged, StorageError if they do not fit on this host's disk.
+    """
+    begin, end = run[0] * BLOCK, min(run[1] * BLOCK, size)
+    content = place.part(begin, end - begin)
+    damaged = wrong(content, sums, run[0])
+    if len(content) < end - begin:
+        message = f"{str(place)!r} has {begin + len(content):,} bytes but should have {size:,}"
+        raise FatalError(Problem(message, AGAIN))
+    if damaged is not None:
+        raise FatalError(damage(str(place), damaged, size))
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.pwrite(fd, content, begin)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise StorageError(f"{place} cannot be copied to this host's disk: {reason(error)}") from error
+
+
+def wrong(content: bytes, sums: Sequence[int], first: int) -> int | None:
+    """Return the first block of `content`, which begins with block `first`, that is not what was written, if any."""
+    for at in range(0, len(content), BLOCK):
+        if zlib.crc32(content[at : at + BLOCK]) != sums[first + at // BLOCK]:
+            return first + at // BLOCK
+    return None
+
+
+def damage(name: str, block: int, size: int) -> Problem:
+    """Return that a block of a file is damaged."""
+    where = f"bytes {block * BLOCK:,} to {min((block + 1) * BLOCK, size):,}"
+    return Problem(f"{name!r} is damaged: {where} are not those that were written", AGAIN)

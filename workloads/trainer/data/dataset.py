@@ -1,0 +1,282 @@
+"""A prepared data set: files of tokens (or images), and a manifest that says what they are; docs/data.md tells more.
+
+`tokens-<digest>.json` is the manifest, and what `data.path` may name. Each of its files holds little-endian unsigned
+integers and nothing else; beside it, with `.idx` added, lies its index: a checksum of every block, and where every
+document ends.
+"""
+
+import dataclasses
+import json
+import struct
+import zlib
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from trainer.config import Config
+from trainer.data.records import record
+from trainer.data.sources import SEPARATOR, looks_like_text, source_place, text_files, wanted_suffixes
+from trainer.data.tokenizer import BYTES, identity
+from trainer.errors import FatalError, Problem, StorageError, Unreachable, reason
+from trainer.storage import open_place
+from trainer.storage.base import Place
+
+DRAWN, DRAWN_KINDS = (
+    "drawn",
+    10,
+)  # what `data.path` calls the synthetic images, and how many kinds there are
+TOKEN_BYTES = {"uint8": 1, "uint16": 2, "uint32": 4}
+BLOCK = 1 << 16  # bytes of a file that have a checksum together
+AGAIN = "Copy it here again, or delete it with its manifest: then it is made anew from the source"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TokenFile:
+    """One of a data set's files."""
+
+    name: str  # beside the manifest
+    tokens: int
+    digest: str  # the beginning of its SHA-256
+    documents: int
+    index: str = ""  # the same of its index; empty: it has none
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Corpus:
+    """A prepared data set."""
+
+    path: str  # of the manifest
+    tokens: int
+    dtype: str
+    vocab: int
+    digest: str  # the beginning of the SHA-256 of all files' contents, one after the other
+    documents: int
+    skipped: int
+    tokenizer: str  # what `trainer.data.tokenizer.identity` calls it
+    files: tuple[TokenFile, ...]
+
+    def place(self, name: str) -> Place:
+        """Return where one of its files is."""
+        return open_place(f"{self.path.rpartition('/')[0] or '.'}/{name}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Index:
+    """What lies beside a file."""
+
+    sums: tuple[int, ...]  # CRC-32 of every BLOCK bytes, the last of which may be shorter
+    ends: tuple[int, ...]  # where documents end, in tokens from the beginning of the file
+
+    def pack(self) -> bytes:
+        """Return it as it is written: 32 bits a sum, then 64 bits an end, little-endian."""
+        return struct.pack(f"<{len(self.sums)}I", *self.sums) + struct.pack(f"<{len(self.ends)}Q", *self.ends)
+
+
+def block_sums(content: BinaryIO) -> tuple[int, ...]:
+    """Return the checksums of the rest of a file."""
+    return tuple(zlib.crc32(block) for block in iter(lambda: content.read(BLOCK), b""))
+
+
+def from_notes(path: str, notes: dict[str, Any]) -> Corpus:
+    """Return what a manifest says. One without `files` is of a single file of the same name, and without an index.
+
+    Raises KeyError, TypeError or ValueError if it is none.
+    """
+    if notes["dtype"] not in TOKEN_BYTES:
+        raise ValueError(notes["dtype"])
+    single = {"name": f"{Path(path).stem}.bin"} | {key: notes[key] for key in ("tokens", "digest", "documents")}
+    files = tuple(TokenFile(**each) for each in notes.get("files") or [single])
+    if sum(file.tokens for file in files) != notes["tokens"]:
+        raise ValueError(notes["tokens"])
+    known = {"path": path, "tokenizer": notes.get("tokenizer", BYTES), "files": files}
+    return Corpus(**{field: notes[field] for field in Corpus.__dataclass_fields__ if field not in known}, **known)
+
+
+def refuse_prepared(folder: Place) -> None:
+    """Raise FatalError if a folder of text is that of a prepared data set, whose manifest would be taken for text.
+
+    A manifest lies right in the folder; those written by hand may have any name, and their only file the same one.
+    """
+    there = {entry.name: entry for entry in folder.files()}
+    for entry in sorted(there.values(), key=lambda entry: entry.changed, reverse=True):
+        stem = entry.name.removesuffix(".json")
+        if stem == entry.name or not (stem.startswith("tokens-") or f"{stem}.bin" in there):
+            continue
+        try:
+            from_notes(entry.name, json.loads((folder / entry.name).read()))
+        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+            continue
+        message = f"data.path={str(folder)!r} is the folder of a prepared data set"
+        raise FatalError(Problem(message, f"Give its manifest: {folder / entry.name}"))
+
+
+def open_corpus(file: Place) -> Corpus:
+    """Return the data set of a manifest, or of the one beside a file. Raises FatalError if it is none or damaged."""
+    name = str(file)
+    path = name if name.endswith(".json") else f"{name.removesuffix('.bin')}.json"
+    try:
+        notes: dict[str, Any] = json.loads(open_place(path).read())
+        corpus = from_notes(path, notes)
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+        is_what = "no manifest" if path == name else f"a file without a readable {path.rpartition('/')[2]} beside it"
+        raise FatalError(
+            Problem(
+                f"data.path={name!r} is {is_what}",
+                "Give a folder of text, or what `python -m trainer prepare SRC --out FOLDER` prints",
+            )
+        ) from None
+    there = {entry.name: entry.size for entry in corpus.place("").files()}
+    problems = []
+    for each in corpus.files:
+        needed = each.tokens * TOKEN_BYTES[corpus.dtype]
+        if each.name not in there:
+            problems.append(Problem(f"{str(corpus.place(each.name))!r} is not there", AGAIN))
+        elif there[each.name] != needed:
+            message = f"{str(corpus.place(each.name))!r} has {there[each.name]:,} bytes but should have {needed:,}"
+            problems.append(Problem(message, AGAIN))
+    if problems:
+        raise FatalError(*problems)
+    return corpus
+
+
+def local(corpus: Corpus, file: TokenFile) -> Path:
+    """Return a file of the data set on this host's disk; one in a bucket is copied there once.
+
+    Raises FatalError if the copy is damaged, StorageError if it does not fit.
+    """
+    place = corpus.place(file.name)
+    try:
+        return place.local(file.digest)
+    except (PermissionError, Unreachable):
+        raise
+    except OSError as error:
+        raise StorageError(f"{place} cannot be copied to this host's disk: {reason(error)}") from error
+
+
+def check_source(config: Config, batch: int) -> list[Problem]:
+    """Return what is wrong with `data.path`, reading as little as it takes to know (the beginnings of files)."""
+    if not config.data.path:
+        return [unset()]
+    if config.data.path == DRAWN:
+        return _check_drawn(config)
+    try:
+        source = source_place(config.data.path)
+        if source.is_file():
+            return _unfit(config, open_corpus(source), batch)
+        if config.model.family == "resnet":
+            return [_no_images(config)]
+        return _check_folder(config, source, batch) if source.is_folder() else [missing(config.data.path)]
+    except FatalError as error:
+        return list(error.problems)
+    except OSError as error:
+        return [Problem(f"data.path={config.data.path!r} cannot be read: {reason(error)}", "Give one that can")]
+
+
+def check_corpus(config: Config, corpus: Corpus, records: int, batch: int) -> None:
+    """Raise FatalError if the records are too few for a batch, or have tokens that the model cannot take."""
+    problems = _check_drawn(config) if config.data.path == DRAWN else []
+    problems += _unfit(config, corpus, batch)
+    trained = records - eval_records(config, records)
+    if not problems and trained < max(batch, config.data.shards):
+        needed = max(batch, config.data.shards)
+        message = f"data.path={config.data.path!r} has {trained:,} examples to train on, one batch needs {needed:,}"
+        problems.append(Problem(message, "Add text, or lower data.global_batch or model.seq_len"))
+    if problems:
+        raise FatalError(*problems)
+
+
+def eval_records(config: Config, records: int) -> int:
+    """Records held out for evaluation; the last ones of the data set."""
+    return int(records * config.data.eval_fraction)
+
+
+def unset() -> Problem:
+    """Return that there is no data."""
+    hint = "Give a folder of text, or the manifest of a prepared data set: --set data.path=FOLDER"
+    return Problem("data.path is not set", hint)
+
+
+def missing(path: str) -> Problem:
+    """Return that there is nothing at a path."""
+    return Problem(
+        f"data.path={path!r} does not exist here", "Give a folder, or gs://BUCKET/FOLDER, that every host can read"
+    )
+
+
+def empty(path: str, suffixes: str, skipped: int = 0) -> Problem:
+    """Return that a folder has no text."""
+    kind = f" with suffix {suffixes}" if suffixes else ""
+    binary = f" ({skipped} binary or unreadable files skipped)" if skipped else ""
+    return Problem(f"data.path={path!r} has no text files{kind}{binary}", "Give a folder with text in it")
+
+
+def _check_folder(config: Config, source: Place, batch: int) -> list[Problem]:
+    """Count bytes: of tokens there may be fewer, which process 0 finds out when it makes them."""
+    refuse_prepared(source)
+    needed, found, skipped = _needed_tokens(config, batch), 0, 0
+    suffixes = wanted_suffixes(config.data.path, config.data.suffixes)
+    identity(config.data.tokenizer)
+    for entry in text_files(source, suffixes):
+        if not entry.size or not looks_like_text(source / entry.name):
+            skipped += 1
+            continue
+        found += entry.size + len(SEPARATOR)
+        if found >= needed:
+            return []
+        if 0 < config.data.max_bytes <= found:
+            break
+    if not found:
+        return [empty(config.data.path, suffixes, skipped)]
+    return [_small(config.data.path, found, needed)]
+
+
+def _needed_tokens(config: Config, batch: int) -> int:
+    """Fewest tokens that leave one whole batch after the held-out part; packed examples may need any number."""
+    example = record(config.model)
+    if config.model.packed:
+        return 1
+    return int(batch * example.stride / (1 - config.data.eval_fraction)) + example.length
+
+
+def _check_drawn(config: Config) -> list[Problem]:
+    if config.model.family != "resnet":
+        return [Problem(f"data.path={DRAWN} is a set of images", "Use model.family=resnet, or a folder of text")]
+    if config.model.classes < DRAWN_KINDS:
+        message = f"data.path={DRAWN} has {DRAWN_KINDS} kinds of images, the model only {config.model.classes}"
+        return [Problem(message, f"Use --set model.classes={DRAWN_KINDS} or more")]
+    return []
+
+
+def _unfit(config: Config, corpus: Corpus, batch: int) -> list[Problem]:
+    """Return why a data set is none for this model."""
+    needed, problems = _needed_tokens(config, batch), []
+    if config.model.family == "resnet" and corpus.tokens % record(config.model).stride:
+        problems.append(_no_images(config))
+    wanted = identity(config.data.tokenizer) if config.data.tokenizer else corpus.tokenizer
+    if wanted != corpus.tokenizer:
+        message = f"{corpus.path!r} was made with tokenizer {corpus.tokenizer}, data.tokenizer is {wanted}"
+        problems.append(Problem(message, "Give the tokenizer that it was made with, or prepare it again with this one"))
+    if config.model.packed and not all(file.index for file in corpus.files):
+        message = f"model.packed needs to know where documents end, and {corpus.path!r} does not say"
+        problems.append(Problem(message, "Prepare it again, or use --set model.packed=false"))
+    if corpus.tokens < needed:
+        problems.append(_small(config.data.path, corpus.tokens, needed))
+    # BERT's last token stands for a masked one; bytes have one to spare, for UTF-8 has no 255.
+    vocab = corpus.vocab + (config.model.family == "bert" and corpus.tokenizer != BYTES)
+    if vocab > config.model.vocab:
+        masked = " and a masked token" if vocab > corpus.vocab else ""
+        message = (
+            f"{config.data.path!r} has a vocabulary of {corpus.vocab}{masked}, the model only {config.model.vocab}"
+        )
+        problems.append(Problem(message, f"Use --set model.vocab={vocab} or more"))
+    return problems
+
+
+def _no_images(config: Config) -> Problem:
+    size = f"{config.model.image} x {config.model.image}"
+    message = f"data.path={config.data.path!r} is no file of images of {size} pixels"
+    return Problem(message, f"Give a prepared one (`xpk docs models`), another model.image, or data.path={DRAWN}")
+
+
+def _small(path: str, found: int, needed: int) -> Problem:
+    message = f"data.path={path!r} has {found:,} tokens, one batch needs {needed:,}"
+    return Problem(message, "Add text, or lower data.global_batch or model.seq_len")

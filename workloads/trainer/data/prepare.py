@@ -1,0 +1,176 @@
+"""Turn a folder of text into a prepared data set, once: found again as long as its source is what it was.
+
+A file is there whole or not at all, and so is the manifest, which comes last. Documents are separated by the token
+that ends them: of bytes that is zero, for a file that contains a zero byte is binary and skipped.
+"""
+
+import contextlib
+import hashlib
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from trainer.data.dataset import (
+    TOKEN_BYTES,
+    Corpus,
+    Index,
+    TokenFile,
+    block_sums,
+    empty,
+    from_notes,
+    missing,
+    open_corpus,
+    refuse_prepared,
+    unset,
+)
+from trainer.data.sources import document, source_place, text_files, wanted_suffixes
+from trainer.data.sources import fingerprint as fingerprint_of
+from trainer.data.tokenizer import BYTES, Tokenizer, identity, open_tokenizer
+from trainer.errors import FatalError
+from trainer.storage.base import Place
+from trainer.storage.local import making
+
+FILE_TOKENS = 1 << 28  # after which a new file is begun
+
+
+class Writer:
+    """Writes documents into files of a data set, each of `file_tokens` or somewhat more: no document is cut."""
+
+    def __init__(self, out: Place, dtype: str, file_tokens: int) -> None:
+        self.out, self.width, self.file_tokens = out, TOKEN_BYTES[dtype], file_tokens
+        self.digest, self.files = hashlib.sha256(), list[TokenFile]()
+        self._ends, self._open = list[int](), contextlib.ExitStack()
+        self._file: BinaryIO | None = None
+
+    def __enter__(self) -> "Writer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def add(self, tokens: bytes) -> None:
+        """Append a document of little-endian tokens, the last of which ends it."""
+        if self._file is None:
+            made = self._open.enter_context(making((self.out / "tokens").workshop()))
+            self._file = self._open.enter_context(made.open("wb"))
+        self._file.write(tokens)
+        self.digest.update(tokens)
+        self._ends.append((self._ends[-1] if self._ends else 0) + len(tokens) // self.width)
+        if self._ends[-1] >= self.file_tokens:
+            self.finish()
+
+    def finish(self) -> None:
+        """Put the open file and its index in their place, if there is one."""
+        if self._file is None:
+            return
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        made = Path(self._file.name)
+        with made.open("rb") as content:
+            digest = hashlib.file_digest(content, "sha256").hexdigest()[:16]
+            content.seek(0)
+            index = Index(block_sums(content), tuple(self._ends)).pack()
+        name, sums = f"tokens-{digest}.bin", hashlib.sha256(index).hexdigest()[:16]
+        self.files.append(TokenFile(name, self._ends[-1], digest, len(self._ends), sums))
+        (self.out / f"{name}.idx").write(index)
+        (self.out / name).adopt(made)
+        self._open.close()
+        self._file, self._ends = None, []
+
+
+def prepare(
+    source: str,
+    out: Place,
+    suffixes: str = "",
+    max_bytes: int = 0,
+    *,
+    tokenizer: str = BYTES,
+    file_tokens: int = FILE_TOKENS,
+    pinned: bool = False,
+) -> Corpus:
+    """Return the data set of `source` in the folder `out`, making it unless it is there and unchanged.
+
+    With `pinned` one made earlier from the same source is used even if the source has changed since:
+    a run that has begun must go on with the data it began with. Raises FatalError if there is no text.
+    """
+    if not source:
+        raise FatalError(unset())
+    folder = source_place(source)
+    if folder.is_file():
+        return open_corpus(folder)
+    if not folder.is_folder():
+        raise FatalError(missing(source))
+    refuse_prepared(folder)
+    suffixes = wanted_suffixes(source, suffixes)
+    asked: dict[str, Any] = {"source": str(folder), "suffixes": suffixes, "max_bytes": max_bytes}
+    asked |= {} if identity(tokenizer) == BYTES else {"tokenizer": identity(tokenizer)}
+    asked |= {} if file_tokens == FILE_TOKENS else {"file_tokens": file_tokens}
+    fingerprint = "" if pinned else fingerprint_of(folder, suffixes)
+    made = find(out, asked, None if pinned else fingerprint)
+    if made is not None:
+        return made
+    tokens = open_tokenizer(tokenizer)
+    notes = {"dtype": tokens.dtype, "vocab": tokens.vocab, "tokenizer": identity(tokenizer), "asked": asked}
+    notes["fingerprint"] = fingerprint or fingerprint_of(folder, suffixes)
+
+    def write(writer: Writer) -> dict[str, Any]:
+        found = _write_texts(folder, writer, tokens, suffixes, max_bytes)
+        if not found["sources"]:
+            raise FatalError(empty(str(folder), suffixes, found["skipped"]))
+        return found
+
+    return keep(out, notes, file_tokens, write)
+
+
+def find(out: Place, asked: dict[str, Any], fingerprint: str | None) -> Corpus | None:
+    """Return the newest data set in `out` that was made as `asked`, from sources like these unless that is None."""
+    there = {entry.name: entry for entry in out.files() if entry.name.startswith("tokens-")}
+    newest_first = sorted(there.values(), key=lambda entry: entry.changed, reverse=True)
+    for name in (entry.name for entry in newest_first if entry.name.endswith(".json")):
+        try:
+            notes = json.loads((out / name).read())
+            files = from_notes(name, notes).files
+        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+            continue  # damaged: it is made again
+        same = notes.get("asked") == asked and fingerprint in (None, notes.get("fingerprint"))
+        if same and all(file.name in there for file in files):
+            return open_corpus(out / name)
+    return None
+
+
+def keep(out: Place, notes: dict[str, Any], file_tokens: int, write: Callable[[Writer], dict[str, Any]]) -> Corpus:
+    """Make a data set in `out` of what `write` adds, with these notes and those that it returns."""
+    with Writer(out, notes["dtype"], file_tokens) as writer:
+        notes = notes | write(writer)
+        writer.finish()
+    digest, files = writer.digest.hexdigest()[:16], writer.files
+    notes |= {"digest": digest, "tokens": sum(file.tokens for file in files)}
+    notes |= {"documents": sum(file.documents for file in files)}
+    notes["files"] = [{key: getattr(file, key) for key in TokenFile.__dataclass_fields__} for file in files]
+    manifest = out / f"tokens-{digest}.json"
+    manifest.write(json.dumps(notes, indent=1).encode())
+    return open_corpus(manifest)
+
+
+def _write_texts(folder: Place, writer: Writer, tokenizer: Tokenizer, suffixes: str, max_bytes: int) -> dict[str, Any]:
+    """Add the documents one after the other, until there are `max_bytes` (0: no limit); return what they are."""
+    sources, skipped, size = [], 0, 0
+    for name, text in _documents(folder, suffixes):
+        if text is None:
+            skipped += 1
+            continue
+        writer.add(tokenizer.encode(text))
+        size += len(text) + 1
+        sources.append(name)
+        if 0 < max_bytes <= size:
+            break
+    return {"skipped": skipped, "sources": sources}
+
+
+def _documents(folder: Place, suffixes: str) -> Iterator[tuple[str, bytes | None]]:
+    entries, asked_for = itertools.tee(text_files(folder, suffixes))
+    for entry, content in zip(entries, folder.read_each(asked_for), strict=True):
+        yield entry.name, document(content)

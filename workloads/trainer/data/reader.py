@@ -1,0 +1,275 @@
+"""Records of a prepared data set, read by the hosts that load.
+
+A file is fetched and opened when the first of its records is asked for, and closed when many others have been asked
+for since: a data set may have more files than a process. It is read with `pread`: from a mapping of a file that
+somebody cuts short, the process would not come back. A block's checksum is compared when a record first touches it, so
+damage is found before it is trained on and nothing is read for it alone.
+"""
+
+import hashlib
+import os
+import resource
+import struct
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from trainer.config import Model
+from trainer.data import block_cache, dataset, packing
+from trainer.data.dataset import AGAIN, BLOCK, TOKEN_BYTES, Corpus, Index, TokenFile
+from trainer.data.records import LABEL_BYTES, Record, record
+from trainer.errors import FatalError, Problem
+
+_ABREAST = 4  # files that are copied at a time
+_PARTS_ABREAST = 16  # requests at a time, where parts are
+_MOST_OPEN = 4096  # files that are open at a time
+Records = npt.NDArray[np.generic]
+
+
+def counts(data: Corpus, model: Model) -> tuple[int, ...]:
+    """Return how many records of `model` each file has; reads indexes only, and those for packed records only.
+
+    Raises FatalError if an index is damaged.
+    """
+    example = record(model)
+    if not example.packed:
+        return tuple(example.count(file.tokens) for file in data.files)
+    return tuple(len(_plan(read_index(data, file), example)) for file in data.files)
+
+
+def read_index(data: Corpus, file: TokenFile) -> Index | None:
+    """Return the index of a file, if it has one. Raises FatalError if it is missing or damaged."""
+    if not file.index:
+        return None
+    place = data.place(f"{file.name}.idx")
+    try:
+        content = place.read()
+    except FileNotFoundError:
+        raise FatalError(Problem(f"{str(place)!r} is not there", AGAIN)) from None
+    if not hashlib.sha256(content).hexdigest().startswith(file.index):
+        raise FatalError(Problem(f"{str(place)!r} is damaged: its SHA-256 does not begin with {file.index}", AGAIN))
+    blocks = -(-file.tokens * TOKEN_BYTES[data.dtype] // BLOCK)
+    sums, ends = content[: 4 * blocks], content[4 * blocks :]
+    return Index(struct.unpack(f"<{blocks}I", sums), struct.unpack(f"<{len(ends) // 8}Q", ends))
+
+
+def most_open() -> int:
+    """Return how many files of a data set may be open: half of those that this process may have, at most."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST_OPEN if allowed == resource.RLIM_INFINITY else max(1, min(_MOST_OPEN, allowed // 2))
+
+
+class Reader:
+    """Reads records of a data set by their numbers; several threads may ask."""
+
+    def __init__(self, data: Corpus, model: Model, counts: tuple[int, ...]) -> None:
+        self._data, self._record = data, record(model)
+        self._ends_F = np.cumsum(np.array(counts, np.int64))
+        self._first_F = self._ends_F - np.array(counts, np.int64)
+        self._files: dict[int, _File] = {}
+        self._open: OrderedDict[int, _File] = OrderedDict()  # the one that was asked for last comes last
+        self._most_open, self._lock = most_open(), threading.Lock()
+        self._by_parts = False
+        self._fetching = ThreadPoolExecutor(_PARTS_ABREAST, "parts")
+
+    @property
+    def bytes(self) -> int:
+        """Bytes read from the data set's files and their indexes."""
+        return sum(file.bytes for file in list(self._files.values()))
+
+    def fetch(self, some: Iterable[range], examples: int | None = None) -> None:
+        """Look at all files with one of these records; those in a bucket are copied here, some at a time.
+
+        Where this host reads no more than so many `examples` and copying does not pay, parts are copied when they are
+        asked for. So are files that are not fetched. Raises as `__call__`, and StorageError if it does not fit.
+        """
+        wanted = {
+            nth
+            for each in some
+            for nth in range(len(self._ends_F))
+            if max(each.start, self._first_F[nth]) < min(each.stop, self._ends_F[nth])
+        }
+        if examples is not None:
+            width = TOKEN_BYTES[self._data.dtype]
+            total = width * sum(self._data.files[nth].tokens for nth in wanted)
+            self._by_parts = block_cache.pays(examples, width * self._record.length, total)
+        with ThreadPoolExecutor(_ABREAST, "fetch") as pool:
+            list(pool.map(self._file, sorted(wanted)))
+
+    def __call__(self, ids_N: npt.NDArray[np.int64]) -> Records:
+        """Return the records [N, S]. Raises FatalError naming the file that is damaged."""
+        made_NS = np.zeros((len(ids_N), self._record.length), self._record.dtype)
+        with self._lock:
+            files_N = np.searchsorted(self._ends_F, ids_N, side="right")
+            wanted = list(zip(files_N.tolist(), (ids_N - self._first_F[files_N]).tolist(), strict=True))
+            if self._by_parts:
+                self._copy_parts(wanted)
+            for row_S, (nth, number) in zip(made_NS, wanted, strict=True):
+                self._opened(nth).read(number, row_S)
+        return made_NS
+
+    def _copy_parts(self, wanted: Iterable[tuple[int, int]]) -> None:
+        """Copy what is not here of the records that are wanted: many requests at a time, none for the same block."""
+        missing: dict[int, set[int]] = {}
+        for nth, number in wanted:
+            missing.setdefault(nth, set()).update(self._opened(nth).missing(number))
+        todo = [(self._files[nth], run) for nth, blocks in missing.items() for run in block_cache.runs(blocks)]
+        list(self._fetching.map(lambda each: each[0].copy(each[1]), todo))
+
+    def _file(self, nth: int) -> "_File":
+        if nth not in self._files:
+            self._files[nth] = _File(self._data, self._data.files[nth], self._record, by_parts=self._by_parts)
+        return self._files[nth]
+
+    def _opened(self, nth: int) -> "_File":
+        if nth in self._open:
+            self._open.move_to_end(nth)
+            return self._open[nth]
+        file = self._file(nth)
+        while len(self._open) >= self._most_open:
+            self._open.popitem(last=False)[1].close()
+        file.open()
+        self._open[nth] = file
+        return file
+
+
+class _File:
+    """A file of a data set, which is open while it is read."""
+
+    def __init__(self, data: Corpus, file: TokenFile, example: Record, *, by_parts: bool = False) -> None:
+        self._data, self._file, self._record = data, file, example
+        self._dtype = np.dtype(data.dtype).newbyteorder("<")
+        self._name, self._size = str(data.place(file.name)), file.tokens * self._dtype.itemsize
+        self._by_parts = by_parts and bool(file.index)  # without checksums of blocks it is compared as a whole
+        self._path, self._fd, self._which = self._copied(), -1, (0, 0, 0, 0)
+        index = read_index(data, file)
+        self.bytes = len(index.pack()) if index else 0
+        self._sums = index.sums if index else ()
+        self._checked = np.zeros(len(self._sums), bool)
+        self._plan = _plan(index, example) if example.packed else None
+        self._ends_D = np.array(index.ends if index and example.packed else (), np.int64)
+        self.open()
+        self.close()
+
+    def open(self) -> None:
+        """Open it. One that took its place while it was closed has yet to be checked.
+
+        Raises FatalError if it is gone, or is damaged and has no index to find that out later.
+        """
+        try:
+            if not self._path.exists():  # a copy may have been cleaned up
+                self._path = self._copied()
+            self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise FatalError(Problem(f"{self._name!r} is not there", AGAIN)) from None
+        stat = os.fstat(self._fd)
+        which = (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        if which != self._which:
+            self._checked[:] = False
+            if not self._file.index:  # no checksums of blocks: all of it, once
+                self._compare()
+            self._which = which
+
+    def _copied(self) -> Path:
+        """Return the file on this host's disk: as it is, copied, or with holes for what is copied when it is read."""
+        place = self._data.place(self._file.name)
+        path = place.partial(self._size) if self._by_parts else None
+        self._by_parts = path is not None
+        return path or dataset.local(self._data, self._file)
+
+    def missing(self, number: int) -> Iterator[int]:
+        """Yield the blocks of record `number` that are not here yet."""
+        for block in range(*self._blocks(*self._span(number))) if self._by_parts else ():
+            if not self._checked[block]:
+                begin = block * BLOCK
+                content = os.pread(self._fd, min(BLOCK, self._size - begin), begin)
+                if block_cache.wrong(content, self._sums, block) is None:
+                    self._checked[block] = True
+                else:
+                    yield block
+
+    def copy(self, run: block_cache.Run) -> None:
+        """Copy blocks that are missing. Raises FatalError or StorageError."""
+        block_cache.copy(self._data.place(self._file.name), self._path, self._size, self._sums, run)
+
+    def close(self) -> None:
+        """Close it; it can be opened again."""
+        os.close(self._fd)
+        self._fd = -1
+
+    def read(self, number: int, row_S: Records) -> None:
+        """Fill in the file's record `number`; of a packed one the rest stays as it is."""
+        start, end = self._span(number)
+        numbers = self._tokens(start, end)
+        self._require(number, numbers)
+        if self._plan is None:
+            row_S[:] = numbers
+            return
+        tokens, segments = np.split(row_S, 2)
+        tokens[: end - start] = numbers
+        segments[: end - start] = packing.segments(self._ends_D, start, end)
+
+    def _require(self, number: int, numbers: Records) -> None:
+        """Raise FatalError if the model has no place for a label or token: of such a target a loss has no floor."""
+        below, name = self._record.below, self._name
+        if self._record.noun == "image":
+            found = int.from_bytes(numbers[-LABEL_BYTES:].tobytes(), "little")
+            message = f"image {number:,} of {name!r} has label {found}, model.classes = {below} has 0 to {below - 1}"
+            hint = f"Labels begin at 0: count them from there, or use --set model.classes={found + 1} or more"
+        else:
+            found = int(numbers.max(initial=0)) if np.iinfo(self._dtype).max >= below else 0
+            message = f"example {number:,} of {name!r} has token {found}, model.vocab = {below} has 0 to {below - 1}"
+            hint = f"Use --set model.vocab={found + 1} or more, or prepare the data with another tokenizer"
+        if found >= below:
+            raise FatalError(Problem(message, hint))
+
+    def _span(self, number: int) -> tuple[int, int]:
+        """Return the first token of record `number` and the one after its last."""
+        if self._plan is None:
+            start = number * self._record.stride
+            return start, start + self._record.length
+        start, end = self._plan[number].tolist()
+        return start, end
+
+    def _blocks(self, start: int, end: int) -> tuple[int, int]:
+        """Return the first block with one of these tokens and the one after the last."""
+        width = self._dtype.itemsize
+        return start * width // BLOCK, -(-end * width // BLOCK)
+
+    def _tokens(self, start: int, end: int) -> Records:
+        width = self._dtype.itemsize
+        begin, stop = start * width, end * width
+        first, last = self._blocks(start, end)
+        if self._checked[first:last].all():
+            return np.frombuffer(self._bytes(begin, stop), self._dtype)
+        content = self._bytes(first * BLOCK, min(last * BLOCK, self._size))
+        if (block := block_cache.wrong(content, self._sums, first)) is not None:
+            raise FatalError(block_cache.damage(self._name, block, self._size))
+        self._checked[first:last] = True
+        return np.frombuffer(content[begin - first * BLOCK : stop - first * BLOCK], self._dtype)
+
+    def _bytes(self, begin: int, end: int) -> bytes:
+        content = os.pread(self._fd, end - begin, begin)
+        self.bytes += len(content)
+        if len(content) < end - begin:
+            size = begin + len(content)
+            message = f"{self._name!r} has {size:,} bytes but should have {self._size:,}"
+            raise FatalError(Problem(message, AGAIN))
+        return content
+
+    def _compare(self) -> None:
+        with open(self._fd, "rb", closefd=False) as content:
+            digest = hashlib.file_digest(content, "sha256").hexdigest()
+        self.bytes += self._size
+        if not digest.startswith(self._file.digest):
+            message = f"{self._name!r} is damaged: its SHA-256 does not begin with {self._file.digest}"
+            raise FatalError(Problem(message, AGAIN))
+
+
+def _plan(index: Index | None, example: Record) -> npt.NDArray[np.int64]:
+    return packing.plan(index.ends if index else (), example.length // 2, example.stride)

@@ -1,0 +1,56 @@
+"""The files that text is taken from: which of a folder's files count, and which of those are text."""
+
+import codecs
+import hashlib
+import sysconfig
+from collections.abc import Iterator
+
+from trainer.storage import open_place
+from trainer.storage.base import Entry, Place
+
+SEPARATOR = b"\0"  # between documents; a file that contains one is binary
+_SKIPPED_FOLDERS = frozenset({"__pycache__", "site-packages", "node_modules"})
+_HEAD = 4096  # bytes that tell text from something else
+
+
+def source_place(path: str) -> Place:
+    """Return the folder or file that `data.path` means. Raises FatalError as `open_place`."""
+    return open_place(sysconfig.get_paths()["stdlib"] if path == "stdlib" else path)
+
+
+def wanted_suffixes(path: str, suffixes: str) -> str:
+    """Return `data.suffixes`, or those of Python's sources where Python's own library is asked for."""
+    return suffixes or (".py" if path == "stdlib" else "")
+
+
+def text_files(folder: Place, suffixes: str = "") -> Iterator[Entry]:
+    """Yield the candidate files under `folder` in a fixed order; hidden and vendored folders are left out."""
+    wanted = tuple(suffix.strip() for suffix in suffixes.split(",") if suffix.strip())
+    return (entry for entry in folder.walk(_SKIPPED_FOLDERS) if not wanted or entry.name.endswith(wanted))
+
+
+def document(content: bytes | None) -> bytes | None:
+    """Return a file's text as UTF-8 bytes, or None if it is no text (or could not be read)."""
+    try:
+        (content or b"").decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    return None if not content or SEPARATOR in content else content
+
+
+def looks_like_text(file: Place) -> bool:
+    """Whether the beginning of a file is text: what `document` would say, reading a few KiB at most."""
+    try:
+        head = file.head(_HEAD)
+        codecs.getincrementaldecoder("utf-8")().decode(head, final=len(head) < _HEAD)
+    except (OSError, UnicodeDecodeError):
+        return False
+    return bool(head) and SEPARATOR not in head
+
+
+def fingerprint(folder: Place, suffixes: str) -> str:
+    """Digest of the names, sizes and times of the sources: tells a change without reading them."""
+    digest = hashlib.sha256()
+    for entry in text_files(folder, suffixes):
+        digest.update(f"{entry.name}\0{entry.size}\0{entry.changed}\n".encode())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,84 @@
+"""Text to token ids: the bytes themselves, or a SentencePiece model (BPE or unigram).
+
+Every document ends with a token of its own. `identity` names a tokenizer by what is in its file, so that two
+machines can tell whether they mean the same one; it needs no package.
+"""
+
+import functools
+import hashlib
+from typing import Any, Protocol
+
+from trainer.data.sources import SEPARATOR
+from trainer.errors import FatalError, Problem, Unreachable, reason
+from trainer.storage import open_place
+
+BYTES = "bytes"
+_KIND = "sentencepiece"
+
+
+class Tokenizer(Protocol):
+    """Makes token ids of a document."""
+
+    vocab: int  # ids are below it
+    dtype: str  # unsigned integers that hold them
+
+    def encode(self, text: bytes) -> bytes:
+        """Return the ids of a document in UTF-8 and the one that ends it, as little-endian `dtype`."""
+
+
+class _Bytes:
+    vocab, dtype = 256, "uint8"
+
+    def encode(self, text: bytes) -> bytes:
+        return text + SEPARATOR
+
+
+class _SentencePiece:
+    def __init__(self, where: str, content: bytes) -> None:
+        try:
+            import sentencepiece  # type: ignore[import-not-found, import-untyped, unused-ignore]
+        except ImportError as error:
+            message = f"data.tokenizer={where!r} needs sentencepiece, which is not installed"
+            raise FatalError(Problem(message, "pip install 'xpk-multislice[tokenizer]'")) from error
+        try:
+            self._model: Any = sentencepiece.SentencePieceProcessor(model_proto=content)
+        except Exception as error:  # whatever the library has to say of a file that is no model
+            message = f"data.tokenizer={where!r} is no SentencePiece model: {reason(error)}"
+            raise FatalError(Problem(message, "Give a file that sentencepiece has trained")) from error
+        self.vocab, self._end = int(self._model.vocab_size()), int(self._model.eos_id())
+        self.dtype = "uint16" if self.vocab <= 1 << 16 else "uint32"
+        if self._end < 0:
+            message = f"data.tokenizer={where!r} has no token for the end of a text"
+            raise FatalError(Problem(message, "Train it with --eos_id"))
+
+    def encode(self, text: bytes) -> bytes:
+        import numpy as np
+
+        ids = [*self._model.encode(text.decode(), out_type=int), self._end]
+        return np.array(ids, np.dtype(self.dtype).newbyteorder("<")).tobytes()
+
+
+def identity(where: str) -> str:
+    """Return "bytes", or kind and digest of a tokenizer's file. Raises FatalError if it cannot be read."""
+    if where in ("", BYTES):
+        return BYTES
+    return f"{_KIND}:{hashlib.sha256(_content(where)).hexdigest()[:16]}"
+
+
+def open_tokenizer(where: str) -> Tokenizer:
+    """Return the tokenizer of a SentencePiece model in a file or bucket, or that of bytes.
+
+    Raises FatalError if there is none, or without sentencepiece.
+    """
+    return _Bytes() if where in ("", BYTES) else _SentencePiece(where, _content(where))
+
+
+@functools.lru_cache(maxsize=2)
+def _content(where: str) -> bytes:
+    try:
+        return open_place(where).read()
+    except Unreachable:
+        raise
+    except OSError as error:
+        message = f"data.tokenizer={where!r} cannot be read: {reason(error)}"
+        raise FatalError(Problem(message, "Give a SentencePiece model, or leave it out for bytes")) from error

@@ -1,0 +1,176 @@
+"""Compile a training step for slices that nobody has: with XLA's own TPU compiler, on any machine.
+
+What is compiled is the step that `train` runs, for a description of the topology instead of devices. The compiler
+then says how much memory of a chip it takes, and what it sends to other slices; the executable can be kept.
+"""
+
+# mypy: disallow-untyped-calls=False
+
+import dataclasses
+import math
+import os
+import pickle
+import re
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from trainer.config import Config
+from trainer.errors import FatalError, Problem, reason
+from trainer.estimate.accelerators import Slice
+from trainer.estimate.hlo_transfers import transfers
+from trainer.estimate.memory import memory
+from trainer.estimate.traffic import traffic
+from trainer.parallel import layout
+from trainer.parallel.layout import Layout
+
+_GIB = 2**30
+_NO_TOPOLOGY = ("INVALID_ARGUMENT", "NOT_FOUND", "UNIMPLEMENTED")  # how libtpu begins when it knows none of that name
+_NEEDED = re.compile(r"(?:\(|Used )([\d.]+)([MGT])(?:\) exceeds| of [\d.]+[MGT] hbm)")
+# Without these libtpu asks for the metadata of a TPU host, says much about there being none, and wants to be alone.
+_NO_TPU = {
+    "JAX_PLATFORMS": "cpu",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
+
+
+def compile_step(config: Config, slice_: Slice, num_slices: int, executable: Path | None = None) -> dict[str, Any]:
+    """Return what the compiler says of a step; sizes in GiB of one chip. Keep the program in `executable`.
+
+    Of a program that does not fit `peak_gib` is what it needs at least, and what the compiler does not say is told in
+    closed form: `estimated` names that. Raises FatalError without a TPU compiler, if it has no such topology or fails,
+    and if the program cannot be kept.
+    """
+    if find_spec("libtpu") is None:
+        raise FatalError(Problem("there is no TPU compiler on this machine", "pip install 'xpk-multislice[tpu]'"))
+    os.environ.update(_NO_TPU)
+    devices = _devices(slice_, num_slices)
+    from trainer.data import batches
+    from trainer.models import registry
+    from trainer.parallel.mesh import make_mesh
+    from trainer.step import programs as step
+
+    chips = layout.Chips(num_slices, slice_.hosts, slice_.chips_per_host)
+    sizes = layout.layout(config, chips)
+    mesh = make_mesh(sizes, devices, slice_.hosts)
+    slots = batches.make_slots(mesh, sizes.loader_hosts, chips.hosts, sizes.global_batch, shards=config.data.shards)
+    programs = step.build(config, mesh, slots, sizes)
+    began = time.monotonic()
+    compiled, needed = _compiled(programs.train.lower(programs.state, programs.blocks, programs.flags), slice_)
+    seconds = time.monotonic() - began
+    report = {
+        "config": config.name,
+        "tpu_type": slice_.name,
+        "num_slices": num_slices,
+        "chips": chips.total,
+        "mesh": dict(mesh.shape),
+        "parameters": registry.parameters(config.model),
+        "global_batch": sizes.global_batch,
+        "hbm_gib": slice_.chip.hbm_gib,
+        "flops_per_step": registry.flops_per_record(config.model) * sizes.global_batch,
+        "compile_seconds": round(seconds, 1),
+    }
+    if compiled is None:
+        return report | {"fits": False} | _estimated(config, sizes, programs.state, needed, slice_)
+    if executable:
+        _keep(compiled, executable)
+    return report | _memory(compiled, slice_) | _dcn(compiled, num_slices)
+
+
+def _devices(slice_: Slice, num_slices: int) -> Any:
+    """Return the devices of a described topology, one a chip."""
+    from jax.experimental import topologies
+
+    name = f"{slice_.chip.generation}:{'x'.join(map(str, slice_.topology))}"
+    more: dict[str, Any] = {"num_slices": num_slices} if num_slices > 1 else {}
+    if slice_.chips == 1:
+        more["chips_per_host_bounds"] = (1, 1, 1)
+    try:
+        devices = topologies.get_topology_desc(platform="tpu", topology_name=name, **more).devices
+    except Exception as error:  # whatever libtpu has to say
+        if str(error).startswith(_NO_TOPOLOGY) or isinstance(error, NotImplementedError):
+            problem = Problem(f"libtpu has no topology {name}: {reason(error)}", "Use another --tpu-type")
+        else:
+            message = f"libtpu does not work here: {type(error).__name__}: {reason(error)}"
+            problem = Problem(message, "Install it anew: pip install 'xpk-multislice[tpu]'; `estimate` needs no libtpu")
+        raise FatalError(problem) from error
+    if len(devices) != slice_.chips * num_slices:
+        message = f"libtpu has {len(devices)} devices where {slice_.name} has {slice_.chips * num_slices} chips"
+        raise FatalError(Problem(message, "`estimate` needs no libtpu"))
+    return devices
+
+
+def _compiled(lowered: Any, slice_: Slice) -> tuple[Any, float | None]:
+    """Return (the program, None); of one that is too large (None, the GiB that it needs at least, if that is said).
+
+    Raises FatalError for all else that XLA says.
+    """
+    from jax.errors import JaxRuntimeError
+
+    try:
+        return lowered.compile(), None
+    except JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            message = f"XLA cannot compile this step for {slice_.name}: {reason(error)}"
+            raise FatalError(Problem(message, "Try other settings of mesh or model")) from error
+        needed = _NEEDED.search(str(error))
+        return None, float(needed[1]) * {"M": 2**-10, "G": 1, "T": 2**10}[needed[2]] if needed else None
+
+
+def _estimated(config: Config, sizes: Layout, state: Any, needed: float | None, slice_: Slice) -> dict[str, Any]:
+    """Return what is known of a program that the compiler refuses: what it needs, if it says that, and closed forms.
+
+    Those of memory and traffic are the decoder's. Of others it is the state, and gradients sent once.
+    """
+    import jax
+
+    def on_a_chip(leaves: Any) -> float:
+        parts = [(leaf.sharding.shard_shape(leaf.shape), leaf.dtype.itemsize) for leaf in jax.tree.leaves(leaves)]
+        return float(sum(math.prod(shape) * width for shape, width in parts)) / _GIB
+
+    if config.model.family == "decoder":
+        peak, sent = memory(config, sizes).peak / _GIB, traffic(config, sizes).dcn / _GIB
+    else:
+        peak, slices = on_a_chip(state), sizes.dp_slices
+        sent = 2 * (slices - 1) / slices * on_a_chip(state["params"])
+    # A program that is refused needs more than there is, whatever the formulas say.
+    return {
+        "peak_gib": round(max(peak, slice_.chip.hbm_gib), 3) if needed is None else needed,
+        "state_gib": round(on_a_chip(state), 3),
+        "dcn_gib_per_step": round(sent, 4),
+        "estimated": [*(["peak_gib"] if needed is None else []), "state_gib", "dcn_gib_per_step"],
+    }
+
+
+def _memory(compiled: Any, slice_: Slice) -> dict[str, Any]:
+    said = compiled.memory_analysis()
+    # The peak, not the temporaries: those are summed over parts of the program that are never live together.
+    peak, state = said.peak_memory_in_bytes / _GIB, said.argument_size_in_bytes / _GIB
+    return {"fits": peak <= slice_.chip.hbm_gib, "peak_gib": round(peak, 3), "state_gib": round(state, 3)}
+
+
+def _dcn(compiled: Any, num_slices: int) -> dict[str, Any]:
+    found = transfers(compiled.as_text()) if num_slices > 1 else []
+    sent = sum(transfer.sent(num_slices) for transfer in found)
+    return {
+        "dcn_gib_per_step": round(sent / _GIB, 4),
+        "dcn_transfers": [dataclasses.asdict(transfer) for transfer in found],
+    }
+
+
+def _keep(compiled: Any, file: Path) -> None:
+    """Write a program as JAX reads it: pickled (bytes, structure of its arguments, structure of its results)."""
+    from jax.errors import JaxRuntimeError
+    from jax.experimental.serialize_executable import serialize
+
+    try:
+        file.write_bytes(pickle.dumps(serialize(compiled)))
+    except JaxRuntimeError as error:
+        problem = Problem(f"the program cannot be kept: {reason(error)}", "Leave --executable out")
+        raise FatalError(problem) from error
+    except OSError as error:
+        raise FatalError(Problem(f"{file} cannot be written: {reason(error)}", "Use another --executable")) from error

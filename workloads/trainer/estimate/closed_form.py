@@ -1,0 +1,89 @@
+"""What a run takes, in closed form and without JAX: memory of a chip, arithmetic, traffic, and the time of a step.
+
+The memory is that of the program that XLA's TPU compiler makes of step/programs.py, which was read for it;
+docs/results.md has both side by side. Times are bounds: arithmetic at a chip's peak, links at theirs, and both at the
+same time. Dimensions as in models/decoder.py.
+"""
+
+from typing import Any
+
+from trainer.config import Config, Model
+from trainer.estimate.accelerators import Chip, Slice
+from trainer.estimate.memory import memory
+from trainer.estimate.traffic import traffic
+from trainer.parallel import layout
+from trainer.parallel.layout import Layout
+from trainer.telemetry import metrics
+
+_GIB = 2**30
+
+
+def estimate(config: Config, slice_: Slice, num_slices: int) -> dict[str, Any]:
+    """Return the estimate of `config`, which layout.check finds nothing wrong with; sizes in GiB of one chip."""
+    chips = layout.Chips(num_slices, slice_.hosts, slice_.chips_per_host)
+    sizes = layout.layout(config, chips)
+    tokens = sizes.global_batch * config.model.seq_len
+    flops = metrics.flops_per_token(config.model) * tokens
+    taken, sent = memory(config, sizes), traffic(config, sizes)
+    seconds = {
+        "compute": compute_seconds(config, sizes, slice_.chip) * tokens / chips.total,
+        "ici": sent.ici_seconds(slice_, sizes),
+        "dcn": sent.dcn / slice_.chip.dcn_bandwidth,
+    }
+    bound_by = max(seconds, key=lambda what: seconds[what])
+    # The update reads and writes the whole state, when there is nothing else to do.
+    step_seconds = seconds[bound_by] + 2 * taken.state / slice_.chip.hbm_bandwidth
+    ran = (flops / tokens, tokens / step_seconds, chips.total, slice_.chip.peak_bf16)
+    share = layer_products(config.model) * len(config.quant.products) / metrics.flops_per_token(config.model)
+    return {
+        "config": config.name,
+        "tpu_type": slice_.name,
+        "num_slices": num_slices,
+        "chips": chips.total,
+        "mesh": {axis: getattr(sizes, axis) for axis in ("dp", "stages", "fsdp", "tp")},
+        "parameters": metrics.parameters(config.model),
+        "global_batch": sizes.global_batch,
+        "hbm_gib": slice_.chip.hbm_gib,
+        "fits": taken.peak <= slice_.chip.hbm_gib * _GIB,
+        "peak_gib": round(taken.peak / _GIB, 3),
+        "state_gib": round(taken.state / _GIB, 3),
+        "activations_gib": round(taken.activations / _GIB, 3),
+        "flops_per_step": flops,
+        "dcn_gib_per_step": round(sent.dcn / _GIB, 4),
+        "ici_gib_per_step": round((sent.fsdp + sent.tp) / _GIB, 3),
+        "step_seconds": round(step_seconds, 4),
+        "bound_by": bound_by,
+        "tokens_per_second": round(tokens / step_seconds),
+        "mfu_bound": metrics.mfu(*ran, share, slice_.chip.peak_int8),
+        "emfu_bound": metrics.mfu(*ran),
+    }
+
+
+def computed_flops_per_token(model: Model) -> float:
+    """Return the FLOPs that a chip's step comes to per token: those of the model, and those computed again.
+
+    The forward pass is a third of the model's. All of a layer is computed again without its activations; scores and
+    logits are once more, if they are computed in chunks.
+    """
+    scores = 4.0 * model.layers * model.heads * model.head_dim * model.seq_len
+    table = 2.0 * model.vocab * model.embed
+    model_flops = metrics.flops_per_token(model)
+    again = {"none": 0.0, "dots": scores, "full": model_flops / 3 - table}[model.remat]
+    return model_flops + again + (scores if model.attention_chunk else 0.0) + (table if model.loss_chunk else 0.0)
+
+
+def compute_seconds(config: Config, sizes: Layout, chip: Chip) -> float:
+    """Return the time that one chip computes on one token at its peaks: what is in int8 at that of int8.
+
+    A stage of the pipeline computes in M of M + S - 1 ticks (parallel/pipeline.py).
+    """
+    passes = {"forward": 2 if config.model.remat == "full" else 1, "dgrad": 1, "wgrad": 1}
+    int8 = layer_products(config.model) * sum(passes[name] for name in config.quant.products)
+    seconds = (computed_flops_per_token(config.model) - int8) / chip.peak_bf16 + int8 / chip.peak_int8
+    return seconds * (sizes.microbatches + sizes.stages - 1) / sizes.microbatches
+
+
+def layer_products(model: Model) -> float:
+    """Return the FLOPs per token of all products with layers' weights, in one of the three passes."""
+    gains, table = (2 * model.layers + 1) * model.embed, model.vocab * model.embed
+    return 2.0 * (metrics.parameters(model) - table - gains)

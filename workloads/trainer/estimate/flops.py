@@ -1,0 +1,84 @@
+"""Multiplications of a program, counted by the type of their operands in what JAX traced of it."""
+
+# mypy: disallow-untyped-calls=False
+
+import collections
+import dataclasses
+import functools
+import math
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import ShapedArray
+from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.sharding import Mesh
+
+from trainer.config import Config
+from trainer.data.records import record
+from trainer.models.family import Context, Params
+from trainer.models.registry import family
+from trainer.parallel.mesh import ALL
+from trainer.parallel.partitioning import Execution
+
+Flops = dict[str, float]  # by type: {"int8": ..., "bfloat16": ..., "float32": ...}
+
+
+def flops(jaxpr: Jaxpr) -> Flops:
+    """Return what the matrix products of a program take: 2 for each multiplication, loops as often as they run.
+
+    Of a loop without a fixed number of trips one is counted, of a branch the larger side.
+    """
+    found: collections.Counter[str] = collections.Counter()
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            (summed, _), _ = equation.params["dimension_numbers"]
+            left, right = (typing.cast(ShapedArray, operand.aval) for operand in equation.invars)
+            terms = math.prod(left.shape[axis] for axis in summed)
+            dtype = left.dtype if left.dtype == right.dtype else jnp.promote_types(left.dtype, right.dtype)
+            result = typing.cast(ShapedArray, equation.outvars[0].aval)
+            found[str(dtype)] += 2 * terms * math.prod(result.shape)
+            continue
+        inside = [flops(inner) for inner in _inner(equation.params)]
+        if equation.primitive.name == "cond":
+            inside = [max(inside, key=lambda one: sum(one.values()))]
+        times = equation.params["length"] if equation.primitive.name == "scan" else 1
+        for one in inside:
+            found.update({dtype: times * count for dtype, count in one.items()})
+    return dict(found)
+
+
+def of_training(config: Config) -> Flops:
+    """Return the products of one example's forward and backward pass, none of them computed again."""
+    plain = dataclasses.replace(config.model, remat="none", attention_chunk=0, loss_chunk=0)
+    alone = Mesh(np.array(jax.local_devices()[:1]).reshape(1, 1, 1, 1), ALL)
+    how, model = Execution(alone, quant=config.quant), family(config.model)
+
+    def loss(params: Params, record_BS: jax.Array, weight_B: jax.Array) -> jax.Array:
+        return model.sums(plain, how, params, Context({}, None, None), record_BS, weight_B).loss
+
+    params = jax.eval_shape(functools.partial(model.init, plain), jax.random.key(0))
+    example = jax.ShapeDtypeStruct((1, record(plain).length), record(plain).dtype)
+    traced = jax.make_jaxpr(jax.grad(loss))(params, example, jax.ShapeDtypeStruct((1,), jnp.float32))
+    return flops(traced.jaxpr)
+
+
+def int8_share(config: Config) -> float:
+    """Return the share of a model's products, by their FLOPs, that are really multiplied as int8: 0 to 1."""
+    if not config.quant.products:
+        return 0.0
+    counted = of_training(config)
+    return counted.get("int8", 0.0) / sum(counted.values())
+
+
+def _inner(params: dict[str, Any]) -> Iterator[Jaxpr]:
+    """Yield the programs that are parameters of an instruction."""
+    for value in params.values():
+        for one in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(one, ClosedJaxpr):
+                yield one.jaxpr
+            elif isinstance(one, Jaxpr):
+                yield one

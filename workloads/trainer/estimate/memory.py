@@ -1,0 +1,114 @@
+"""Peak memory of one chip during a training step, in bytes. Dimensions as in models/decoder.py."""
+
+import dataclasses
+
+from trainer.config import Config, Model
+from trainer.parallel.layout import Layout
+from trainer.telemetry import metrics
+
+_MOMENTS = 2  # of AdamW
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Bytes of one chip."""
+
+    state: float  # parameters and moments, in float32
+    gradients: float  # in float32
+    copies: float  # of the layers' parameters in the compute type, which XLA makes once a step
+    kept: float  # activations that the forward pass leaves for the backward pass
+    working: float  # of the layer that is computed, or of the loss, whichever is more
+
+    @property
+    def activations(self) -> float:
+        """All that depends on the batch."""
+        return self.kept + self.working
+
+    @property
+    def peak(self) -> float:
+        """All of it."""
+        return self.state + self.gradients + self.copies + self.kept + self.working
+
+
+def memory(config: Config, sizes: Layout) -> Memory:
+    """Return what `config` takes of each chip."""
+    model = config.model
+    width = 2 if model.compute_dtype == "bfloat16" else 4
+    gains = (2 * model.layers + 1) * model.embed / sizes.stages
+    table = model.vocab * model.embed
+    layers = (metrics.parameters(model) - table) / sizes.stages - gains
+    matrices = (layers + table) / (sizes.fsdp * sizes.tp)
+    params, rows = 4.0 * (matrices + gains), sizes.global_batch / (sizes.dp * sizes.fsdp)
+    tokens = rows / config.optim.accumulate * model.seq_len
+    return Memory(
+        state=params + _moments(config, sizes) * (matrices + gains),
+        gradients=params * (1 if config.optim.accumulate == 1 else 2),
+        copies=width * layers / (sizes.fsdp * sizes.tp) if width < 4 else 0.0,
+        kept=_kept(model, sizes, tokens, width),
+        working=max(
+            _layer(model, sizes, tokens / sizes.microbatches, width) + _behind(model, sizes, tokens, width),
+            _loss(model, sizes, tokens),
+        ),
+    )
+
+
+def _moments(config: Config, sizes: Layout) -> float:
+    """Return the bytes of the optimizer's state for each number of a chip's parameters."""
+    first = 2 if config.optim.moment_dtype == "bfloat16" else 4
+    both = first if config.optim.name == "lars" else first + 4
+    return both / (sizes.dp if "dp" in config.optim.axes else 1)
+
+
+def _kept(model: Model, sizes: Layout, tokens: float, width: int) -> float:
+    """Return the activations of all layers that wait for the backward pass.
+
+    A pipeline keeps them of every tick, of which there are more than microbatches.
+    """
+    heads, stream, hidden = model.heads * model.head_dim / sizes.tp, model.embed / sizes.tp, model.mlp / sizes.tp
+    products = 3 * heads + hidden + 2 * stream
+    if model.remat == "full":
+        numbers = stream
+    elif model.remat == "dots":
+        numbers = stream + products
+    else:  # norms' results, rotated queries and keys, gelu's, attention's
+        numbers = 3 * stream + products + 3 * heads + hidden
+    scores = 0.0
+    if model.remat == "none" and not model.attention_chunk:
+        scores = tokens * model.seq_len * model.heads / sizes.tp * (4 + width)
+    ticks = (sizes.microbatches + sizes.stages - 1) / sizes.microbatches
+    return model.layers / sizes.stages * ticks * (tokens * numbers * width + scores)
+
+
+def _layer(model: Model, sizes: Layout, tokens: float, width: int) -> float:
+    """Return what the backward pass of one layer needs at its fullest, in the MLP or in attention.
+
+    The whole layer is computed again before: queries, keys, values and what attention makes of them wait for their
+    turn, some of them in two layouts, while the MLP is gone through.
+    """
+    heads, hidden = model.heads * model.head_dim / sizes.tp, model.mlp / sizes.tp
+    scores = tokens * (model.attention_chunk or model.seq_len) * model.heads / sizes.tp
+    # The weights of a product are there whole, and of the MLP's their gradient as well.
+    mlp = model.embed * (2 * hidden + 4 * heads) + tokens * (2 * hidden + 6 * heads + 3 * model.embed)
+    stream = model.embed / sizes.tp
+    attention = 3 * model.embed * heads + tokens * (2 * hidden + 8 * heads + 4 * stream)
+    return max(width * mlp, width * attention + scores * (4 + width))
+
+
+def _behind(model: Model, sizes: Layout, tokens: float, width: int) -> float:
+    """Return what of the loss stays until the layers are done.
+
+    That is the output projection's gradient, not spread over fsdp yet. Over several slices XLA also puts what the
+    table's gradients are made of behind the first layer of the backward pass.
+    """
+    table = width * model.vocab * model.embed / sizes.tp
+    if sizes.dp_slices == 1:
+        return table
+    if not model.loss_chunk:
+        return table + 4 * tokens * model.vocab / sizes.tp
+    return 2 * table + 4 * tokens * model.embed / sizes.tp
+
+
+def _loss(model: Model, sizes: Layout, tokens: float) -> float:
+    """Return the logits and their gradient, in float32."""
+    at_once = (model.loss_chunk or model.seq_len) / model.seq_len
+    return 2 * 4 * tokens * at_once / sizes.stages * model.vocab / sizes.tp

@@ -1,0 +1,190 @@
+"""Where this host stands in the job, and how it joins the others.
+
+Reading the environment needs no JAX; `join` does.
+"""
+
+# mypy: disallow-untyped-calls=False
+
+import contextlib
+import dataclasses
+import errno
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from trainer.errors import AddressError, FatalError, PeerAbsent, Problem
+from trainer.hosts.connection import listen
+from trainer.hosts.peers import Peers
+
+_JOIN_SECONDS = 300  # for jax.distributed to connect all hosts
+_POLL_SECONDS = 0.01
+_STALE_SECONDS, _LOOK_SECONDS = 60.0, 0.5
+_LISTENS = "coordinator"
+_SECRET_VARIABLE, _SECRET_BYTES = "XPK_PEER_SECRET_FILE", 32
+_ENV_DOC = "Start hosts with `xpk workload create`, or unset these variables to run alone"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Host:
+    """This host's place in the job, as its environment tells it."""
+
+    num_slices: int = 1
+    slice_id: int = 0
+    hosts_per_slice: int = 1
+    worker_id: int = 0
+    coordinator: str = ""  # host:port, empty when running alone
+    attempt: int = 0
+    output_dir: str = ""
+    workload: str = ""
+    job_id: str = ""  # tells two jobs of one name apart; empty where nothing sets it
+    secret: bytes = dataclasses.field(default=b"", repr=False)  # of all hosts of the job; likewise
+
+    @property
+    def processes(self) -> int:
+        """Processes of the whole job."""
+        return self.num_slices * self.hosts_per_slice
+
+    @property
+    def process_id(self) -> int:
+        """This host's index in the whole job."""
+        return self.slice_id * self.hosts_per_slice + self.worker_id
+
+    def name(self, process_id: int) -> str:
+        """Return how people call a process: its slice and its host in it."""
+        return f"slice {process_id // self.hosts_per_slice} host {process_id % self.hosts_per_slice}"
+
+
+def read_host(environ: Mapping[str, str]) -> Host:
+    """Read the contract of docs/environment.md; without any of it, a job of one host.
+
+    Raises FatalError naming every variable that is missing or malformed.
+    """
+    attempt, output_dir = environ.get("XPK_RESTART_ATTEMPT") or "0", environ.get("XPK_OUTPUT_DIR", "")
+    numbers = ("MEGASCALE_NUM_SLICES", "MEGASCALE_SLICE_ID", "XPK_HOSTS_PER_SLICE", "TPU_WORKER_ID")
+    if not any(environ.get(name) for name in (*numbers[:3], "XPK_COORDINATOR_ADDRESS")):
+        return Host(attempt=int(attempt) if attempt.isdigit() else 0, output_dir=output_dir)
+    problems, values = [], []
+    for name, text in [
+        *((name, environ.get(name, "")) for name in numbers),
+        ("XPK_RESTART_ATTEMPT", attempt),
+    ]:
+        if not text.isdigit():
+            what = f"is {text!r}, not a number" if text else "is not set"
+            problems.append(Problem(f"environment variable {name} {what}", _ENV_DOC))
+        values.append(int(text) if text.isdigit() else 0)
+    coordinator = environ.get("XPK_COORDINATOR_ADDRESS", "")
+    name, _, port = coordinator.rpartition(":")
+    if not name or not port.isdigit():
+        message = f"environment variable XPK_COORDINATOR_ADDRESS is {coordinator!r}, not host:port"
+        problems.append(Problem(message, _ENV_DOC))
+    num_slices, slice_id, hosts_per_slice, worker_id, number = values
+    if not problems and not (slice_id < num_slices and worker_id < hosts_per_slice):
+        message = f"slice {slice_id} of {num_slices}, host {worker_id} of {hosts_per_slice} cannot be"
+        problems.append(Problem(message, "Both count from 0"))
+    secret = b""
+    try:
+        secret = _read_secret(environ.get(_SECRET_VARIABLE, ""))
+    except OSError as error:
+        message = f"environment variable {_SECRET_VARIABLE}: cannot read {error.filename!r}: {error.strerror}"
+        problems.append(Problem(message, _ENV_DOC))
+    if problems:
+        raise FatalError(*problems)
+    names = environ.get("XPK_WORKLOAD", ""), environ.get("XPK_JOB_ID", "")
+    return Host(num_slices, slice_id, hosts_per_slice, worker_id, coordinator, number, output_dir, *names, secret)
+
+
+def _read_secret(file: str) -> bytes:
+    """Return the secret in a file; nothing without a file. Raises OSError, also for one that is too short to be one."""
+    secret = Path(file).read_bytes().strip() if file else b""
+    if file and len(secret) < _SECRET_BYTES:
+        raise OSError(errno.EINVAL, f"{len(secret)} bytes, expected at least {_SECRET_BYTES}", file)
+    return secret
+
+
+def resolve(coordinator: str, timeout: float, say: Callable[[str], None]) -> tuple[str, int]:
+    """Wait until the coordinator's name resolves; return its address and port.
+
+    A pod's DNS name appears some seconds after the pod. Raises PeerAbsent after `timeout` seconds.
+    """
+    name, _, port = coordinator.rpartition(":")
+    began, said = time.monotonic(), False
+    while True:
+        try:
+            found = socket.getaddrinfo(name.strip("[]"), int(port), type=socket.SOCK_STREAM)
+            return str(found[0][4][0]), int(port)
+        except socket.gaierror as error:
+            waited = time.monotonic() - began
+            if waited > timeout:
+                raise PeerAbsent(f"the coordinator's name {name!r} did not resolve in {timeout:.0f} s") from error
+            if waited > 2 and not said:
+                say(f"waiting for the name {name!r} of slice 0 host 0 to resolve (up to {timeout:.0f} s)")
+                said = True
+            time.sleep(0.2)
+
+
+def own_address(find: Callable[[], tuple[str, int]]) -> tuple[str, int]:
+    """Return process 0's own address and port, as its name gives them; raises AddressError if they cannot be had.
+
+    Caches of names (half a minute is usual) may still have the address of the attempt before: then look again.
+    """
+    deadline = time.monotonic() + _STALE_SECONDS
+    while True:
+        found = find()
+        try:
+            listen(*found).close()
+        except AddressError as error:
+            cause = error.__cause__
+            stale = isinstance(cause, OSError) and cause.errno == errno.EADDRNOTAVAIL
+            if not stale or time.monotonic() > deadline:
+                raise
+            time.sleep(_LOOK_SECONDS)
+        else:
+            return found
+
+
+def bracketed(address: str, port: int) -> str:
+    """Return address:port, with an IPv6 address in brackets."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def _tell_when_it_listens(address: str, port: int, peers: Peers) -> None:
+    """Process 0, on a thread of its own: let the others come once its service is there to answer them."""
+    deadline = time.monotonic() + _JOIN_SECONDS
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            socket.create_connection((address, port), timeout=_JOIN_SECONDS).close()
+            break
+        time.sleep(_POLL_SECONDS)
+    peers.announce(_LISTENS, None)
+    peers.await_(_LISTENS)
+
+
+def join(host: Host, address: str, port: int, peers: Peers) -> None:
+    """Bring up jax.distributed with explicit arguments, among hosts that are connected by `peers`.
+
+    Nobody calls before process 0 listens: a gRPC client that finds no one there waits for a second.
+
+    Cluster auto-detection can hang away from Google Cloud. Process 0 binds to the one address and not to
+    all: several jobs on one machine use the same port on different loopback addresses.
+    """
+    import jax
+
+    if host.process_id == 0:
+        threading.Thread(target=_tell_when_it_listens, args=(address, port, peers), name="listens", daemon=True).start()
+    else:
+        peers.await_(_LISTENS)
+    # Our own SIGTERM handling needs no RPC; JAX's notifier would take the signal away from it.
+    jax.config.update("jax_enable_preemption_service", False)
+    jax.distributed.initialize(
+        coordinator_address=bracketed(address, port),
+        num_processes=host.processes,
+        process_id=host.process_id,
+        initialization_timeout=_JOIN_SECONDS,
+        # The second net: peers.py notices the dead at once and the hung sooner, and ends hosts with a
+        # better exit code than JAX's abort.
+        heartbeat_timeout_seconds=60,
+        coordinator_bind_address=bracketed(address, port),
+        cluster_detection_method="deactivate",
+    )

@@ -1,0 +1,119 @@
+"""Do all hosts run the same? Compared before they join, for a host that does not would hang them all, or worse.
+
+Another setting, another version of a library or of this code, or other flags for the compiler make another program:
+its collectives meet those of the other hosts in the wrong order, or fit and mean something else. The data needs no
+comparison: process 0 tells which files with which checksums it is, and every block that is read is held against them.
+"""
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import json
+import platform
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainer.config import Config, sections
+from trainer.errors import FatalError, Problem
+from trainer.hosts.bootstrap import Host
+from trainer.hosts.peers import Peers
+
+_PACKAGES = ("jax", "jaxlib", "libtpu", "numpy", "optax", "orbax-checkpoint")
+_FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+_OWN = {"run.output_dir", "checkpoint.local_path"}  # places that hosts may see under other names
+_NAMED = 4  # differences, or hosts, in a line
+
+Traits = dict[str, str]
+
+
+def traits(config: Config, environ: Mapping[str, str], code: Path = Path(__file__).parents[1]) -> Traits:
+    """Return all that hosts have to agree on, by name."""
+    found = {
+        f"{section}.{field.name}": json.dumps(getattr(getattr(config, section), field.name))
+        for section, kind in sections().items()
+        for field in dataclasses.fields(kind)
+        if f"{section}.{field.name}" not in _OWN
+    }
+    versions = {f"version of {name}": _version(name) for name in _PACKAGES}
+    found |= {"the trainer's code": _digest(_code(code)), "version of Python": platform.python_version()} | versions
+    return found | {name: " ".join(_flags(environ.get(name, ""))) for name in _FLAGS}
+
+
+def agree(peers: Peers, host: Host, mine: Traits) -> None:
+    """Compare `mine` with those of all hosts; every host calls it.
+
+    Raises FatalError, on all of them, naming the odd ones. While they agree, one short message goes each way.
+    """
+    if host.processes == 1:
+        return
+    peers.report("traits", _digest([json.dumps(mine, sort_keys=True).encode()]))
+    if host.process_id == 0:
+        digests = peers.collect("traits")
+        peers.announce("traits", mine if len(set(digests)) > 1 else None)
+    first: Traits | None = peers.await_("traits")
+    if first is None:
+        return
+    peers.report("differences", differences(mine, first))
+    if host.process_id == 0:
+        peers.announce("disagreement", disagreement(host, digests, peers.collect("differences")))
+    told: list[str] = peers.await_("disagreement")
+    raise FatalError(*(Problem(words, "Start all hosts from one image, with one command") for words in told))
+
+
+def differences(mine: Traits, others: Traits) -> list[list[str]]:
+    """Return [name, mine, theirs] of every trait that is not the same."""
+    names = sorted(mine.keys() | others.keys())
+    return [[name, mine.get(name, ""), others.get(name, "")] for name in names if mine.get(name) != others.get(name)]
+
+
+def disagreement(host: Host, digests: Sequence[str], found: Sequence[Sequence[Sequence[str]]]) -> list[str]:
+    """Return a line for each kind of host that is not as most are (where there is no most: not as process 0 is).
+
+    `found` are each host's differences from process 0, in process order.
+    """
+    (_, most), (_, second) = Counter(digests).most_common(2)
+    right = Counter(digests).most_common(1)[0][0] if most > second else digests[0]
+    example = digests.index(right)
+    lines = []
+    for digest in dict.fromkeys(digests):
+        if digest == right:
+            continue
+        odd = [process for process, other in enumerate(digests) if other == digest]
+        theirs = {name: (own, first) for name, own, first in found[odd[0]]}
+        usual = {name: (own, first) for name, own, first in found[example]}
+        told = []
+        for name in sorted(theirs.keys() | usual.keys()):
+            own = theirs[name][0] if name in theirs else usual[name][1]
+            other = usual[name][0] if name in usual else theirs[name][1]
+            told.append(f"{name} is {own or 'not there'}, there {other or 'not there'}")
+        who = ", ".join(map(host.name, odd[:_NAMED])) + (f" and {len(odd) - _NAMED} more" if len(odd) > _NAMED else "")
+        more = f"; and {len(told) - _NAMED} more" if len(told) > _NAMED else ""
+        lines.append(f"{who} does not run what {host.name(example)} does: {'; '.join(told[:_NAMED])}{more}")
+    return lines
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _code(folder: Path) -> Iterator[bytes]:
+    for path in sorted([*folder.rglob("*.py"), *folder.rglob("*.yaml")]):
+        yield path.relative_to(folder).as_posix().encode()
+        yield path.read_bytes()
+
+
+def _flags(text: str) -> Iterator[str]:
+    """Yield a variable's flags but those that name a place to write to."""
+    return (flag for flag in text.split() if not flag.startswith("--xla_dump"))
+
+
+def _digest(parts: Any) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.hexdigest()[:16]

@@ -1,0 +1,129 @@
+"""How two hosts prove to each other that they belong to one attempt of one job, before anything else they say counts.
+
+    challenge  hub -> host  {"challenge": nonce}
+    hello      host -> hub  {"hello": id, "nonce", "proof"}
+    welcome    hub -> host  {"welcome": proof}
+
+A proof is an HMAC with the workload's secret over the role, the job, the attempt, the host's id and both nonces: on
+another connection, or for another host, it is worth nothing.
+"""
+
+import contextlib
+import secrets
+import selectors
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.hosts.connection import Link, is_proof, proof
+
+_SECONDS = 5.0  # that a connection may be without a handshake
+_PAUSE_SECONDS = 0.5
+_STRANGERS = 64  # connections without one at a time, where there are fewer hosts than that
+_LONGEST = 1024  # bytes of what a stranger may say
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What the hosts of one attempt have in common. Without a secret, as in runs by hand, anybody may know it."""
+
+    job: Sequence[str]
+    attempt: int
+    secret: bytes
+
+    def proof(self, role: str, peer: int, challenge: str, nonce: object) -> str:
+        """Return what `role`, "hub" or "host", shows on one connection of host `peer`."""
+        return proof(self.secret, role, [*self.job], self.attempt, peer, challenge, nonce)
+
+
+class Gate:
+    """The hub's listener: it lets in connections, and hangs up on those that prove nothing in time.
+
+    Only so many may be without a handshake; further ones wait in the kernel's queue, also when there are no
+    descriptors left.
+    """
+
+    def __init__(self, listener: socket.socket, selector: selectors.BaseSelector, me: Identity, hosts: int) -> None:
+        self._listener, self._selector, self._me, self._hosts = listener, selector, me, hosts
+        self._strangers: dict[Link, tuple[str, float]] = {}  # with their challenge and their deadline
+        self._resumes: float | None = 0.0
+
+    def tend(self) -> float | None:
+        """Hang up on who is late, listen again where there is room; return in how many seconds to come again."""
+        now = time.monotonic()
+        for link in [link for link, (_, deadline) in self._strangers.items() if now > deadline]:
+            self._selector.unregister(link.sock)
+            self.forget(link)
+        if self._resumes is not None and now >= self._resumes and self._has_room:
+            self._selector.register(self._listener, selectors.EVENT_READ)
+            self._resumes = None
+        return _PAUSE_SECONDS if self._strangers or self._resumes is not None else None
+
+    def accept(self) -> None:
+        """Take a connection and challenge it."""
+        try:
+            sock, _ = self._listener.accept()
+        except OSError:  # it is gone already, or there are no descriptors left
+            self._pause()
+            return
+        link, challenge = Link(sock, _LONGEST), secrets.token_hex(16)
+        self._strangers[link] = challenge, time.monotonic() + _SECONDS
+        self._selector.register(sock, selectors.EVENT_READ, link)
+        link.send({"challenge": challenge})
+        if not self._has_room:
+            self._pause()
+
+    def admits(self, link: Link, hello: dict[str, Any]) -> bool:
+        """Welcome a stranger whose hello is valid; tell whether it is."""
+        peer, nonce = hello["hello"], hello["nonce"]
+        if type(peer) is not int or not 0 < peer < self._hosts:
+            return False
+        challenge, _ = self._strangers[link]
+        if not is_proof(hello["proof"], self._me.proof("host", peer, challenge, nonce)):
+            return False
+        del self._strangers[link]
+        link.send({"welcome": self._me.proof("hub", peer, challenge, nonce)})
+        return True
+
+    def forget(self, link: Link) -> None:
+        """Let go of a connection that is over."""
+        self._strangers.pop(link, None)
+        with contextlib.suppress(OSError):
+            link.sock.close()
+
+    @property
+    def _has_room(self) -> bool:
+        return len(self._strangers) < max(_STRANGERS, self._hosts)
+
+    def _pause(self) -> None:
+        self._selector.unregister(self._listener)
+        self._resumes = time.monotonic() + _PAUSE_SECONDS
+
+
+def introduce(link: Link, me: Identity, peer: int, deadline: float) -> list[dict[str, Any]] | None:
+    """Host `peer`: prove to the hub who this is, and have it prove the same.
+
+    Returns what it has said since; None if it does not answer by `deadline` (monotonic), or is none of this attempt.
+    """
+    nonce = secrets.token_hex(16)
+    with contextlib.suppress(TypeError, KeyError, AttributeError, ValueError):
+        (said,) = _next(link, min(deadline, time.monotonic() + 2 * _SECONDS)) or [{}]
+        challenge = str(said["challenge"])
+        link.send({"hello": peer, "nonce": nonce, "proof": me.proof("host", peer, challenge, nonce)})
+        first, *others = _next(link, deadline) or [{}]
+        if is_proof(first["welcome"], me.proof("hub", peer, challenge, nonce)):
+            link.sock.settimeout(None)
+            return others
+    link.sock.close()
+    return None
+
+
+def _next(link: Link, deadline: float) -> list[dict[str, Any]] | None:
+    """Wait for the next whole messages; None where the connection is over."""
+    messages: list[dict[str, Any]] | None = []
+    while messages == []:
+        link.sock.settimeout(max(0.1, deadline - time.monotonic()))
+        messages = link.receive()
+    return messages

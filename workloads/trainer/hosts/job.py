@@ -1,0 +1,260 @@
+"""A host's life around the training: its place, its records, its peers, and how it ends."""
+
+import contextlib
+import dataclasses
+import functools
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import NoReturn
+
+from trainer.config import Config
+from trainer.errors import (
+    AddressError,
+    ChipsError,
+    CorruptError,
+    ExitCode,
+    FatalError,
+    PeerAbsent,
+    Problem,
+    SaveError,
+    StorageError,
+    Unreachable,
+    reason,
+)
+from trainer.hosts import termination
+from trainer.hosts.bootstrap import Host, own_address, resolve
+from trainer.hosts.lease import Holder, Lease
+from trainer.hosts.peers import Peers
+from trainer.hosts.signals import Stop
+from trainer.hosts.watchdog import Watchdog
+from trainer.storage import open_place
+from trainer.storage.base import Place
+from trainer.telemetry.metrics import Events, JsonLines, flush, say
+
+Address = tuple[str, int]
+_MEETING_SECONDS = 300.0
+FLUSH_SECONDS = 10.0  # that events and metrics may take to be in their place when the process ends
+_OPENING_SECONDS = 30.0  # that a bucket may take to say whether this host can write to it
+_FULL = ("No space left on device", "Disk quota exceeded", "no room: ")
+_VERDICT_SECONDS = 2.0  # how long a failed host waits to learn that a peer's death was the cause
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What one host knows before JAX is imported."""
+
+    config: Config
+    host: Host
+    out: Place
+    lease: Lease
+    events: Events
+    peers: Peers
+    stop: Stop
+    watchdog: Watchdog
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is process 0, which writes what is written once."""
+        return self.host.process_id == 0
+
+
+def open_job(config: Config, host: Host, ending: Callable[[ExitCode, float], None] | None = None) -> Job:
+    """Open this host's records, take over its signals and prepare the line to its peers.
+
+    `ending` is told the exit code, and the seconds that records may take, where this host has to end; without
+    it the process ends, and signals are taken. Raises FatalError if the output folder cannot be written, or is in use.
+    """
+    finish = ending or end
+    began = time.monotonic()
+    out = open_place(config.run.output_dir or host.output_dir or f"output/{config.name}")
+    lease, events = _open_records(out, host, began, finish)
+
+    def on_lost(peer: int) -> None:
+        if watchdog.hung:
+            return  # it ends this host, and knows better why
+        events.write("peer_lost", peer=peer)
+        termination.write(termination.LOST + host.name(peer))
+        say(f"{host.name(host.process_id)}: lost {host.name(peer)}; ending so that the job can restart")
+        # Without the coordinator, process 0, JAX aborts this process any moment: be quicker, for the exit code.
+        finish(ExitCode.PEER_LOST, 0.0 if peer == 0 else FLUSH_SECONDS)
+
+    def on_told(what: str, peer: int) -> None:
+        if what == "stop":
+            stop.request()
+        elif what == "fatal":
+            events.write("fail", reason=f"{host.name(peer)} cannot work")
+            say(f"{host.name(host.process_id)}: {host.name(peer)} found an error no retry cures; see its log")
+            finish(ExitCode.FATAL, FLUSH_SECONDS)
+        elif what.startswith("hung "):
+            watchdog.told(what.removeprefix("hung "), peer)
+
+    def at_once(code: ExitCode) -> None:
+        peers.tell("stop")
+        events.write("preempt")
+        say(f"{host.name(host.process_id)}: asked to stop before the first step; there is nothing to save")
+        threading.Thread(target=part, args=(code,), name="part").start()  # this one may have to hear the others leave
+
+    def part(code: ExitCode) -> None:
+        leave(job)
+        finish(code, FLUSH_SECONDS)
+
+    def again(code: ExitCode) -> None:
+        events.write("fail", reason="a second signal to stop")
+        say(f"{host.name(host.process_id)}: a second signal to stop; ending without a checkpoint")
+        finish(ExitCode.INTERRUPTED if code == ExitCode.INTERRUPTED else ExitCode.CRASH, FLUSH_SECONDS)
+
+    names = (host.workload, host.job_id)
+    me = host.process_id, host.processes, host.attempt, names
+    peers = Peers(*me, secret=host.secret, on_lost=on_lost, on_told=on_told)
+    watchdog = Watchdog(host, config.observe, events, out, peers.tell, peers.answer, finish)
+    stop = Stop(at_once, again, lease.ends)
+    job = Job(config, host, out, lease, events, peers, stop, watchdog)
+    if ending is None:
+        stop.install()
+    return job
+
+
+def _open_records(
+    out: Place, host: Host, began: float, finish: Callable[[ExitCode, float], None]
+) -> tuple[Lease, Events]:
+    """Take the lease, then write this host's first event, which shows that it can. Raises FatalError if it cannot."""
+
+    def on_taken(holder: Holder, is_ours: bool) -> None:
+        events.write("fail", reason=f"{holder} has taken over the output folder")
+        say(f"{host.name(host.process_id)}: {holder} has taken over {out}; ending")
+        finish(ExitCode.PEER_LOST if is_ours else ExitCode.CRASH, FLUSH_SECONDS)
+
+    lease = Lease(out, host, on_taken)
+    try:
+        _take(lease, host)
+        lines = JsonLines(out / "events" / f"s{host.slice_id}-h{host.worker_id}.jsonl")
+        events = Events(lines, host.slice_id, host.worker_id, host.attempt, began)
+        events.write("start", pid=os.getpid())
+        lines.flush(_OPENING_SECONDS)
+    except Unreachable as error:  # a warning was printed; training may go on and write it later
+        say(f"{host.name(host.process_id)}: goes on without its records: {reason(error)}")
+    except OSError as error:
+        message = f"output folder {str(out)!r} cannot be written: {reason(error)}"
+        raise FatalError(Problem(message, "Use --set run.output_dir=FOLDER")) from error
+    return lease, events
+
+
+def _take(lease: Lease, host: Host) -> None:
+    """Take the lease on the output folder; a bucket that does not answer now leases it to nobody else either."""
+    try:
+        lease.take()
+    except Unreachable as error:
+        say(f"{host.name(host.process_id)}: goes on without a lease on its output: {reason(error)}")
+
+
+def meet(job: Job) -> "Future[Address]":
+    """Begin to connect to all peers while JAX is imported; gives the coordinator's address and port.
+
+    The peers' line is on the coordinator's port + 1. The result raises PeerAbsent if a host does not come,
+    and AddressError if process 0 cannot have one of the two ports.
+    """
+    meeting: Future[Address] = Future()
+
+    def work() -> None:
+        try:
+            address = ("", 0)
+            if job.host.processes > 1:
+                find = functools.partial(resolve, job.host.coordinator, _MEETING_SECONDS, say)
+                # Nobody else may listen there: JAX would share the port with another job's coordinator.
+                found, port = own_address(find) if job.is_first else find()
+                address = job.peers.connect(found, port + 1, _MEETING_SECONDS, lambda: find()[0]), port
+            meeting.set_result(address)
+        except BaseException as error:
+            meeting.set_exception(error)
+
+    threading.Thread(target=work, name="meet", daemon=True).start()
+    return meeting
+
+
+def fail(job: Job, error: BaseException) -> NoReturn:
+    """End this host for an error of its own, or for a peer's death if that is what lies behind it."""
+    end(explain(job, error))
+
+
+def explain(job: Job, error: BaseException) -> ExitCode:
+    """Tell people, the records and the other hosts of an error that ends this host; return its exit code."""
+    code = _explained(job, error)
+    job.lease.release()
+    return code
+
+
+def _explained(job: Job, error: BaseException) -> ExitCode:
+    if isinstance(error, PermissionError):
+        error = FatalError(Problem(f"{error.filename}: {reason(error)}", "Give this host the right to it"))
+    if isinstance(error, FatalError):
+        for problem in error.problems:
+            print(problem, file=sys.stderr, flush=True)
+        job.events.write("fail", reason="; ".join(problem.message for problem in error.problems))
+        job.peers.tell("fatal")
+        return ExitCode.FATAL
+    if isinstance(error, PeerAbsent):
+        say(f"{job.host.name(job.host.process_id)}: {error}")
+        job.events.write("peer_lost", peer=None, reason=str(error))
+        return ExitCode.PEER_LOST
+    if isinstance(error, CorruptError):
+        print(f"error: {error}. The job goes back to the newest checkpoint", file=sys.stderr, flush=True)
+        suspect = job.host.process_id in error.suspects
+        if suspect:
+            job.events.write("fail", reason=str(error))
+        leave(job)
+        return ExitCode.CORRUPT if suspect else ExitCode.PEER_LOST
+    if (line := _one_line(error)) is not None:
+        print(f"error: {line}", file=sys.stderr, flush=True)
+        job.events.write("fail", reason=str(error))
+        if isinstance(error, SaveError):
+            leave(job)
+        return ExitCode.CRASH
+    # A peer's death also breaks the collectives here; its verdict comes on the peers thread, which ends us.
+    time.sleep(_VERDICT_SECONDS if job.host.processes > 1 else 0)
+    traceback.print_exception(error)
+    told = " ".join(str(error).split())[:300]
+    job.events.write("fail", reason=f"{type(error).__name__}: {told}")
+    return ExitCode.CRASH
+
+
+def _one_line(error: BaseException) -> str | None:
+    """Return all there is to say of an error that a later attempt may not have; None for a bug of ours."""
+    if isinstance(error, SaveError | StorageError):
+        return f"{error}. Free some space there" if any(words in str(error) for words in _FULL) else str(error)
+    if isinstance(error, AddressError):
+        return f"{error}. Another job may use it: end that one, or try again later"
+    if isinstance(error, ChipsError):
+        return f"{error}. Look for the host that has lost some"
+    if isinstance(error, Unreachable):
+        return f"{error.filename}: {error.strerror}"
+    return None
+
+
+def leave(job: Job) -> None:
+    """Stop watching, have all records in their place, then part from the others.
+
+    In this order: when process 0, the last to leave, has ended, JAX aborts whoever still runs.
+    """
+    job.watchdog.stop()
+    flush(FLUSH_SECONDS)
+    job.peers.leave()
+    job.lease.release()
+
+
+def end(code: ExitCode, seconds: float = FLUSH_SECONDS) -> NoReturn:
+    """End the process from any thread: no destructor may wait for a peer that is gone.
+
+    Records have `seconds` to be in their place.
+    """
+    if code == ExitCode.PREEMPTED:
+        termination.write(termination.ASKED)
+    flush(seconds)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)

@@ -1,0 +1,296 @@
+"""A line between the hosts beside JAX: who is alive, who was told to stop, and small agreements.
+
+Process 0 listens on the coordinator's port + 1; every other host keeps one TCP connection to it. The
+kernel closes the connection of a process that dies, so a death is known within milliseconds, also while
+the main thread is stuck in a collective that will never end. Messages are JSON, one a line:
+
+    ready    hub -> hosts  everyone is connected
+    report   host -> hub   {"report": key, "value": v}    announce  hub -> hosts  {"announce": key, "value"}
+    tell     any  -> all   {"tell": what, "by": id}       lost      hub -> hosts  {"lost": id}
+    answer   host -> hub   {"answer": what}
+    beat     both ways, every two seconds: a host that hangs keeps its connection but falls silent
+    bye      both ways: the end of this connection is no death
+
+Before that stands the handshake of `trainer.hosts.handshake`. A connection that says what no host says is closed.
+"""
+
+import contextlib
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from trainer.errors import FatalError, PeerAbsent, Problem
+from trainer.hosts.connection import LONGEST, LONGEST_OF_HUB, Link, dial, line, listen
+from trainer.hosts.handshake import Gate, Identity, introduce
+
+BEAT_SECONDS = 2.0
+_AGAIN_SECONDS = 0.2
+SILENT_SECONDS = 20.0  # on a busy machine loading JAX alone may keep a host silent for seconds
+_NONSENSE = (TypeError, ValueError, KeyError, AttributeError)  # what a message that no host sends raises
+
+
+class Peers:
+    """This host's view of the others. All callbacks run on a background thread.
+
+    `on_lost(id)`: another host died. `on_told(what, id)`: another host said `what`, to everybody or
+    to process 0 alone.
+    `job` names the job: only hosts that name the same one, and the same attempt, and know its `secret` may join.
+    """
+
+    def __init__(
+        self,
+        process_id: int,
+        processes: int,
+        attempt: int = 0,
+        job: Sequence[str] = (),
+        *,
+        secret: bytes = b"",
+        on_lost: Callable[[int], None],
+        on_told: Callable[[str, int], None],
+    ) -> None:
+        self.process_id, self.processes, self.attempt = process_id, processes, attempt
+        self._identity = Identity(job, attempt, secret)
+        self._on_lost, self._on_told = on_lost, on_told
+        self._links: dict[int, Link] = {}
+        self._reports: dict[str, dict[int, Any]] = {}
+        self._announced: dict[str, Any] = {}
+        self._changed = threading.Condition()
+        self._ready = processes == 1
+        self._closing = False
+        self._listener: socket.socket | None = None
+
+    def connect(self, address: str, port: int, timeout: float, again: Callable[[], str] | None = None) -> str:
+        """Listen (process 0) or connect, then wait until every host is here; return process 0's address.
+
+        `again` looks the address up once more, if nobody answers. Raises PeerAbsent naming the processes that did not
+        come, AddressError if it cannot listen.
+        """
+        if self.processes == 1:
+            return address
+        deadline = time.monotonic() + timeout
+        if self.process_id == 0:
+            self._listener = listen(address, port)
+            threading.Thread(target=self._serve, name="peers-hub", daemon=True).start()
+        else:
+            link, said = self._introduced(address, port, deadline, again)
+            address = str(link.sock.getpeername()[0])
+            self._links[0] = link
+            threading.Thread(target=self._listen, args=(link, said), name="peers", daemon=True).start()
+        threading.Thread(target=self._beat, name="peers-beat", daemon=True).start()
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._ready, max(0.0, deadline - time.monotonic())):
+                missing = sorted(set(range(1, self.processes)) - set(self._links)) if self.process_id == 0 else []
+                raise PeerAbsent(f"processes {missing or [0]} did not come within {timeout:.0f} s", missing)
+        return address
+
+    @property
+    def present(self) -> int:
+        """How many hosts are here; process 0 knows of all, the others of themselves and of it."""
+        return 1 + len(self._links)
+
+    def report(self, key: str, value: Any) -> None:
+        """Hand `value` (JSON) to process 0, which waits for everyone's in `collect`."""
+        if self.process_id == 0:
+            self._reported(0, key, value)
+        else:
+            self._links[0].send({"report": key, "value": value})
+
+    def collect(self, key: str) -> list[Any]:
+        """Process 0 only: wait for every host's report of `key`; return them in process order."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._reports.get(key, ())) == self.processes)
+            reports = self._reports.pop(key)
+        return [reports[process] for process in range(self.processes)]
+
+    def announce(self, key: str, value: Any) -> None:
+        """Process 0 only: give every host, itself too, the value that `await_` returns.
+
+        Raises FatalError if it is too long to be sent.
+        """
+        if self.processes > 1:
+            content = line({"announce": key, "value": value})
+            if len(content) > LONGEST_OF_HUB:
+                message = f"the hosts cannot be told of {key}: {len(content):,} bytes are more than {LONGEST_OF_HUB:,}"
+                raise FatalError(Problem(message, "Prepare the data in fewer files: --file-tokens"))
+            self._send(content)
+        self._store(key, value)
+
+    def await_(self, key: str) -> Any:
+        """Wait for process 0 to announce `key` and return its value.
+
+        No time limit: if process 0 or any other host dies, `on_lost` ends this process.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: key in self._announced)
+            return self._announced.pop(key)
+
+    def is_announced(self, key: str) -> bool:
+        """Return whether process 0 has announced `key`, and nobody here has taken it yet."""
+        return key in self._announced
+
+    def barrier(self, key: str) -> None:
+        """Wait until every host is here."""
+        self.report(key, None)
+        if self.process_id == 0:
+            self.collect(key)
+            self.announce(key, None)
+        self.await_(key)
+
+    def tell(self, what: str) -> None:
+        """Say `what` to every other host."""
+        message = {"tell": what, "by": self.process_id}
+        if self.process_id == 0:
+            self._broadcast(message)
+        elif self._links:
+            self._links[0].send(message)
+
+    def answer(self, what: str) -> None:
+        """Say `what` to process 0 alone."""
+        if self.process_id != 0 and self._links:
+            self._links[0].send({"answer": what})
+
+    def leave(self, timeout: float = 10.0) -> None:
+        """End the connection in order, so that nobody takes this host for dead. Process 0 leaves last."""
+        if self.process_id != 0:
+            self._closing = True
+            for link in self._links.values():
+                link.send({"bye": self.process_id})
+            return
+        with self._changed:
+            self._changed.wait_for(lambda: all(link.left for link in self._links.values()), timeout)
+        self._closing = True
+        self._broadcast({"bye": 0})
+
+    def _introduced(
+        self, address: str, port: int, deadline: float, again: Callable[[], str] | None
+    ) -> tuple[Link, list[dict[str, Any]]]:
+        """Return the line to the hub, and what it has said already. Raises PeerAbsent after `deadline`."""
+        while True:
+            link = Link(dial(address, port, deadline, again), LONGEST_OF_HUB)
+            said = introduce(link, self._identity, self.process_id, deadline)
+            if said is not None:
+                return link, said
+            if time.monotonic() > deadline:
+                raise PeerAbsent(f"process 0 at {address}:{port} is of another job or attempt, or does not answer")
+            time.sleep(_AGAIN_SECONDS)
+            address = again() if again else address
+
+    def _serve(self) -> None:
+        """Hub thread: accept hosts and read what they say."""
+        assert self._listener is not None
+        with selectors.DefaultSelector() as selector:
+            gate = Gate(self._listener, selector, self._identity, self.processes)
+            while True:
+                for key, _ in selector.select(gate.tend()):
+                    if key.data is None:
+                        gate.accept()
+                    elif not self._heard(gate, key.data):
+                        selector.unregister(key.fileobj)
+                        gate.forget(key.data)
+
+    def _heard(self, gate: Gate, link: Link) -> bool:
+        """Act on what came over a connection; return False when it is over."""
+        messages = link.receive()
+        with contextlib.suppress(*_NONSENSE):
+            if messages is not None and all(self._understood(gate, link, message) for message in messages):
+                return True
+        if link.peer >= 0 and not link.left and not self._closing:
+            self._broadcast({"lost": link.peer}, but=link.peer)
+            self._on_lost(link.peer)
+        return False
+
+    def _understood(self, gate: Gate, link: Link, message: dict[str, Any]) -> bool:
+        """Act on one message; return False for one of a stranger, unless it is a valid hello."""
+        if link.peer < 0:
+            return message["hello"] not in self._links and gate.admits(link, message) and self._joined(link, message)
+        if "report" in message:
+            self._reported(link.peer, message["report"], message["value"])
+        elif "tell" in message:
+            self._broadcast({"tell": message["tell"], "by": link.peer}, but=link.peer)
+            self._on_told(message["tell"], link.peer)
+        elif "answer" in message:
+            self._on_told(message["answer"], link.peer)
+        elif "bye" in message:
+            with self._changed:
+                link.left = True
+                self._changed.notify_all()
+        return True
+
+    def _joined(self, link: Link, hello: dict[str, Any]) -> bool:
+        """Take a host in."""
+        link.peer, link.longest = hello["hello"], LONGEST
+        with self._changed:
+            self._links[link.peer] = link
+            complete = len(self._links) == self.processes - 1
+        if complete:
+            self._broadcast({"ready": True})
+            self._all_here()
+        return True
+
+    def _listen(self, link: Link, said: list[dict[str, Any]]) -> None:
+        """Host thread: read what the hub says until it ends, or says what no hub says."""
+        messages: list[dict[str, Any]] | None = said
+        with contextlib.suppress(*_NONSENSE):
+            while messages is not None:
+                for message in messages:
+                    self._obey(message)
+                messages = link.receive()
+        if not self._closing:
+            self._on_lost(0)
+
+    def _obey(self, message: dict[str, Any]) -> None:
+        if "announce" in message:
+            self._store(message["announce"], message["value"])
+        elif "lost" in message:
+            self._on_lost(message["lost"])
+        elif "tell" in message:
+            self._on_told(message["tell"], message["by"])
+        elif "bye" in message:
+            self._closing = True
+        elif "ready" in message:
+            self._all_here()
+
+    def _all_here(self) -> None:
+        with self._changed:
+            self._ready = True
+            self._changed.notify_all()
+
+    def _beat(self) -> None:
+        """Beat thread: show that this host lives, and notice those that fell silent."""
+        me, woke = line({"beat": self.process_id}), time.monotonic()
+        while not self._closing:
+            time.sleep(BEAT_SECONDS)
+            for link in list(self._links.values()):
+                if not link.left:
+                    link.beat(me)
+            now = time.monotonic()
+            if now - woke > 2 * BEAT_SECONDS:  # it was this host that stood still, so it has not listened
+                for link in list(self._links.values()):
+                    link.heard = now
+            woke = now
+            for peer, link in list(self._links.items()):
+                if now - link.heard > SILENT_SECONDS and not link.left and not self._closing:
+                    self._broadcast({"lost": peer}, but=peer)
+                    self._on_lost(peer)
+
+    def _broadcast(self, message: dict[str, Any], but: int = -1) -> None:
+        self._send(line(message), but)
+
+    def _send(self, content: bytes, but: int = -1) -> None:
+        """Send all hosts but one a message that was made once: it may be long, and the hosts many."""
+        for peer, link in list(self._links.items()):
+            if peer != but and not link.left:
+                link.send_line(content)
+
+    def _reported(self, peer: int, key: str, value: Any) -> None:
+        with self._changed:
+            self._reports.setdefault(key, {})[peer] = value
+            self._changed.notify_all()
+
+    def _store(self, key: str, value: Any) -> None:
+        with self._changed:
+            self._announced[key] = value
+            self._changed.notify_all()

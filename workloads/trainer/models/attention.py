@@ -1,0 +1,61 @@
+"""Attention, whole or in chunks. Dimensions as in decoder.py, and C queries of a chunk, S = T keys, N chunks."""
+
+# mypy: disallow-untyped-calls=False
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+Place = Callable[..., Array]  # array, mesh axes of each dimension -> the array, lying along them
+
+
+def attention(
+    place: Place,
+    batch: Any,
+    q_BTHQ: Array,
+    k_BSHQ: Array,
+    v_BSHQ: Array,
+    chunk: int = 0,
+    *,
+    causal: bool = True,
+    document_BT: Array | None = None,
+) -> Array:
+    """Return softmax attention, over the past or (not `causal`) over all; scores and softmax in float32.
+
+    `batch` is the mesh axes of B. Where `document_BT` tells documents apart, each attends to itself only.
+
+    With a `chunk`, which must divide T, so many queries at a time, whose scores are computed once more in the
+    backward pass: memory for scores [B, H, chunk, S] instead of [B, H, T, S] (Rabe and Staats, Self-attention Does
+    Not Need O(n²) Memory, 2021).
+    """
+    T, Q = q_BTHQ.shape[1], q_BTHQ.shape[-1]
+    time_S = jnp.arange(T)
+
+    def attend(q_BCHQ: Array, time_C: Array, document_BC: Array | None) -> Array:
+        score_BHCS = jnp.einsum("BCHQ,BSHQ->BHCS", q_BCHQ, k_BSHQ, preferred_element_type=jnp.float32)
+        # Said of the scores too: XLA would else spread their time over "tp" in the backward pass, and move them.
+        score_BHCS = place(score_BHCS, batch, "tp", None, None) / math.sqrt(Q)
+        if causal:
+            score_BHCS = jnp.where(time_S <= time_C[:, None], score_BHCS, -jnp.inf)
+        if document_BC is not None and document_BT is not None:
+            own_BCS = document_BC[:, :, None] == document_BT[:, None, :]
+            score_BHCS = jnp.where(own_BCS[:, None], score_BHCS, -jnp.inf)
+        weight_BHCS = jax.nn.softmax(score_BHCS, axis=-1).astype(v_BSHQ.dtype)
+        return place(jnp.einsum("BHCS,BSHQ->BCHQ", weight_BHCS, v_BSHQ), batch, None, "tp", None)
+
+    if chunk in (0, T):
+        return attend(q_BTHQ, time_S, document_BT)
+
+    def one(_: None, part: tuple[Array, Array, Array | None]) -> tuple[None, Array]:
+        return None, attend(*part)
+
+    def cut(x_BT: Array) -> Array:
+        return jnp.stack(jnp.split(x_BT, T // chunk, axis=1))
+
+    parts = cut(q_BTHQ), time_S.reshape(-1, chunk), None if document_BT is None else cut(document_BT)
+    _, y_NBCHQ = jax.lax.scan(jax.checkpoint(one, prevent_cse=False), None, parts)
+    return place(jnp.concatenate(y_NBCHQ, axis=1), batch, None, "tp", None)

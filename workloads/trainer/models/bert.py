@@ -1,0 +1,204 @@
+"""BERT (Devlin et al., 2019): an encoder that learns to fill in masked tokens, as in MLPerf.
+
+Dimensions are the suffix of a name:
+    B batch   T time   E embed   H heads   Q head_dim   M mlp   V vocab   L layers   G guessed positions
+There is no second task (next sentence), so no segments. The last token of the vocabulary stands for a masked one;
+in text of bytes it is 255, which UTF-8 never has. Parameters are float32; norms, softmax and loss are summed in it.
+"""
+
+# mypy: disallow-untyped-calls=False
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.sharding import PartitionSpec as P
+
+from trainer.config import Model
+from trainer.models.attention import attention
+from trainer.models.decoder import through_layers
+from trainer.models.document_masks import Documents, documents, unpacked
+from trainer.models.family import Context, Params, Sums
+from trainer.parallel.partitioning import Execution
+
+_DEVIATION = 0.02  # of fresh weights
+_MASK_SEED = 0xBE27  # of the masks
+
+
+def shapes(model: Model) -> Params:
+    """Return the shape of every parameter."""
+    L, E, H, Q, M = model.layers, model.embed, model.heads, model.head_dim, model.mlp
+    layers = {
+        "qkv": (L, E, 3, H, Q),
+        "qkv_bias": (L, 3, H, Q),
+        "out": (L, H, Q, E),
+        "out_bias": (L, E),
+        "attention_gain": (L, E),
+        "attention_bias": (L, E),
+        "up": (L, E, M),
+        "up_bias": (L, M),
+        "down": (L, M, E),
+        "down_bias": (L, E),
+        "mlp_gain": (L, E),
+        "mlp_bias": (L, E),
+    }
+    head = {"dense": (E, E), "dense_bias": (E,), "gain": (E,), "bias": (E,), "vocab_bias": (model.vocab,)}
+    inputs = {"embed": (model.vocab, E), "position": (model.seq_len, E), "gain": (E,), "bias": (E,)}
+    return {"inputs": inputs, "layers": layers, "head": head}
+
+
+def specs(model: Model) -> Params:
+    """Return how every parameter is spread: matrices over "fsdp" and "tp", gains and biases on every chip."""
+    spread = {
+        "qkv": P("stage", "fsdp", None, "tp", None),
+        "out": P("stage", "tp", None, "fsdp"),
+        "up": P("stage", "fsdp", "tp"),
+        "down": P("stage", "tp", "fsdp"),
+        "embed": P("tp", "fsdp"),
+        "position": P(None, "fsdp"),
+        "dense": P("fsdp", "tp"),
+    }
+    plain = {"layers": P("stage")}
+    return {
+        part: {name: spread.get(name, plain.get(part, P())) for name in below} for part, below in shapes(model).items()
+    }
+
+
+def is_gain(path: tuple[Any, ...]) -> bool:
+    """Whether the parameter at a tree path is a norm's gain or a bias."""
+    return str(path[-1].key).endswith(("gain", "bias"))
+
+
+def layer_axes(path: tuple[Any, ...]) -> tuple[int, ...]:
+    """Return the axes along which a parameter holds tensors of several layers; q, k and v count as three."""
+    if path[0].key != "layers":
+        return ()
+    return (0, 2) if path[-1].key == "qkv" else (0,)
+
+
+def init(model: Model, key: Array) -> Params:
+    """Return fresh parameters."""
+    leaves, tree = jax.tree_util.tree_flatten_with_path(shapes(model), is_leaf=lambda x: isinstance(x, tuple))
+    keys = jax.random.split(key, len(leaves))
+
+    def leaf(key: Array, path: tuple[Any, ...], shape: tuple[int, ...]) -> Array:
+        if is_gain(path):
+            return jnp.full(shape, float(str(path[-1].key).endswith("gain")))
+        return _DEVIATION * jax.random.normal(key, shape)
+
+    made = [leaf(key, path, shape) for key, (path, shape) in zip(keys, leaves, strict=True)]
+    params: Params = jax.tree.unflatten(tree, made)
+    return params
+
+
+def masked(
+    model: Model, tokens_BT: Array, step: Array | None, real_BT: Array | None = None
+) -> tuple[Array, Array, Array]:
+    """Return (tokens [B, T] with some masked, the places [B, G] to guess, whether each is to be guessed [B, G]).
+
+    G is masked x T in every example. Where `real_BT` says what is no padding, only as large a part of that is guessed.
+    Of the guessed ones 80 % become the mask, 10 % any token, 10 % stay. What is chosen depends on the tokens and
+    the step alone, so it is the same on every mesh; without a step (an evaluation) it is always the same.
+    """
+    B, T = tokens_BT.shape
+    guessed = max(1, round(model.masked * T))
+    base = jax.random.fold_in(jax.random.key(_MASK_SEED), 0 if step is None else step + 1)
+    factor_T = jnp.arange(1, 2 * T, 2, dtype=jnp.uint32) * jnp.uint32(2654435761)
+    digest_B = jnp.sum(tokens_BT.astype(jnp.uint32) * factor_T, axis=1, dtype=jnp.uint32)
+
+    def draw(digest: Array, real_T: Array) -> tuple[Array, Array, Array]:
+        where, what, token = jax.random.split(jax.random.fold_in(base, digest), 3)
+        _, place_G = jax.lax.top_k(jnp.where(real_T, jax.random.uniform(where, (T,)), -1.0), guessed)
+        return place_G, jax.random.uniform(what, (guessed,)), jax.random.randint(token, (guessed,), 0, model.vocab - 1)
+
+    all_BT = jnp.ones((B, T), bool)
+    place_BG, what_BG, token_BG = jax.vmap(draw)(digest_B, all_BT if real_BT is None else real_BT)
+    asked_BG = all_BT[:, :guessed]
+    if real_BT is not None:
+        count_B1 = jnp.maximum(1, jnp.round(model.masked * jnp.sum(real_BT, axis=1, keepdims=True)))
+        asked_BG = (jnp.arange(guessed) < count_B1) & jnp.take_along_axis(real_BT, place_BG, axis=1)
+    own_BG = jnp.take_along_axis(tokens_BT, place_BG, axis=1)
+    new_BG = jnp.where(what_BG < 0.8, model.vocab - 1, jnp.where(what_BG < 0.9, token_BG, own_BG))
+    new_BG = jnp.where(asked_BG, new_BG, own_BG)
+    return tokens_BT.at[jnp.arange(B)[:, None], place_BG].set(new_BG), place_BG, asked_BG
+
+
+def layer_norm(x_BTE: Array, gain_E: Array, bias_E: Array) -> Array:
+    """Layer norm (Ba et al., 2016), in float32."""
+    f_BTE = x_BTE.astype(jnp.float32)
+    f_BTE = f_BTE - jnp.mean(f_BTE, axis=-1, keepdims=True)
+    scale_BT1 = jax.lax.rsqrt(jnp.mean(f_BTE * f_BTE, axis=-1, keepdims=True) + 1e-12)
+    return (f_BTE * scale_BT1 * gain_E + bias_E).astype(x_BTE.dtype)
+
+
+def layer(
+    model: Model,
+    how: Execution,
+    x_BTE: Array,
+    w: Params,
+    key: Array | None = None,
+    packed: Documents | None = None,
+) -> Array:
+    """One layer: attention, then the MLP, each added to its input and the sum normed; spread as in decoder.py."""
+    keys = [None] * 4 if key is None else jax.random.split(key, 4)
+    dtype, place, batch = jnp.dtype(model.compute_dtype), how.place, how.batch
+    qkv, out, up, down = (w[name].astype(dtype) for name in ("qkv", "out", "up", "down"))
+    bias = {name: w[f"{name}_bias"].astype(dtype) for name in ("qkv", "out", "up", "down")}
+    qkv_BT3HQ = how.product(x_BTE, qkv, 1, keys[0]) + bias["qkv"]
+    q_BTHQ, k_BTHQ, v_BTHQ = place(jnp.moveaxis(qkv_BT3HQ, 2, 0), None, batch, None, "tp", None)
+    own = packed.number_BT if packed else None
+    y_BTHQ = attention(place, batch, q_BTHQ, k_BTHQ, v_BTHQ, model.attention_chunk, causal=False, document_BT=own)
+    y_BTE = how.product(y_BTHQ, out, 2, keys[1]) + bias["out"]
+    x_BTE = place(layer_norm(x_BTE + y_BTE, w["attention_gain"], w["attention_bias"]), batch, "tp", None)
+    y_BTM = jax.nn.gelu(place(how.product(x_BTE, up, 1, keys[2]), batch, None, "tp") + bias["up"])
+    y_BTE = how.product(y_BTM, down, 1, keys[3]) + bias["down"]
+    return place(layer_norm(x_BTE + y_BTE, w["mlp_gain"], w["mlp_bias"]), batch, "tp", None)
+
+
+def encode(
+    model: Model,
+    how: Execution,
+    params: Params,
+    tokens_BT: Array,
+    key: Array | None = None,
+    packed: Documents | None = None,
+) -> Array:
+    """Return the encoder's output [B, T, E]. The key is for stochastic rounding."""
+    dtype, inputs = jnp.dtype(model.compute_dtype), params["inputs"]
+    embed_VE = how.place(inputs["embed"].astype(dtype), "tp", None)
+    position_TE = how.place(inputs["position"].astype(dtype), None, None)
+    x_BTE = embed_VE[tokens_BT] + (position_TE if packed is None else position_TE[packed.position_BT])
+    x_BTE = how.place(layer_norm(x_BTE, inputs["gain"], inputs["bias"]), how.batch, "tp", None)
+    return through_layers(model, how, layer, params["layers"], x_BTE, key, packed)
+
+
+def sums(model: Model, how: Execution, params: Params, context: Context, record_BS: Array, weight_B: Array) -> Sums:
+    """Return the sums over guessed tokens."""
+    tokens_BT, number_BT = unpacked(model.packed, record_BS)
+    dtype, head = jnp.dtype(model.compute_dtype), params["head"]
+    real_BT = None if number_BT is None else number_BT > 0
+    input_BT, place_BG, asked_BG = masked(model, tokens_BT, context.step, real_BT)
+    x_BTE = encode(model, how, params, input_BT, context.key, documents(number_BT))
+    x_BGE = jnp.take_along_axis(x_BTE, place_BG[..., None], axis=1)
+    x_BGE = jax.nn.gelu(x_BGE @ head["dense"].astype(dtype) + head["dense_bias"].astype(dtype))
+    x_BGE = layer_norm(x_BGE, head["gain"], head["bias"])
+    embed_VE = params["inputs"]["embed"].astype(dtype)
+    logits_BGV = jnp.einsum("BGE,VE->BGV", x_BGE, embed_VE, preferred_element_type=jnp.float32) + head["vocab_bias"]
+    target_BG = jnp.take_along_axis(tokens_BT, place_BG, axis=1)
+    right_BGV = jax.nn.one_hot(target_BG, model.vocab, dtype=logits_BGV.dtype)
+    loss_BG = jax.nn.logsumexp(logits_BGV, axis=-1) - jnp.sum(logits_BGV * right_BGV, axis=-1)
+    weight_BG = weight_B[:, None] * asked_BG
+    right_BG = jnp.argmax(logits_BGV, axis=-1) == target_BG
+    return Sums(jnp.sum(loss_BG * weight_BG), jnp.sum(weight_BG), jnp.sum(right_BG * weight_BG), context.averages)
+
+
+def flops_per_item(model: Model) -> float:
+    """Model FLOPs of a training step for a token: 6 a weight that it is multiplied with, and 12 L H Q T.
+
+    As for the decoder (telemetry/metrics.py), but the head sees the guessed tokens only.
+    """
+    layer = 4 * model.embed * model.heads * model.head_dim + 2 * model.embed * model.mlp
+    head = model.embed * (model.embed + model.vocab) * max(1, round(model.masked * model.seq_len)) / model.seq_len
+    attention = 12 * model.layers * model.heads * model.head_dim * model.seq_len
+    return 6.0 * (model.layers * layer + head) + attention

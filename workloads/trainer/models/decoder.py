@@ -1,0 +1,220 @@
+"""A decoder-only language model as functions over plain pytrees.
+
+Dimensions are the suffix of a name:
+    B batch   T time   E embed   H heads   Q head_dim   M mlp   V vocab   L layers
+Parameters are float32 and cast to the compute type where they are used; norms, softmax and loss are
+summed in float32.
+"""
+
+# mypy: disallow-untyped-calls=False
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.sharding import PartitionSpec as P
+
+from trainer.config import Model
+from trainer.models.attention import attention
+from trainer.models.document_masks import Documents, documents, next_token_weights, unpacked
+from trainer.models.loss import Project, cross_entropies
+from trainer.parallel.partitioning import PRODUCT, Execution
+from trainer.parallel.pipeline import pipelined
+
+Params = dict[str, Any]
+Layer = Callable[[Array, Any], tuple[Array, None]]  # residual stream, a layer's parameters and key -> residual stream
+
+LOGIT_STD = 0.2  # of the fresh model's logits, whatever its width: its loss starts at ln(vocab)
+
+
+def shapes(model: Model) -> Params:
+    """Return the shape of every parameter."""
+    L, E, H, Q, M = model.layers, model.embed, model.heads, model.head_dim, model.mlp
+    layers = {
+        "attention_norm": (L, E),
+        "qkv": (L, E, 3, H, Q),
+        "out": (L, H, Q, E),
+        "mlp_norm": (L, E),
+        "up": (L, E, M),
+        "down": (L, M, E),
+    }
+    return {"embed": (model.vocab, E), "layers": layers, "final_norm": (E,)}
+
+
+def specs() -> Params:
+    """Return how every parameter is spread: layers over "stage", their matrices over "fsdp" and "tp" too."""
+    layers = {
+        "attention_norm": P("stage", None),
+        "qkv": P("stage", "fsdp", None, "tp", None),
+        "out": P("stage", "tp", None, "fsdp"),
+        "mlp_norm": P("stage", None),
+        "up": P("stage", "fsdp", "tp"),
+        "down": P("stage", "tp", "fsdp"),
+    }
+    return {"embed": P("tp", "fsdp"), "layers": layers, "final_norm": P(None)}
+
+
+def is_gain(path: tuple[Any, ...]) -> bool:
+    """Whether the parameter at a tree path is a norm's gain (starts at one, is not decayed)."""
+    return str(path[-1].key).endswith("norm")
+
+
+def layer_axes(path: tuple[Any, ...]) -> tuple[int, ...]:
+    """Return the axes along which a parameter holds tensors of several layers; q, k and v count as three."""
+    if path[0].key != "layers":
+        return ()
+    return (0, 2) if path[-1].key == "qkv" else (0,)
+
+
+def init(model: Model, key: Array) -> Params:
+    """Return fresh parameters; the same whatever the mesh, for a partitionable random generator."""
+    fan_in = {"embed": model.embed / LOGIT_STD**2, "qkv": model.embed, "up": model.embed}
+    # Each layer adds to the residual stream twice: scaled down so that the sum starts near one.
+    fan_in |= {"out": model.heads * model.head_dim * 2 * model.layers, "down": model.mlp * 2 * model.layers}
+    leaves, tree = jax.tree_util.tree_flatten_with_path(shapes(model), is_leaf=lambda x: isinstance(x, tuple))
+    keys = jax.random.split(key, len(leaves))
+
+    def leaf(key: Array, path: tuple[Any, ...], shape: tuple[int, ...]) -> Array:
+        if is_gain(path):
+            return jnp.ones(shape)
+        return jax.random.normal(key, shape) / math.sqrt(fan_in[path[-1].key])
+
+    params: Params = jax.tree.unflatten(
+        tree, [leaf(k, path, shape) for k, (path, shape) in zip(keys, leaves, strict=True)]
+    )
+    return params
+
+
+def rms_norm(x_BTE: Array, gain_E: Array) -> Array:
+    """Root mean square norm (Zhang and Sennrich, 2019), in float32."""
+    f_BTE = x_BTE.astype(jnp.float32)
+    scale_BT1 = jax.lax.rsqrt(jnp.mean(f_BTE * f_BTE, axis=-1, keepdims=True) + 1e-6)
+    return (f_BTE * scale_BT1 * gain_E).astype(x_BTE.dtype)
+
+
+def rotate(x_BTHQ: Array, position_BT: Array | None = None) -> Array:
+    """Rotary position embedding (Su et al., RoFormer, 2021); positions are 0 to T - 1 unless given."""
+    T, Q = x_BTHQ.shape[1], x_BTHQ.shape[-1]
+    frequency_q = 10_000.0 ** (-jnp.arange(0, Q, 2) / Q)
+    position_bT = jnp.arange(T) if position_BT is None else position_BT  # b: nothing, or B
+    angle_bT1q = (position_bT[..., None] * frequency_q)[..., None, :]
+    sin_bT1q, cos_bT1q = jnp.sin(angle_bT1q), jnp.cos(angle_bT1q)
+    a_BTHq, b_BTHq = jnp.split(x_BTHQ.astype(jnp.float32), 2, axis=-1)
+    turned = [a_BTHq * cos_bT1q - b_BTHq * sin_bT1q, b_BTHq * cos_bT1q + a_BTHq * sin_bT1q]
+    return jnp.concatenate(turned, axis=-1).astype(x_BTHQ.dtype)
+
+
+def recomputing(policy: str, layer: Layer, *, looped: bool = True) -> Layer:
+    """Return a layer that keeps for its backward pass what a policy says, and computes the rest again.
+
+    full: nothing but its input. dots: also what weights were multiplied with, but not attention's scores.
+    none: everything, and nothing is computed twice. Layers that are not `looped`, each in a trip of its own, have
+    to be kept from XLA, which would find what is computed twice and keep it after all.
+    """
+    if policy == "none":
+        return layer
+    kept = {"full": None, "dots": jax.checkpoint_policies.save_only_these_names(PRODUCT)}[policy]
+    remade: Layer = jax.checkpoint(layer, policy=kept, prevent_cse=not looped)
+    return remade
+
+
+def layer(
+    model: Model,
+    how: Execution,
+    x_BTE: Array,
+    w: Params,
+    key: Array | None = None,
+    packed: Documents | None = None,
+) -> Array:
+    """One layer: attention and MLP, each added to the residual stream. The key is for stochastic rounding.
+
+    Between the products its time is spread over "tp" (Korthikanti et al., 2022), in them heads and width are.
+    """
+    keys = [None] * 4 if key is None else jax.random.split(key, 4)
+    dtype, place, batch = jnp.dtype(model.compute_dtype), how.place, how.batch
+    qkv, out, up, down = (w[name].astype(dtype) for name in ("qkv", "out", "up", "down"))
+    y_BTE = rms_norm(x_BTE, w["attention_norm"])
+    qkv_BT3HQ = how.product(y_BTE, qkv, 1, keys[0])
+    qkv_3BTHQ = place(jnp.moveaxis(qkv_BT3HQ, 2, 0), None, batch, None, "tp", None)
+    number_BT, position_BT = packed or (None, None)
+    q_BTHQ, k_BTHQ, v_BTHQ = rotate(qkv_3BTHQ[0], position_BT), rotate(qkv_3BTHQ[1], position_BT), qkv_3BTHQ[2]
+    y_BTHQ = attention(place, batch, q_BTHQ, k_BTHQ, v_BTHQ, model.attention_chunk, document_BT=number_BT)
+    x_BTE = place(x_BTE + how.product(y_BTHQ, out, 2, keys[1]), batch, "tp", None)
+    y_BTE = rms_norm(x_BTE, w["mlp_norm"])
+    y_BTM = jax.nn.gelu(place(how.product(y_BTE, up, 1, keys[2]), batch, None, "tp"))
+    return place(x_BTE + how.product(y_BTM, down, 1, keys[3]), batch, "tp", None)
+
+
+def through_layers(
+    model: Model,
+    how: Execution,
+    layer: Callable[..., Array],
+    layers: Params,
+    x_BTE: Array,
+    key: Array | None,
+    packed: Documents | None = None,
+) -> Array:
+    """Return the residual stream [B, T, E] after all layers of a stack, stage by stage where the mesh has stages.
+
+    `layer(model, how, x_BTE, parameters, key, packed)` is one of them, `layers` has the parameters of all [L, ...].
+    """
+
+    def stack(x_BTE: Array, layers: tuple[Params, Array | None], packed: Documents | None) -> Array:
+        def one(x_BTE: Array, layer_and_key: tuple[Params, Array | None]) -> tuple[Array, None]:
+            return layer(model, how, x_BTE, *layer_and_key, packed), None
+
+        made = recomputing(model.remat, one, looped=model.unroll == 1)
+        return jax.lax.scan(made, x_BTE, layers, unroll=model.unroll or True)[0]
+
+    keys_L = None if key is None else jax.random.split(key, model.layers)
+    return pipelined(how, stack, x_BTE, (layers, keys_L), packed)
+
+
+def hidden(
+    model: Model,
+    how: Execution,
+    params: Params,
+    tokens_BT: Array,
+    key: Array | None = None,
+    packed: Documents | None = None,
+) -> tuple[Array, Project]:
+    """Return (what the layers make of the tokens [B, T, E], the function that makes float32 logits of it)."""
+    dtype = jnp.dtype(model.compute_dtype)
+    # Gathered over "fsdp" like any weight; a lookup in a table split along E would move activations instead.
+    embed_VE = how.place(params["embed"].astype(dtype), "tp", None)
+    x_BTE = how.place(embed_VE[tokens_BT] * math.sqrt(model.embed), how.batch, "tp", None).astype(dtype)
+    x_BTE = through_layers(model, how, layer, params["layers"], x_BTE, key, packed)
+
+    def project(y_BTE: Array) -> Array:
+        logits_BTV = jnp.einsum("BTE,VE->BTV", y_BTE, embed_VE, preferred_element_type=jnp.float32)
+        return how.place(logits_BTV, how.batch, "stage", "tp")
+
+    return rms_norm(x_BTE, params["final_norm"]), project
+
+
+def logits(model: Model, how: Execution, params: Params, tokens_BT: Array, key: Array | None = None) -> Array:
+    """Return float32 logits [B, T, V] for the token after each position."""
+    y_BTE, project = hidden(model, how, params, tokens_BT, key)
+    return project(y_BTE)
+
+
+def loss_sums(
+    model: Model, how: Execution, params: Params, record_BS: Array, weight_B: Array, key: Array | None = None
+) -> tuple[Array, Array]:
+    """Return (sum of the weighted cross entropies in nats, sum of the weights), over all tokens.
+
+    Records have T + 1 tokens, of which the last T are the targets; packed ones more (data/records.py). Both sums are
+    global, so their quotient is the mean over real tokens however padding is spread over chips.
+    """
+    tokens, number_BS = unpacked(model.packed, record_BS)
+    packed = None if number_BS is None else documents(number_BS[:, :-1])
+    y_BTE, project = hidden(model, how, params, tokens[:, :-1], key, packed)
+    if number_BS is None:
+        loss_B = cross_entropies(how, project, y_BTE, tokens[:, 1:], model.loss_chunk)
+        return jnp.sum(loss_B * weight_B), jnp.sum(weight_B) * y_BTE.shape[1]
+    weight_BT = weight_B[:, None] * next_token_weights(number_BS)
+    loss_B = cross_entropies(how, project, y_BTE, tokens[:, 1:], model.loss_chunk, weight_BT)
+    return jnp.sum(loss_B), jnp.sum(weight_BT)

@@ -1,0 +1,54 @@
+"""The cross entropy, whole or in chunks of time. Dimensions as in decoder.py; N chunks of c positions."""
+
+# mypy: disallow-untyped-calls=False
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from trainer.parallel.partitioning import Execution
+
+Project = Callable[[Array], Array]  # hidden activations [B, t, E] -> float32 logits [B, t, V]
+
+
+def cross_entropies(
+    how: Execution,
+    project: Project,
+    y_BTE: Array,
+    target_BT: Array,
+    chunk: int = 0,
+    weight_BT: Array | None = None,
+) -> Array:
+    """Return each example's sum of cross entropies, in nats [B], of all tokens or weighted.
+
+    With a `chunk`, which must divide T and be divisible by the chips that time is spread over, so many positions of
+    every example at a time, whose logits are computed once more in the backward pass: of the logits, of which there
+    are V for every token, no more than those of a chunk are ever in memory.
+    """
+    B, T, E = y_BTE.shape
+    if chunk in (0, T):
+        return _sums(project, y_BTE, target_BT, weight_BT)
+    shares = how.stages * int(how.mesh.shape["tp"])  # that time is spread over: each chunk is a piece of each of them
+    pieces = (B, shares, T // chunk, chunk // shares)
+    y_NBcE = y_BTE.reshape(*pieces, E).transpose(2, 0, 1, 3, 4).reshape(-1, B, chunk, E)
+    y_NBcE = how.place(y_NBcE, None, how.batch, ("stage", "tp"), None)
+
+    def cut(x_BT: Array) -> Array:
+        return x_BT.reshape(pieces).transpose(2, 0, 1, 3).reshape(-1, B, chunk)
+
+    def one(total_B: Array, part: tuple[Array, Array, Array | None]) -> tuple[Array, None]:
+        return total_B + _sums(project, *part), None
+
+    parts = y_NBcE, cut(target_BT), None if weight_BT is None else cut(weight_BT)
+    none_B = how.place(jnp.zeros(B), how.batch)
+    total_B: Array = jax.lax.scan(jax.checkpoint(one, prevent_cse=False), none_B, parts)[0]
+    return total_B
+
+
+def _sums(project: Project, y_BtE: Array, target_Bt: Array, weight_Bt: Array | None) -> Array:
+    logits_BtV = project(y_BtE)
+    target_BtV = jax.nn.one_hot(target_Bt, logits_BtV.shape[-1], dtype=logits_BtV.dtype)
+    loss_Bt = jax.nn.logsumexp(logits_BtV, axis=-1) - jnp.sum(logits_BtV * target_BtV, axis=-1)
+    return jnp.sum(loss_Bt if weight_Bt is None else loss_Bt * weight_Bt, axis=1)

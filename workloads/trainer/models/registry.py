@@ -1,0 +1,68 @@
+"""The kinds of models that there are; docs/models.md has what each can do."""
+
+import math
+
+import jax
+from jax import Array
+
+from trainer.config import Model
+from trainer.data.records import record
+from trainer.models import bert, decoder, resnet
+from trainer.models.family import Context, Family, Params, Sums
+from trainer.parallel.partitioning import Execution
+from trainer.telemetry import metrics
+
+
+def family(model: Model) -> Family:
+    """Return the functions of a configured model."""
+    return _FAMILIES[model.family]
+
+
+def parameters(model: Model) -> int:
+    """Return the number of a model's parameters."""
+    shapes = jax.tree.leaves(family(model).shapes(model), is_leaf=lambda x: isinstance(x, tuple))
+    return sum(math.prod(shape) for shape in shapes)
+
+
+def flops_per_record(model: Model) -> float:
+    """Return the model FLOPs of a training step for one example."""
+    return family(model).flops_per_item(model) * record(model).items
+
+
+def _decoder_sums(
+    model: Model, how: Execution, params: Params, context: Context, tokens_BS: Array, weight_B: Array
+) -> Sums:
+    loss, weight = decoder.loss_sums(model, how, params, tokens_BS, weight_B, context.key)
+    return Sums(loss, weight, None, context.averages)
+
+
+_FAMILIES = {
+    "decoder": Family(
+        shapes=decoder.shapes,
+        specs=lambda model: decoder.specs(),
+        is_gain=decoder.is_gain,
+        layer_axes=decoder.layer_axes,
+        init=decoder.init,
+        sums=_decoder_sums,
+        flops_per_item=metrics.flops_per_token,
+    ),
+    "bert": Family(
+        shapes=bert.shapes,
+        specs=bert.specs,
+        is_gain=bert.is_gain,
+        layer_axes=bert.layer_axes,
+        init=bert.init,
+        sums=bert.sums,
+        flops_per_item=bert.flops_per_item,
+    ),
+    "resnet": Family(
+        shapes=resnet.shapes,
+        specs=resnet.specs,
+        is_gain=resnet.is_gain,
+        layer_axes=resnet.layer_axes,
+        init=resnet.init,
+        sums=resnet.sums,
+        flops_per_item=resnet.flops_per_item,
+        averages=resnet.averages,
+    ),
+}

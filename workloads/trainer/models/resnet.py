@@ -1,0 +1,207 @@
+"""ResNet (He et al., 2016), in the form of MLPerf: bottleneck blocks whose 3x3 convolution has the stride.
+
+Dimensions are the suffix of a name:
+    B batch   H height   W width   C channels   S bytes of a record   K classes
+Height is spread over "tp" as long as it divides: the compiler exchanges the rows at the borders (halos) between
+neighbours. Batches are normalised over `norm_examples` examples wherever they lie. Equal blocks of a stage are
+stacked and scanned, as layers are. Parameters and averages are float32.
+"""
+
+# mypy: disallow-untyped-calls=False
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.sharding import PartitionSpec as P
+
+from trainer.config import Model
+from trainer.data.records import LABEL_BYTES
+from trainer.models.family import Context, Params, Sums
+from trainer.parallel.partitioning import Execution
+
+_MEAN, _DEVIATION = (123.7, 116.3, 103.5), (58.4, 57.1, 57.4)  # of ImageNet's red, green and blue
+_KEPT = 0.9  # of the averages of batch norm, at a step
+_SMOOTHING = 0.1  # part of a label's weight that all classes share (Szegedy et al., 2016)
+_EXPANSION = 4  # channels of a block's output for each of its inner ones
+
+
+def shapes(model: Model) -> Params:
+    """Return the shape of every parameter."""
+
+    def unit(size: int, before: int, after: int) -> Params:
+        return {"kernel": (size, size, before, after), "gain": (after,), "bias": (after,)}
+
+    def block(before: int, width: int) -> Params:
+        after = _EXPANSION * width
+        units = {"reduce": unit(1, before, width), "spatial": unit(3, width, width), "expand": unit(1, width, after)}
+        return units | ({"shortcut": unit(1, before, after)} if before != after else {})
+
+    stages: Params = {}
+    channels = model.width
+    for n, count in enumerate(model.block_counts):
+        width = model.width * 2**n
+        stages[f"stage{n + 1}"] = {"first": block(channels, width)}
+        channels = _EXPANSION * width
+        if count > 1:
+            rest = block(channels, width)
+            stages[f"stage{n + 1}"]["rest"] = jax.tree.map(lambda s, n=count - 1: (n, *s), rest, is_leaf=_is_shape)
+    head = {"dense": (channels, model.classes), "bias": (model.classes,)}
+    return {"stem": unit(7, 3, model.width), "stages": stages, "head": head}
+
+
+def specs(model: Model) -> Params:
+    """Return how every parameter is spread: not at all, for they are few; see `optim.update_axes`."""
+    spread: Params = jax.tree.map(lambda _: P(), shapes(model), is_leaf=_is_shape)
+    return spread
+
+
+def is_gain(path: tuple[Any, ...]) -> bool:
+    """Whether the parameter at a tree path is a norm's gain or a bias."""
+    return path[-1].key in ("gain", "bias")
+
+
+def layer_axes(path: tuple[Any, ...]) -> tuple[int, ...]:
+    """Return the axes along which a parameter holds tensors of several layers."""
+    return (0,) if any(entry.key == "rest" for entry in path) else ()
+
+
+def init(model: Model, key: Array) -> Params:
+    """Return fresh parameters (He et al., 2015); each block starts as its shortcut alone (Goyal et al., 2017)."""
+    leaves, tree = jax.tree_util.tree_flatten_with_path(shapes(model), is_leaf=_is_shape)
+    keys = jax.random.split(key, len(leaves))
+
+    def leaf(key: Array, path: tuple[Any, ...], shape: tuple[int, ...]) -> Array:
+        if is_gain(path):
+            return jnp.full(shape, float(path[-1].key == "gain" and path[-2].key != "expand"))
+        deviation = 0.01 if path[-1].key == "dense" else math.sqrt(2 / math.prod(shape[-4:-1]))
+        return deviation * jax.random.normal(key, shape)
+
+    made = [leaf(key, path, shape) for key, (path, shape) in zip(keys, leaves, strict=True)]
+    params: Params = jax.tree.unflatten(tree, made)
+    return params
+
+
+def averages(model: Model) -> Params:
+    """Return the fresh running mean and variance of every batch norm; they are not trained."""
+
+    def unit(tree: Any) -> Any:
+        if "kernel" not in tree:
+            return {name: unit(below) for name, below in tree.items() if name != "head"}
+        return {"mean": jnp.zeros(tree["gain"]), "variance": jnp.ones(tree["gain"])}
+
+    made: Params = unit(shapes(model))
+    return made
+
+
+def images(model: Model, record_BS: Array) -> tuple[Array, Array]:
+    """Return (pixels [B, H, W, 3] of about unit variance in float32, labels [B]) of records of bytes."""
+    pixels_BHWC = record_BS[:, :-LABEL_BYTES].reshape(-1, model.image, model.image, 3).astype(jnp.float32)
+    label_BL = record_BS[:, -LABEL_BYTES:].astype(jnp.int32)
+    return (pixels_BHWC - np.array(_MEAN, np.float32)) / np.array(_DEVIATION, np.float32), label_BL @ np.array([1, 256])
+
+
+class Network:
+    """One pass through the network: how it is carried out, and whether its averages are made or used."""
+
+    def __init__(self, model: Model, how: Execution, *, training: bool) -> None:
+        self.model, self.how, self.training = model, how, training
+
+    def place(self, x_BHWC: Array) -> Array:
+        """Spread the batch, and the height where it divides."""
+        rows = "tp" if x_BHWC.shape[1] % self.how.mesh.shape["tp"] == 0 else None
+        return self.how.place(x_BHWC, self.how.batch, rows)
+
+    def unit(self, x_BHWC: Array, w: Params, average: Params, stride: int = 1) -> tuple[Array, Params]:
+        """A convolution and its batch norm (Ioffe and Szegedy, 2015); statistics are float32."""
+        edge = (w["kernel"].shape[0] - 1) // 2
+        y_BHWC = jax.lax.conv_general_dilated(
+            x_BHWC, w["kernel"].astype(x_BHWC.dtype), (stride, stride), [(edge, edge)] * 2,
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        )  # fmt: skip
+        y_BHWC = self.place(y_BHWC).astype(jnp.float32)
+        mean, variance = average["mean"], average["variance"]
+        if self.training:
+            B, H, W, C = y_BHWC.shape
+            groups = B // (min(self.model.norm_examples, B) or B)
+            y_GEHWC = y_BHWC.reshape(groups, -1, H, W, C)
+            mean = jnp.mean(y_GEHWC, (1, 2, 3), keepdims=True)
+            variance = jnp.mean(jnp.square(y_GEHWC - mean), (1, 2, 3), keepdims=True)
+            y_BHWC = ((y_GEHWC - mean) * jax.lax.rsqrt(variance + 1e-5)).reshape(y_BHWC.shape)
+            batch = {"mean": jnp.mean(mean, (0, 1, 2, 3)), "variance": jnp.mean(variance, (0, 1, 2, 3))}
+            average = jax.tree.map(lambda old, new: _KEPT * old + (1 - _KEPT) * new, average, batch)
+        else:
+            y_BHWC = (y_BHWC - mean) * jax.lax.rsqrt(variance + 1e-5)
+        return (y_BHWC * w["gain"] + w["bias"]).astype(x_BHWC.dtype), average
+
+    def block(self, x_BHWC: Array, w: Params, average: Params, stride: int = 1) -> tuple[Array, Params]:
+        """A bottleneck block and its shortcut."""
+        made: Params = {}
+        y_BHWC, made["reduce"] = self.unit(x_BHWC, w["reduce"], average["reduce"])
+        y_BHWC, made["spatial"] = self.unit(jax.nn.relu(y_BHWC), w["spatial"], average["spatial"], stride)
+        y_BHWC, made["expand"] = self.unit(jax.nn.relu(y_BHWC), w["expand"], average["expand"])
+        if "shortcut" in w:
+            x_BHWC, made["shortcut"] = self.unit(x_BHWC, w["shortcut"], average["shortcut"], stride)
+        return jax.nn.relu(x_BHWC + y_BHWC), made
+
+    def logits(self, params: Params, average: Params, x_BHWC: Array) -> tuple[Array, Params]:
+        """Return float32 logits [B, K] and the new averages."""
+        made: Params = {"stages": {}}
+        x_BHWC = self.place(x_BHWC.astype(jnp.dtype(self.model.compute_dtype)))
+        x_BHWC, made["stem"] = self.unit(x_BHWC, params["stem"], average["stem"], 2)
+        x_BHWC = self.place(_pooled(jax.nn.relu(x_BHWC)))
+        for name, w in params["stages"].items():
+            before = average["stages"][name]
+            x_BHWC, first = self.block(x_BHWC, w["first"], before["first"], 1 if name == "stage1" else 2)
+            made["stages"][name] = {"first": first}
+            if "rest" in w:
+                x_BHWC, rest = jax.lax.scan(lambda x, each: self.block(x, *each), x_BHWC, (w["rest"], before["rest"]))
+                made["stages"][name]["rest"] = rest
+        x_BC = jnp.mean(x_BHWC.astype(jnp.float32), (1, 2))
+        return x_BC @ params["head"]["dense"] + params["head"]["bias"], made
+
+
+def sums(model: Model, how: Execution, params: Params, context: Context, record_BS: Array, weight_B: Array) -> Sums:
+    """Return the sums over images. Labels are smoothed in training only.
+
+    Examples of weight 0 must not be in a training batch: they would be in
+    its batch norm.
+    """
+    x_BHWC, label_B = images(model, record_BS)
+    logits_BK, made = Network(model, how, training=context.step is not None).logits(params, context.averages, x_BHWC)
+    smoothing = _SMOOTHING if context.step is not None else 0.0
+    target_BK = (1 - smoothing) * jax.nn.one_hot(label_B, model.classes) + smoothing / model.classes
+    loss_B = jax.nn.logsumexp(logits_BK, axis=-1) - jnp.sum(logits_BK * target_BK, axis=-1)
+    right_B = jnp.argmax(logits_BK, axis=-1) == label_B
+    return Sums(jnp.sum(loss_B * weight_B), jnp.sum(weight_B), jnp.sum(right_B * weight_B), made)
+
+
+def flops_per_item(model: Model) -> float:
+    """Model FLOPs of a training step for an image: thrice those of the forward pass, of products alone."""
+    total = 0.0
+    for path, shape in jax.tree_util.tree_flatten_with_path(shapes(model), is_leaf=_is_shape)[0]:
+        if is_gain(path):
+            continue
+        if path[0].key == "head":
+            size = 1.0
+        elif path[0].key == "stem":
+            size = model.image / 2
+        else:  # The stem and the pooling halve the image, and so does the 3x3 convolution of each later stage.
+            stage = int(path[1].key.removeprefix("stage"))
+            before = stage > 1 and (path[2].key, path[3].key) == ("first", "reduce")
+            size = model.image / 2 ** (stage if before else stage + 1)
+        total += 2 * math.prod(shape) * size * size
+    return 3 * total
+
+
+def _pooled(x_BHWC: Array) -> Array:
+    """Take the largest of 3 x 3 at every second place."""
+    window, stride, edge = (1, 3, 3, 1), (1, 2, 2, 1), ((0, 0), (1, 1), (1, 1), (0, 0))
+    return jnp.asarray(jax.lax.reduce_window(x_BHWC, -jnp.inf, jax.lax.max, window, stride, edge))
+
+
+def _is_shape(x: Any) -> bool:
+    return isinstance(x, tuple)

@@ -1,0 +1,1 @@
+"""Observation of a run: the step log, stragglers, memory and profiles."""

@@ -1,0 +1,197 @@
+"""What becomes of a finished step's numbers: metrics.jsonl, events, a log line, and the hosts' flags."""
+
+# mypy: disallow-untyped-calls=False
+
+import dataclasses
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import jax
+import numpy as np
+import numpy.typing as npt
+
+from trainer.data.records import record
+from trainer.errors import FatalError, Problem
+from trainer.hosts.job import Job
+from trainer.models.registry import family
+from trainer.observe.memory_in_use import memory_in_use
+from trainer.observe.stragglers import percentiles
+from trainer.telemetry import metrics
+from trainer.telemetry.tensorboard import EventFile
+
+Ids = Callable[[int], npt.NDArray[np.int64]]  # of the records of a step; below zero is padding
+_NAMED = 8  # records in a line for people; the event has all
+_ARRAYS = 2  # arrays in it
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Flags:
+    """What at least one host said with its flags of a step; every host reads the same."""
+
+    stop: bool = False
+    disk_low: bool = False
+    differ: int = 0  # of a check of the replicas (checkpoint/replica_check.py)
+    seconds: float = 0.0  # that the step took, as this host saw it
+
+
+@dataclasses.dataclass(slots=True)
+class Pending:
+    """A step that was dispatched and may not be finished."""
+
+    step: int
+    out: Any
+    dispatched: float
+    ended: "Future[float]"
+
+
+class Progress:
+    """Fetches the numbers of steps in order and records them."""
+
+    def __init__(
+        self,
+        job: Job,
+        batch: int,
+        chips: int,
+        ids: Ids,
+        int8_share: float = 0.0,
+        arrays: Sequence[str] = (),
+        *,
+        emulated: bool = False,
+    ) -> None:
+        """`arrays` names the arrays that a step's "broken" reports as not finite (checkpoint/finite_check.py).
+
+        Chips that are `emulated` have no utilisation: the peak is that of the chips that they stand for.
+        """
+        self._job, self._chips, self._ids, self._int8_share = job, chips, ids, int8_share
+        self._arrays = arrays
+        example = record(job.config.model)
+        self._items, self._noun = batch * example.items, example.noun
+        self._flops = family(job.config.model).flops_per_item(job.config.model)
+        self._lines = metrics.JsonLines(job.out / "metrics.jsonl") if job.is_first else None
+        wanted = job.is_first and job.config.observe.tensorboard
+        self._board = EventFile(job.out, job.host.attempt) if wanted else None
+        names = ("XPK_PEAK_FLOPS", "XPK_PEAK_INT8_OPS")
+        self._peaks = [None if emulated else metrics.peak(os.environ, name) for name in names]
+        self._finished_at = 0.0
+        self._steps = 0
+        self._window: list[float] = []  # seconds of the steps since the last log line
+        self._watcher = ThreadPoolExecutor(1, "step-end")
+        self.loss = math.nan
+
+    def began(self, step: int, out: Any, dispatched: float) -> Pending:
+        """Watch a step that was just dispatched; `dispatched` is the time before that.
+
+        Its end is seen on a thread: dispatching a step may block until the one before it has ended, or
+        longer, and a time taken by the caller after that would give the one's seconds to the other.
+        """
+        return Pending(step, out, dispatched, self._watcher.submit(_ended, out["loss"]))
+
+    def finish(self, pending: Pending) -> Flags:
+        """Wait for a step, record it and return its flags.
+
+        Raises FatalError if its loss or gradient is not finite, or the state after it, where that was looked at: it is
+        not worth saving.
+        """
+        self._job.watchdog.waits(f"step {pending.step}", pending.step)
+        out = jax.device_get(pending.out)
+        ended = pending.ended.result()
+        seconds = max(ended - max(self._finished_at, pending.dispatched), 1e-6)
+        self._finished_at = ended
+        self.loss = float(out["loss"])
+        self._steps += 1
+        self._job.stop.arm()
+        self._job.watchdog.took(seconds)
+        self._record(pending.step, out, seconds)
+        found = {"loss": self.loss, "norm of the gradient": float(out["grad_norm"])}
+        self._check_finite(pending.step, found, out.get("broken", ()))
+        stop, disk_low, _ = (bool(flag) for flag in np.asarray(out["flags"]))
+        return Flags(stop, disk_low, int(out.get("differ", 0)), seconds)
+
+    def require(self, step: int, broken: Any) -> None:
+        """Wait for a look through the state after `step`. Raises FatalError if it is not finite."""
+        self._check_finite(step, {}, jax.device_get(broken))
+
+    def evaluated(self, step: int, loss: float, accuracy: float | None, items: int, seconds: float) -> None:
+        """Record an evaluation of so many tokens or images; `accuracy` is the part that was right, if counted."""
+        self._job.events.write("eval", step, seconds, eval_loss=loss)
+        if self._lines is not None:
+            head = {"time": time.time(), "attempt": self._job.host.attempt, "step": step}
+            known = {} if accuracy is None else {"eval_accuracy": round(accuracy, 6)}
+            line = head | {"eval_loss": loss, f"eval_{self._noun}s": items} | known
+            self._lines.write(line)
+            if self._board is not None:
+                self._board.write(line)
+            right = "" if accuracy is None else f"   right {accuracy:.1%}"
+            metrics.say(f"eval {step:6d}   loss {loss:.4f}{right}   {self._noun}s {items:,}")
+
+    def _check_finite(self, step: int, found: dict[str, float], broken: Sequence[bool]) -> None:
+        """Raise FatalError if a step's numbers or the state after it are not finite, after an event with its records.
+
+        Where the numbers are not, neither is the state: then the line tells of them alone.
+        """
+        wrong = [f"the {name} of step {step} is {value}" for name, value in found.items() if not math.isfinite(value)]
+        arrays = [name for name, bad in zip(self._arrays, broken, strict=False) if bad]
+        if arrays and not wrong:
+            others = f" and {len(arrays) - _ARRAYS} more" if len(arrays) > _ARRAYS else ""
+            wrong = [f"after step {step} the state is not finite ({', '.join(arrays[:_ARRAYS])}{others})"]
+        if not wrong:
+            return
+        records = [int(record) for record in self._ids(step) if record >= 0]
+        if self._job.is_first:
+            values = {name: str(value) for name, value in found.items()}
+            self._job.events.write("not_finite", step, values=values, arrays=arrays, records=records)
+        named = ", ".join(map(str, records[:_NAMED]))
+        more = f" and {len(records) - _NAMED} more, which the event not_finite names" if len(records) > _NAMED else ""
+        raise FatalError(
+            Problem(
+                f"{' and '.join(wrong)}; its records are {named}{more}",
+                "A restart would repeat it bit for bit; try a lower optim.lr, or a look at these records",
+            )
+        )
+
+    def _record(self, step: int, out: dict[str, Any], seconds: float) -> None:
+        every = self._job.config.run.log_every
+        if self._steps == 1 or step % every == 0:
+            self._job.events.write("step", step, seconds, at_once=self._steps == 1)
+        if self._lines is None:
+            return
+        speed, (flops, int8) = self._items / seconds, self._peaks
+        record: dict[str, Any] = {
+            "time": time.time(),
+            "attempt": self._job.host.attempt,
+            "step": step,
+            "total_steps": self._job.config.run.steps,
+            "loss": self.loss,
+            "loss_hex": self.loss.hex(),
+            "grad_norm": float(out["grad_norm"]),
+            "learning_rate": float(out["learning_rate"]),
+            "step_seconds": round(seconds, 4),
+            "data_seconds": int(np.asarray(out["flags"])[2]) / 1000,
+            f"{self._noun}s_per_second": round(speed, 1),
+            "mfu": metrics.mfu(self._flops, speed, self._chips, flops, self._int8_share, int8),
+            "emfu": metrics.mfu(self._flops, speed, self._chips, flops),
+        }
+        logged = self._steps == 1 or step % every == 0 or step == self._job.config.run.steps
+        self._window.append(seconds)
+        if logged:
+            record["window"] = {"steps": len(self._window)} | percentiles(self._window)
+            record["memory"] = memory_in_use()
+            self._window = []
+        self._lines.write(record, at_once=self._steps == 1)
+        if self._board is not None:
+            self._board.write(record)
+        if logged:
+            shown = ("mfu", "emfu") if self._int8_share else ("mfu",)
+            used = "".join(f"   {name} {record[name]:.1%}" for name in shown if record[name] is not None)
+            rate = f"{speed:9,.0f} {self._noun}s/s"
+            metrics.say(f"step {step:6d}   loss {self.loss:.4f}   {rate}   {seconds:7.3f} s{used}")
+
+
+def _ended(loss: Any) -> float:
+    """Wait for a number of a step and return when it came; all of a step's come together."""
+    jax.block_until_ready(loss)
+    return time.monotonic()

@@ -1,0 +1,130 @@
+"""How long steps take, and which hosts keep the others waiting.
+
+In a step all hosts wait for each other, so a step's time tells nothing of a single host. Each host therefore
+measures what is its own, on average over `observe.pace_every` steps:
+
+    data   seconds a step in which its chips waited for its batch
+    host   seconds a step in which they waited for its Python: logging, other processes on the machine, ...
+    chip   seconds that its chips take for a fixed product of matrices, without any other host (probe.py); not where
+           chips are emulated, which measures no more than what else the machine's cores do just then
+
+and tells process 0, over the line beside JAX (hosts/peers.py), which notes those slower than the median host, and
+names those that were in most of the last comparisons: one alone shows nothing.
+"""
+
+import dataclasses
+import math
+import statistics
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from trainer.hosts import timeouts
+from trainer.hosts.job import Job
+from trainer.telemetry.metrics import say
+
+_MOST = 5  # slow hosts in an event
+_SHARE = 0.1  # of a step's time that a host has to cost the others to be named
+_RATIO = 1.25  # of the median host's time for the same products
+_LEAST, _LAST = 3, 5  # a host is named that was slower in so many of the last comparisons
+_WORDS = {"data": "waits for its data", "host": "is busy with other things", "chip": "has slow chips"}
+_MEASURED = {"data": "a step", "host": "a step", "chip": "for the same products"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slow:
+    """A host that was slower than the median one for this `reason`, in a comparison."""
+
+    process: int
+    reason: str  # data, host or chip
+    own: float  # what it measured, in seconds
+    median: float  # what the median host did
+
+
+def percentiles(seconds: Sequence[float]) -> dict[str, float]:
+    """Return p50, p90, p99 (each a time that was measured: the nearest rank) and max; nothing of nothing."""
+    if not seconds:
+        return {}
+    ordered = sorted(seconds)
+    ranks = {f"p{n}": ordered[max(0, math.ceil(n / 100 * len(ordered)) - 1)] for n in (50, 90, 99)}
+    return {name: round(value, 4) for name, value in (ranks | {"max": ordered[-1]}).items()}
+
+
+def slow_hosts(reports: Sequence[Mapping[str, float]], step_seconds: float) -> list[Slow]:
+    """Return the hosts that are slower than the median one (of two: the faster one), the slowest first.
+
+    `reports` are in process order, with the same reasons in each.
+    """
+    found = []
+    for reason in reports[0]:
+        median = statistics.median_low([report[reason] for report in reports])
+        most = median * _RATIO if reason == "chip" else median + _SHARE * step_seconds
+        found += [Slow(n, reason, report[reason], median) for n, report in enumerate(reports) if report[reason] > most]
+    return sorted(found, key=lambda slow: slow.median - slow.own)
+
+
+class Pace:
+    """One host's share of it. `probe` gives the seconds of the fixed product, if any; it is made when first needed."""
+
+    def __init__(self, job: Job, probe: Callable[[], Callable[[], float]] | None) -> None:
+        self.every = job.config.observe.pace_every
+        self._job, self._make_probe = job, probe
+        self._probe: Callable[[], float] | None = None
+        self._data, self._host, self._steps = 0.0, 0.0, 0
+        self._took: list[float] = []
+        self._slower: deque[set[tuple[int, str]]] = deque(maxlen=_LAST)  # process 0: in each of the last comparisons
+
+    def due(self, step: int) -> bool:
+        """Return whether hosts are compared after `step`."""
+        return self.every > 0 and step % self.every == 0
+
+    def began(self, data: float, host: float) -> None:
+        """Take note of a step for which this host's chips waited so many seconds."""
+        self._data, self._host, self._steps = self._data + data, self._host + host, self._steps + 1
+
+    def took(self, seconds: float) -> None:
+        """Take note of how long a step took."""
+        self._took.append(seconds)
+
+    def compare(self, step: int) -> None:
+        """Measure the chips and tell process 0; every host calls it, while no step is under way."""
+        steps, key = max(1, self._steps), f"pace/{step}"
+        mine = {"data": self._data / steps, "host": self._host / steps} | self._chips(step)
+        self._job.peers.report(key, {reason: round(seconds, 6) for reason, seconds in mine.items()})
+        if self._job.is_first:
+            took = statistics.median(self._took) if self._took else 0.0
+            threading.Thread(target=self._judge, args=(step, key, took), name="pace", daemon=True).start()
+        self._data, self._host, self._steps, self._took = 0.0, 0.0, 0, []
+
+    def _chips(self, step: int) -> dict[str, float]:
+        """Return the seconds that this host's chips take for the fixed product, if that is measured."""
+        if self._make_probe is None:
+            return {}
+        if self._probe is None:
+            timeouts.compilation(self._job, "its products of matrices", step, own=lambda: True)
+            self._probe = self._make_probe()
+            self._watch(step)
+            self._probe()
+        self._watch(step)
+        return {"chip": self._probe()}
+
+    def _watch(self, step: int) -> None:
+        self._job.watchdog.waits(f"its chips' products of matrices after step {step}", step, own=lambda: True)
+
+    def _judge(self, step: int, key: str, step_seconds: float) -> None:
+        """Process 0, on a thread of its own: wait for all hosts' words and name the slow ones."""
+        reports = self._job.peers.collect(key)
+        slow, name = slow_hosts(reports, step_seconds), self._job.host.name
+        self._slower.append({(one.process, one.reason) for one in slow})
+        medians = {reason: statistics.median_low([r[reason] for r in reports]) for reason in reports[0]}
+        sure = [sum((one.process, one.reason) in found for found in self._slower) >= _LEAST for one in slow]
+        told: list[dict[str, Any]] = [
+            {"host": name(one.process), **dataclasses.asdict(one), "conclusive": certain}
+            for one, certain in zip(slow, sure, strict=True)
+        ][:_MOST]
+        took = round(step_seconds, 4)
+        self._job.events.write("pace", step, at_once=bool(slow), step_seconds=took, medians=medians, slow=told)
+        for one in [one for one, certain in zip(slow, sure, strict=True) if certain][:_MOST]:
+            measured = f"{one.own:.4f} s {_MEASURED[one.reason]}, {one.median:.4f} s on the median host"
+            say(f"slow {step:6d}   {name(one.process)} {_WORDS[one.reason]}: {measured}")

@@ -1,0 +1,113 @@
+"""How gradients are added over the mesh axis "dp": by XLA on its own, or by collectives that are written here.
+
+Automatic: the loss is that of the whole batch, and XLA adds where its partitioner finds a sum, layer by layer
+and once for every part of an accumulated batch, in the type of the products. Explicit: every replica
+differentiates its own share of the batch, and what the backward pass leaves of that is added once, in the type
+that is asked for. Inside a replica, over "fsdp", "tp" and "stage", XLA reduces in both.
+"""
+
+# mypy: disallow-untyped-calls=False
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.sharding import PartitionSpec as P
+
+from trainer.models.family import Context, Sums
+from trainer.parallel.partitioning import Execution
+
+SumsOf = Callable[[Execution, Any, Context, Array, Array], Sums]  # how, params, context, records [B, S], weight [B]
+
+
+@dataclasses.dataclass(frozen=True)
+class Automatic:
+    """Leaves the sum over replicas to XLA."""
+
+    how: Execution
+    sums_of: SumsOf
+
+    def split(self, params: Any) -> Any:
+        """Return what is to be differentiated by."""
+        return params
+
+    def sums(self, params: Any, context: Context, record_BS: Array, weight_B: Array) -> Sums:
+        """Return the sums over all rows."""
+        return self.sums_of(self.how, params, context, record_BS, weight_B)
+
+    def add(self, grads: Any) -> Any:
+        """Return the gradient of the whole batch."""
+        return grads
+
+
+@dataclasses.dataclass(frozen=True)
+class Explicit:
+    """Adds hierarchically, so that every byte crosses DCN once: Cho et al., BlueConnect, 2019, with two levels.
+
+    Replicas of one slice scatter-reduce among themselves, each adds its piece with its like in the other slices,
+    and they gather the pieces. With "fsdp" the backward pass has left every chip its own piece already.
+    """
+
+    how: Execution
+    sums_of: SumsOf
+    specs: Any  # of the parameters
+    slices: int  # that "dp" reaches over; neighbours on it are in one slice
+    dtype: str  # of what is sent
+
+    def split(self, params: Any) -> Any:
+        """Return the parameters once for every replica [R, ...]; each has them already, so nothing is sent."""
+        replicas = self._replicas
+
+        def one(spec: P, w: Array) -> Array:
+            return self.how.place(jnp.broadcast_to(w[None], (replicas, *w.shape)), "dp", *spec)
+
+        return jax.tree.map(one, self.specs, params)
+
+    def sums(self, params_R: Any, context: Context, record_BS: Array, weight_B: Array) -> Sums:
+        """Return the sums over all rows; each replica takes its own parameters, and averages are their mean."""
+        how = dataclasses.replace(self.how, batch=tuple(axis for axis in self.how.batch if axis != "dp"))
+
+        def one(params: Any, record_bS: Array, weight_b: Array, key: Array | None) -> Sums:
+            return self.sums_of(how, params, context._replace(key=key), record_bS, weight_b)
+
+        rows = (self._replicas, -1)
+        shares = record_BS.reshape(*rows, record_BS.shape[1]), weight_B.reshape(rows)
+        key_R = None if context.key is None else jax.random.split(context.key, self._replicas)
+        made_R = jax.vmap(one, spmd_axis_name="dp")(params_R, *shares, key_R)
+        averages = jax.tree.map(lambda x_R: jnp.mean(x_R, axis=0), made_R.averages)
+        made: Sums = jax.tree.map(jnp.sum, made_R._replace(averages={}))
+        return made._replace(averages=averages)
+
+    def add(self, grads_R: Any) -> Any:
+        """Return the sum of the replicas' gradients [R, ...], which every replica gets, as float32."""
+        stacked = jax.tree.map(lambda spec: P("dp", *spec), self.specs)
+        everywhere = jax.shard_map(
+            lambda grads: jax.tree.map(self._add, grads),
+            mesh=self.how.mesh,
+            in_specs=(stacked,),
+            out_specs=self.specs,
+            check_vma=False,
+        )
+        return everywhere(grads_R)
+
+    def _add(self, piece_R: Array) -> Array:
+        """Add one chip's piece [1, ...] to those of the replicas."""
+        each, piece = self._replicas // self.slices, piece_R[0].astype(self.dtype)
+        if each == 1:
+            added: Array = jax.lax.psum(piece, "dp").astype(jnp.float32)
+            return added
+        inside = [[s * each + n for n in range(each)] for s in range(self.slices)]
+        across = [[s * each + n for s in range(self.slices)] for n in range(each)]
+        flat = jnp.pad(piece.reshape(-1), (0, -piece.size % each))
+        flat = jax.lax.psum_scatter(flat, "dp", axis_index_groups=inside, tiled=True)
+        flat = jax.lax.psum(flat, "dp", axis_index_groups=across) if self.slices > 1 else flat
+        flat = jax.lax.all_gather(flat, "dp", axis_index_groups=inside, tiled=True)
+        whole: Array = flat[: piece.size].reshape(piece.shape).astype(jnp.float32)
+        return whole
+
+    @property
+    def _replicas(self) -> int:
+        return int(self.how.mesh.shape["dp"])

@@ -1,0 +1,151 @@
+"""The jitted programs: the only place that knows both the mathematics and the shardings.
+
+State is {"step": int32, "params": ..., "opt": ...}. A batch comes as blocks, one a chip (see data/batches.py).
+"""
+
+# mypy: disallow-untyped-calls=False
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax  # type: ignore[import-untyped]
+from jax import Array
+from jax.sharding import Mesh, NamedSharding
+
+from trainer.config import Config
+from trainer.data.batches import Blocks, Slots
+from trainer.data.records import Record, record
+from trainer.models.family import Context, Family, Params, Sums
+from trainer.models.registry import family
+from trainer.parallel.layout import Layout
+from trainer.parallel.mesh import ALL, BATCH, sharding
+from trainer.parallel.partitioning import Execution
+from trainer.step import optimizers
+from trainer.step.accumulation import mean_gradients
+from trainer.step.gradient_reduction import Automatic, Explicit
+from trainer.step.update_sharding import update_shardings
+
+State = dict[str, Any]
+FLAGS = 3  # lanes of a host's flags: asked to stop, disk too full to save, ms that its chips waited for data
+
+
+@dataclasses.dataclass(frozen=True)
+class Programs:
+    """Jitted functions and what their arguments look like; lower and compile as needed."""
+
+    init: Any  # uint32 seed -> state
+    train: Any  # state, blocks, flags -> state, {"loss", "grad_norm", "learning_rate", "flags"}
+    evaluate: Any  # params, blocks, averages -> Sums
+    state: State  # shapes, types and shardings
+    blocks: Blocks
+    flags: jax.ShapeDtypeStruct
+
+
+def build(config: Config, mesh: Mesh, slots: Slots, sizes: Layout) -> Programs:
+    """Return the programs of `config` on `mesh`, which has these sizes; compiles nothing."""
+    model = family(config.model)
+    optimizer = optimizers.optimizer(config.optim, config.run.steps, model)
+    learning_rate = optimizers.schedule(config.optim, config.run.steps)
+
+    def fresh(seed: Array) -> State:
+        params = model.init(config.model, jax.random.key(seed))
+        state = {"step": jnp.zeros((), jnp.int32), "params": params, "opt": optimizer.init(params)}
+        averages = model.averages(config.model)
+        return state | ({"averages": averages} if averages else {})
+
+    abstract = jax.eval_shape(fresh, jax.ShapeDtypeStruct((), jnp.uint32))
+    updated = update_shardings(mesh, model, config.model, config.optim.axes)
+    placed = _state_shardings(mesh, abstract, optimizer, model.specs(config.model), updated)
+    gather = _gatherer(mesh, slots, sizes.global_batch)
+    how = Execution(mesh, microbatches=sizes.microbatches, quant=config.quant)
+    reduction = _reduction(config, how, sizes, model)
+
+    def train(state: State, blocks: Blocks, flags: Array) -> tuple[State, dict[str, Array]]:
+        context = Context(state.get("averages", {}), state["step"], _rounding_key(config, state["step"]))
+        parts = config.optim.accumulate
+        loss, grads, averages = mean_gradients(reduction, state["params"], context, gather(blocks), parts)
+        # Each chip has its part of the gradients, and changes that part of the parameters alone.
+        grads, params = jax.lax.with_sharding_constraint((grads, state["params"]), (updated, updated))
+        updates, opt = optimizer.update(grads, state["opt"], params)
+        params = jax.lax.with_sharding_constraint(optax.apply_updates(params, updates), updated)
+        metrics = {
+            "loss": loss,
+            "grad_norm": optax.tree.norm(grads),
+            "learning_rate": jnp.asarray(learning_rate(state["step"]), jnp.float32),
+            "flags": jnp.max(flags, axis=0),
+        }
+        after = {"step": state["step"] + 1, "params": params, "opt": opt}
+        return after | ({"averages": averages} if averages else {}), metrics
+
+    def evaluate(params: Params, blocks: Blocks, averages: Params | None = None) -> Sums:
+        made = model.sums(config.model, how, params, Context(averages or {}, None, None), *gather(blocks))
+        return made._replace(averages={})
+
+    everywhere = sharding(mesh)
+    state = jax.tree.map(lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s), abstract, placed)
+    return Programs(
+        init=jax.jit(fresh, out_shardings=placed),
+        train=jax.jit(train, donate_argnums=0, out_shardings=(placed, everywhere)),
+        evaluate=jax.jit(evaluate, out_shardings=everywhere),
+        state=state,
+        blocks=_blocks(record(config.model), mesh, slots),
+        flags=jax.ShapeDtypeStruct((slots.chips, FLAGS), jnp.int32, sharding=sharding(mesh, ALL)),
+    )
+
+
+def _blocks(example: Record, mesh: Mesh, slots: Slots) -> Blocks:
+    shape, placed = (slots.chips, slots.rows), sharding(mesh, ALL)
+    return Blocks(
+        records=jax.ShapeDtypeStruct((*shape, example.length), example.dtype, sharding=placed),
+        weight=jax.ShapeDtypeStruct(shape, jnp.float32, sharding=placed),
+    )
+
+
+def _reduction(config: Config, how: Execution, sizes: Layout, model: Family) -> Automatic | Explicit:
+    sums = functools.partial(model.sums, config.model)
+    if config.mesh.reduction == "automatic":
+        return Automatic(how, sums)
+    return Explicit(how, sums, model.specs(config.model), sizes.dp_slices, config.mesh.reduction_dtype)
+
+
+def _rounding_key(config: Config, step: Array) -> Array | None:
+    """Return the source of a step's random rounding: the same whenever that step is run."""
+    if config.quant.rounding != "stochastic" or not {"dgrad", "wgrad"} & set(config.quant.products):
+        return None
+    return jax.random.fold_in(jax.random.key(config.run.seed), step)
+
+
+def _state_shardings(
+    mesh: Mesh, abstract: State, optimizer: optax.GradientTransformation, specs: Any, updated: Any
+) -> State:
+    """Spread the optimizer's moments as it updates, parameters as `specs` say; the rest goes everywhere."""
+    opt = optax.tree.map_params(
+        optimizer,
+        lambda _, placed: placed,
+        abstract["opt"],
+        updated,
+        transform_non_params=lambda _: sharding(mesh),
+    )
+    placed: State = jax.tree.map(lambda _: sharding(mesh), abstract) | {"opt": opt}
+    return placed | {"params": jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)}
+
+
+def _gatherer(mesh: Mesh, slots: Slots, global_batch: int) -> Callable[[Blocks], tuple[Array, Array]]:
+    """Return the function that turns the chips' blocks into the batch, spread over "dp" and "fsdp".
+
+    Hosts that read nothing send blocks of zeros; only the readers' blocks are taken, in the order of their rows.
+    """
+
+    def rows(block_DR: Array) -> Array:
+        if slots.readers != tuple(range(slots.chips)):
+            block_DR = block_DR[np.array(slots.readers)]
+        row_B: Array = block_DR.reshape(-1, *block_DR.shape[2:])[:global_batch]
+        row_B = jax.lax.with_sharding_constraint(row_B, sharding(mesh, BATCH))
+        return row_B
+
+    return lambda blocks: (rows(blocks.records), rows(blocks.weight))

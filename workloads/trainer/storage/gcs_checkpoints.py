@@ -1,0 +1,170 @@
+"""Checkpoints in a bucket, where nothing can be renamed: one is there if and only if its manifest is.
+
+    checkpoints/owner.json              the attempt that may commit; its generation names the attempt's saves
+    checkpoints/<step>/<generation>/…   what the hosts of that attempt wrote
+    checkpoints/<step>/manifest.json    written last, removed first; empty while it is about to be written
+    checkpoints/<step>/removing         of a checkpoint that was copied here from a folder: the rest is ours to remove
+
+A host of an earlier attempt that lives on (its machine was only cut off) writes beside the newer ones'
+objects, and finds at its commit that it is not the owner any more. If another becomes the owner just then, it
+removes the empty manifest before the rest, and the commit, which writes over that one only, fails.
+"""
+
+import contextlib
+import json
+import secrets
+import time
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Any
+
+from trainer.storage import manifest as integrity
+from trainer.storage import ocdbt
+from trainer.storage.slot import BucketSlot
+
+if TYPE_CHECKING:
+    from trainer.storage.gcs import Bucket
+
+_OWNER, _REMOVING = "owner.json", "removing"
+
+
+class BucketShelf:
+    """The checkpoints below an address."""
+
+    def __init__(self, place: "Bucket") -> None:
+        self._place = place
+        self._aside: list[str] = []  # objects of damaged checkpoints
+
+    def claim(self, attempt: int) -> str:
+        """Become the owner, then remove what cut-off saves left: they can no longer be committed.
+
+        Raises FatalError if there are checkpoints of another program.
+        """
+        for name in self._unsealed():
+            if not _is_ours(self._content(name)):
+                raise integrity.foreign(self._place / name)
+        owner = BucketSlot(self._place / _OWNER)
+        content = {"attempt": attempt, "time": time.time(), "write": secrets.token_hex(8)}
+        claim = str(owner.put(json.dumps(content).encode(), owner.look()[0]))
+        for name in self._unsealed():
+            if _is_ours(left := self._content(name)) and self._unreserve(name):  # still
+                self._clear(f"{name}/{each}" for each in left)
+        return claim
+
+    def steps(self) -> list[int]:
+        """Return the steps that have a manifest."""
+        found = sorted(int(name) for name in self._place.folders() if name.isdigit())
+        return [step for step in found if self._is_sealed(step)]
+
+    def draft(self, step: int, claim: str) -> str:
+        """Return where to write; there is nothing to make."""
+        return str(self._place / str(step) / claim)
+
+    def commit(self, step: int, claim: str, notes: dict[str, Any]) -> None:
+        """Write the manifest, if this attempt is still the owner."""
+        files = {f"{claim}/{name}": known for name, known in (self._place / str(step) / claim).sums().items()}
+        content = integrity.manifest(dict(files), notes | {integrity.INSIDE: claim})
+        manifest = self._manifest(step).slot()
+        version, found = manifest.look()
+        if not found:
+            version = manifest.put(b"", version)  # which a new owner removes before what it stands for
+        try:
+            if str((self._place / _OWNER).entry().changed) != claim:
+                raise FileExistsError
+            manifest.put(content, version)
+        except FileExistsError as error:
+            raise PermissionError(13, "a newer attempt has taken over", str(self._place)) from error
+
+    def discard(self, step: int, claim: str) -> None:
+        """Remove what was written."""
+        with contextlib.suppress(OSError):
+            draft = self._place / str(step) / claim
+            draft.remove_each(draft.sums())
+
+    def damage(self, step: int) -> str:
+        """Compare sizes and checksums with those that the bucket keeps; nothing but the manifest is read."""
+        try:
+            expected = integrity.read_manifest(self._manifest(step).read())
+        except FileNotFoundError:
+            return f"{integrity.MANIFEST} is missing"
+        if expected is None:
+            return f"{integrity.MANIFEST} is damaged"
+        found = (self._place / str(step)).sums()
+
+        def kept(name: str, like: integrity.Sum) -> integrity.Sum | None:
+            checksum = found[name][1]
+            return checksum if str(like).partition(":")[0] == checksum.partition(":")[0] else None
+
+        def inside(name: str, begin: int, end: int) -> str:
+            claim, _, file = name.partition("/")
+            return ocdbt.inside(f"{self._place / str(step) / claim}/", file, begin, end)
+
+        sizes = {name: size for name, (size, _) in found.items()}
+        return integrity.wrong_size(expected, sizes) or integrity.wrong_sum(expected, kept, inside)
+
+    def notes(self, step: int) -> dict[str, Any]:
+        """Return the notes of a whole checkpoint."""
+        return integrity.notes(self._manifest(step).read())
+
+    def content(self, step: int, notes: dict[str, Any]) -> str:
+        """Return the address that Orbax wrote to."""
+        return str(self._place / str(step) / notes.get(integrity.INSIDE, ""))
+
+    def set_aside(self, step: int) -> None:
+        """Remove the manifest."""
+        self._aside += self._take_down(step)
+
+    def keep(self, newest: int, committed: int, unread: Collection[int] = ()) -> None:
+        """Remove older checkpoints and damaged ones."""
+        with contextlib.suppress(OSError):
+            steps = [step for step in self.steps() if step <= committed]
+            for step in integrity.outdated(steps, newest, lambda step: step not in unread and not self.damage(step)):
+                self._clear(self._take_down(step))
+            self._clear(self._aside)
+            self._aside.clear()
+
+    def _manifest(self, step: int | str) -> "Bucket":
+        return self._place / str(step) / integrity.MANIFEST
+
+    def _is_sealed(self, step: int | str) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            return self._manifest(step).entry().size > 0
+        return False
+
+    def _unreserve(self, step: str) -> bool:
+        """Remove an empty manifest, so that nobody can write it; return whether there is none, and no other."""
+        with contextlib.suppress(FileExistsError, FileNotFoundError):
+            empty = self._manifest(step).entry()
+            if not empty.size:
+                self._manifest(step).remove(empty.changed)
+        return not self._manifest(step).is_file()
+
+    def _content(self, step: str) -> list[str]:
+        """Return the names of a step's objects but for its manifest."""
+        return [name for name in (self._place / step).sums() if name != integrity.MANIFEST]
+
+    def _unsealed(self) -> list[str]:
+        """Return the names of what would be checkpoints if they had a manifest."""
+        names = [name for name in self._place.folders() if name.isdigit()]
+        return [name for name in names if not self._is_sealed(name)]
+
+    def _take_down(self, step: int) -> list[str]:
+        """Remove the manifest, so that a checkpoint is none any more; return what else is to be removed of it."""
+        folder = self._place / str(step)
+        names = self._content(str(step))
+        if names and not _is_ours(names):
+            (folder / _REMOVING).write(b"")
+            names.append(_REMOVING)
+        self._manifest(step).remove()
+        return [f"{step}/{name}" for name in names]
+
+    def _clear(self, names: Iterable[str]) -> None:
+        """Remove objects, what tells that they are ours to remove after the others."""
+        names = list(names)
+        marks = [name for name in names if name.endswith(f"/{_REMOVING}")]
+        self._place.remove_each(name for name in names if name not in marks)
+        self._place.remove_each(marks)
+
+
+def _is_ours(names: Collection[str]) -> bool:
+    """Whether what is in a step's folder without a manifest is of saves, each in its generation, or marked."""
+    return _REMOVING in names or all(name.partition("/")[0].isdigit() and "/" in name for name in names)

@@ -1,0 +1,72 @@
+"""The few file operations that Orbax needs in a bucket, for etils and fsspec.
+
+Arrays do not come this way: TensorStore has its own. gcsfs would do the same and bring gRPC with it, and
+it remembers listings, which other hosts change.
+"""
+
+import io
+from typing import Any
+
+import fsspec  # type: ignore[import-untyped]
+
+from trainer.storage.base import BUCKET
+from trainer.storage.gcs import Bucket, open_bucket
+
+
+class Files(fsspec.AbstractFileSystem):  # type: ignore[misc]
+    """Objects as small files that are read and written whole."""
+
+    protocol = ("gs", "gcs")
+    cachable = False
+
+    def info(self, path: str, **_: Any) -> dict[str, Any]:
+        """Return size and type of an object, or that there are objects below."""
+        place = self._place(path)
+        name = self._strip_protocol(path)
+        if place.is_file():
+            entry = place.entry()
+            return {"name": name, "size": entry.size, "type": "file", "mtime": entry.changed / 1e6}
+        if place.is_folder():
+            return {"name": name, "size": 0, "type": "directory"}
+        raise FileNotFoundError(2, "no such object", str(place))
+
+    def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
+        """Return what is directly below."""
+        place, name = self._place(path), self._strip_protocol(path)
+        found = [{"name": f"{name}/{entry.name}", "size": entry.size, "type": "file"} for entry in place.files()]
+        found += [{"name": f"{name}/{folder}", "size": 0, "type": "directory"} for folder in place.folders()]
+        if not found:
+            raise FileNotFoundError(2, "nothing is there", str(place))
+        return found if detail else [each["name"] for each in found]
+
+    def mkdir(self, path: str, create_parents: bool = True, **_: Any) -> None:
+        """Do nothing: a folder is there as soon as an object is in it."""
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        """Do nothing, as `mkdir`."""
+
+    def rm(self, path: str, recursive: bool = False, maxdepth: int | None = None) -> None:
+        """Remove an object, or all below."""
+        place = self._place(path)
+        place.remove_each(place.sums()) if recursive else place.remove()
+
+    def _open(self, path: str, mode: str = "rb", **_: Any) -> io.BytesIO:
+        place = self._place(path)
+        return _Upload(place) if "w" in mode else io.BytesIO(place.read())
+
+    def _place(self, path: str) -> Bucket:
+        return open_bucket(f"{BUCKET}{self._strip_protocol(path)}")
+
+
+class _Upload(io.BytesIO):
+    """What is written becomes an object when it is closed."""
+
+    def __init__(self, place: Bucket) -> None:
+        super().__init__()
+        self._place = place
+
+    def close(self) -> None:
+        if not self.closed:
+            content = self.getvalue()
+            super().close()
+            self._place.write(content)

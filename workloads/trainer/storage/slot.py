@@ -1,0 +1,139 @@
+"""A small file that several processes may write, each only over the version that it has read (compare and swap).
+
+In a bucket the version is the object's generation. A file system has no such write: there each version is a file of
+its own, NAME.VERSION, which only one process can create; the highest one counts.
+"""
+
+import contextlib
+import errno
+import os
+import secrets
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from trainer.storage.gcs import Bucket
+
+_AGAIN_SECONDS, _PATIENCE_SECONDS = 0.1, 5.0  # for a version that is listed and cannot be read yet, or any more
+_NOT_THERE = {errno.ENOENT, errno.ESTALE}
+_NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK}
+
+
+class Slot(Protocol):
+    """A file with versions; 0 is that of a file that does not exist."""
+
+    def look(self) -> tuple[int, bytes]:
+        """Return version and content."""
+
+    def put(self, content: bytes, over: int) -> int:
+        """Write `content` over version `over`; return the new version. Raises FileExistsError if there is another."""
+
+
+class FolderSlot:
+    """A slot on a file system."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def look(self) -> tuple[int, bytes]:
+        """Read the newest version: again where it was replaced meanwhile, or has no content yet.
+
+        A network's file system may show either for some time. Where it goes on, nothing is known of the content.
+        """
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while version := self._newest():
+            content = _content(self._file(version))
+            if content or time.monotonic() > deadline:
+                return version, content
+            time.sleep(_AGAIN_SECONDS)
+        return 0, b""
+
+    def put(self, content: bytes, over: int) -> int:
+        """Create the next version, then remove the older ones."""
+        if not over:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+        mine = self._file(over + 1)
+        _create(mine, content)
+        if self._newest() > over + 1:  # `over` was replaced, and removed, long ago
+            mine.unlink(missing_ok=True)
+            raise FileExistsError(17, "somebody else has written it", str(self._path))
+        for version in self._versions():
+            if version <= over:
+                with contextlib.suppress(OSError):  # what is left is removed by the next writer
+                    self._file(version).unlink()
+        return over + 1
+
+    def _newest(self) -> int:
+        return max(self._versions(), default=0)
+
+    def _versions(self) -> list[int]:
+        name = f"{self._path.name}."
+        ends = (path.name.removeprefix(name) for path in self._path.parent.glob(f"{name}*"))
+        return [int(end) for end in ends if end.isdecimal()]
+
+    def _file(self, version: int) -> Path:
+        return self._path.with_name(f"{self._path.name}.{version}")
+
+
+class BucketSlot:
+    """A slot in a bucket."""
+
+    def __init__(self, place: "Bucket") -> None:
+        self._place = place
+
+    def look(self) -> tuple[int, bytes]:
+        """Read the object."""
+        with contextlib.suppress(FileNotFoundError):
+            return self._place.entry().changed, self._place.read()
+        return 0, b""
+
+    def put(self, content: bytes, over: int) -> int:
+        """Write the object; no two may write the same `content`, by which a request that seemed lost is found."""
+        try:
+            return self._place.create(content, over)
+        except FileExistsError:
+            version, found = self.look()
+            if found != content:
+                raise
+            return version
+
+
+def _content(file: Path) -> bytes:
+    """Read a file; one that is not there has nothing in it."""
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        if error.errno not in _NOT_THERE:
+            raise
+        return b""
+
+
+def _create(file: Path, content: bytes) -> None:
+    """Create a file, whole at once where there are hard links. Raises FileExistsError if there is one already."""
+    draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
+    try:
+        _write(draft, content)
+        os.link(draft, file)
+    except FileExistsError:
+        if draft.stat().st_nlink < 2:  # it is not this one, made by a request whose answer was lost
+            raise
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        _write(file, content)
+    finally:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+
+
+def _write(file: Path, content: bytes) -> None:
+    """Create a file. Raises FileExistsError if there is one; leaves none that could not be written."""
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    try:
+        os.write(descriptor, content)
+    except OSError:
+        file.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""Records of a run for other programs: metrics.jsonl, events and TensorBoard files."""

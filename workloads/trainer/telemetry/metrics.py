@@ -1,0 +1,172 @@
+"""What a run leaves behind to be read: metrics.jsonl, events, and the log on stdout.
+
+The forms are those of docs/environment.md. A line is never torn, and a full disk costs lines, never the run.
+"""
+
+import contextlib
+import dataclasses
+import json
+import math
+import sys
+import time
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+from trainer.config import Model
+from trainer.errors import reason
+from trainer.storage.base import Place
+
+
+class JsonLines:
+    """Append JSON lines to a file; several threads may write."""
+
+    def __init__(self, place: Place) -> None:
+        self._place, self._lines = place, place.lines()
+        self._complained = False
+        _OPEN.add(self)
+
+    def write(self, record: dict[str, Any], *, at_once: bool = False) -> None:
+        """Append one record; `at_once`: it has to outlive this process, however that ends."""
+        try:
+            self._lines.write(as_json(record).encode() + b"\n", at_once=at_once)
+        except OSError as error:
+            if not self._complained:
+                print(f"warning: {self._place} cannot be written: {reason(error)}", file=sys.stderr, flush=True)
+            self._complained = True
+
+    def flush(self, seconds: float) -> None:
+        """Wait until all records are in their place. Raises OSError if they are not after `seconds`."""
+        self._lines.flush(seconds)
+
+
+def as_json(value: Any, indent: int | None = None) -> str:
+    """Return `value` as JSON, which knows no NaN and no infinity: they become null."""
+    try:
+        return json.dumps(value, indent=indent, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), indent=indent)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class Flushed(Protocol):
+    """What has to be in its place when the process ends."""
+
+    def flush(self, seconds: float) -> None:
+        """Wait until it is there. Raises OSError if it is not after `seconds`."""
+
+
+_OPEN: "weakref.WeakSet[Flushed]" = weakref.WeakSet()
+
+
+def keep(lines: Flushed) -> None:
+    """Let `flush` see to these lines, too."""
+    _OPEN.add(lines)
+
+
+def flush(seconds: float) -> None:
+    """Have every record of this process in its place, as far as that takes no more than `seconds`."""
+    deadline = time.monotonic() + seconds
+    for wait in (False, True):  # all of them at the same time
+        for lines in list(_OPEN):
+            with contextlib.suppress(OSError):
+                lines.flush(max(0.0, deadline - time.monotonic()) if wait else 0.0)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Events:
+    """This host's own event file."""
+
+    lines: JsonLines
+    slice_id: int
+    host: int
+    attempt: int
+    began: float  # time.monotonic() at the process's start
+
+    def write(
+        self, event: str, step: int | None = None, seconds: float | None = None, *, at_once: bool = True, **more: Any
+    ) -> None:
+        """Append an event that has just ended and took `seconds`."""
+        record = {"time": time.time(), "event": event, "slice": self.slice_id, "host": self.host}
+        rounded = None if seconds is None else round(seconds, 4)
+        self.lines.write(record | {"attempt": self.attempt, "step": step, "seconds": rounded} | more, at_once=at_once)
+
+
+def parameters(model: Model) -> int:
+    """Number of parameters; the embedding table is also the output projection and counts once."""
+    layer = 4 * model.embed * model.heads * model.head_dim + 2 * model.embed * model.mlp + 2 * model.embed
+    return model.vocab * model.embed + model.layers * layer + model.embed
+
+
+def flops_per_token(model: Model) -> float:
+    """Model FLOPs of a training step per token: 6 N + 12 L H Q T.
+
+    Chowdhery et al., PaLM, appendix B: N parameters used in matrix products (norm gains are not, the tied
+    embedding is, as the output projection), L layers, H heads of width Q, T tokens of context. Forward and
+    backward pass; recomputation (remat) is not counted, and neither is the causal mask taken off.
+    """
+    gains = (2 * model.layers + 1) * model.embed
+    attention = 12 * model.layers * model.heads * model.head_dim * model.seq_len
+    return 6.0 * (parameters(model) - gains) + attention
+
+
+def mfu(
+    flops_per_item: float,
+    items_per_second: float,
+    chips: int,
+    peak_flops: float | None,
+    int8_share: float = 0.0,
+    peak_int8: float | None = None,
+) -> float | None:
+    """Model FLOPs utilisation, 0 to 1: the time that the products take at the chips' peaks, over the time they took.
+
+    `int8_share` of the FLOPs have the peak of int8. Leave it out for the effective utilisation (EMFU), which holds
+    all of them against the peak of bf16 and can be over 1. None where a peak that is needed is not known.
+    """
+    if not peak_flops or (int8_share and not peak_int8):
+        return None
+    seconds = (1 - int8_share) / peak_flops + (int8_share / peak_int8 if int8_share and peak_int8 else 0.0)
+    return flops_per_item * items_per_second * seconds / chips
+
+
+def peak(environ: Mapping[str, str], name: str) -> float | None:
+    """Read a chip's peak: XPK_PEAK_FLOPS (bf16, FLOP/s) or XPK_PEAK_INT8_OPS; None if unset or no positive number."""
+    try:
+        value = float(environ.get(name, ""))
+    except ValueError:
+        return None
+    return value if 0 < value < float("inf") else None
+
+
+def losses(content: bytes) -> dict[int, float | None]:
+    """Return the loss of every step in metrics.jsonl; of a step that was trained twice, the later one.
+
+    One that is not finite is None.
+    """
+    return {record["step"]: record["loss"] for record in _step_records(content)}
+
+
+def step_seconds(content: bytes) -> list[float]:
+    """Return how long each step in metrics.jsonl took, by step; of a step that was trained twice, the later one."""
+    found = {record["step"]: record["step_seconds"] for record in _step_records(content)}
+    return [found[step] for step in sorted(found)]
+
+
+def _step_records(content: bytes) -> Iterator[dict[str, Any]]:
+    for line in content.splitlines():
+        with contextlib.suppress(ValueError):  # a line that a kill or a full disk cut short
+            record = json.loads(line)
+            if "loss" in record:
+                yield record
+
+
+def say(text: str) -> None:
+    """Print a line for people, at once."""
+    print(text, flush=True)
