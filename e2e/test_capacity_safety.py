@@ -17,8 +17,9 @@ from e2e.api_server import BINARIES, api_server, missing
 from tests.capacity.machine import CONTROLLER
 from xpk.api.base import Obj
 from xpk.api.kubernetes import KubernetesApi
-from xpk.capacity.adapted import Adaptation, AdaptedProvider
+from xpk.capacity.adapted import AdaptedProvider
 from xpk.capacity.cordon import MARK, cordon, uncordon
+from xpk.capacity.emulate import Adaptation
 from xpk.capacity.gke.shrinking import Pods, drain
 from xpk.capacity.plan import Plan
 from xpk.model.accelerators import NODEPOOL_LABEL, find_shape

@@ -10,7 +10,8 @@ import yaml
 from tests.capacity.machine import CONTROLLER, _react
 from tests.capacity.test_kubeconfig import kubeconfig
 from xpk.api.base import Obj, ObjectApi
-from xpk.capacity.adapted import Adaptation, AdaptedProvider
+from xpk.capacity.adapted import AdaptedProvider
+from xpk.capacity.emulate import Adaptation
 from xpk.capacity.plan import Plan
 from xpk.model import names
 from xpk.model.accelerators import NODEPOOL_LABEL, find_shape

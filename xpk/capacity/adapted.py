@@ -6,7 +6,6 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,8 +15,9 @@ import yaml
 from xpk.api.base import ObjectApi, Objs
 from xpk.api.kubefile import only_context
 from xpk.capacity import emulate, install
+from xpk.capacity.apply import apply_all
+from xpk.capacity.emulate import Adaptation
 from xpk.capacity.kubeconfig import connect, write_private
-from xpk.capacity.local import state_of
 from xpk.capacity.nodes import (
     cluster_info,
     in_slices,
@@ -26,7 +26,6 @@ from xpk.capacity.nodes import (
 )
 from xpk.capacity.plan import Plan, Step
 from xpk.capacity.prepare import (
-    apply_all,
     config_map,
     is_set_up,
     judge_queues,
@@ -42,35 +41,14 @@ from xpk.capacity.prepare import (
 from xpk.capacity.provider import CONTEXT, ClusterInfo
 from xpk.capacity.queues.reading import maker_of
 from xpk.capacity.queues.removal import team_objects
+from xpk.capacity.state import state_of
 from xpk.model import names
-from xpk.model.accelerators import SliceShape
 from xpk.model.errors import ConflictError, MissingToolError, NotFoundError, UsageError, XpkError
 from xpk.model.specs import ClusterSpec, Target
 from xpk.render import render_queues
 
 _KUBECONFIG = "kubeconfig"
 _OF_TYPES = ("ResourceFlavor", "Topology", "ProvisioningRequestConfig", "AdmissionCheck")  # one for a type of slice
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Adaptation:
-    """What a user asks for: how workloads run on a cluster that exists.
-
-    `shape`: which of its slices are meant, if it has several types. `emulated`: its nodes have no accelerators;
-    `num_slices` of them stand in for slices. `output_root`: a bucket, or a folder that all nodes share.
-    `fenced`: a node that has not answered for a minute is dead for certain, so its hosts may be given up.
-    `take_over`: change the quota of queues that another tool manages.
-    """
-
-    name: str
-    context: str | None = None
-    shape: SliceShape | None = None
-    num_slices: int | None = None
-    emulated: bool = False
-    output_root: str | None = None
-    trainer_image: str | None = None
-    fenced: bool | None = None
-    take_over: bool = False
 
 
 class AdaptedProvider:

@@ -8,8 +8,7 @@ from contextlib import suppress
 from functools import partial
 
 from xpk.api.base import Obj, ObjectApi, Objs
-from xpk.capacity.nodes import live_workloads, pool_of, pool_order, slice_nodes
-from xpk.capacity.pulls import some_of
+from xpk.capacity.nodes import live_workloads, pool_of, pool_order, slice_nodes, some_of
 from xpk.capacity.together import Step
 from xpk.model import names
 from xpk.model.errors import ConflictError, NotFoundError, XpkError

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from xpk.api.base import Obj, ObjectApi, Objs
 from xpk.capacity.nodes import advertises, in_slices, is_ready, pool_of
@@ -16,10 +15,28 @@ from xpk.model.accelerators import CHIP_RESOURCES, NODEPOOL_LABEL, SliceShape, f
 from xpk.model.errors import CapacityError, ConflictError, TimedOutError
 from xpk.model.specs import ClusterSpec
 
-if TYPE_CHECKING:
-    from xpk.capacity.adapted import Adaptation
-
 _NODES_SECONDS, _POLL_SECONDS = 120.0, 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adaptation:
+    """What a user asks for: how workloads run on a cluster that exists.
+
+    `shape`: which of its slices are meant, if it has several types. `emulated`: its nodes have no accelerators;
+    `num_slices` of them stand in for slices. `output_root`: a bucket, or a folder that all nodes share.
+    `fenced`: a node that has not answered for a minute is dead for certain, so its hosts may be given up.
+    `take_over`: change the quota of queues that another tool manages.
+    """
+
+    name: str
+    context: str | None = None
+    shape: SliceShape | None = None
+    num_slices: int | None = None
+    emulated: bool = False
+    output_root: str | None = None
+    trainer_image: str | None = None
+    fenced: bool | None = None
+    take_over: bool = False
 
 
 def as_before(wanted: Adaptation, recorded: Mapping[str, str] | None, nodes: Objs) -> Adaptation:

@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 
 from xpk.api.base import Obj, ObjectApi, Objs
 from xpk.capacity.install import Pause
-from xpk.capacity.nodes import is_ready, pool_of, pools_of, shape_of, slice_nodes
-from xpk.capacity.pulls import ImagePulls, alike, missing_images, node_of, pulls_of, some_of
+from xpk.capacity.nodes import is_ready, pool_of, pools_of, shape_of, slice_nodes, some_of
+from xpk.capacity.pulls import ImagePulls, alike, missing_images, node_of, pulls_of
 from xpk.model import names
 from xpk.model.accelerators import SliceShape
 from xpk.model.errors import ConflictError, NotFoundError, TimedOutError, UsageError, XpkError

@@ -22,7 +22,6 @@ from xpk.capacity.engine import Engine
 from xpk.capacity.health import lacking, wait_step
 from xpk.capacity.image import TrainerImage, build_context, trainer_image
 from xpk.capacity.kubeconfig import connect
-from xpk.capacity.local import state_of
 from xpk.capacity.nodes import (
     advertises,
     cluster_info,
@@ -34,6 +33,7 @@ from xpk.capacity.nodes import (
 from xpk.capacity.plan import Plan, Step
 from xpk.capacity.prepare import is_set_up, set_up
 from xpk.capacity.provider import ClusterInfo
+from xpk.capacity.state import state_of
 from xpk.capacity.together import Activity
 from xpk.model import names
 from xpk.model.accelerators import SliceShape

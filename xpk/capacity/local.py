@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-import platformdirs
-
 from xpk.api.base import Obj, ObjectApi
 from xpk.api.words import counted
 from xpk.capacity.nodes import difference, holders, live_workloads, pools_of, slice_info
@@ -19,34 +17,20 @@ from xpk.capacity.plan import Plan, Progress, Step
 from xpk.capacity.prepare import apply_queues
 from xpk.capacity.provider import ClusterInfo
 from xpk.capacity.queues.reading import Queues, check_promised
+from xpk.capacity.state import state_of
 from xpk.local.cluster import create_cluster, delete_cluster, list_clusters, open_cluster
 from xpk.model import names
 from xpk.model.accelerators import NODEPOOL_LABEL, SliceShape, find_shape
 from xpk.model.errors import ConflictError, NotFoundError, UsageError, XpkError
 from xpk.model.specs import ClusterSpec, Target
 from xpk.render.resources import workloads_dir
-from xpk.storage.private import check_owner, make_folder, open_file, wait_for_lock
+from xpk.storage.private import make_folder, open_file, wait_for_lock
 
 # Every host has a loopback address of its own, so that two workloads can listen on one port. A cluster begins
 # at a block of 254 that its folder's name is hashed to: whoever else emulates clusters on this machine, under
 # whatever state folder, is very likely elsewhere. 127.0 to 127.15 are left to others.
 _FIRST_BLOCK, _BLOCKS, _BLOCK_HOSTS = 16 * 256, 224 * 256, 254
 _MOST_SLICES, _MOST_HOSTS = 255, 254
-
-
-def state_dir() -> Path:
-    """Return the folder of this user's clusters; XPK_STATE_DIR overrides it. Raises XpkError for somebody else's."""
-    override = os.environ.get("XPK_STATE_DIR")
-    folder = Path(override).expanduser().absolute() if override else platformdirs.user_state_path("xpk")
-    check_owner(folder, root_may=True)
-    return folder
-
-
-def state_of(provider: str, root: Path | None = None) -> Path:
-    """Return the folder of a provider's clusters. Raises XpkError if it is somebody else's."""
-    folder = (root or state_dir()) / provider
-    check_owner(folder)
-    return folder
 
 
 class LocalProvider:

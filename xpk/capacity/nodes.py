@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 
 from xpk.api.base import Obj, ObjectApi, Objs
 from xpk.api.cluster_queues import allotments, queued_flavors, type_of
@@ -21,6 +22,8 @@ from xpk.render import render_queues
 _OF_SLICES = frozenset(
     (names.TYPE_ANNOTATION, "cloud.google.com/gke-tpu-accelerator", "cloud.google.com/gke-accelerator")
 )
+
+_SEVERAL = 3  # nodes that are named of those with the same trouble
 
 
 def slice_nodes(api: ObjectApi) -> Objs:
@@ -228,3 +231,9 @@ def difference(have: ClusterSpec | None, want: ClusterSpec) -> str:
     if have.num_slices != want.num_slices:
         parts.append(f"{have.num_slices} slices (asked for {want.num_slices})")
     return ", ".join(parts)
+
+
+def some_of(names: Sequence[str]) -> str:
+    """Return the first of some names, and how many more there are."""
+    more = f" and {len(names) - _SEVERAL} more" if len(names) > _SEVERAL else ""
+    return f"{', '.join(names[:_SEVERAL])}{more}"

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from xpk.capacity.gke.flags import ZONE
 from xpk.model import names
 from xpk.model.errors import UsageError, XpkError
 from xpk.storage.text import read_text
@@ -70,7 +69,7 @@ def _project(value: str) -> list[str]:
 
 
 def _zone(value: str) -> list[str]:
-    return [] if ZONE.fullmatch(value) else [f"'{value}' is not a zone, such as us-central1-a"]
+    return [] if names.ZONE.fullmatch(value) else [f"'{value}' is not a zone, such as us-central1-a"]
 
 
 def _image(value: str) -> list[str]:

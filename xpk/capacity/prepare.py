@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from xpk.api.base import Obj, ObjectApi, Objs
+from xpk.capacity.apply import apply_all
 from xpk.capacity.nodes import has_queues, not_theirs, pools_of, queued_types, shape_of, slice_nodes
 from xpk.capacity.queues import provisioning
 from xpk.capacity.queues.foreign import Judgement, judge, unlabelled
@@ -144,12 +145,6 @@ def config_map(data: dict[str, str]) -> Obj:
         "metadata": {"name": _RECORD, "namespace": "default", "labels": {"app.kubernetes.io/managed-by": "xpk"}},
         "data": data,
     }
-
-
-def apply_all(api: ObjectApi, objects: Objs, *, force: bool = False) -> None:
-    """Apply objects in order; with `force` also fields that somebody else manages."""
-    for obj in objects:
-        api.apply(obj, force=force)
 
 
 def apply_queues(api: ObjectApi, specs: Sequence[ClusterSpec], *, take_over: bool = False) -> None:

@@ -19,7 +19,6 @@ _PULLED = re.compile(
 _PRESENT = re.compile(r'Container image ".*?" already present on machine\b.*')
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(h|ms|m|us|µs|ns|s)")
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
-_SEVERAL = 3  # nodes that are named of those with the same trouble
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,12 +145,6 @@ def alike(troubles: Iterable[PullTrouble]) -> list[tuple[str, list[str]]]:
     for each in troubles:
         found.setdefault(": ".join(filter(None, (each.reason, each.message))), []).append(each.node)
     return sorted(found.items(), key=lambda item: -len(item[1]))
-
-
-def some_of(names: Sequence[str]) -> str:
-    """Return the first of some names, and how many more there are."""
-    more = f" and {len(names) - _SEVERAL} more" if len(names) > _SEVERAL else ""
-    return f"{', '.join(names[:_SEVERAL])}{more}"
 
 
 def _of_image(

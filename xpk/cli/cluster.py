@@ -21,17 +21,10 @@ from xpk.cli.cluster_plan import (
     provider_with,
 )
 from xpk.cli.gke_options import carrying_options, chosen_provider, create_options, place_options
-from xpk.cli.options import (
-    accelerator_option,
-    context_option,
-    name_argument,
-    output_option,
-    provider_option,
-    the_cluster,
-    the_name,
-)
+from xpk.cli.options import accelerator_option, context_option, name_argument, output_option, provider_option, the_name
 from xpk.cli.output import Console, age, echo, list_options
 from xpk.cli.tables import Column, wrapped
+from xpk.cli.target import the_cluster
 from xpk.cli.upstream import CLUSTER_COMMANDS, ClusterCommand, Group
 from xpk.model.errors import NotFoundError, XpkError
 

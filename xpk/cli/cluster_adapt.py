@@ -111,7 +111,8 @@ def _whose(name: str, provider: str | None, given: dict[str, str]) -> str:
 
 
 def _adapted(name: str, flags: dict[str, Any]) -> Plan:
-    from xpk.capacity.adapted import Adaptation, AdaptedProvider  # the other commands do not need it
+    from xpk.capacity.adapted import AdaptedProvider  # the other commands do not need it
+    from xpk.capacity.emulate import Adaptation
 
     tpu_type, own = (
         flags["tpu_type"],

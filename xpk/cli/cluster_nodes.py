@@ -8,18 +8,12 @@ from typing import Any
 import click
 
 from xpk.cli.cluster_plan import Live, dry_run_option, provider_with
+from xpk.cli.durations import parse_duration
 from xpk.cli.gke_options import place_options
-from xpk.cli.options import (
-    accelerator_option,
-    context_option,
-    name_argument,
-    output_option,
-    parse_duration,
-    provider_option,
-    the_cluster,
-)
+from xpk.cli.options import accelerator_option, context_option, name_argument, output_option, provider_option
 from xpk.cli.output import Console, age, echo
 from xpk.cli.tables import Column
+from xpk.cli.target import the_cluster
 from xpk.cli.upstream import ClusterCommand
 from xpk.jobs.script import format_size
 from xpk.model.accelerators import find_shape
@@ -176,7 +170,7 @@ def health(
     Exit code 1 if a slice cannot take any.
     """
     from xpk.capacity.health import health_of  # the other commands need neither
-    from xpk.capacity.pulls import some_of
+    from xpk.capacity.nodes import some_of
 
     console, chosen = console.choosing(output), the_cluster(name or name_flag, provider)
     source = provider_with(chosen, provider, flags)
@@ -205,7 +199,8 @@ def health(
 
 def _print(console: Console, outcome: Any) -> None:
     """Print how each image came to the nodes, and each trouble once with the nodes that have it."""
-    from xpk.capacity.pulls import alike, some_of
+    from xpk.capacity.nodes import some_of
+    from xpk.capacity.pulls import alike
 
     echo(console.table(outcome.images, _IMAGE_COLUMNS))
     troubles = [(each.image, words, nodes) for each in outcome.images for words, nodes in alike(each.failed)]

@@ -15,8 +15,9 @@ import click
 from xpk.capacity.plan import Plan
 from xpk.capacity.provider import Provider, load_provider, provider_of
 from xpk.cli.gke_options import chosen_provider
-from xpk.cli.options import Command, preferred_place
+from xpk.cli.options import Command
 from xpk.cli.output import FORMATS, Console, echo, interactive
+from xpk.cli.target import preferred_place
 from xpk.model.errors import AuthorizationError, UsageError
 
 GCLOUD = "gcloud"  # an output format of commands that plan

@@ -109,7 +109,7 @@ def _names(ctx: click.Context, kind: str, namespace: str | None) -> Iterable[str
 
 def _objects(ctx: click.Context, kind: str, namespace: str | None) -> Objs:
     from xpk.capacity.provider import provider_of
-    from xpk.cli.options import the_cluster
+    from xpk.cli.target import the_cluster
 
     with ctx:
         place = the_cluster(ctx.params.get("cluster"))

@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from xpk.capacity.gke.flags import CLOUD_FLAGS
-from xpk.cli.options import Command, parse_duration
+from xpk.cli.durations import parse_duration
+from xpk.cli.options import Command
 
 _Options = list[Callable[[Any], Any]]
 

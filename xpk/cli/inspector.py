@@ -15,8 +15,9 @@ import click
 from xpk.capacity import inspection, versions
 from xpk.capacity.health import health_of
 from xpk.capacity.provider import Provider, provider_of
-from xpk.cli.options import cluster_option, namespace_option, the_cluster
+from xpk.cli.options import cluster_option, namespace_option
 from xpk.cli.output import Console, echo
+from xpk.cli.target import the_cluster
 from xpk.cli.upstream import ClusterCommand
 from xpk.model.errors import XpkError
 

@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 import click
 
 from xpk import __version__
-from xpk.cli.options import preferred
 from xpk.cli.output import COLORS, FORMATS, Console, colors, echo
+from xpk.cli.target import preferred
 from xpk.cli.upstream import Group
 from xpk.model.errors import UsageError, XpkError
 from xpk.model.names import text_problems

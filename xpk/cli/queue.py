@@ -15,9 +15,10 @@ from xpk.capacity.queues.reading import QueueInfo, Queues
 from xpk.capacity.queues.removal import find, plan_delete
 from xpk.capacity.queues.request import RECLAIM, Wanted
 from xpk.cli.cluster_plan import ask, carry_out, dry_run_option
-from xpk.cli.options import cluster_option, name_argument, output_option, the_cluster, the_name
+from xpk.cli.options import cluster_option, name_argument, output_option, the_name
 from xpk.cli.output import Console, age, echo, list_options
 from xpk.cli.tables import Column, wrapped
+from xpk.cli.target import the_cluster
 from xpk.cli.upstream import Group
 from xpk.cli.watching import Rows, watch, watch_option
 from xpk.model import names

@@ -15,7 +15,7 @@ import click
 import yaml
 from click.core import ParameterSource
 
-from xpk.cli.options import stated_place
+from xpk.cli.target import stated_place
 from xpk.cli.upstream import WorkloadCommand
 from xpk.model.errors import Problems, UsageError
 

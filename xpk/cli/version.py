@@ -8,9 +8,10 @@ import click
 
 from xpk.capacity import versions
 from xpk.capacity.provider import provider_of
-from xpk.cli.options import cluster_option, is_cluster_named, output_option, the_cluster
+from xpk.cli.options import cluster_option, output_option
 from xpk.cli.output import Console
 from xpk.cli.tables import Column
+from xpk.cli.target import is_cluster_named, the_cluster
 from xpk.cli.upstream import ClusterCommand
 from xpk.model.errors import XpkError
 

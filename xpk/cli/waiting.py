@@ -9,9 +9,10 @@ from typing import Any
 from xpk.api.base import ObjectApi
 from xpk.capacity.provider import provider_of
 from xpk.cli import show
+from xpk.cli.durations import parse_duration
 from xpk.cli.live import Meter, progress_words
-from xpk.cli.options import output_roots, parse_duration
 from xpk.cli.output import Console
+from xpk.cli.target import output_roots
 from xpk.jobs import manage, output
 from xpk.jobs.output_roots import OutputRoots
 from xpk.model import names

@@ -10,8 +10,7 @@ from typing import Any
 import click
 
 from xpk.api.base import ObjectApi
-from xpk.cli.options import Command
-from xpk.cli.output import Console, echo
+from xpk.cli.output import Command, Console, echo
 from xpk.jobs.outage import SIGNS, Outage
 from xpk.jobs.watching import Changes
 from xpk.model.errors import UsageError

@@ -11,18 +11,10 @@ import click
 from xpk.api.base import Obj, ObjectApi
 from xpk.capacity.provider import provider_of
 from xpk.cli import show
-from xpk.cli.options import (
-    cluster_option,
-    name_argument,
-    namespace_option,
-    output_option,
-    output_root_option,
-    output_roots,
-    parse_since,
-    the_cluster,
-    the_name,
-)
+from xpk.cli.durations import parse_since
+from xpk.cli.options import cluster_option, name_argument, namespace_option, output_option, output_root_option, the_name
 from xpk.cli.output import Console, echo
+from xpk.cli.target import output_roots, the_cluster
 from xpk.cli.upstream import WORKLOAD_COMMANDS, Group, WorkloadCommand
 from xpk.cli.waiting import read_progress, wait_for, with_progress
 from xpk.cli.watching import Rows, watch, watch_option
@@ -315,7 +307,7 @@ def _tell_of_ray(console: Console, api: ObjectApi, pod: Obj, address: str) -> No
     """Say how Ray's own program reaches a workload's Ray; the token it asks for is put into a private file."""
     if token := forwarding.ray_token(api, pod):
         from xpk.capacity.kubeconfig import write_private  # both bring what no other command here needs
-        from xpk.capacity.local import state_dir
+        from xpk.capacity.state import state_dir
 
         meta = pod["metadata"]
         file = state_dir() / "ray" / f"{meta['namespace']}.{meta['labels'][names.WORKLOAD_LABEL]}.token"

@@ -6,7 +6,8 @@ import getpass
 from typing import Any
 
 from xpk.cli import workload_upstream
-from xpk.cli.options import count_slices, parse_duration
+from xpk.cli.durations import parse_duration
+from xpk.cli.options import count_slices
 from xpk.cli.output import Console
 from xpk.cli.workload_place import Place
 from xpk.jobs import capacity, mounting, output, pod_security, request, script, shipping

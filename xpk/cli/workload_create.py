@@ -14,14 +14,8 @@ import click
 from xpk.api.base import ObjectApi
 from xpk.api.words import counted
 from xpk.cli import complete, spec_file, workload_upstream
-from xpk.cli.options import (
-    accelerator_option,
-    cluster_option,
-    name_argument,
-    namespace_option,
-    parse_duration,
-    the_name,
-)
+from xpk.cli.durations import parse_duration
+from xpk.cli.options import accelerator_option, cluster_option, name_argument, namespace_option, the_name
 from xpk.cli.output import FORMATS, Console
 from xpk.cli.waiting import await_end
 from xpk.cli.workload_asked import asked_for

@@ -11,17 +11,10 @@ import click
 
 from xpk.api.base import ObjectApi
 from xpk.capacity.provider import provider_of
-from xpk.cli.options import (
-    cluster_option,
-    names_argument,
-    namespace_option,
-    output_root_option,
-    output_roots,
-    parse_duration,
-    the_cluster,
-    the_name,
-)
+from xpk.cli.durations import parse_duration
+from xpk.cli.options import cluster_option, names_argument, namespace_option, output_root_option, the_name
 from xpk.cli.output import Console, echo, interactive
+from xpk.cli.target import output_roots, the_cluster
 from xpk.cli.upstream import WorkloadCommand
 from xpk.cli.workload_filters import filter_options, filtered
 from xpk.cli.workload_place import OUT_OF_REACH

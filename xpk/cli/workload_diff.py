@@ -10,9 +10,10 @@ import click
 
 from xpk.capacity.provider import provider_of
 from xpk.cli import workload_upstream
-from xpk.cli.options import the_cluster, the_name
+from xpk.cli.options import the_name
 from xpk.cli.output import FORMATS, Console, echo
 from xpk.cli.spec_file import SpecCommand
+from xpk.cli.target import the_cluster
 from xpk.cli.workload_asked import asked_for
 from xpk.cli.workload_create import check, create
 from xpk.cli.workload_place import find_place

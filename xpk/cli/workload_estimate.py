@@ -7,8 +7,9 @@ from typing import Any
 import click
 
 from xpk.capacity.provider import provider_of
-from xpk.cli.options import accelerator_option, cluster_option, namespace_option, output_option, the_cluster
+from xpk.cli.options import accelerator_option, cluster_option, namespace_option, output_option
 from xpk.cli.output import Console, echo
+from xpk.cli.target import the_cluster
 from xpk.cli.upstream import WorkloadCommand
 from xpk.jobs import create as creating
 from xpk.jobs import sizing

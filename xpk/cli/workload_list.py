@@ -10,8 +10,9 @@ import click
 
 from xpk.capacity.provider import provider_of
 from xpk.cli import show
-from xpk.cli.options import cluster_option, namespace_option, output_option, the_cluster
+from xpk.cli.options import cluster_option, namespace_option, output_option
 from xpk.cli.output import Console, list_options
+from xpk.cli.target import the_cluster
 from xpk.cli.upstream import WorkloadCommand
 from xpk.cli.waiting import wait_for
 from xpk.cli.watching import Rows, watch, watch_option

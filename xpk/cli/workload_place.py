@@ -8,8 +8,8 @@ from typing import Any
 from xpk.api import storages
 from xpk.api.base import ObjectApi
 from xpk.capacity.provider import provider_of
-from xpk.cli.options import the_cluster
 from xpk.cli.output import Console
+from xpk.cli.target import the_cluster
 from xpk.jobs import create as creating
 from xpk.model import names
 from xpk.model.accelerators import find_shape

@@ -12,6 +12,7 @@ QUEUE = "multislice-queue"
 CLUSTER_QUEUE = "cluster-queue"
 PROVISIONING_CHECK, PROVISIONING_CONFIG = "dws-prov", "dws-config"  # of slices that come by ProvisioningRequests
 COHORT = "cluster-cohort"  # of the ClusterQueues that lend to each other
+ZONE = re.compile(r"[a-z]+-[a-z]+\d+-[a-z]+")  # of Google Cloud, such as us-central1-a
 PRIORITIES = {"very-low": 100, "low": 250, "medium": 500, "high": 750, "very-high": 1000}
 
 WORKLOAD_LABEL = "xpk.google.com/workload"

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
-ZONE = re.compile(r"[a-z]+-[a-z]+\d+-[a-z]+")
 # Flags that say "this is for Google Cloud": with any of them, gke is the provider.
 CLOUD_FLAGS = (
     "--project", "--zone", "--region", "--on-demand", "--spot", "--reservation", "--flex", "--queued-provisioning",

@@ -25,11 +25,11 @@ from xpk.capacity.gke.reach import Connect, Known, Place, check_foreign, check_p
 from xpk.capacity.gke.request import SETTINGS, Request, project_of, read_poll_seconds, read_request, region_of
 from xpk.capacity.gke.slices import is_shared, slices_of_pools, specs_of_cluster
 from xpk.capacity.kubeconfig import connect
-from xpk.capacity.local import state_of
 from xpk.capacity.plan import Plan
 from xpk.capacity.prepare import autoprovisioned_of, target_of
 from xpk.capacity.provider import ClusterInfo, environment
 from xpk.capacity.queues.foreign import Judgement
+from xpk.capacity.state import state_of
 from xpk.capacity.together import Activity, Step
 from xpk.model.accelerators import SliceShape
 from xpk.model.errors import AuthorizationError, ConflictError, NotFoundError, UsageError, XpkError

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from xpk.capacity import install, preferences
-from xpk.capacity.gke.flags import CLOUD_FLAGS, ZONE
+from xpk.capacity.gke.flags import CLOUD_FLAGS
 from xpk.capacity.prepare import output_root_problems
+from xpk.model import names
 from xpk.model.capacities import ON_DEMAND, RESERVATION, reserved
 from xpk.model.errors import UsageError
 
@@ -171,7 +172,7 @@ def parse_request(environ: Mapping[str, str], home: Path | None = None) -> tuple
     problems = reader.problems
     if not project:
         problems.append("which project? --project P, or GOOGLE_CLOUD_PROJECT")
-    if not ZONE.fullmatch(zone):
+    if not names.ZONE.fullmatch(zone):
         problems.append(f"'{zone}' is not a zone" if zone else "which zone? --zone us-central1-a, where the nodes are")
     capacity, reservations = _capacity(reader)
     request = Request(

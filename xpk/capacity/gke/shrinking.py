@@ -15,9 +15,8 @@ from xpk.api.cluster_queues import type_of
 from xpk.api.quantities import quantity
 from xpk.capacity.cordon import OPEN, close_unused, cordon, is_marked, opening_steps, uncordon
 from xpk.capacity.install import Pause
-from xpk.capacity.nodes import holders, pool_of, pool_order, slice_nodes
+from xpk.capacity.nodes import holders, pool_of, pool_order, slice_nodes, some_of
 from xpk.capacity.prepare import set_up
-from xpk.capacity.pulls import some_of
 from xpk.capacity.queues.reading import check_promised
 from xpk.capacity.together import Step
 from xpk.model import names

@@ -1,0 +1,112 @@
+"""The cluster that a command is for: named by flags, preferred, or the only one there is."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from xpk.model.errors import NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from xpk.jobs.output_roots import OutputRoots
+
+# Keys of what flags say, in the context of click.
+CONTEXT_KEY, PLACE_KEY, ROOT_KEY = (
+    "xpk.context",
+    "xpk.place",
+    "xpk.output-root",
+)  # of what flags say, in click's context
+# What is preferred where: `project` and `zone` say where to look, and `provider` what to make, in other ways.
+_PREFERRED = {
+    "workload": ("cluster", "namespace", "queue", "image", "script-dir", "output-root", "priority", "max-restarts"),
+    "queue": ("cluster",),
+    "doctor": ("namespace",),
+    "storage": ("cluster", "namespace"),
+    "info": ("cluster",),
+    "inspector": ("cluster", "namespace"),
+    "version": ("cluster",),
+}
+_ALONE = ("doctor", "info", "inspector", "version")  # commands that are no groups
+
+
+class _OfEach(dict[str, Any]):
+    """The same defaults for each command of a group, by whatever name it is called."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the defaults of a command."""
+        return dict(self)
+
+
+def output_roots(cluster: str) -> OutputRoots:
+    """Return the roots below which workloads of a cluster may have their output."""
+    from xpk.capacity.provider import provider_of
+    from xpk.jobs.output_roots import OutputRoots
+
+    stated = click.get_current_context().meta.get(ROOT_KEY)
+    return OutputRoots(functools.cache(lambda: provider_of(cluster).target(cluster)), stated)
+
+
+def stated_place(ctx: click.Context) -> dict[str, str]:
+    """Return --context, --project and --zone as far as they were given."""
+    stated = {flag.lstrip("-"): value for flag, value in ctx.meta.get(PLACE_KEY, {}).items()}
+    return stated | ({"context": context} if (context := ctx.meta.get(CONTEXT_KEY)) else {})
+
+
+def is_cluster_named(cluster: str | None) -> bool:
+    """Tell whether a cluster was named, by its name or its context."""
+    return bool(cluster or click.get_current_context().meta.get(CONTEXT_KEY))
+
+
+def the_cluster(cluster: str | None, provider: str | None = None) -> str:
+    """Return the cluster that was named, by its name or its context, or the only one there is."""
+    from xpk.capacity.provider import CONTEXT, cluster_names
+
+    ctx = click.get_current_context()
+    if context := ctx.meta.get(CONTEXT_KEY):
+        if cluster and ctx.get_parameter_source("cluster") is click.core.ParameterSource.COMMANDLINE:
+            raise UsageError("--cluster and --context exclude each other", hint="give one of them")
+        return f"{CONTEXT}{context}"
+    place = ctx.meta.get(PLACE_KEY)
+    if cluster:
+        if place := place or preferred_place(cluster):
+            from xpk.capacity.gke.provider import find
+
+            find(cluster, place)
+        return cluster
+
+    if place:
+        raise UsageError(f"which cluster? {' and '.join(place)} only say where it is", hint="--cluster NAME")
+    known = cluster_names(provider)
+    if len(known) == 1:
+        return known[0]
+    if not known:
+        raise NotFoundError("there is no cluster yet", hint="`xpk cluster create dev --tpu-type v5litepod-8` makes one")
+    raise UsageError(
+        f"which cluster? there are {', '.join(sorted(known))}",
+        hint="--cluster NAME, XPK_CLUSTER, or `xpk config set cluster NAME`",
+    )
+
+
+def preferred_place(cluster: str) -> dict[str, str]:
+    """Return where on Google Cloud the user prefers to look for a cluster that is not known here, if anywhere."""
+    from xpk.capacity import preferences
+    from xpk.capacity.provider import cluster_names
+
+    saved = preferences.load()
+    if "project" not in saved or cluster in cluster_names():
+        return {}
+    found = {f"--{name}": preferences.in_force(name, saved).value for name in ("project", "zone")}
+    return {flag: value for flag, value in found.items() if value}
+
+
+def preferred(command: str | None) -> dict[str, Any]:
+    """Return the defaults that the user prefers for a command's flags, as click takes them."""
+    if command not in _PREFERRED:
+        return {}
+    from xpk.capacity import preferences
+
+    saved = preferences.load()
+    flags = {name.replace("-", "_"): saved[name] for name in _PREFERRED[command] if name in saved}
+    return {command: flags if command in _ALONE else _OfEach(flags)}
