@@ -26,7 +26,7 @@ from bench.recovery import machine
 from e2e.drill import TRAINER
 from e2e.harness import DrillError, Workload
 from e2e.place import SLICES, Place, docker, open_place
-from xpk.capacity.image import build_context, trainer_image
+from xpk.capacity.images.trainer_image import build_context, trainer_image
 
 START_SECONDS = 600.0
 IMAGE = "xpk-trainer:bench-code-change"

@@ -23,7 +23,7 @@ import yaml
 from e2e.api_server import BINARIES, end, free_ports
 from xpk.api.base import Obj, ObjectApi
 from xpk.api.kubernetes import KubernetesApi
-from xpk.capacity.install import CONTROLLERS, Controller
+from xpk.capacity.controllers.install import CONTROLLERS, Controller
 from xpk.model.errors import XpkError
 
 _CONFIG = "controller_manager_config.yaml"

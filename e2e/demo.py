@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from e2e.harness import DrillError, Lab, Workload
-from xpk.cli.live import LiveLine, progress_bar
-from xpk.cli.output import Console
-from xpk.jobs.output import latest_progress
+from xpk.cli.terminal.live import LiveLine, progress_bar
+from xpk.cli.terminal.output import Console
+from xpk.jobs.output.folder import latest_progress
 from xpk.jobs.report.sparkline import sparkline
 
 CLUSTER = WORKLOAD = "demo"

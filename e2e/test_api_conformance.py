@@ -19,7 +19,7 @@ from e2e.api_server import BINARIES, api_server, await_kinds, missing
 from e2e.counting import Counter, counting
 from tests.local.conformance import CASES
 from xpk.api.base import Obj, ObjectApi
-from xpk.jobs.pod_security import fit_namespace
+from xpk.jobs.create.pod_security import fit_namespace
 from xpk.model import names
 from xpk.model.accelerators import NODEPOOL_LABEL, find_shape
 from xpk.model.errors import MissingToolError, UsageError

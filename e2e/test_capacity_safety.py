@@ -17,11 +17,11 @@ from e2e.api_server import BINARIES, api_server, missing
 from tests.capacity.machine import CONTROLLER
 from xpk.api.base import Obj
 from xpk.api.kubernetes import KubernetesApi
-from xpk.capacity.adapted import AdaptedProvider
-from xpk.capacity.cordon import MARK, cordon, uncordon
-from xpk.capacity.emulate import Adaptation
+from xpk.capacity.adapted.provider import AdaptedProvider
 from xpk.capacity.gke.shrinking import Pods, drain
-from xpk.capacity.plan import Plan
+from xpk.capacity.nodes.cordon import MARK, cordon, uncordon
+from xpk.capacity.nodes.emulated import Adaptation
+from xpk.capacity.plan.plan import Plan
 from xpk.model.accelerators import NODEPOOL_LABEL, find_shape
 from xpk.model.errors import AuthorizationError, ConflictError, ProtectedError, TimedOutError
 

@@ -12,7 +12,7 @@ import pytest
 from e2e.api_server import BINARIES, api_server, missing
 from e2e.gke import GkeEmulator
 from xpk.capacity.gke.provider import GkeProvider
-from xpk.capacity.plan import Plan
+from xpk.capacity.plan.plan import Plan
 from xpk.model.accelerators import find_shape
 from xpk.model.specs import ClusterSpec
 

@@ -20,8 +20,8 @@ from e2e.api_server import api_server
 from e2e.counting import counting
 from xpk.api.base import Obj
 from xpk.api.kubernetes import KubernetesApi
-from xpk.capacity import images
-from xpk.capacity.images import Wanted
+from xpk.capacity.images import cache
+from xpk.capacity.images.cache import Wanted
 from xpk.model.accelerators import NODEPOOL_LABEL, find_shape
 
 BINARIES = Path(os.environ.get("XPK_E2E_CACHE", Path.home() / ".cache" / "xpk-e2e")) / "bin"
@@ -93,10 +93,10 @@ def wait_until_gone(api: KubernetesApi) -> None:
 def test_every_node_gets_it_in_few_requests_and_nothing_is_left(server: Path, tmp_path: Path) -> None:
     with counting(server, tmp_path) as counter:
         api = KubernetesApi(kubeconfig=counter.kubeconfig)
-        caching = images.plan(api, Wanted(images=("trainer:1", "tools:1"), seconds=_SECONDS))
-        images.begin(api, caching)
+        caching = cache.plan(api, Wanted(images=("trainer:1", "tools:1"), seconds=_SECONDS))
+        cache.begin(api, caching)
         told: list[tuple[int, int, float]] = []
-        outcome = images.await_all(api, caching, _SECONDS, lambda *progress: told.append(progress))
+        outcome = cache.await_all(api, caching, _SECONDS, lambda *progress: told.append(progress))
         asked = Counter(request.replace(caching.spec.name, "NAME") for request in counter.taken())
     assert outcome.error() is None and outcome.nodes == NODES and told[-1][:2] == (NODES, NODES)
     assert [each.pulled for each in outcome.images] == [NODES, NODES]
@@ -110,7 +110,7 @@ def test_every_node_gets_it_in_few_requests_and_nothing_is_left(server: Path, tm
 @pytest.mark.extended
 def test_whoever_is_killed_leaves_nothing_in_the_end(server: Path) -> None:
     api = KubernetesApi(kubeconfig=server)
-    images.begin(api, images.plan(api, Wanted(images=("trainer:2",), seconds=40)))
+    cache.begin(api, cache.plan(api, Wanted(images=("trainer:2",), seconds=40)))
     deadline = time.monotonic() + _SECONDS
     while left(api, ["Pod"])["Pod"] < NODES:
         assert time.monotonic() < deadline

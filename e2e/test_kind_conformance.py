@@ -14,7 +14,7 @@ import pytest
 from e2e.place import SLICES, SPARE_SLICES, Place
 from tests.conformance.cases import CASES
 from tests.conformance.ground import Case, Ground, SideBySide, selected
-from xpk.capacity.kind import KindProvider
+from xpk.capacity.kind.provider import KindProvider
 from xpk.model.errors import NotFoundError
 
 # Each of these shows on pods what another case shows there too; on this machine all of them run with every change.

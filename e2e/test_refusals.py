@@ -17,7 +17,7 @@ import yaml
 from e2e.api_server import BINARIES, api_server, await_kinds
 from xpk.api.base import Obj
 from xpk.api.kubernetes import KubernetesApi
-from xpk.capacity import install
+from xpk.capacity.controllers import install
 from xpk.model import names
 from xpk.model.accelerators import NODEPOOL_LABEL, find_shape
 from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError, XpkError

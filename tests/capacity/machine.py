@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from xpk.api.base import Obj, ObjectApi
-from xpk.capacity.kind import KindOptions, KindProvider
+from xpk.capacity.kind.provider import KindOptions, KindProvider
 from xpk.model.accelerators import find_shape
 from xpk.model.specs import ClusterSpec
 from xpk.proc import Result

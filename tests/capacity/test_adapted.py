@@ -10,9 +10,9 @@ import yaml
 from tests.capacity.machine import CONTROLLER, _react
 from tests.capacity.test_kubeconfig import kubeconfig
 from xpk.api.base import Obj, ObjectApi
-from xpk.capacity.adapted import AdaptedProvider
-from xpk.capacity.emulate import Adaptation
-from xpk.capacity.plan import Plan
+from xpk.capacity.adapted.provider import AdaptedProvider
+from xpk.capacity.nodes.emulated import Adaptation
+from xpk.capacity.plan.plan import Plan
 from xpk.model import names
 from xpk.model.accelerators import NODEPOOL_LABEL, find_shape
 from xpk.model.errors import CapacityError, ConflictError, NotFoundError, UsageError, XpkError

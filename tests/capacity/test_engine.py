@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from xpk.capacity.engine import Engine
+from xpk.capacity.docker import Engine
 from xpk.model.errors import MissingToolError, XpkError
 from xpk.proc import Result
 from xpk.testing import Answer, FakeRunner

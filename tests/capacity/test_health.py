@@ -9,9 +9,9 @@ import pytest
 from tests.capacity.machine import Machine, spec
 from tests.capacity.test_adapted import node
 from xpk.api.base import Obj
-from xpk.capacity import health
-from xpk.capacity.health import SliceHealth
-from xpk.capacity.nodes import cluster_info
+from xpk.capacity.nodes import health
+from xpk.capacity.nodes.health import SliceHealth
+from xpk.capacity.nodes.inventory import cluster_info
 from xpk.capacity.provider import ClusterInfo, SliceInfo
 from xpk.model.errors import TimedOutError
 from xpk.model.specs import ClusterSpec

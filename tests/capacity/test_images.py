@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from tests.capacity.test_adapted import node
 from xpk.api.base import Obj
-from xpk.capacity import images, pulls
-from xpk.capacity.images import Wanted
+from xpk.capacity.images import cache, pull_status
+from xpk.capacity.images.cache import Wanted
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import ConflictError, NotFoundError, TimedOutError, UsageError, XpkError
 from xpk.render.hold import hold_program
@@ -58,11 +58,11 @@ class Cluster(FakeApi):
             owned = {key: obj for key, obj in self.objects.items() if gone & set(_owners(obj))}
             gone = {self.objects.pop(key)["metadata"]["uid"] for key in owned}
 
-    def run(self, wanted: Wanted, seconds: float = 600.0) -> images.Outcome:
+    def run(self, wanted: Wanted, seconds: float = 600.0) -> cache.Outcome:
         """Do what the command does."""
-        caching = images.plan(self, wanted)
-        images.begin(self, caching)
-        return images.await_all(self, caching, seconds, lambda *progress: None, clock=self.clock, pause=self.pause)
+        caching = cache.plan(self, wanted)
+        cache.begin(self, caching)
+        return cache.await_all(self, caching, seconds, lambda *progress: None, clock=self.clock, pause=self.pause)
 
     def left(self) -> set[str]:
         """Return the kinds of objects that are there beside nodes."""
@@ -189,7 +189,7 @@ def test_nodes_that_are_away_or_closed_are_named_and_not_waited_for() -> None:
 
 def test_whoever_is_killed_leaves_a_clock_that_ends_the_rest() -> None:
     cluster = Cluster()
-    images.begin(cluster, images.plan(cluster, Wanted(images=(TRAINER,), seconds=600)))
+    cache.begin(cluster, cache.plan(cluster, Wanted(images=(TRAINER,), seconds=600)))
     (job,), (daemons,) = cluster.list("Job"), cluster.list("DaemonSet")
     assert (job["spec"]["parallelism"], job["spec"]["ttlSecondsAfterFinished"]) == (0, 0), "no pod, and gone when over"
     assert job["spec"]["activeDeadlineSeconds"] == 660, "a tenth more than we wait"
@@ -229,31 +229,31 @@ def test_where_it_could_not_end_or_not_begin_nothing_is_left(kind: type[Cluster]
 
 def test_interrupted_it_is_removed_at_once() -> None:
     cluster = Cluster(lambda image, index: 50.0)
-    caching = images.plan(cluster, Wanted(images=(TRAINER,)))
-    images.begin(cluster, caching)
+    caching = cache.plan(cluster, Wanted(images=(TRAINER,)))
+    cache.begin(cluster, caching)
 
     def interrupt(*progress: object) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        images.await_all(cluster, caching, 60, interrupt, clock=cluster.clock, pause=cluster.pause)
+        cache.await_all(cluster, caching, 60, interrupt, clock=cluster.clock, pause=cluster.pause)
     assert cluster.left() == set()
 
 
 def test_which_nodes() -> None:
     cluster = Cluster()
-    assert images.plan(cluster, Wanted(images=(TRAINER,), pools=("np-1",))).spec.pools == ("np-1",)
-    caching = images.plan(cluster, Wanted(images=(TRAINER,), shape=find_shape("v5litepod-8")))
+    assert cache.plan(cluster, Wanted(images=(TRAINER,), pools=("np-1",))).spec.pools == ("np-1",)
+    caching = cache.plan(cluster, Wanted(images=(TRAINER,), shape=find_shape("v5litepod-8")))
     assert caching.spec.pools == ("np-0", "np-1") and len(caching.nodes) == 4
     with pytest.raises(NotFoundError, match="no nodes of slices of v5p-16"):
-        images.plan(cluster, Wanted(images=(TRAINER,), shape=find_shape("v5p-16")))
+        cache.plan(cluster, Wanted(images=(TRAINER,), shape=find_shape("v5p-16")))
     cluster.objects["Node", "", "np-0-0"]["metadata"]["labels"]["kubernetes.io/arch"] = "arm64"
     asked = Wanted(images=("Not an image", TOOLS, TOOLS), pools=("np-0", "np-7"), seconds=1)
     with pytest.raises(UsageError) as caught:
-        images.plan(cluster, asked)
+        cache.plan(cluster, asked)
     assert len(caught.value.problems) == 5 and "np-0, np-1" in caught.value.hint
     assert (
-        images.plan(cluster, replace(asked, images=(TOOLS,), pools=("np-1",), seconds=60)).spec.architecture == "amd64"
+        cache.plan(cluster, replace(asked, images=(TOOLS,), pools=("np-1",), seconds=60)).spec.architecture == "amd64"
     )
     assert not cluster.left()
 
@@ -271,13 +271,13 @@ def test_which_nodes() -> None:
     ],
 )  # fmt: skip
 def test_events_of_every_release_are_read(message: str, expected: tuple[bool, float, int | None] | None) -> None:
-    found = pulls.fetched_of(message)
+    found = pull_status.fetched_of(message)
     assert (found and (found.present, round(found.seconds, 6), found.size)) == expected
 
 
 @given(st.lists(st.floats(0, 1e4), min_size=1), st.integers(1, 100))
 def test_a_percentile_is_the_least_value_that_so_many_do_not_exceed(values: list[float], percent: int) -> None:
-    found = pulls.percentile(values, percent)
+    found = pull_status.percentile(values, percent)
     assert sum(value <= found for value in values) * 100 >= percent * len(values)
     assert sum(value < found for value in values) * 100 < percent * len(values)
 
@@ -301,8 +301,8 @@ def _executable(pid: int) -> str:
 
 def test_conflicts_that_end_just_now_say_so() -> None:
     cluster = Cluster()
-    caching = images.plan(cluster, Wanted(images=(TRAINER,)))
-    images.begin(cluster, caching)
+    caching = cache.plan(cluster, Wanted(images=(TRAINER,)))
+    cache.begin(cluster, caching)
     cluster.patch("Job", caching.spec.name, {"status": {"conditions": [{"type": "Failed", "status": "True"}]}})
     with pytest.raises(ConflictError, match="just ending"):
-        images.begin(cluster, caching)
+        cache.begin(cluster, caching)

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from xpk.capacity.inspection import bundle, of_cluster, of_workload
-from xpk.capacity.versions import of_cluster as versions_of
+from xpk.capacity.inspect.support_bundle import bundle, of_cluster, of_workload
+from xpk.capacity.inspect.versions import of_cluster as versions_of
 from xpk.model.errors import AuthorizationError
 from xpk.model.redaction import redact, redacted
 from xpk.testing import FakeApi

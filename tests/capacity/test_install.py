@@ -10,8 +10,8 @@ import yaml
 
 from tests.capacity.machine import _react
 from xpk.api.base import Obj
-from xpk.capacity import install
-from xpk.capacity.install import JOBSET, KUEUE
+from xpk.capacity.controllers import install
+from xpk.capacity.controllers.install import JOBSET, KUEUE
 from xpk.model.errors import ConflictError, TimedOutError, XpkError
 from xpk.testing import FakeApi
 

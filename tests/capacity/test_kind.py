@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.capacity.machine import Machine, spec
-from xpk.capacity.cordon import cordon
-from xpk.capacity.kind import KindOptions
-from xpk.capacity.plan import Plan
+from xpk.capacity.kind.provider import KindOptions
+from xpk.capacity.nodes.cordon import cordon
+from xpk.capacity.plan.plan import Plan
 from xpk.capacity.provider import slices_there
 from xpk.capacity.queues.planning import plan_create
 from xpk.capacity.queues.reading import quotas_of

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from xpk.capacity import install, manifest
-from xpk.capacity.install import JOBSET, KUEUE
+from xpk.capacity.controllers import install, release_manifest
+from xpk.capacity.controllers.install import JOBSET, KUEUE
 from xpk.model.errors import XpkError
 
 TEXT = b"kind: A\n---\nkind: B\n"
@@ -54,24 +54,24 @@ def test_sources_that_are_refused(source: str, problem: str) -> None:
 
 
 def test_a_url_without_any_checksum_is_refused() -> None:
-    (found,) = manifest.problems_of("Kueue", "https://mirror/kueue.yaml")
+    (found,) = release_manifest.problems_of("Kueue", "https://mirror/kueue.yaml")
     assert found.endswith("requires its SHA-256: https://mirror/kueue.yaml#sha256=HEX")
-    assert not manifest.problems_of("Kueue", "https://mirror/kueue.yaml", pinned=SHA256)
+    assert not release_manifest.problems_of("Kueue", "https://mirror/kueue.yaml", pinned=SHA256)
 
 
 def test_a_release_is_pinned_for_the_version_that_its_url_names() -> None:
     for each in (JOBSET, KUEUE):
         assert f"/v{each.version}/" in each.url and each.url.startswith("https://")
-        assert manifest.problems_of(each.name, f"{each.url}#sha256={each.sha256}") == []
+        assert release_manifest.problems_of(each.name, f"{each.url}#sha256={each.sha256}") == []
 
 
 def test_a_file_without_end_is_not_read_whole(file: Path) -> None:
     with pytest.raises(XpkError, match="not a file"):
-        manifest.read_objects("Kueue", "/dev/zero", hint="")
+        release_manifest.read_objects("Kueue", "/dev/zero", hint="")
     with file.open("ab") as huge:
         huge.truncate(64 << 20)
     with pytest.raises(XpkError, match="more than 32 MiB"):
-        manifest.read_objects("Kueue", str(file), hint="")
+        release_manifest.read_objects("Kueue", str(file), hint="")
 
 
 def test_the_environment_of_the_drills_has_the_same_releases() -> None:

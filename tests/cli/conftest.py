@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from xpk.capacity.local import LocalProvider
+from xpk.capacity.local.provider import LocalProvider
 from xpk.cli.main import main
 from xpk.local.cluster import delete_cluster
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Xpk
-from xpk.capacity.local import LocalProvider
+from xpk.capacity.local.provider import LocalProvider
 
 CREATE = ("cluster", "create", "dev", "--tpu-type", "v5litepod-8", "--num-slices", "2")
 
@@ -52,7 +52,7 @@ def test_a_dry_run_creates_nothing(xpk: Xpk, state: Path) -> None:
 
 
 def test_an_interrupted_create_is_finished_by_the_next(xpk: Xpk, monkeypatch: pytest.MonkeyPatch) -> None:
-    from xpk.capacity.local import LocalProvider
+    from xpk.capacity.local.provider import LocalProvider
     from xpk.model.accelerators import find_shape
     from xpk.model.specs import ClusterSpec
 
@@ -156,7 +156,7 @@ def test_a_damaged_store_is_named_and_can_be_deleted(dev: Xpk, state: Path) -> N
 
 
 def test_a_plan_that_was_overtaken_is_not_carried_out(xpk: Xpk) -> None:
-    from xpk.capacity.local import LocalProvider
+    from xpk.capacity.local.provider import LocalProvider
     from xpk.model.accelerators import find_shape
     from xpk.model.errors import ConflictError
     from xpk.model.specs import ClusterSpec
@@ -172,7 +172,7 @@ def test_a_plan_that_was_overtaken_is_not_carried_out(xpk: Xpk) -> None:
 
 
 def test_an_interrupted_shrink_is_finished_by_the_next(dev: Xpk) -> None:
-    from xpk.capacity.local import LocalProvider
+    from xpk.capacity.local.provider import LocalProvider
 
     LocalProvider().plan_resize("dev", 1, force=False).steps[0].act()
     assert len(dev("cluster", "describe", "dev", "-o", "json").data["slices"]) == 2

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.conftest import Xpk
 from xpk.api.base import Obj
-from xpk.capacity.doctor import Check, of_cluster
+from xpk.capacity.inspect.doctor import Check, of_cluster
 from xpk.model.errors import AuthorizationError, UnavailableError
 from xpk.testing import FakeApi
 

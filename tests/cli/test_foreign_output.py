@@ -14,7 +14,7 @@ from tests.api.server import Answer, Script, kubeconfig, serving
 from tests.cli.conftest import Xpk
 from tests.cli.test_surroundings import one_line
 from tests.jobs.objects import jobset
-from xpk.jobs.output_roots import OutputRoots
+from xpk.jobs.output.roots import OutputRoots
 from xpk.model import names
 from xpk.model.errors import ConflictError
 from xpk.model.specs import Target

@@ -11,8 +11,8 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
-from xpk.cli.help import EXAMPLES, SECTIONS
 from xpk.cli.main import main, xpk
+from xpk.cli.terminal.help import EXAMPLES, SECTIONS
 
 
 def commands(group: click.Group, path: str = "xpk") -> Iterator[tuple[str, click.Command]]:

@@ -14,8 +14,8 @@ from tests.cli.conftest import Xpk
 from tests.cli.terminal import on_terminal
 from tests.jobs.objects import jobset
 from xpk.api.base import Change, Obj
-from xpk.jobs import watching
-from xpk.jobs.watching import Changes
+from xpk.jobs import watch as watching
+from xpk.jobs.watch import Changes
 from xpk.testing import FakeApi
 
 

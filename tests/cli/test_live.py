@@ -14,9 +14,9 @@ import pytest
 
 from tests.cli.conftest import Xpk
 from tests.cli.terminal import on_terminal
-from xpk.cli.live import progress_bar, progress_words
-from xpk.cli.output import duration
-from xpk.jobs.output import Progress
+from xpk.cli.terminal.live import progress_bar, progress_words
+from xpk.cli.terminal.output import duration
+from xpk.jobs.output.folder import Progress
 
 FULL = Progress(75, 3.28421, 1.4, 0, 150, 2099.6, "tokens/s", 105.0)
 # The first host of the first slice writes what the trainer would; before its last step it waits for the file `go`.

@@ -17,7 +17,7 @@ import yaml
 
 from tests.cli.conftest import Xpk
 from tests.cli.test_workload import is_running, until
-from xpk.jobs.request import files_here
+from xpk.jobs.create.options import files_here
 
 ROOT = Path(__file__).resolve().parents[2]
 ALWAYS = "import helper, os, time; print(helper.VERSION, os.environ['XPK_RESTART_ATTEMPT'], flush=True)\n"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.jobs.objects import ADMITTED, jobset
-from xpk.cli import show
-from xpk.jobs.observe import read
-from xpk.jobs.output import Progress
-from xpk.jobs.reading import Snapshot
+from xpk.cli.workload import views
+from xpk.jobs.output.folder import Progress
+from xpk.jobs.status.fields import Snapshot
+from xpk.jobs.status.reader import read
 
 
 @pytest.mark.parametrize("replaced", [0, 2])
@@ -16,7 +16,7 @@ def test_the_replacements_of_trainers_stand_below_the_restarts(replaced: int) ->
     annotations = {"xpk.dev/launcher": "ray"}
     found = read(jobset(annotations=annotations, restarts=1), Snapshot(jobsets=[], workloads=[ADMITTED], events=[]))
     assert found.launcher == "ray"
-    told = show.status(found, Progress(5, 1.5, replacements=replaced), "dev").splitlines()
+    told = views.status(found, Progress(5, 1.5, replacements=replaced), "dev").splitlines()
     (at,) = (index for index, line in enumerate(told) if line.startswith("  restarts   0 of "))
     more = "             and 2 replacements of trainers on the same hosts, counted too"
     assert (told[at + 1] == more) is bool(replaced)

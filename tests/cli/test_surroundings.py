@@ -9,7 +9,7 @@ import pytest
 
 from tests.api.server import Script, kubeconfig, serving
 from tests.cli.conftest import Xpk
-from xpk.capacity.local import LocalProvider
+from xpk.capacity.local.provider import LocalProvider
 
 SERVER = "GET /api/v1/nodes"
 

@@ -11,13 +11,13 @@ import pytest
 from tests.cli.conftest import Xpk
 from tests.jobs.objects import ADMITTED, jobset
 from xpk.capacity.queues.reading import QueueInfo, TypeShare
-from xpk.cli import show
 from xpk.cli.info import CLUSTER, LOCAL
-from xpk.cli.output import colors
 from xpk.cli.queue import COLUMNS as QUEUE_COLUMNS
-from xpk.cli.tables import Column, sort_rows, table, wrapped
-from xpk.jobs.observe import read
-from xpk.jobs.reading import Snapshot
+from xpk.cli.terminal.output import colors
+from xpk.cli.terminal.tables import Column, sort_rows, table, wrapped
+from xpk.cli.workload import views
+from xpk.jobs.status.fields import Snapshot
+from xpk.jobs.status.reader import read
 from xpk.model.status import Phase, Quota, Share, WorkloadStatus
 
 FOUND = read(jobset(), Snapshot(jobsets=[], workloads=[ADMITTED], events=[]))
@@ -38,7 +38,7 @@ DEMAND = Quota(
 
 def titles(width: int | None, workload: WorkloadStatus = LONG) -> list[str]:
     """Return the titles of the list's table, after a check that it fits."""
-    lines = table([workload], show.COLUMNS, width=width).splitlines()
+    lines = table([workload], views.COLUMNS, width=width).splitlines()
     assert len(lines) == 2 and all(len(line) <= (width or 1000) for line in lines)
     return lines[0].split()
 
@@ -51,7 +51,7 @@ def test_columns_are_left_out_where_the_terminal_is_narrow() -> None:
 
 
 def test_nothing_that_is_needed_is_left_out_however_narrow_the_terminal_is() -> None:
-    assert table([LONG], show.COLUMNS, width=20).split()[:4] == ["NAME", "PHASE", "SLICES", "HOSTS"]
+    assert table([LONG], views.COLUMNS, width=20).split()[:4] == ["NAME", "PHASE", "SLICES", "HOSTS"]
 
 
 def test_long_cells_are_wrapped_at_words_or_cut() -> None:
@@ -90,19 +90,19 @@ def test_a_workload_that_waits_says_for_which_slices_and_who_has_them() -> None:
         position=1,
         queue="q",
     )
-    lines = click.unstyle(show.status(waiting, None, "dev", 80)).splitlines()
+    lines = click.unstyle(views.status(waiting, None, "dev", 80)).splitlines()
     assert lines[0] == f"{FOUND.name}: Queued — waiting for 2 slices of v5litepod-8: 0 free, held by"
     assert lines[1] == "  long-training-run-a-1" and max(map(len, lines)) <= 80
-    shown = show.status(waiting, None, "dev")
+    shown = views.status(waiting, None, "dev")
     assert "v5litepod-8: 16 google.com/tpu in use (own quota 8, borrowed 8); 16 needed, 0 free" in shown
     assert "  kueue      couldn't assign flavors" in shown and "  position   1 in queue q" in shown
-    never = show.status(replace(waiting, quota=(replace(DEMAND, most=8),)), None, "dev")
+    never = views.status(replace(waiting, quota=(replace(DEMAND, most=8),)), None, "dev")
     assert "needs 2 slices of v5litepod-8, but its queue can have at most 1" in never
 
 
 def test_rows_are_sorted_by_what_they_mean() -> None:
     rows = [replace(LONG, name=name, priority=name) for name in ("medium", "very-low", "high", "low")]
-    assert [row.name for row in sort_rows(rows, next(each for each in show.COLUMNS if each.title == "PRIORITY"))] == [
+    assert [row.name for row in sort_rows(rows, next(each for each in views.COLUMNS if each.title == "PRIORITY"))] == [
         "very-low",
         "low",
         "medium",

@@ -12,10 +12,10 @@ import pytest
 from tests.api.server import Answer, Script, kubeconfig, serving
 from tests.cli.conftest import Xpk
 from tests.jobs.objects import jobset
-from xpk.cli import show
-from xpk.cli.output import Console, echo
+from xpk.cli.terminal.output import Console, echo
+from xpk.cli.workload import views
 from xpk.jobs.logs import HostLine
-from xpk.jobs.reading import when
+from xpk.jobs.status.fields import when
 
 EVIL = "\x1b]52;c;cm0gLXJm\x07 \x1b[2J \u202e \x9b1A"
 JOBSETS = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets"
@@ -56,9 +56,9 @@ def test_an_object_cannot_write_to_the_terminal(xpk: Xpk, state: Path, command: 
 
 def test_a_log_line_is_shown_and_raw_on_demand() -> None:
     line = HostLine(when("2026-01-31T12:00:00Z"), 0, 1, f"a\t{EVIL}\x1b[31mb\udcff")
-    shown = show.log_line(line, prefix=False, timestamps=False).decode()
+    shown = views.log_line(line, prefix=False, timestamps=False).decode()
     assert is_clean(shown) and shown.startswith("a\t\\x1b]52;c;") and shown.endswith("b\\udcff")
-    raw = show.log_line(line, prefix=False, timestamps=False, raw=True)
+    raw = views.log_line(line, prefix=False, timestamps=False, raw=True)
     assert raw == f"a\t{EVIL}\x1b[31mb".encode() + b"\xff"
 
 

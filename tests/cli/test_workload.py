@@ -63,7 +63,7 @@ def test_a_dry_run_prints_what_create_applies_and_creates_nothing(dev: Xpk) -> N
     assert manifest["kind"] == "JobSet"
     assert dev("workload", "list", "-o", "json").data == []
     assert dev(*create).code == 0
-    from xpk.capacity.local import LocalProvider
+    from xpk.capacity.local.provider import LocalProvider
 
     stored = LocalProvider().connect("dev").get("JobSet", "hello")
     assert stored["spec"]["replicatedJobs"] == manifest["spec"]["replicatedJobs"]

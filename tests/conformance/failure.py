@@ -6,7 +6,7 @@ import time
 
 from tests.conformance.ground import FOREVER, Ground, Outcome, case
 from tests.conformance.life import done
-from xpk.jobs import manage
+from xpk.jobs import lifecycle
 from xpk.model.status import Phase
 
 ATTEMPT = "echo attempt $XPK_RESTART_ATTEMPT; "
@@ -140,11 +140,11 @@ def what_is_suspended_starts_again_where_it_was(ground: Ground) -> None:
     ground.await_line("a", "up")
     ground.submit("b", "true")
     ground.queued("b")
-    manage.set_active(ground.api, "a", ground.namespace, active=False)
+    lifecycle.set_active(ground.api, "a", ground.namespace, active=False)
     found = ground.until("a", lambda status: status.phase is Phase.SUSPENDED and not ground.pods("a"))
     assert (found.reason, found.position, found.restarts_counted) == ("suspended by its user", None, 0)
     evicted = next(c for c in ground.kueue_workload("a")["status"]["conditions"] if c["type"] == "Evicted")
     assert (evicted["status"], evicted["reason"]) == ("True", "Deactivated")
     assert ground.ended("b").phase is Phase.SUCCEEDED, "its slices are free"
-    manage.set_active(ground.api, "a", ground.namespace, active=True)
+    lifecycle.set_active(ground.api, "a", ground.namespace, active=True)
     assert ground.running("a").restarts_counted == 0

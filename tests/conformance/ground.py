@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from xpk.api.base import Obj, ObjectApi
-from xpk.jobs import logs, manage, observe
-from xpk.jobs.create import create_workload, preview
-from xpk.jobs.request import host_command
+from xpk.jobs import lifecycle, logs
+from xpk.jobs.create.create import create_workload, preview
+from xpk.jobs.create.options import host_command
+from xpk.jobs.status import reader
 from xpk.model import names
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import MissingToolError, NotFoundError, TimedOutError, UsageError
@@ -84,7 +85,7 @@ class Ground:
 
     def status(self, name: str, namespace: str | None = None) -> WorkloadStatus:
         """Return how a workload does."""
-        return observe.find(self.api, name, namespace or self.namespace)
+        return reader.find(self.api, name, namespace or self.namespace)
 
     def until(
         self,
@@ -116,7 +117,7 @@ class Ground:
     def ended(self, name: str, *, seconds: float = 2 * _SECONDS) -> Outcome:
         """Wait for a workload's end, and for the end of its last host; return how it ended."""
         with suppress(TimedOutError):
-            manage.wait(self.api, name, self.namespace, timeout=seconds * self.patience)
+            lifecycle.wait(self.api, name, self.namespace, timeout=seconds * self.patience)
         found = self.until(name, lambda status: status.phase.is_final and self._are_still(status), seconds=_SECONDS)
         jobset = self.jobset(name)
         last = next(c for c in jobset["status"]["conditions"] if c["type"] == jobset["status"]["terminalState"])

@@ -16,7 +16,7 @@ import click
 import pytest
 
 from trainer.config import sections
-from xpk.cli import upstream
+from xpk.cli import google_xpk
 from xpk.cli.main import xpk
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -116,10 +116,10 @@ def test_every_command_and_option_has_help() -> None:
 
 def test_every_flag_and_command_of_googles_xpk_that_is_refused_is_in_the_table() -> None:
     text = (DOCS / "migrating-from-xpk.md").read_text(encoding="utf-8")
-    assert not [flag for flag in {**upstream.CLUSTER, **upstream.WORKLOAD} if f"`{flag}`" not in text]
+    assert not [flag for flag in {**google_xpk.CLUSTER, **google_xpk.WORKLOAD} if f"`{flag}`" not in text]
     commands = [
-        *(f"cluster {name}" for name in upstream.CLUSTER_COMMANDS),
-        *(f"workload {name}" for name in upstream.WORKLOAD_COMMANDS),
+        *(f"cluster {name}" for name in google_xpk.CLUSTER_COMMANDS),
+        *(f"workload {name}" for name in google_xpk.WORKLOAD_COMMANDS),
     ]
     assert not [name for name in commands if f"`{name}`" not in text]
 

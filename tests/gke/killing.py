@@ -21,7 +21,7 @@ from e2e.gke.emulator import GkeEmulator
 from e2e.gke.record import Call
 from tests.gke.site import RegisteredApi, Site
 from xpk.api.base import Applied, Obj
-from xpk.capacity.plan import Plan
+from xpk.capacity.plan.plan import Plan
 from xpk.model.errors import XpkError
 
 Kill = int | Literal["change"] | None  # after so many steps; when a change has been made; not at all

@@ -18,7 +18,7 @@ from xpk.capacity.gke.observed import shape_of_pool
 from xpk.capacity.gke.provider import GkeProvider
 from xpk.capacity.gke.reach import Place
 from xpk.capacity.gke.request import SETTINGS
-from xpk.capacity.plan import Plan
+from xpk.capacity.plan.plan import Plan
 from xpk.model.accelerators import NODEPOOL_LABEL, find_shape
 from xpk.model.specs import ClusterSpec
 from xpk.testing import FakeApi

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.gke.site import Site
-from xpk.capacity.plan import Plan
+from xpk.capacity.plan.plan import Plan
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import AuthorizationError, NotFoundError, UsageError
 from xpk.model.specs import ClusterSpec

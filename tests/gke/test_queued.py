@@ -11,7 +11,7 @@ from tests.gke.site import Site
 from xpk.api.base import Obj
 from xpk.capacity.queues.planning import plan_create
 from xpk.capacity.queues.request import Wanted
-from xpk.jobs.create import check_fits, check_run_duration, read_queue
+from xpk.jobs.create.create import check_fits, check_run_duration, read_queue
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import CapacityError, ConflictError, NotFoundError, UsageError
 from xpk.model.specs import Target, WorkloadSpec

@@ -10,7 +10,7 @@ import pytest
 from tests.gke.conftest import MakeSite
 from tests.gke.site import Site
 from xpk.capacity.gke.limits import Sizing, pod_prefix, range_limits
-from xpk.cli.workload_create import _cost as cost_of_workload
+from xpk.cli.workload.create import _cost as cost_of_workload
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import CapacityError
 from xpk.model.specs import WorkloadSpec

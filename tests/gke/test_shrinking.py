@@ -10,8 +10,8 @@ import pytest
 from e2e.gke.faults import PoolFault
 from tests.gke.site import Site
 from xpk.api.base import Obj, Objs
-from xpk.capacity.cordon import MARK
 from xpk.capacity.gke.shrinking import Pods, drain
+from xpk.capacity.nodes.cordon import MARK
 from xpk.model.errors import (
     AuthorizationError,
     CapacityError,

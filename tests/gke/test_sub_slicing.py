@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.gke.site import Site
-from xpk.jobs.create import check_fits, choose_shape, read_queue
+from xpk.jobs.create.create import check_fits, choose_shape, read_queue
 from xpk.model import sub_slices
 from xpk.model.accelerators import all_shapes, find_shape
 from xpk.model.errors import CapacityError, ConflictError, UsageError

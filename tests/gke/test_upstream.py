@@ -16,8 +16,8 @@ from xpk.capacity.gke.planning import draft
 from xpk.capacity.gke.provider import find
 from xpk.capacity.gke.reach import Known
 from xpk.capacity.gke.request import SETTINGS, parse_request
+from xpk.cli.google_xpk import CLUSTER
 from xpk.cli.main import main
-from xpk.cli.upstream import CLUSTER
 from xpk.model.accelerators import find_shape
 from xpk.model.specs import ClusterSpec
 

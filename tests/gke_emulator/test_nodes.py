@@ -13,7 +13,7 @@ from e2e.gke.names import Target
 from e2e.gke.nodes import Node, node_object, reserved_memory, reserved_millicores
 from e2e.gke.store import ClusterPb
 from tests.gke_emulator.cloud import PROJECT, REGION, ZONE, slice_pool
-from xpk.capacity.nodes import shape_of
+from xpk.capacity.nodes.inventory import shape_of
 from xpk.model.accelerators import all_shapes
 
 GKE = "cloud.google.com"

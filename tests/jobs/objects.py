@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from xpk.jobs.output_roots import OutputRoots
+from xpk.jobs.output.roots import OutputRoots
 from xpk.model.specs import Target
 
 Obj = dict[str, Any]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from xpk.jobs.capacity import asked_for, choose
+from xpk.jobs.create.capacity_choice import asked_for, choose
 from xpk.model.errors import UsageError, XpkError
 from xpk.model.specs import Target
 

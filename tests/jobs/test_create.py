@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from xpk.api.base import Obj, ObjectApi
-from xpk.jobs import create
-from xpk.jobs.create import check_free, create_workload, read_queue
-from xpk.jobs.observe import find_all
+from xpk.jobs.create import create
+from xpk.jobs.create.create import check_free, create_workload, read_queue
+from xpk.jobs.status.reader import find_all
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import AuthorizationError, CapacityError, ConflictError, NotFoundError
 from xpk.model.specs import ClusterSpec, QueueSpec, SliceQuota, Target, WorkloadSpec

@@ -10,7 +10,7 @@ import pytest
 
 from tests.jobs.test_create import TARGET, spec
 from xpk.api.base import Obj
-from xpk.jobs import difference
+from xpk.jobs.create import diff as difference
 from xpk.model.errors import ConflictError, NotFoundError
 from xpk.render import render_workload
 from xpk.testing import FakeApi

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from xpk.jobs import forwarding
+from xpk.jobs import port_forward
 from xpk.model.errors import ConflictError, UsageError
 
 
@@ -49,8 +49,8 @@ def test_what_is_sent_arrives_and_comes_back(echo: socket.socket) -> None:
             raise ConflictError("nobody listens on port 1 of pod 'p'")
         return socket.create_connection(echo.getsockname())
 
-    with forwarding.listen(0) as listener:
-        threading.Thread(target=forwarding.serve, args=(listener, connect, told.append), daemon=True).start()
+    with port_forward.listen(0) as listener:
+        threading.Thread(target=port_forward.serve, args=(listener, connect, told.append), daemon=True).start()
         large = bytes(range(256)) * 4096
         assert exchange(listener.getsockname(), large) == large[::-1]
         refuse.set()
@@ -61,11 +61,11 @@ def test_what_is_sent_arrives_and_comes_back(echo: socket.socket) -> None:
 
 
 def test_ports_are_read_as_kubectl_reads_them(echo: socket.socket) -> None:
-    assert forwarding.parse_ports("8265") == (8265, 8265)
-    assert forwarding.parse_ports("9000:8265") == (9000, 8265)
+    assert port_forward.parse_ports("8265") == (8265, 8265)
+    assert port_forward.parse_ports("9000:8265") == (9000, 8265)
     for wrong in ("", ":", "x", "1:0", "1:70000", "-1"):
         with pytest.raises(UsageError):
-            forwarding.parse_ports(wrong)
+            port_forward.parse_ports(wrong)
     taken = echo.getsockname()[1]
     with pytest.raises(ConflictError, match=f"port {taken}"):
-        forwarding.listen(taken)
+        port_forward.listen(taken)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.jobs.objects import Obj, jobset
-from xpk.jobs.mounting import check_mounts, mounts_of, read_mounts
-from xpk.jobs.observe import read
-from xpk.jobs.reading import Snapshot
+from xpk.jobs.mounts import check_mounts, mounts_of, read_mounts
+from xpk.jobs.status.fields import Snapshot
+from xpk.jobs.status.reader import read
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError, UsageError
 from xpk.model.mounts import GCSFUSE_DRIVER, Mount

@@ -22,10 +22,10 @@ from tests.jobs.objects import (
     pod,
     workload,
 )
-from xpk.jobs import manage
-from xpk.jobs.manage import check_images
-from xpk.jobs.observe import find_all, inspect, read
-from xpk.jobs.reading import Snapshot
+from xpk.jobs import lifecycle
+from xpk.jobs.lifecycle import check_images
+from xpk.jobs.status.fields import Snapshot
+from xpk.jobs.status.reader import find_all, inspect, read
 from xpk.model import names
 from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError, WorkloadFailedError
 from xpk.model.status import Phase, WorkloadStatus
@@ -121,14 +121,14 @@ def test_it_waits_where_a_registry_or_a_name_server_may_be_in_trouble_for_a_mome
 
 
 def test_it_looks_again_though_nothing_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manage, "_REFUSED_SECONDS", 0.2)
+    monkeypatch.setattr(lifecycle, "_REFUSED_SECONDS", 0.2)
     host = pod(0, waiting("ErrImagePull", "pull access denied"))
     host["metadata"] |= {"namespace": "default"}
     host["metadata"]["labels"] |= {names.WORKLOAD_LABEL: "w", "jobset.sigs.k8s.io/jobset-name": "w"}
     told: list[object] = []
     with pytest.raises(WorkloadFailedError, match="cannot be pulled"):
         api = FakeApi([jobset() | {"kind": "JobSet"}, host | {"kind": "Pod"}, ADMITTED | {"kind": "Workload"}])
-        manage.wait(api, "w", "default", timeout=10, tell=told.append, must_start=True)
+        lifecycle.wait(api, "w", "default", timeout=10, tell=told.append, must_start=True)
     assert len(told) == 1
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.jobs.objects import NOW, RUNNING, cluster_queue, event, jobset, local_queue, pod, workload
 from xpk.api.answers import page_of
 from xpk.api.kinds import KINDS
-from xpk.jobs.observe import read
-from xpk.jobs.reading import Snapshot
+from xpk.jobs.status.fields import Snapshot
+from xpk.jobs.status.reader import read
 from xpk.model.status import Phase, WorkloadStatus
 
 Obj = dict[str, Any]

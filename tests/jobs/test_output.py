@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from e2e import bucket
-from xpk.jobs.output import Progress, at_root, latest_progress
+from xpk.jobs.output.folder import Progress, at_root, latest_progress
 from xpk.model.errors import UsageError, XpkError
 from xpk.model.specs import Target
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from xpk.api.base import Obj
-from xpk.jobs.pod_security import fit_namespace
+from xpk.jobs.create.pod_security import fit_namespace
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import AuthorizationError, UsageError
 from xpk.model.specs import Target, WorkloadSpec

@@ -10,9 +10,9 @@ from xpk.api.base import Obj
 from xpk.capacity.queues.planning import plan_create
 from xpk.capacity.queues.reading import Queues
 from xpk.capacity.queues.request import Wanted
-from xpk.jobs import queueing
-from xpk.jobs.create import check_fits, choose_shape, read_queue
-from xpk.jobs.reading import Snapshot
+from xpk.jobs.create.create import check_fits, choose_shape, read_queue
+from xpk.jobs.status import queue_position
+from xpk.jobs.status.fields import Snapshot
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import CapacityError, ConflictError, UsageError
 from xpk.model.specs import Target, WorkloadSpec
@@ -76,7 +76,7 @@ def test_who_waits_is_told_of_the_quota_of_its_type_alone() -> None:
     pods = {"count": 4, "template": {"spec": {"containers": [{"resources": {"requests": {"google.com/tpu": "4"}}}]}}}
     waiting = kueue("Workload", "w", {"queueName": "multislice-queue", "podSets": [pods]}, namespace="default")
     snapshot = Snapshot(jobsets=[], workloads=[waiting], local_queues=[theirs[2]], cluster_queues=[theirs[1]])
-    (quota,) = queueing.quota_for(waiting, snapshot, "v5litepod-16")
+    (quota,) = queue_position.quota_for(waiting, snapshot, "v5litepod-16")
     assert (quota.flavor, quota.quota) == ("2xv5litepod-16", 32)
 
 

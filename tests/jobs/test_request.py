@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from xpk.jobs.request import check_local_path, choose_image
+from xpk.jobs.create.options import check_local_path, choose_image
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import UsageError
 from xpk.model.specs import Target, WorkloadSpec

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.jobs.objects import ADMITTED, NOW, ROOTS, Obj, at, event, exited, jobset, restarted
-from xpk.jobs.observe import read
-from xpk.jobs.reading import Snapshot, when
-from xpk.jobs.restarts import restarts, with_output
+from xpk.jobs.status.fields import Snapshot, when
+from xpk.jobs.status.reader import read
+from xpk.jobs.status.restarts import restarts, with_output
 from xpk.model.status import Restart, WorkloadStatus, exit_words
 
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xpk.jobs import script
-from xpk.jobs.script import pack
+from xpk.jobs.code import archive as script
+from xpk.jobs.code.archive import pack
 from xpk.model.errors import UsageError
 from xpk.render.unpack import unpack
 

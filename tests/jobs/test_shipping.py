@@ -12,15 +12,16 @@ from typing import Any
 import pytest
 
 from xpk.api.base import Obj, Objs
-from xpk.jobs import create, shipping
-from xpk.jobs.script import Archive
+from xpk.jobs.code import upload
+from xpk.jobs.code.archive import Archive
+from xpk.jobs.create import create
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import AuthorizationError, ConflictError, UnavailableError, UsageError
 from xpk.model.specs import Target, WorkloadSpec
 from xpk.testing import FakeApi
 
-SMALL = Archive("xpk-code-0123", b"x" * shipping.MOST_IN_CONFIGMAP, 1, 1)
-LARGE = replace(SMALL, content=b"x" * (shipping.MOST_IN_CONFIGMAP + 1))
+SMALL = Archive("xpk-code-0123", b"x" * upload.MOST_IN_CONFIGMAP, 1, 1)
+LARGE = replace(SMALL, content=b"x" * (upload.MOST_IN_CONFIGMAP + 1))
 BARE = Target(emulated=False, sets_slice_environment=True, output_root="")
 
 
@@ -32,7 +33,7 @@ def spec(name: str, **changes: Any) -> WorkloadSpec:
         "command": ("true",),
         "target": replace(BARE, output_root="gs://b"),
         "image": "i",
-        "code": shipping.place(SMALL, BARE, BARE),
+        "code": upload.place(SMALL, BARE, BARE),
     }
     return WorkloadSpec(**(given | changes))
 
@@ -46,17 +47,17 @@ def test_where_code_goes(tmp_path: Path) -> None:
     local = replace(BARE, output_root="/clusters/dev/output", on_this_machine=True)
     shared = replace(BARE, output_root=str(tmp_path), shared_folder=str(tmp_path), exclusive=True)
     bucket = replace(shared, output_root="gs://b/p")
-    assert shipping.place(LARGE, local, bucket).source == "/clusters/dev/output/.code/xpk-code-0123"
-    assert shipping.place(SMALL, shared, bucket).archive == SMALL.content
-    assert shipping.place(LARGE, shared, bucket).source == "gs://b/p/.code/xpk-code-0123.tar.gz"
-    assert shipping.place(LARGE, shared, shared).source == f"{tmp_path}/.code/xpk-code-0123.tar.gz"
+    assert upload.place(LARGE, local, bucket).source == "/clusters/dev/output/.code/xpk-code-0123"
+    assert upload.place(SMALL, shared, bucket).archive == SMALL.content
+    assert upload.place(LARGE, shared, bucket).source == "gs://b/p/.code/xpk-code-0123.tar.gz"
+    assert upload.place(LARGE, shared, shared).source == f"{tmp_path}/.code/xpk-code-0123.tar.gz"
 
 
 @pytest.mark.parametrize("shared_folder", [None, "/a/folder/that/only/nodes/see"])
 def test_without_a_way_it_is_said_what_to_do(shared_folder: str | None) -> None:
     target = replace(BARE, shared_folder=shared_folder)
     with pytest.raises(UsageError, match=r"takes 700\.0 KiB packed, a ConfigMap holds at most 700\.0 KiB") as caught:
-        shipping.place(LARGE, target, target)
+        upload.place(LARGE, target, target)
     assert "--output-root gs://" in caught.value.hint
 
 
@@ -135,11 +136,11 @@ class OneNamespace(FakeApi):
 
 def test_who_does_not_see_all_workloads_removes_no_code(tmp_path: Path) -> None:
     shared = replace(BARE, output_root=str(tmp_path), shared_folder=str(tmp_path), exclusive=True)
-    api, code = OneNamespace(), shipping.place(LARGE, shared, shared)
+    api, code = OneNamespace(), upload.place(LARGE, shared, shared)
     (tmp_path / ".code").mkdir()
     (tmp_path / ".code" / "xpk-code-4567.tar.gz").touch()
     os.utime(tmp_path / ".code" / "xpk-code-4567.tar.gz", (0, 0))
-    assert shipping.upload(api, LARGE, code, shared)
+    assert upload.upload(api, LARGE, code, shared)
     assert len(list((tmp_path / ".code").iterdir())) == 2
 
 
@@ -169,18 +170,18 @@ def test_a_workload_without_its_code_does_not_stay() -> None:
 
 def test_an_archive_is_uploaded_once_and_removed_when_nobody_names_it(tmp_path: Path) -> None:
     shared = replace(BARE, output_root=str(tmp_path), shared_folder=str(tmp_path), exclusive=True)
-    api, code = FakeApi(), shipping.place(LARGE, shared, shared)
-    assert shipping.upload(api, LARGE, code, shared)
-    assert not shipping.upload(api, LARGE, code, shared)
+    api, code = FakeApi(), upload.place(LARGE, shared, shared)
+    assert upload.upload(api, LARGE, code, shared)
+    assert not upload.upload(api, LARGE, code, shared)
     assert Path(code.source).read_bytes() == LARGE.content and Path(code.source).stat().st_mode & 0o777 == 0o644
     create.create_workload(api, spec("one", code=code, target=shared), cluster="c")
     other = replace(LARGE, name="xpk-code-4567")
     long_ago = time.time() - 7200
     os.utime(code.source, (long_ago, long_ago))
-    shipping.upload(api, other, shipping.place(other, shared, shared), shared)
+    upload.upload(api, other, upload.place(other, shared, shared), shared)
     assert Path(code.source).exists()
     api.delete("JobSet", "one")
-    shipping.upload(api, other, shipping.place(other, shared, shared), shared)
+    upload.upload(api, other, upload.place(other, shared, shared), shared)
     assert [file.name for file in (tmp_path / ".code").iterdir()] == ["xpk-code-4567.tar.gz"]
 
 
@@ -190,20 +191,20 @@ def test_what_another_cluster_may_need_stays(tmp_path: Path) -> None:
     theirs.parent.mkdir()
     theirs.touch()
     os.utime(theirs, (0, 0))
-    shipping.upload(FakeApi(), LARGE, shipping.place(LARGE, shared, shared), shared)
+    upload.upload(FakeApi(), LARGE, upload.place(LARGE, shared, shared), shared)
     assert theirs.exists()
 
 
 def test_another_users_archive_of_the_same_code_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its time cannot be begun anew, and the workload that is to name it does not exist yet."""
     shared = replace(BARE, output_root=str(tmp_path), shared_folder=str(tmp_path), exclusive=True)
-    api, code = FakeApi(), shipping.place(LARGE, shared, shared)
-    shipping.upload(api, LARGE, code, shared)
+    api, code = FakeApi(), upload.place(LARGE, shared, shared)
+    upload.upload(api, LARGE, code, shared)
     os.utime(code.source, (0, 0))
 
     def refuse(*_: object) -> None:
         raise PermissionError
 
     monkeypatch.setattr(os, "utime", refuse)
-    assert not shipping.upload(api, LARGE, code, shared)
+    assert not upload.upload(api, LARGE, code, shared)
     assert Path(code.source).exists()

@@ -9,7 +9,7 @@ import pytest
 
 from tests.jobs.objects import ADMITTED, Obj, jobset, workload
 from xpk.api.base import Objs
-from xpk.jobs import manage
+from xpk.jobs import lifecycle
 from xpk.model.errors import ConflictError, NotFoundError
 from xpk.testing import FakeApi
 
@@ -19,7 +19,7 @@ def kueue(found: Obj) -> Obj:
 
 
 def suspend(api: FakeApi) -> None:
-    manage.set_active(api, "w", "default", active=False)
+    lifecycle.set_active(api, "w", "default", active=False)
 
 
 class Slow(FakeApi):
@@ -42,7 +42,7 @@ def test_a_workload_that_was_just_created_is_waited_for() -> None:
 
 
 def test_one_that_is_never_taken_up_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manage, "_QUEUED_SECONDS", 0.3)
+    monkeypatch.setattr(lifecycle, "_QUEUED_SECONDS", 0.3)
     with pytest.raises(NotFoundError, match="not queued yet: Kueue has not taken it up") as error:
         suspend(FakeApi([jobset() | {"kind": "JobSet"}]))
     assert "kueue-system" in error.value.hint

@@ -13,8 +13,8 @@ import pytest
 
 from tests.api.server import kubeconfig
 from xpk.api.kubernetes import KubernetesApi
+from xpk.jobs.lifecycle import wait
 from xpk.jobs.logs import Wanted, follow_logs
-from xpk.jobs.manage import wait
 from xpk.model.errors import AuthorizationError, UnavailableError
 from xpk.model.status import Phase, WorkloadStatus
 

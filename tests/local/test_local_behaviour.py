@@ -8,7 +8,7 @@ import pytest
 
 from tests.conformance.cases import CASES
 from tests.conformance.ground import SHAPE, Case, Ground, SideBySide, selected
-from xpk.capacity.local import LocalProvider
+from xpk.capacity.local.provider import LocalProvider
 from xpk.model.specs import ClusterSpec
 
 SLICES = 6

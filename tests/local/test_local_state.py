@@ -16,7 +16,7 @@ import pytest
 
 from tests.local.cases import jobset, set_up
 from tests.local.test_local_crash import kill_daemon
-from xpk.capacity.local import LocalProvider
+from xpk.capacity.local.provider import LocalProvider
 from xpk.capacity.state import state_of
 from xpk.local import process, starter
 from xpk.local.api import LocalApi

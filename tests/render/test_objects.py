@@ -14,7 +14,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xpk.jobs.request import Ray, ray_command
+from xpk.jobs.create.options import Ray, ray_command
 from xpk.model.accelerators import find_shape
 from xpk.model.mounts import Mount
 from xpk.model.specs import ClusterSpec, Code, ImageCacheSpec, QueueSpec, SliceQuota, Target, WorkloadSpec

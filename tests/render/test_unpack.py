@@ -15,7 +15,7 @@ from typing import ClassVar
 import pytest
 
 from e2e import bucket
-from xpk.jobs.script import Archive, pack
+from xpk.jobs.code.archive import Archive, pack
 from xpk.model.specs import Code
 from xpk.render import unpack
 from xpk.storage import open_folder

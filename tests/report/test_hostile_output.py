@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from tests.jobs.objects import ROOTS, jobset
 from tests.report.runs import one_kill
-from xpk.jobs.observe import read
-from xpk.jobs.output import latest_progress
-from xpk.jobs.reading import Snapshot
+from xpk.jobs.output.folder import latest_progress
 from xpk.jobs.report.account import account, write_page
 from xpk.jobs.report.page import ReportFacts, render_report
 from xpk.jobs.report.record import RunRecord, read_record
+from xpk.jobs.status.fields import Snapshot
+from xpk.jobs.status.reader import read
 from xpk.model import names
 
 NOW = 1_800_000_000.0

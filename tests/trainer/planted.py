@@ -153,9 +153,9 @@ def flipped(array: Any, chip: int) -> Any:
 
 
 def _flip(step: int) -> None:
-    from trainer import train
+    from trainer import resume, train
 
-    real = train._compiled
+    real = resume.compiled
 
     def compiled(run: Any, name: str, *arguments: Any) -> Any:
         program, steps = real(run, name, *arguments), 0

@@ -17,7 +17,7 @@ import pytest
 from tests.trainer.small import SETTINGS
 from tests.trainer.test_trainer_local import tier
 from tests.trainer.test_trainer_peers import connected
-from trainer import config, setup, train
+from trainer import config, resume, setup, train
 from trainer.checkpoint import shards as pieces
 from trainer.checkpoint.finite_check import Finite
 from trainer.checkpoint.local import LocalTier
@@ -203,7 +203,7 @@ def test_a_program_is_waited_for_by_who_compiles_it_and_by_who_waits_for_that(
     compiler.busy = mine  # type: ignore[attr-defined]
     compiler.loaded = set()  # type: ignore[attr-defined]
     run = run_of(tmp_path, "observe.compile_hang_seconds=50", compiler=compiler)
-    with under_way(hang, lambda: train._compiled(run, "train", None)):
+    with under_way(hang, lambda: resume.compiled(run, "train", None)):
         assert run.job.watchdog.told == ("the compilation of the program 'train'", mine, 50.0)
     assert run.job.watchdog.now is None
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from trainer.hosts.bootstrap import Host
-from xpk.jobs.forwarding import ray_token
-from xpk.jobs.request import Ray, ray_command
+from xpk.jobs.create.options import Ray, ray_command
+from xpk.jobs.port_forward import ray_token
 from xpk.model.accelerators import find_shape
 from xpk.testing import FakeApi
 from xpk_ray.launcher import odd_hosts, token

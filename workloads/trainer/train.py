@@ -3,7 +3,6 @@
 # mypy: disallow-untyped-calls=False
 
 import contextlib
-import dataclasses
 import functools
 import itertools
 import time
@@ -14,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from trainer.checkpoint import compatibility, manager
+from trainer.checkpoint import manager
 from trainer.data import batches as data
 from trainer.errors import ExitCode, FatalError, SaveError
 from trainer.hosts import timeouts
@@ -22,6 +21,7 @@ from trainer.hosts.job import Address, Job, leave
 from trainer.models import registry
 from trainer.observe.step_log import Flags, Pending
 from trainer.observe.stragglers import percentiles
+from trainer.resume import compiled, first_state
 from trainer.schedule import Due
 from trainer.setup import Run, set_up
 from trainer.step import programs as step
@@ -46,112 +46,13 @@ def steps(job: Job, meeting: "Future[Address]") -> Generator[int, None, ExitCode
     all is prepared and compiled.
     """
     run = set_up(job, meeting)
-    state, start, trained = _first_state(run)
+    state, start, trained = first_state(run)
     if start >= job.config.run.steps and job.is_first:
         asked = f"run.steps={job.config.run.steps}"
         metrics.say(f"the checkpoint is already at step {start}; {asked} asks for no more")
-    train_step = _compiled(
-        run, "train", run.programs.train, run.programs.state, run.programs.blocks, run.programs.flags
-    )
-    run.replicas.compile(functools.partial(_compiled, run))
+    train_step = compiled(run, "train", run.programs.train, run.programs.state, run.programs.blocks, run.programs.flags)
+    run.replicas.compile(functools.partial(compiled, run))
     return (yield from _loop(run, train_step, state(), start, trained))
-
-
-def _first_state(run: Run) -> tuple[Any, int, int]:
-    """Begin to restore the newest whole checkpoint, or make a fresh state.
-
-    Returns (wait for it, its step, tokens trained on until then).
-    """
-    began, job = time.monotonic(), run.job
-    chosen = _choose(run)
-    if chosen is not None:
-        _check_notes(run, chosen.where, chosen.notes)
-    timeouts.storage(run.job, "the removal of another attempt's local checkpoints", 0, run.local)
-    run.local.settle(chosen.step if chosen else 0)
-    job.watchdog.idle()
-    job.events.write("choose", chosen.step if chosen else 0, time.monotonic() - began)
-    if chosen is None:
-        seed = np.uint32(job.config.run.seed)
-        init = _compiled(run, "init", run.programs.init, seed)
-        began = time.monotonic()
-        state = init(seed)
-        job.events.write("restore", 0, time.monotonic() - began, source="init", read=False)
-        return lambda: state, 0, 0
-    start, notes, source = chosen.step, chosen.notes, chosen.source
-    finish = chosen.begin()
-
-    def restored() -> State:
-        began = time.monotonic()  # while it was read the step was compiled, which is no part of it
-        timeouts.storage(
-            run.job, f"the restore of step {start}", start, run.local if source == "local" else run.checkpoints
-        )
-        state, read = finish()
-        jax.block_until_ready(state)
-        job.watchdog.idle()
-        job.events.write("restore", start, time.monotonic() - began, source=source, read=read)
-        how = ("kept" if source == "local" else "read") if read else "received"
-        who = job.host.name(job.host.process_id)
-        metrics.say(f"{who}: attempt {job.host.attempt} goes on from step {start} ({how})")
-        return state
-
-    # Checkpoints of before tokens were noted: all their steps had the batch that they name.
-    noted = start * notes.get("global_batch", run.batch) * notes["model"].get("seq_len", job.config.model.seq_len)
-    return restored, start, notes.get("tokens", noted)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Chosen:
-    """The checkpoint that all hosts go on from."""
-
-    step: int
-    notes: dict[str, Any]
-    source: str  # local or checkpoint
-    where: str
-    begin: Callable[[], Callable[[], tuple[State, bool]]]  # start to read it; what that returns waits for it
-
-
-def _choose(run: Run) -> _Chosen | None:
-    """Agree on the newest checkpoint that is whole over all hosts; of the same step, the local one."""
-    into = run.mesh, run.programs.state, functools.partial(_compile, run)
-    timeouts.storage(run.job, "the choice of a local checkpoint", 0, run.local)
-    kept = run.local.choose(run.mesh, run.programs.state)
-    timeouts.storage(run.job, "the choice of a checkpoint", 0, run.checkpoints)
-    found = run.checkpoints.choose(newer_than=kept.step if kept else -1)
-    if found:
-        step, notes = found
-        where = str(run.checkpoints.place / str(step))
-        return _Chosen(step, notes, "checkpoint", where, lambda: run.checkpoints.restore(step, notes, *into))
-    if kept:
-        where = f"of step {kept.step} in {run.local.place}"
-        return _Chosen(kept.step, kept.notes, "local", where, lambda: run.local.restore(kept, *into))
-    return None
-
-
-def _check_notes(run: Run, where: str, notes: dict[str, Any]) -> None:
-    """Refuse a checkpoint of another model or optimizer; tell of other examples."""
-    mine = run.checkpoints.notes
-    problem = compatibility.mismatch(where, mine, notes)
-    if problem is not None:
-        raise FatalError(problem)
-    if run.job.is_first:
-        for line in compatibility.other_examples(mine, notes):
-            metrics.say(f"warning: {line}")
-
-
-def _compiled(run: Run, name: str, program: Any, *arguments: Any) -> Any:
-    timeouts.compilation(run.job, f"the program {name!r}", 0, own=lambda: run.compiler.busy)
-    compiled, _ = _compile(run, name, program, *arguments)
-    run.job.watchdog.idle()
-    return compiled
-
-
-def _compile(run: Run, name: str, program: Any, *arguments: Any) -> tuple[Any, bool]:
-    """Compile as `run.compiler` does, and tell how long it took."""
-    began = time.monotonic()
-    compiled, cached = run.compiler(name, program, *arguments)
-    loaded = {"loaded": True} if name in run.compiler.loaded else {}
-    run.job.events.write("compile", None, time.monotonic() - began, cached=cached, program=name, **loaded)
-    return compiled, cached
 
 
 def _due(run: Run, at: int) -> Due:
@@ -206,7 +107,7 @@ def _evaluator(run: Run) -> Callable[[], Any]:
     """Return the function that gives the compiled evaluation, which is compiled when the first one is due."""
     params, averages = run.programs.state["params"], run.programs.state.get("averages")
     return functools.cache(
-        lambda: _compiled(run, "evaluate", run.programs.evaluate, params, run.programs.blocks, averages)
+        lambda: compiled(run, "evaluate", run.programs.evaluate, params, run.programs.blocks, averages)
     )
 
 

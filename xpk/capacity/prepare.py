@@ -9,7 +9,7 @@ from typing import Protocol
 
 from xpk.api.base import Obj, ObjectApi, Objs
 from xpk.capacity.apply import apply_all
-from xpk.capacity.nodes import has_queues, not_theirs, pools_of, queued_types, shape_of, slice_nodes
+from xpk.capacity.nodes.inventory import has_queues, not_theirs, pools_of, queued_types, shape_of, slice_nodes
 from xpk.capacity.queues import provisioning
 from xpk.capacity.queues.foreign import Judgement, judge, unlabelled
 from xpk.capacity.queues.reading import maker_of, promised

@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from xpk.api.base import ObjectApi
-from xpk.capacity.plan import Plan
+from xpk.capacity.plan.plan import Plan
 from xpk.model.accelerators import SliceShape
 from xpk.model.errors import ConflictError, NotFoundError, UsageError, XpkError
 from xpk.model.specs import ClusterSpec, Target
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 # Known without installed metadata, so that a bare checkout works too; others come from the entry point group.
 _BUILT_IN = {
-    "adapted": "xpk.capacity.adapted:AdaptedProvider",
+    "adapted": "xpk.capacity.adapted.provider:AdaptedProvider",
     "gke": "xpk.capacity.gke.provider:GkeProvider",
-    "kind": "xpk.capacity.kind:KindProvider",
-    "local": "xpk.capacity.local:LocalProvider",
+    "kind": "xpk.capacity.kind.provider:KindProvider",
+    "local": "xpk.capacity.local.provider:LocalProvider",
 }
 _GROUP = "xpk.providers"
 CONTEXT = "context:"  # before the name of a context of the user's kubeconfig that stands for a cluster

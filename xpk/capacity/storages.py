@@ -13,7 +13,7 @@ import yaml
 
 from xpk.api.base import Obj, ObjectApi, Objs
 from xpk.api.storages import Storage, choose
-from xpk.capacity.plan import Plan, Step
+from xpk.capacity.plan.plan import Plan, Step
 from xpk.model import names
 from xpk.model.errors import ConflictError, NotFoundError, UsageError
 from xpk.model.mounts import GCSFUSE_DRIVER, Mount, mount_problems

@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from xpk.cli.help import CommandGroup
 from xpk.cli.options import output_option
-from xpk.cli.output import Console, echo, list_options
-from xpk.cli.tables import Column
+from xpk.cli.terminal.help import CommandGroup
+from xpk.cli.terminal.output import Console, echo, list_options
+from xpk.cli.terminal.tables import Column
 from xpk.model.accelerators import SliceShape, all_shapes, find_shape
 
 _COLUMNS = (

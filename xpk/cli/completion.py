@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from xpk.cli.help import Command
+from xpk.cli.terminal.help import Command
 
 
 @click.command(cls=Command)

@@ -8,10 +8,10 @@ import click
 from click.shell_completion import CompletionItem
 
 from xpk.capacity import preferences
+from xpk.cli.google_xpk import Group
 from xpk.cli.options import output_option
-from xpk.cli.output import Console, echo, list_options
-from xpk.cli.tables import Column
-from xpk.cli.upstream import Group
+from xpk.cli.terminal.output import Console, echo, list_options
+from xpk.cli.terminal.tables import Column
 from xpk.model.errors import NotFoundError, UsageError
 
 _COLUMNS = (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from xpk.cli.help import Command, CommandGroup
-from xpk.jobs import trainer
+from xpk.cli.terminal.help import Command, CommandGroup
+from xpk.jobs.create import trainer_preflight
 from xpk.proc import LocalRunner
 
 
@@ -26,7 +26,7 @@ def prepare(ctx: click.Context, /, source: str, out: str, **options: object) -> 
 
     Prints the address of its manifest, which `--set data.path=ADDRESS` takes.
     """
-    trainer.check_trainer_installed()
+    trainer_preflight.check_trainer_installed()
     stated = {name: value for name, value in options.items() if value is not None}
     flags = [word for name, value in stated.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    ctx.exit(trainer.attach_trainer(LocalRunner(), "prepare", [source, "--out", out, *flags]))
+    ctx.exit(trainer_preflight.attach_trainer(LocalRunner(), "prepare", [source, "--out", out, *flags]))

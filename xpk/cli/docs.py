@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import click
 
 from xpk.cli.complete import completer
-from xpk.cli.help import Command
+from xpk.cli.terminal.help import Command
 from xpk.model.errors import NotFoundError
 from xpk.render.resources import docs_dir
 

@@ -7,13 +7,13 @@ from dataclasses import asdict
 import click
 
 from xpk.capacity import preferences
-from xpk.capacity.doctor import Check, of_cluster, of_machine
+from xpk.capacity.inspect.doctor import Check, of_cluster, of_machine
 from xpk.capacity.provider import load_provider, provider_of
-from xpk.cli.help import Command
 from xpk.cli.options import cluster_option, namespace_option, output_option, provider_option
-from xpk.cli.output import Console
-from xpk.cli.tables import Column
 from xpk.cli.target import is_cluster_named, the_cluster
+from xpk.cli.terminal.help import Command
+from xpk.cli.terminal.output import Console
+from xpk.cli.terminal.tables import Column
 from xpk.model.errors import MissingToolError
 
 _COLUMNS = (

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from xpk.capacity import image_build
-from xpk.capacity.engine import Engine
-from xpk.cli.help import CommandGroup
-from xpk.cli.output import Console
-from xpk.jobs import script
+from xpk.capacity.docker import Engine
+from xpk.capacity.images import build as image_build
+from xpk.cli.terminal.help import CommandGroup
+from xpk.cli.terminal.output import Console
+from xpk.jobs.code import archive
 from xpk.model.errors import UsageError
 from xpk.proc import LocalRunner
 
@@ -63,7 +63,7 @@ def build(
             hint="xpk image build NAME --base-docker-image IMAGE",
         )
     else:
-        packed = script.pack(script_dir or Path())
+        packed = archive.pack(script_dir or Path())
         wanted = image_build.folder_build(name, base_docker_image, packed.content, packed.name, platform=platform)
     if push:
         image_build.check_pushable(wanted.name)

@@ -9,11 +9,11 @@ import click
 from xpk.capacity.provider import provider_of
 from xpk.capacity.queues.amounts import amounts_text
 from xpk.capacity.queues.reading import QueueInfo, Queues
+from xpk.cli.google_xpk import ClusterCommand
 from xpk.cli.options import cluster_option, output_option
-from xpk.cli.output import Console, echo
-from xpk.cli.tables import Column
 from xpk.cli.target import the_cluster
-from xpk.cli.upstream import ClusterCommand
+from xpk.cli.terminal.output import Console, echo
+from xpk.cli.terminal.tables import Column
 
 _COUNTS = (
     Column("ADMITTED", lambda row: row["admitted"]),

@@ -12,13 +12,13 @@ from typing import Any
 
 import click
 
-from xpk.capacity import inspection, versions
-from xpk.capacity.health import health_of
+from xpk.capacity.inspect import support_bundle, versions
+from xpk.capacity.nodes.health import health_of
 from xpk.capacity.provider import Provider, provider_of
+from xpk.cli.google_xpk import ClusterCommand
 from xpk.cli.options import cluster_option, namespace_option
-from xpk.cli.output import Console, echo
 from xpk.cli.target import the_cluster
-from xpk.cli.upstream import ClusterCommand
+from xpk.cli.terminal.output import Console, echo
 from xpk.model.errors import XpkError
 
 
@@ -52,7 +52,7 @@ def inspector(
     """
     place = the_cluster(cluster)
     owner = provider_of(place)
-    text = inspection.bundle(_sections(owner, place, workload, namespace))
+    text = support_bundle.bundle(_sections(owner, place, workload, namespace))
     file = _write(text, path, place)
     if print_to_terminal:
         echo(text)
@@ -60,11 +60,11 @@ def inspector(
     echo(str(file))
 
 
-def _sections(owner: Provider, place: str, workload: str | None, namespace: str) -> dict[str, inspection.Read]:
-    from xpk.jobs.observe import find_all
+def _sections(owner: Provider, place: str, workload: str | None, namespace: str) -> dict[str, support_bundle.Read]:
+    from xpk.jobs.status.reader import find_all
 
     api = owner.connect(place)
-    sections: dict[str, inspection.Read] = {
+    sections: dict[str, support_bundle.Read] = {
         "this machine": lambda: {
             "xpk": versions.client().version,
             "python": sys.version,
@@ -75,9 +75,9 @@ def _sections(owner: Provider, place: str, workload: str | None, namespace: str)
         "cluster": lambda: asdict(owner.describe(place)),
         "slices": lambda: [asdict(each) for each in health_of(api, owner.describe(place))],
         "workloads": lambda: [_row(each) for each in find_all(api, None)],
-        **inspection.of_cluster(api),
+        **support_bundle.of_cluster(api),
     }
-    return sections | (inspection.of_workload(api, workload, namespace) if workload else {})
+    return sections | (support_bundle.of_workload(api, workload, namespace) if workload else {})
 
 
 def _row(status: Any) -> dict[str, Any]:

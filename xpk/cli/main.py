@@ -15,9 +15,9 @@ from typing import Any, NoReturn
 import click
 
 from xpk import __version__
-from xpk.cli.output import COLORS, FORMATS, Console, colors, echo
+from xpk.cli.google_xpk import Group
 from xpk.cli.target import preferred
-from xpk.cli.upstream import Group
+from xpk.cli.terminal.output import COLORS, FORMATS, Console, colors, echo
 from xpk.model.errors import UsageError, XpkError
 from xpk.model.names import text_problems
 from xpk.model.terminal import printable, shortened
@@ -27,8 +27,8 @@ _LONGEST = 2000  # characters of a line of an error
 
 # Where each command is, and its help: `xpk --help` must not import them.
 COMMANDS = {
-    "cluster": ("xpk.cli.cluster", "Create, change and remove capacity."),
-    "workload": ("xpk.cli.workload", "Run and manage workloads."),
+    "cluster": ("xpk.cli.cluster.commands", "Create, change and remove capacity."),
+    "workload": ("xpk.cli.workload.commands", "Run and manage workloads."),
     "queue": ("xpk.cli.queue", "Share the capacity among teams."),
     "storage": ("xpk.cli.storage", "Manage volumes that workloads mount by name."),
     "image": ("xpk.cli.image", "Build and push images for the hosts of workloads."),

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from xpk.cli import complete
-from xpk.cli.output import FORMATS
 from xpk.cli.target import CONTEXT_KEY, PLACE_KEY, ROOT_KEY
+from xpk.cli.terminal.output import FORMATS
 from xpk.model.errors import UsageError
 
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ from xpk.capacity.queues.planning import plan_create
 from xpk.capacity.queues.reading import QueueInfo, Queues
 from xpk.capacity.queues.removal import find, plan_delete
 from xpk.capacity.queues.request import RECLAIM, Wanted
-from xpk.cli.cluster_plan import ask, carry_out, dry_run_option
+from xpk.cli.cluster.run_plan import ask, carry_out, dry_run_option
+from xpk.cli.google_xpk import Group
 from xpk.cli.options import cluster_option, name_argument, output_option, the_name
-from xpk.cli.output import Console, age, echo, list_options
-from xpk.cli.tables import Column, wrapped
 from xpk.cli.target import the_cluster
-from xpk.cli.upstream import Group
-from xpk.cli.watching import Rows, watch, watch_option
+from xpk.cli.terminal.output import Console, age, echo, list_options
+from xpk.cli.terminal.tables import Column, wrapped
+from xpk.cli.terminal.watch import Rows, watch, watch_option
 from xpk.model import names
 from xpk.model.errors import NotFoundError
 

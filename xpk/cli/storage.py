@@ -11,15 +11,15 @@ import click
 
 from xpk.api.storages import TYPES, load
 from xpk.capacity import storages
-from xpk.capacity.plan import Plan
+from xpk.capacity.plan.plan import Plan
 from xpk.capacity.provider import provider_of
 from xpk.capacity.storages import Connect, Filestore, Wanted
-from xpk.cli.cluster_plan import ask, carry_out, dry_run_option, plan_output_option
+from xpk.cli.cluster.run_plan import ask, carry_out, dry_run_option, plan_output_option
+from xpk.cli.google_xpk import Group, StorageCommand
 from xpk.cli.options import Command, cluster_option, namespace_option, output_option
-from xpk.cli.output import Console, age, list_options
-from xpk.cli.tables import Column
 from xpk.cli.target import the_cluster
-from xpk.cli.upstream import Group, StorageCommand
+from xpk.cli.terminal.output import Console, age, list_options
+from xpk.cli.terminal.tables import Column
 from xpk.model.errors import (
     AuthorizationError,
     MissingToolError,

@@ -10,7 +10,7 @@ import click
 from xpk.model.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
-    from xpk.jobs.output_roots import OutputRoots
+    from xpk.jobs.output.roots import OutputRoots
 
 # Keys of what flags say, in the context of click.
 CONTEXT_KEY, PLACE_KEY, ROOT_KEY = (
@@ -42,7 +42,7 @@ class _OfEach(dict[str, Any]):
 def output_roots(cluster: str) -> OutputRoots:
     """Return the roots below which workloads of a cluster may have their output."""
     from xpk.capacity.provider import provider_of
-    from xpk.jobs.output_roots import OutputRoots
+    from xpk.jobs.output.roots import OutputRoots
 
     stated = click.get_current_context().meta.get(ROOT_KEY)
     return OutputRoots(functools.cache(lambda: provider_of(cluster).target(cluster)), stated)

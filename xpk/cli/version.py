@@ -6,13 +6,13 @@ from dataclasses import asdict
 
 import click
 
-from xpk.capacity import versions
+from xpk.capacity.inspect import versions
 from xpk.capacity.provider import provider_of
+from xpk.cli.google_xpk import ClusterCommand
 from xpk.cli.options import cluster_option, output_option
-from xpk.cli.output import Console
-from xpk.cli.tables import Column
 from xpk.cli.target import is_cluster_named, the_cluster
-from xpk.cli.upstream import ClusterCommand
+from xpk.cli.terminal.output import Console
+from xpk.cli.terminal.tables import Column
 from xpk.model.errors import XpkError
 
 _COLUMNS = (

@@ -15,10 +15,10 @@ from itertools import chain
 from xpk.api.base import LogLine, Obj, ObjectApi
 from xpk.api.refusal import NotStartedError
 from xpk.api.words import short
-from xpk.jobs.observe import find
-from xpk.jobs.outage import SIGNS, Outage
-from xpk.jobs.reading import host_key, host_label, is_true
-from xpk.jobs.trouble import waits_for
+from xpk.jobs.retry import SIGNS, Outage
+from xpk.jobs.status.diagnosis import waits_for
+from xpk.jobs.status.fields import host_key, host_label, is_true
+from xpk.jobs.status.reader import find
 from xpk.model.errors import AuthorizationError, NotFoundError, UnavailableError, UsageError, XpkError
 from xpk.model.status import WorkloadStatus
 

@@ -15,7 +15,7 @@ from xpk.capacity.gke.difference import Change
 from xpk.capacity.gke.failure import AGAIN, explained, of_operation
 from xpk.capacity.gke.request import region_of
 from xpk.capacity.gke.vpc import Vpc
-from xpk.capacity.together import Activity, Step
+from xpk.capacity.plan.executor import Activity, Step
 from xpk.model.errors import NotFoundError, TimedOutError, XpkError
 
 Dict = dict[str, Any]

@@ -10,7 +10,7 @@ from xpk.api.base import ObjectApi
 from xpk.capacity.gke import shrinking
 from xpk.capacity.gke.observed import shape_of_pool, slice_of_pool
 from xpk.capacity.gke.slices import slices_of_pools
-from xpk.capacity.nodes import cluster_info, has_queues, slice_nodes
+from xpk.capacity.nodes.inventory import cluster_info, has_queues, slice_nodes
 from xpk.capacity.provider import ClusterInfo
 from xpk.model.errors import XpkError
 from xpk.model.specs import ClusterSpec

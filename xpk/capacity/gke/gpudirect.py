@@ -11,10 +11,10 @@ from functools import partial
 from typing import Any
 
 from xpk.api.base import Obj, ObjectApi
-from xpk.capacity import install, manifest
+from xpk.capacity.controllers import install, release_manifest
 from xpk.capacity.gke.networks import DATA_NICS
 from xpk.capacity.gke.observed import shape_of_pool
-from xpk.capacity.together import Step
+from xpk.capacity.plan.executor import Step
 from xpk.model.errors import MissingToolError, NotFoundError, UsageError
 from xpk.model.specs import ClusterSpec
 
@@ -96,7 +96,7 @@ def steps_for(
     for name, file in wanted.items():
         if _lacks(api, "DaemonSet", name, _NAMESPACE):
             source = f"{environ.get(SOURCE) or _URL}/{file}"
-            if problems := manifest.problems_of(name, source, pinned=_SHA256[file]):
+            if problems := release_manifest.problems_of(name, source, pinned=_SHA256[file]):
                 raise UsageError(problems[0], problems=problems, hint=_FROM_FOLDER)
             install_it = partial(_install, connect, name, source, _SHA256[file], pause)
             commands = (f"kubectl apply --server-side -f {_URL}/{file}",)
@@ -127,7 +127,7 @@ def _lacks(api: ObjectApi | None, kind: str, name: str, namespace: str | None = 
 
 
 def _install(connect: Connect, name: str, source: str, sha256: str, pause: install.Pause) -> None:
-    _apply(connect, manifest.read_objects(name, source, hint=_FROM_FOLDER, pinned=sha256), pause)
+    _apply(connect, release_manifest.read_objects(name, source, hint=_FROM_FOLDER, pinned=sha256), pause)
 
 
 def _apply(connect: Connect, objects: Sequence[Obj], pause: install.Pause) -> None:

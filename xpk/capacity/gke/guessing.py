@@ -8,7 +8,7 @@ from xpk.capacity.gke.asked import asked_lines
 from xpk.capacity.gke.observed import Observed
 from xpk.capacity.gke.reach import Place
 from xpk.capacity.gke.request import Request
-from xpk.capacity.plan import Plan, Step
+from xpk.capacity.plan.plan import Plan, Step
 from xpk.model.errors import AuthorizationError
 from xpk.model.specs import ClusterSpec
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from xpk.api.base import ObjectApi
-from xpk.capacity.cordon import check_deletable, closing_step
 from xpk.capacity.gke import adapting, controllers, description, gpudirect, guessing, resizing, shrinking
 from xpk.capacity.gke.apply import Applier
 from xpk.capacity.gke.asked import asked_lines
@@ -25,12 +24,13 @@ from xpk.capacity.gke.reach import Connect, Known, Place, check_foreign, check_p
 from xpk.capacity.gke.request import SETTINGS, Request, project_of, read_poll_seconds, read_request, region_of
 from xpk.capacity.gke.slices import is_shared, slices_of_pools, specs_of_cluster
 from xpk.capacity.kubeconfig import connect
-from xpk.capacity.plan import Plan
+from xpk.capacity.nodes.cordon import check_deletable, closing_step
+from xpk.capacity.plan.executor import Activity, Step
+from xpk.capacity.plan.plan import Plan
 from xpk.capacity.prepare import autoprovisioned_of, target_of
 from xpk.capacity.provider import ClusterInfo, environment
 from xpk.capacity.queues.foreign import Judgement
 from xpk.capacity.state import state_of
-from xpk.capacity.together import Activity, Step
 from xpk.model.accelerators import SliceShape
 from xpk.model.errors import AuthorizationError, ConflictError, NotFoundError, UsageError, XpkError
 from xpk.model.specs import ClusterSpec, Target

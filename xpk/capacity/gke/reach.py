@@ -15,8 +15,8 @@ import yaml
 
 from xpk.api.base import ObjectApi
 from xpk.capacity.kubeconfig import write_private
+from xpk.capacity.plan.executor import Step
 from xpk.capacity.provider import load_provider, provider_names
-from xpk.capacity.together import Step
 from xpk.model.errors import UsageError, XpkError
 
 Connect = Callable[[Path | None], ObjectApi]

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from xpk.capacity import install, preferences
+from xpk.capacity import preferences
+from xpk.capacity.controllers import install
 from xpk.capacity.gke.flags import CLOUD_FLAGS
 from xpk.capacity.prepare import output_root_problems
 from xpk.model import names

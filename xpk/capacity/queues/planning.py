@@ -11,7 +11,7 @@ from functools import partial
 
 from xpk.api.base import Obj, ObjectApi, Objs
 from xpk.capacity.apply import apply_all
-from xpk.capacity.plan import Plan, Step
+from xpk.capacity.plan.plan import Plan, Step
 from xpk.capacity.queues import priority_limit
 from xpk.capacity.queues.reading import QueueInfo, Queues, check_passed_on, maker_of, quotas_of, specs_of
 from xpk.capacity.queues.request import RECLAIM, Wanted, as_spec, over, problems_of_own, refuse, spec_of

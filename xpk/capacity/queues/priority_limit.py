@@ -7,7 +7,7 @@ from functools import partial
 
 from xpk.api.base import ObjectApi
 from xpk.capacity.apply import apply_all
-from xpk.capacity.plan import Step
+from xpk.capacity.plan.plan import Step
 from xpk.model import names
 from xpk.model.errors import MissingToolError, NotFoundError
 from xpk.model.specs import QueueSpec

@@ -8,7 +8,7 @@ from functools import partial
 
 from xpk.api.base import Obj, ObjectApi, Objs
 from xpk.capacity.apply import apply_all
-from xpk.capacity.plan import Plan, Step
+from xpk.capacity.plan.plan import Plan, Step
 from xpk.capacity.queues import priority_limit
 from xpk.capacity.queues.inside import owner_of, workloads_in
 from xpk.capacity.queues.planning import settle

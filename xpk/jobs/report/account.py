@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from xpk.jobs.output_roots import OutputRoots
+from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.report.goodput import goodput, lost_steps, recovery_seconds
 from xpk.jobs.report.pace import percentiles, slow_hosts
 from xpk.jobs.report.page import ReportFacts, RestartFact, render_report

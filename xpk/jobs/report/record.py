@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from xpk.jobs.json_lines import parse, read_number, read_whole
+from xpk.jobs.output.json_lines import parse, read_number, read_whole
 from xpk.jobs.report.incarnations import Life, number_lives
 from xpk.storage import open_folder
 

@@ -1,0 +1,117 @@
+"""The state that a run starts from: the newest checkpoint that is whole over all hosts, or a fresh state."""
+
+# mypy: disallow-untyped-calls=False
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from trainer.checkpoint import compatibility
+from trainer.errors import FatalError
+from trainer.hosts import timeouts
+from trainer.setup import Run
+from trainer.step.programs import State
+from trainer.telemetry import metrics
+
+
+def first_state(run: Run) -> tuple[Any, int, int]:
+    """Begin to restore the newest whole checkpoint, or make a fresh state.
+
+    Returns (wait for it, its step, tokens trained on until then).
+    """
+    began, job = time.monotonic(), run.job
+    chosen = _choose(run)
+    if chosen is not None:
+        _check_notes(run, chosen.where, chosen.notes)
+    timeouts.storage(run.job, "the removal of another attempt's local checkpoints", 0, run.local)
+    run.local.settle(chosen.step if chosen else 0)
+    job.watchdog.idle()
+    job.events.write("choose", chosen.step if chosen else 0, time.monotonic() - began)
+    if chosen is None:
+        seed = np.uint32(job.config.run.seed)
+        init = compiled(run, "init", run.programs.init, seed)
+        began = time.monotonic()
+        state = init(seed)
+        job.events.write("restore", 0, time.monotonic() - began, source="init", read=False)
+        return lambda: state, 0, 0
+    start, notes, source = chosen.step, chosen.notes, chosen.source
+    finish = chosen.begin()
+
+    def restored() -> State:
+        began = time.monotonic()  # while it was read the step was compiled, which is no part of it
+        timeouts.storage(
+            run.job, f"the restore of step {start}", start, run.local if source == "local" else run.checkpoints
+        )
+        state, read = finish()
+        jax.block_until_ready(state)
+        job.watchdog.idle()
+        job.events.write("restore", start, time.monotonic() - began, source=source, read=read)
+        how = ("kept" if source == "local" else "read") if read else "received"
+        who = job.host.name(job.host.process_id)
+        metrics.say(f"{who}: attempt {job.host.attempt} goes on from step {start} ({how})")
+        return state
+
+    # Checkpoints of before tokens were noted: all their steps had the batch that they name.
+    noted = start * notes.get("global_batch", run.batch) * notes["model"].get("seq_len", job.config.model.seq_len)
+    return restored, start, notes.get("tokens", noted)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Chosen:
+    """The checkpoint that all hosts go on from."""
+
+    step: int
+    notes: dict[str, Any]
+    source: str  # local or checkpoint
+    where: str
+    begin: Callable[[], Callable[[], tuple[State, bool]]]  # start to read it; what that returns waits for it
+
+
+def _choose(run: Run) -> _Chosen | None:
+    """Agree on the newest checkpoint that is whole over all hosts; of the same step, the local one."""
+    into = run.mesh, run.programs.state, functools.partial(compile_program, run)
+    timeouts.storage(run.job, "the choice of a local checkpoint", 0, run.local)
+    kept = run.local.choose(run.mesh, run.programs.state)
+    timeouts.storage(run.job, "the choice of a checkpoint", 0, run.checkpoints)
+    found = run.checkpoints.choose(newer_than=kept.step if kept else -1)
+    if found:
+        step, notes = found
+        where = str(run.checkpoints.place / str(step))
+        return _Chosen(step, notes, "checkpoint", where, lambda: run.checkpoints.restore(step, notes, *into))
+    if kept:
+        where = f"of step {kept.step} in {run.local.place}"
+        return _Chosen(kept.step, kept.notes, "local", where, lambda: run.local.restore(kept, *into))
+    return None
+
+
+def _check_notes(run: Run, where: str, notes: dict[str, Any]) -> None:
+    """Refuse a checkpoint of another model or optimizer; tell of other examples."""
+    mine = run.checkpoints.notes
+    problem = compatibility.mismatch(where, mine, notes)
+    if problem is not None:
+        raise FatalError(problem)
+    if run.job.is_first:
+        for line in compatibility.other_examples(mine, notes):
+            metrics.say(f"warning: {line}")
+
+
+def compiled(run: Run, name: str, program: Any, *arguments: Any) -> Any:
+    """Return a program compiled for these arguments, while the watchdog allows for the time that compiling takes."""
+    timeouts.compilation(run.job, f"the program {name!r}", 0, own=lambda: run.compiler.busy)
+    executable, _ = compile_program(run, name, program, *arguments)
+    run.job.watchdog.idle()
+    return executable
+
+
+def compile_program(run: Run, name: str, program: Any, *arguments: Any) -> tuple[Any, bool]:
+    """Compile as `run.compiler` does, and record how long it took; return the program and whether it was cached."""
+    began = time.monotonic()
+    executable, cached = run.compiler(name, program, *arguments)
+    loaded = {"loaded": True} if name in run.compiler.loaded else {}
+    run.job.events.write("compile", None, time.monotonic() - began, cached=cached, program=name, **loaded)
+    return executable, cached

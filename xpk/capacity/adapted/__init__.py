@@ -1,0 +1,1 @@
+"""Clusters that xpk did not make."""

@@ -1,0 +1,263 @@
+"""Clusters that somebody else made: prepared for workloads with JobSet, Kueue and queues over the slices they have."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import yaml
+
+from xpk.api.base import ObjectApi, Objs
+from xpk.api.kubefile import only_context
+from xpk.capacity.apply import apply_all
+from xpk.capacity.controllers import install
+from xpk.capacity.kubeconfig import connect, write_private
+from xpk.capacity.nodes import emulated as emulate
+from xpk.capacity.nodes.emulated import Adaptation
+from xpk.capacity.nodes.inventory import (
+    cluster_info,
+    in_slices,
+    live_workloads,
+    slice_nodes,
+)
+from xpk.capacity.plan.plan import Plan, Step
+from xpk.capacity.prepare import (
+    config_map,
+    is_set_up,
+    judge_queues,
+    output_root_problems,
+    record,
+    recorded,
+    remove_priorities,
+    set_up,
+    specs_of,
+    target_of,
+    whole_slices,
+)
+from xpk.capacity.provider import CONTEXT, ClusterInfo
+from xpk.capacity.queues.reading import maker_of
+from xpk.capacity.queues.removal import team_objects
+from xpk.capacity.state import state_of
+from xpk.model import names
+from xpk.model.errors import ConflictError, MissingToolError, NotFoundError, UsageError, XpkError
+from xpk.model.specs import ClusterSpec, Target
+from xpk.render import render_queues
+
+_KUBECONFIG = "kubeconfig"
+_OF_TYPES = ("ResourceFlavor", "Topology", "ProvisioningRequestConfig", "AdmissionCheck")  # one for a type of slice
+
+
+class AdaptedProvider:
+    """Clusters that exist without us, each with a folder below `root` that holds how to reach it."""
+
+    name = "adapted"
+    settings: ClassVar[Mapping[str, str]] = install.SETTINGS
+
+    def __init__(
+        self,
+        root: Path | None = None,
+        *,
+        environ: Mapping[str, str] = os.environ,
+        connect: Callable[[Path | None, str | None], ObjectApi] = connect,
+        pause: install.Pause = time.sleep,
+    ) -> None:
+        self._root = state_of(self.name, root)
+        self._environ = environ
+        self._open = connect
+        self._pause = pause
+
+    def plan_adapt(self, wanted: Adaptation) -> Plan:
+        """Plan what a cluster lacks to take workloads; no steps if it lacks nothing.
+
+        Raises UsageError with all that is wrong, NotFoundError without such a context.
+        """
+        kubeconfig = self._kubeconfig(wanted)
+        context = str(kubeconfig["current-context"])
+        # A cluster that is known is reached as it was; the user's kubeconfig may have changed since.
+        known = wanted.name in self.names() and not wanted.context
+        api = self.connect(wanted.name) if known else self._open(None, context)
+        nodes = api.list("Node")
+        wanted = emulate.as_before(wanted, recorded(api), nodes)
+        spec, steps = emulate.plan(api, nodes, wanted) if wanted.emulated else (_found(nodes, wanted), [])
+        note = record(api, [spec], wanted)
+        pinned = any(install.CONTROL_PLANE in node["metadata"].get("labels", {}) for node in nodes)
+        hosts = len(nodes)
+        notes = install.notes_of(api, hosts=hosts, fenced=wanted.fenced)
+        for controller in install.CONTROLLERS:
+            if title := install.whats_missing(api, controller, hosts=hosts):
+                steps.append(Step(title, partial(self._install, api, controller, pinned=pinned, hosts=hosts)))
+        if not is_set_up(api, spec):
+            title = f"set up queue '{names.QUEUE}' with a quota of {spec.quota} {spec.shape.resource}"
+            steps.append(Step(title, partial(set_up, api, [spec], take_over=wanted.take_over)))
+        if recorded(api) != note["data"]:
+            steps.append(Step("write down how workloads run on it", partial(apply_all, api, [note])))
+        if not known and self._remembered(wanted.name) != kubeconfig:
+            steps.append(
+                Step(f"remember '{wanted.name}' and how to reach it", partial(self._keep, wanted.name, kubeconfig))
+            )
+        others = judge_queues(api, [spec], take_over=wanted.take_over)
+        summary = _summary(spec, context, emulated=wanted.emulated)
+        return Plan(summary, steps, notes=(*notes, *others.notes), refusal=others.refusal)
+
+    def plan_create(self, spec: ClusterSpec) -> Plan:
+        """See `Provider.plan_create`. Not this provider's to do."""
+        raise UsageError(
+            "clusters that exist are adapted, not created",
+            hint=f"`xpk cluster adapt {spec.name} --context CONTEXT`; `kubectl config get-contexts` lists yours",
+        )
+
+    def plan_resize(self, name: str, num_slices: int, *, force: bool) -> Plan:
+        """See `Provider.plan_resize`. The nodes are somebody else's."""
+        self._known(name)
+        raise UsageError(
+            f"the nodes of '{name}' were not made by xpk, so it neither adds nor removes any",
+            hint=f"change them where they were made, then `xpk cluster adapt {name}` counts them again",
+        )
+
+    def plan_delete(self, name: str, *, force: bool) -> Plan:
+        """See `Provider.plan_delete`. What was there before stays, and so do JobSet and Kueue."""
+        self._known(name)
+        remembered = Step(f"forget '{name}'", partial(shutil.rmtree, self._root / name))
+        try:
+            api = self.connect(name)
+            nodes = slice_nodes(api)
+        except XpkError as error:
+            if not force:
+                raise ConflictError(
+                    f"cannot ask cluster '{name}': {error.message}",
+                    hint=f"`xpk cluster delete {name} --force` forgets it all the same",
+                ) from error
+            return Plan(f"cluster '{name}' is forgotten", [remembered])
+        running = live_workloads(api, name)
+        if running and not force:
+            raise ConflictError(
+                f"workloads are on cluster '{name}': {', '.join(running)}",
+                hint=f"`xpk workload delete {names.addressed(running[0], name)}`, "
+                "or --force to leave them without a queue",
+            )
+        steps = [Step("remove its queues and priorities", partial(_remove_queues, api))]
+        if (recorded(api) or {}).get("emulated") == "true":
+            steps.append(Step("take the labels of slices off its nodes", partial(emulate.undo, api, nodes)))
+        settings = Step("remove how workloads run on it", partial(_remove, api, [config_map({})]))
+        summary = f"cluster '{name}' is forgotten; its nodes, JobSet and Kueue stay"
+        return Plan(summary, [*steps, settings, remembered])
+
+    def names(self) -> list[str]:
+        """See `Provider.names`."""
+        return sorted(entry.name for entry in self._root.iterdir() if entry.is_dir()) if self._root.is_dir() else []
+
+    def describe(self, name: str) -> ClusterInfo:
+        """See `Provider.describe`."""
+        api = self.connect(name)
+        nodes, kind = slice_nodes(api), (recorded(api) or {}).get("accelerator-type")
+        spec = next((each for each in specs_of(name, nodes) if each.shape.name == kind), None)
+        return cluster_info(api, spec, nodes, name=name, provider=self.name, location=self._context_of(name))
+
+    def connect(self, name: str) -> ObjectApi:
+        """See `Provider.connect`. `context:NAME` is a context of the user's kubeconfig."""
+        if name.startswith(CONTEXT):
+            context = str(only_context(name.removeprefix(CONTEXT), self._environ)["current-context"])
+            return self._open(None, context)
+        self._known(name)
+        return self._open(self._root / name / _KUBECONFIG, None)
+
+    def target(self, name: str) -> Target:
+        """See `Provider.target`."""
+        hint = f"`xpk cluster adapt NAME --context {name.removeprefix(CONTEXT)}`"
+        return target_of(self.connect(name), hint)
+
+    def kubeconfig(self, name: str) -> str:
+        """See `Provider.kubeconfig`."""
+        if name.startswith(CONTEXT):
+            return yaml.safe_dump(only_context(name.removeprefix(CONTEXT), self._environ), sort_keys=False)
+        self._known(name)
+        return (self._root / name / _KUBECONFIG).read_text(encoding="utf-8")
+
+    def _known(self, name: str) -> None:
+        if name not in self.names():
+            raise NotFoundError(f"there is no cluster '{name}'", hint="`xpk cluster list` shows those there are")
+
+    def _kubeconfig(self, wanted: Adaptation) -> dict[str, Any]:
+        problems = names.cluster_name_problems(wanted.name)
+        problems += output_root_problems(wanted.output_root)
+        if wanted.emulated and not (wanted.shape and wanted.num_slices):
+            problems.append("--emulated needs --tpu-type and --num-slices: what the nodes stand in for")
+        if not wanted.emulated and wanted.num_slices:
+            problems.append("--num-slices goes with --emulated: otherwise the slices that are there are counted")
+        if problems:
+            raise UsageError(
+                f"cluster '{wanted.name}' cannot be adapted", problems=problems, hint="see `xpk cluster adapt --help`"
+            )
+        if wanted.name in self.names() and not wanted.context:
+            return self._remembered(wanted.name)
+        return only_context(wanted.context, self._environ)
+
+    def _remembered(self, name: str) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = yaml.safe_load((self._root / name / _KUBECONFIG).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        return found
+
+    def _context_of(self, name: str) -> str:
+        return name if name.startswith(CONTEXT) else f"{CONTEXT}{self._remembered(name).get('current-context', '')}"
+
+    def _keep(self, name: str, kubeconfig: dict[str, Any]) -> None:
+        write_private(self._root / name / _KUBECONFIG, yaml.safe_dump(kubeconfig, sort_keys=False))
+
+    def _install(self, api: ObjectApi, controller: install.Controller, *, pinned: bool, hosts: int) -> None:
+        install.install(api, controller, pinned=pinned, hosts=hosts, environ=self._environ, pause=self._pause)
+
+
+def _found(nodes: Objs, wanted: Adaptation) -> ClusterSpec:
+    """Return the slices that a cluster's nodes make up. Raises UsageError unless they are of one type."""
+    whole = whole_slices(in_slices(nodes))
+    shapes = [shape for shape in whole if wanted.shape in (None, shape)]
+    if len(shapes) == 1:
+        return ClusterSpec(name=wanted.name, shape=shapes[0], num_slices=whole[shapes[0]])
+    there = ", ".join(f"{count} x {shape.name}" for shape, count in whole.items()) or "none"
+    if len(shapes) > 1:
+        raise UsageError(f"the cluster has slices of several types: {there}", hint="--tpu-type says which are meant")
+    raise UsageError(
+        f"the cluster has no whole slice{f' of {wanted.shape.name}' if wanted.shape else ''}; there are: {there}",
+        hint="add node pools of an accelerator type, or let nodes stand in: --emulated --tpu-type TYPE --num-slices N",
+    )
+
+
+def _remove(api: ObjectApi, objects: Objs) -> None:
+    """Remove objects that are there; what somebody else made under the same name stays."""
+    for obj in reversed(objects):
+        key = (obj["kind"], obj["metadata"]["name"], obj["metadata"].get("namespace", "default"))
+        try:
+            if maker_of(api.get(*key)) == "xpk":
+                api.delete(*key)
+        except (NotFoundError, MissingToolError):
+            continue
+
+
+def _remove_queues(api: ObjectApi) -> None:
+    # Whatever slices there are by now: those of which they were made may have changed, or be gone.
+    of_types = [obj for kind in _OF_TYPES for obj in _those(api, kind)]
+    _remove(api, [*of_types, *render_queues(), *team_objects(api)])
+    remove_priorities(api)
+
+
+def _those(api: ObjectApi, kind: str) -> Objs:
+    try:
+        return api.list(kind)
+    except MissingToolError:
+        return []
+
+
+def _summary(spec: ClusterSpec, context: str, *, emulated: bool) -> str:
+    hosts, chips = spec.num_slices * spec.shape.hosts, spec.num_slices * spec.shape.chips
+    how = ", emulated by its nodes' CPUs" if emulated else ""
+    return (
+        f"cluster '{spec.name}' (context {context}): {spec.num_slices} x {spec.shape.name} = "
+        f"{hosts} hosts, {chips} chips{how}"
+    )

@@ -1,0 +1,346 @@
+"""JobSet and Kueue on a cluster: their release manifests, applied server-side, until their webhooks answer.
+
+Never forced: a field that somebody else manages is reported. An upgrade applies the newer manifest over the older
+one, so that queues and workloads stay.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from xpk.api.base import MANAGER, Obj, ObjectApi
+from xpk.capacity.controllers import release_manifest
+from xpk.capacity.controllers.kueue_settings import CONFIG, CONFIG_MAP, GATE, configured, lacks
+from xpk.capacity.controllers.resources import enlarge, more_memory
+from xpk.model import names
+from xpk.model.errors import AuthorizationError, ConflictError, NotFoundError, TimedOutError, UsageError, XpkError
+
+Pause = Callable[[float], None]
+Version = tuple[int, ...]
+
+CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
+_READY_SECONDS, _POLL_SECONDS = 300.0, 1.0
+_PATIENT_SECONDS = 10  # a second, as the releases have it, is little on a busy machine
+_LAST = ("Deployment",)  # with it the installation is complete: an interrupted one is begun again
+_FIRST = ("Namespace", "CustomResourceDefinition")
+_HOW_TO_SET = (
+    f"set it in {CONFIG} of ConfigMap {CONFIG_MAP}, namespace kueue-system (`integrations.frameworks`, "
+    f"`featureGates: {{{GATE}: true}}`), then `kubectl rollout restart -n kueue-system deployment`"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Controller:
+    """A controller that workloads need.
+
+    `sha256`: that of its manifest at `url`. `sources`: variables that name another manifest, a path or an https URL.
+    """
+
+    name: str
+    version: str
+    namespace: str
+    deployment: str
+    url: str
+    sha256: str
+    sources: tuple[str, ...]
+
+
+JOBSET = Controller(
+    name="JobSet",
+    version="0.12.0",
+    namespace="jobset-system",
+    deployment="jobset-controller-manager",
+    url="https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0/manifests.yaml",
+    sha256="a41aaf12dd0b7b0a3d626b8d6107f32c3dc889d7e7830adc46b8cdb77a8963bb",
+    sources=("XPK_JOBSET_MANIFEST", "XPK_E2E_JOBSET_MANIFEST"),
+)
+KUEUE = Controller(
+    name="Kueue",
+    version="0.19.2",
+    namespace="kueue-system",
+    deployment="kueue-controller-manager",
+    url="https://github.com/kubernetes-sigs/kueue/releases/download/v0.19.2/manifests.yaml",
+    sha256="88881eb50734eb920b67486ebc2aa978ed325e1b12d99b22fc51a6d7e9e4d370",
+    sources=("XPK_KUEUE_MANIFEST", "XPK_E2E_KUEUE_MANIFEST"),
+)
+CONTROLLERS = (JOBSET, KUEUE)  # in this order: Kueue's webhooks look at JobSets
+SETTINGS = {f"--{each.name.lower()}-manifest": each.sources[0] for each in CONTROLLERS}
+
+
+def title_of(controller: Controller) -> str:
+    """Return in words what installs a controller."""
+    return f"install {controller.name} {controller.version}"
+
+
+def whats_missing(api: ObjectApi, controller: Controller, *, hosts: int = 0) -> str | None:
+    """Return what has to be done, in words; None if this version or a newer one is there and runs.
+
+    `hosts`: how many it looks after. What xpk installed in this version is also set up anew where it may take too
+    little for them, or lacks a setting; what others installed is theirs (`notes_of`).
+    """
+    try:
+        deployment = api.get("Deployment", controller.deployment, controller.namespace)
+    except NotFoundError:
+        return title_of(controller)
+    have, wanted = version_of(deployment), _numbers(controller.version)
+    if have and have < wanted:
+        return f"upgrade {controller.name} {'.'.join(map(str, have))} to {controller.version}"
+    if have == wanted and _is_ours(deployment):
+        if more := more_memory(deployment, hosts):
+            return f"let {controller.name} take {more}, for {hosts:,} hosts"
+        if lacking := _lacks(api, controller, deployment):
+            return f"set up {controller.name} {controller.version} with {' and '.join(lacking)}"
+        if controller is KUEUE and _is_stale(api, deployment):
+            return f"restart {controller.name} with its newest configuration"
+    return None if _runs(deployment) else f"wait until {controller.name} runs"
+
+
+def notes_of(api: ObjectApi, *, hosts: int, fenced: bool | None) -> tuple[str, ...]:
+    """Return what controllers that others installed lack, one line each.
+
+    Raises ConflictError if that is what `fenced` needs: a dead node's hosts would be waited for all the same.
+    """
+    notes = []
+    for controller in CONTROLLERS:
+        try:
+            deployment = api.get("Deployment", controller.deployment, controller.namespace)
+        except NotFoundError:
+            continue
+        have, wanted = version_of(deployment), _numbers(controller.version)
+        if (have and have < wanted) or (have == wanted and _is_ours(deployment)):
+            continue  # it is set up by us
+        if more := more_memory(deployment, hosts):
+            notes.append(f"{controller.name} was not installed by this xpk: {hosts:,} hosts may take {more}")
+        lacking = _lacks(api, controller, deployment)
+        text = f"{controller.name} was not installed by this xpk and lacks {' and '.join(lacking)}"
+        # In a later version, the gate may be on without being named.
+        if fenced and have <= wanted and any(GATE in each for each in lacking):
+            raise ConflictError(f"{text}: a dead node's hosts would stay, --fenced or not", hint=_HOW_TO_SET)
+        if lacking:
+            notes.append(f"{text}; {_HOW_TO_SET}")
+    return tuple(notes)
+
+
+def version_of(deployment: Obj) -> Version:
+    """Return the version in the tag of a controller's image, () if it does not tell."""
+    image = _containers(deployment)[0]["image"]
+    return _numbers(image.rpartition(":")[2])
+
+
+def install(
+    api: ObjectApi,
+    controller: Controller,
+    *,
+    pinned: bool,
+    hosts: int = 0,
+    load: Callable[[list[str]], None] = lambda images: None,
+    environ: Mapping[str, str] = os.environ,
+    pause: Pause = time.sleep,
+) -> None:
+    """Apply a controller's manifest and wait until it answers.
+
+    `pinned`: it runs on the control plane, which outlives the slices' nodes. `hosts`: how many it looks after. `load`
+    is given its images first.
+    Raises ConflictError if somebody else manages a field, TimedOutError if it does not come up.
+    """
+    objects = prepare(read_manifest(controller, environ), pinned=pinned, hosts=hosts)
+    load([item["image"] for obj in objects if obj["kind"] == "Deployment" for item in _containers(obj)])
+    for obj in objects:
+        api.apply(obj)
+    wait_until_ready(api, controller, pause=pause)
+
+
+def source_problems(environ: Mapping[str, str]) -> list[str]:
+    """Return what is wrong with where manifests are to come from, one line each."""
+    return [
+        problem
+        for each in CONTROLLERS
+        for problem in release_manifest.problems_of(each.name, _source(each, environ), pinned=each.sha256)
+    ]
+
+
+def read_manifest(controller: Controller, environ: Mapping[str, str] = os.environ) -> list[Obj]:
+    """Return a release's objects. Raises XpkError if its manifest cannot be had, or is not the one that is pinned."""
+    hint = f"download it elsewhere, and set {controller.sources[0]} to its path"
+    return release_manifest.read_objects(
+        controller.name, _source(controller, environ), hint=hint, pinned=controller.sha256
+    )
+
+
+def _source(controller: Controller, environ: Mapping[str, str]) -> str:
+    return next((environ[name] for name in controller.sources if environ.get(name)), controller.url)
+
+
+def prepare(objects: list[Obj], *, pinned: bool, hosts: int = 0) -> list[Obj]:
+    """Return a release's objects as we apply them: in a safe order, for JobSets alone, pinned if asked for.
+
+    `hosts`: how many the controller looks after; it may take more for many.
+    What is pinned shares its machine with the API server, and must not end itself whenever that machine is busy.
+    """
+    for obj in objects:
+        if obj["kind"] == "Deployment":
+            _place(obj, pinned=pinned)
+            enlarge(obj, hosts)
+        elif obj["kind"] == "ConfigMap" and CONFIG in obj.get("data", {}):
+            obj["data"][CONFIG] = _configured(obj["data"][CONFIG], pinned=pinned)
+        elif obj["kind"].endswith("WebhookConfiguration"):
+            obj["webhooks"] = [hook for hook in obj["webhooks"] if _is_wanted(hook)]
+    _stamp(objects)
+
+    def rank(obj: Obj) -> int:
+        return _FIRST.index(obj["kind"]) if obj["kind"] in _FIRST else 10 if obj["kind"] in _LAST else 5
+
+    return sorted(objects, key=rank)
+
+
+def wait_until_ready(
+    api: ObjectApi, controller: Controller, *, pause: Pause = time.sleep, seconds: float = _READY_SECONDS
+) -> None:
+    """Return when the controller runs and its webhooks let our objects through. Raises TimedOutError."""
+    waited, reason = 0.0, ""
+    while True:
+        try:
+            if _runs(api.get("Deployment", controller.deployment, controller.namespace)):
+                for probe in _probes(controller):
+                    api.create(probe, dry_run=True)
+                return
+            reason = _why_not(api, controller)
+        except (AuthorizationError, UsageError):
+            raise
+        except XpkError as error:  # its webhook has no endpoint yet, or its certificate is not yet there
+            reason = error.message
+        if waited >= seconds:
+            raise TimedOutError(
+                f"{controller.name} does not answer after {seconds:.0f} s: {reason}",
+                hint=f"`kubectl get events -n {controller.namespace}` shows more; the same command goes on from here",
+            )
+        pause(_POLL_SECONDS)
+        waited += _POLL_SECONDS
+
+
+def _place(deployment: Obj, *, pinned: bool) -> None:
+    pod = deployment["spec"]["template"]["spec"]
+    for container in pod["containers"]:
+        container["imagePullPolicy"] = "IfNotPresent"  # tags of releases do not move
+        if pinned and "livenessProbe" in container:
+            container["livenessProbe"] |= {"timeoutSeconds": _PATIENT_SECONDS}
+    if pinned:
+        pod["nodeSelector"] = {**pod.get("nodeSelector", {}), CONTROL_PLANE: ""}
+        pod["tolerations"] = [*pod.get("tolerations", []), {"key": CONTROL_PLANE, "operator": "Exists"}]
+
+
+def _stamp(objects: list[Obj]) -> None:
+    """Let a controller restart when its configuration changes, which it reads only as it begins."""
+    texts = "".join(obj["data"][CONFIG] for obj in objects if obj["kind"] == "ConfigMap" and CONFIG in obj["data"])
+    for obj in objects:
+        if texts and obj["kind"] == "Deployment":
+            meta = obj["spec"]["template"].setdefault("metadata", {})
+            meta["annotations"] = {**meta.get("annotations", {}), names.CONFIG_ANNOTATION: _digest(texts)}
+
+
+def _configured(text: str, *, pinned: bool) -> str:
+    """Return a controller's configuration; Kueue's with JobSet as its only framework."""
+    config: dict[str, Any] = yaml.safe_load(text)
+    if pinned:
+        # There is one of it. Were it to run for election, it would end after 10 s without an answer of the API
+        # server; after some such ends the kubelet keeps it away for up to 5 minutes.
+        config["leaderElection"] = {**config.get("leaderElection", {}), "leaderElect": False}
+    if config["apiVersion"].startswith("config.kueue"):
+        config = configured(config)
+    return yaml.safe_dump(config, sort_keys=False)
+
+
+def _is_wanted(webhook: Obj) -> bool:
+    """Tell whether a webhook looks at what we use; Kueue's others would be asked about every pod for nothing."""
+    groups = {group for rule in webhook["rules"] for group in rule["apiGroups"]}
+    ours = all(group.endswith(".x-k8s.io") and group.split(".")[0] in ("jobset", "kueue") for group in groups)
+    return ours or "objectSelector" in webhook  # JobSet's own, which look at pods of JobSets alone
+
+
+def _lacks(api: ObjectApi, controller: Controller, deployment: Obj) -> tuple[str, ...]:
+    return lacks(api, deployment) if controller is KUEUE else ()
+
+
+def _is_stale(api: ObjectApi, deployment: Obj) -> bool:
+    """Tell whether a controller began with another configuration than the one that is there.
+
+    So it is where setting it up anew was interrupted between the two.
+    """
+    began = (deployment["spec"]["template"].get("metadata", {}).get("annotations") or {}).get(names.CONFIG_ANNOTATION)
+    if not began:
+        return False
+    try:
+        found = api.get("ConfigMap", CONFIG_MAP, deployment["metadata"]["namespace"])
+    except (NotFoundError, AuthorizationError):
+        return False
+    changed_by_others = any(each.get("manager") != MANAGER for each in found["metadata"].get("managedFields") or [])
+    return not changed_by_others and began != _digest(found.get("data", {}).get(CONFIG, ""))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _is_ours(deployment: Obj) -> bool:
+    """Tell whether it was we who applied it."""
+    managers = deployment["metadata"].get("managedFields") or []
+    return any(each.get("manager") == MANAGER and each.get("operation") == "Apply" for each in managers)
+
+
+def _runs(deployment: Obj) -> bool:
+    status = deployment.get("status", {})
+    current: bool = status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)
+    wanted: int = deployment["spec"].get("replicas", 1)
+    return current and bool(min(status.get("updatedReplicas", 0), status.get("availableReplicas", 0)) >= wanted)
+
+
+def _why_not(api: ObjectApi, controller: Controller) -> str:
+    """Return what its pods wait for."""
+    for pod in api.list("Pod", controller.namespace):
+        status = pod.get("status", {})
+        for container in status.get("containerStatuses", []):
+            waiting = container.get("state", {}).get("waiting")
+            if waiting:
+                return f"{waiting.get('reason', 'waiting')} {waiting.get('message', '')}".strip()
+        for condition in status.get("conditions", []):
+            if condition["status"] == "False" and condition.get("message"):
+                return str(condition["message"])
+    return "its pod is not ready"
+
+
+def _probes(controller: Controller) -> list[Obj]:
+    """Return objects that pass only when the controller's webhooks answer. None of them is kept."""
+    jobset: Obj = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": "xpk-probe", "namespace": "default"},
+        "spec": {"suspend": True, "replicatedJobs": [{"name": "none", "template": _no_job()}]},
+    }
+    if controller is JOBSET:
+        return [jobset]
+    jobset["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": names.QUEUE}
+    flavor = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": "xpk-probe"}}
+    return [flavor, jobset]
+
+
+def _no_job() -> Obj:
+    pod = {"restartPolicy": "Never", "containers": [{"name": "none", "image": "none"}]}
+    return {"spec": {"parallelism": 1, "completions": 1, "template": {"spec": pod}}}
+
+
+def _containers(deployment: Obj) -> list[Obj]:
+    found: list[Obj] = deployment["spec"]["template"]["spec"]["containers"]
+    return found
+
+
+def _numbers(text: str) -> Version:
+    match = re.match(r"v?(\d+(?:\.\d+)*)", text)
+    return tuple(int(part) for part in match[1].split(".")) if match else ()

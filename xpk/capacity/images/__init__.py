@@ -1,0 +1,1 @@
+"""Images: builds, the cache on nodes, and how pulls went."""

@@ -1,0 +1,116 @@
+"""Images for hosts: the bundled trainer's, or a folder on top of another image. Named by what is in them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from xpk.capacity.docker import Engine
+from xpk.capacity.images.trainer_image import build_context, trainer_image
+from xpk.model.errors import NotFoundError, UsageError
+from xpk.model.specs import image_problems
+from xpk.render.unpack import unpack
+
+_TAG_LENGTH = 12
+_DOCKERFILE = "ARG BASE_IMAGE\nFROM ${BASE_IMAGE}\nWORKDIR /app\nCOPY code/ /app/\n"
+_FORM = "[REGISTRY/]NAME[:TAG]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageBuild:
+    """An image to build: its name, the build's arguments, and a folder's archive; None: it is the trainer's.
+
+    `follows_content`: another content has another name.
+    """
+
+    name: str
+    arguments: Mapping[str, str]
+    follows_content: bool
+    archive: bytes | None = None
+    archive_name: str = ""
+
+    @contextmanager
+    def context(self) -> Iterator[Path]:
+        """Give the folder that it is built from."""
+        if self.archive is None:
+            with build_context() as folder:
+                yield folder
+            return
+        with tempfile.TemporaryDirectory(prefix="xpk-image-") as folder_name:
+            folder = Path(folder_name)
+            (folder / "Dockerfile").write_text(_DOCKERFILE, encoding="utf-8")
+            (folder / "code").mkdir()
+            unpack(self.archive, self.archive_name, str(folder / "code"))
+            yield folder
+
+
+def trainer_build(
+    name: str | None, environ: Mapping[str, str], *, tpu: bool, platform: str | None = None
+) -> ImageBuild:
+    """Return the build of the bundled trainer's image. Raises UsageError for an invalid name."""
+    image = trainer_image({key: value for key, value in environ.items() if key != "XPK_TRAINER_IMAGE"})
+    arguments = {**image.arguments, **({"JAX_EXTRA": "tpu"} if tpu else {})}
+    repository, _, digest = image.name.rpartition(":")
+    tagged = _tagged(name or repository, f"{digest}{'-tpu' if tpu else ''}{_suffix(platform)}")
+    return ImageBuild(name=tagged, arguments=arguments, follows_content=tagged != name)
+
+
+def folder_build(name: str, base: str, archive: bytes, content_name: str, *, platform: str | None = None) -> ImageBuild:
+    """Return the build of a packed folder on top of an image. Raises UsageError for invalid names."""
+    if problems := image_problems([base]):
+        raise UsageError(problems[0], hint=f"--base-docker-image {_FORM}")
+    digest = hashlib.sha256(f"{base} {content_name}".encode()).hexdigest()[:_TAG_LENGTH]
+    tagged = _tagged(name, f"{digest}{_suffix(platform)}")
+    return ImageBuild(
+        name=tagged,
+        arguments={"BASE_IMAGE": base},
+        follows_content=tagged != name,
+        archive=archive,
+        archive_name=content_name,
+    )
+
+
+def check_pushable(name: str) -> None:
+    """Raise UsageError unless a name says which registry it is for."""
+    if problems := image_problems([name]):
+        raise UsageError(problems[0], hint=_FORM)
+    first, slash, _ = name.partition("/")
+    if not slash or not ("." in first or ":" in first or first == "localhost"):
+        raise UsageError(
+            f"image '{name}' names no registry to push to",
+            hint="REGISTRY/NAME, such as us-docker.pkg.dev/PROJECT/REPO/NAME",
+        )
+
+
+def build(engine: Engine, wanted: ImageBuild, platform: str | None) -> bool:
+    """Build an image unless the engine has it; return whether it was built."""
+    if wanted.follows_content and engine.has_image(wanted.name):
+        return False
+    with wanted.context() as folder:
+        engine.build(wanted.name, folder, wanted.arguments, platform)
+    return True
+
+
+def push(engine: Engine, name: str) -> None:
+    """Push an image. Raises NotFoundError if the engine lacks it."""
+    if not engine.has_image(name):
+        raise NotFoundError(f"image '{name}' not found in Docker", hint="`xpk image build NAME` builds one")
+    engine.push(name)
+
+
+def _suffix(platform: str | None) -> str:
+    """Return what a tag says of the platform, "" for this machine's: an image of one does not replace another's."""
+    return re.sub(r"[^A-Za-z0-9_.]+", "-", f"-{platform}") if platform else ""
+
+
+def _tagged(name: str, tag: str) -> str:
+    """Return a name with a tag: its own, or one of the content."""
+    problems = image_problems([name]) or ([f"image '{name}' has a digest, which its build decides"] * ("@" in name))
+    if problems:
+        raise UsageError(problems[0], hint=_FORM)
+    return name if ":" in name.rpartition("/")[2] else f"{name}:{tag}"

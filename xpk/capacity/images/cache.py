@@ -1,0 +1,254 @@
+"""Images on all nodes of slices before anything runs there: pulled by a DaemonSet that ends by itself, and measured.
+
+A Job without pods is its clock and its owner: when its deadline has passed, the control plane removes the Job, and what
+it owns with it. Nothing of it is left to us, so it also ends if we are killed. How many requests are made goes with
+the time, not with the nodes, but for the lists at the beginning and the end, and one after each doubling of a stall.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from xpk.api.base import Obj, ObjectApi, Objs
+from xpk.capacity.controllers.install import Pause
+from xpk.capacity.images.pull_status import ImagePulls, alike, missing_images, node_of, pulls_of
+from xpk.capacity.nodes.inventory import is_ready, pool_of, pools_of, shape_of, slice_nodes, some_of
+from xpk.model import names
+from xpk.model.accelerators import SliceShape
+from xpk.model.errors import ConflictError, NotFoundError, TimedOutError, UsageError, XpkError
+from xpk.model.specs import ImageCacheSpec, image_problems
+from xpk.render import render_image_cache
+from xpk.render.hold import ARCHITECTURES
+
+_POLL_SECONDS = 2.0
+_FIRST_STALL, _LONGEST_STALL = 10.0, 300.0  # without progress, before the pods are asked what holds them up
+_MARGIN = 1.1  # on our own patience, so that we can tell what there is before it goes
+_ARCHITECTURE = "kubernetes.io/arch"
+_LEAST_SECONDS, _MOST_SECONDS = 10, 7 * 24 * 3600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a user asks for: these images on the nodes of all slices, or of those of some pools or one type."""
+
+    images: tuple[str, ...]
+    pools: tuple[str, ...] = ()
+    shape: SliceShape | None = None
+    namespace: str = "default"
+    image_pull_secret: str | None = None
+    seconds: float = 1800.0
+    have_first: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caching:
+    """Images that are to be pulled: the nodes, as they are before, and the objects that make them do so."""
+
+    spec: ImageCacheSpec
+    nodes: Objs
+
+    def objects(self) -> Objs:
+        """Return the Job and what it is to own, as they are before it is known."""
+        return render_image_cache(self.spec)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How it went: `nodes` that were asked, `seconds` in all, each image. `in_time`: the time was enough."""
+
+    name: str
+    nodes: int
+    seconds: float
+    in_time: bool
+    images: tuple[ImagePulls, ...]
+
+    def error(self) -> XpkError | None:
+        """Return why not every node has every image; None if it does."""
+        for each in self.images:
+            if each.failed:
+                words, nodes = alike(each.failed)[0]
+                text = (
+                    f"image {each.image} is not on {len(each.failed)} of {each.nodes} nodes; {some_of(nodes)}: {words}"
+                )
+                if self.in_time:
+                    return XpkError(
+                        text, hint="check its name and the nodes' access to its registry, then run it again"
+                    )
+                return TimedOutError(
+                    text, hint="run it again: what is there is not pulled twice; --timeout 1h waits longer"
+                )
+        return None
+
+
+Progress = Callable[[int, int, float], None]  # nodes that are done, nodes in all, seconds
+
+
+def plan(api: ObjectApi, wanted: Wanted) -> Caching:
+    """Return what is to be done. Raises UsageError with all that is wrong, NotFoundError if there are no such nodes."""
+    problems = image_problems(wanted.images)
+    if not _LEAST_SECONDS <= wanted.seconds <= _MOST_SECONDS:
+        problems.append(f"--timeout is {wanted.seconds:.0f} s: {_LEAST_SECONDS} s to 7 days")
+    nodes = slice_nodes(api)
+    there = pools_of(nodes) | pools_of(nodes, spare=True)
+    problems += [f"there is no slice '{pool}'" for pool in wanted.pools if pool not in there]
+    chosen = [
+        node for node in nodes if pool_of(node) in (wanted.pools or there) and wanted.shape in (None, shape_of(node))
+    ]
+    kinds = {str(node["metadata"]["labels"].get(_ARCHITECTURE, ARCHITECTURES[0])) for node in chosen}
+    if len(kinds) > 1 or not kinds.issubset(ARCHITECTURES):
+        problems.append(f"these nodes are of {', '.join(sorted(kinds))}: choose some of one kind with --pools")
+    if problems:
+        hint = f"slices are {', '.join(there)}" if wanted.pools else "see `xpk cluster cache-image --help`"
+        raise UsageError("these images cannot be cached", problems=problems, hint=hint)
+    if not chosen:
+        what = f" of {wanted.shape.name}" if wanted.shape else ""
+        raise NotFoundError(
+            f"the cluster has no nodes of slices{what}", hint="`xpk cluster describe` shows what it has"
+        )
+    shapes = {shape for node in chosen if (shape := shape_of(node))}
+    return Caching(
+        nodes=chosen,
+        spec=ImageCacheSpec(
+            images=wanted.images,
+            pools=tuple(sorted({pool_of(node) for node in chosen})),
+            taints=tuple(sorted({shape.resource for shape in shapes})),
+            seconds=math.ceil(_MARGIN * wanted.seconds),
+            architecture=kinds.pop(),
+            namespace=wanted.namespace,
+            image_pull_secret=wanted.image_pull_secret,
+            have_first=wanted.have_first,
+        ),
+    )
+
+
+def begin(api: ObjectApi, caching: Caching) -> None:
+    """Let the nodes pull, until the deadline; what an earlier command began goes on.
+
+    Raises ConflictError if the Job would never run: then nothing would end the rest.
+    """
+    spec, (job, *rest) = caching.spec, caching.objects()
+    try:
+        made = api.create(job)
+    except ConflictError:
+        made = api.get("Job", spec.name, spec.namespace)
+        if made["metadata"].get("deletionTimestamp") or made.get("status", {}).get("conditions"):
+            raise ConflictError(f"an earlier '{spec.name}' is just ending", hint="run it again in a minute") from None
+        age = (datetime.now(UTC) - datetime.fromisoformat(made["metadata"]["creationTimestamp"])).total_seconds()
+        later = {"spec": {"activeDeadlineSeconds": int(age) + spec.seconds}}
+        api.patch("Job", spec.name, later, spec.namespace)
+    try:
+        if made["spec"].get("suspend"):
+            raise ConflictError(
+                f"something on this cluster suspends Jobs in namespace '{spec.namespace}'",
+                hint="Kueue does it where manageJobsWithoutQueueName is set: choose another --namespace",
+            )
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": spec.name, "uid": made["metadata"]["uid"]}
+        for obj in rest:
+            api.apply({**obj, "metadata": {**obj["metadata"], "ownerReferences": [owner]}})
+    except BaseException:
+        end(api, spec)
+        raise
+
+
+def end(api: ObjectApi, spec: ImageCacheSpec) -> None:
+    """Remove what makes nodes pull; should that fail, the deadline does it. The images stay."""
+    with suppress(XpkError):
+        api.delete("Job", spec.name, spec.namespace)
+
+
+def await_all(
+    api: ObjectApi,
+    caching: Caching,
+    seconds: float,
+    progress: Progress,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    pause: Pause = time.sleep,
+) -> Outcome:
+    """Wait until every node has every image, or cannot have it; tell how it went, and leave nothing behind."""
+    begun = clock()
+    try:
+        in_time = _wait(api, caching, seconds, progress, clock, pause)
+        return _outcome(api, caching, clock() - begun, in_time=in_time)
+    finally:
+        end(api, caching.spec)
+
+
+def _wait(
+    api: ObjectApi,
+    caching: Caching,
+    seconds: float,
+    progress: Progress,
+    clock: Callable[[], float],
+    pause: Pause,
+) -> bool:
+    """Return when nothing more is to come; tell whether that was in time."""
+    spec, begun = caching.spec, clock()
+    done, changed, stall = 0, begun, _FIRST_STALL
+    while True:
+        daemons = _daemons(api, spec)
+        status, now = daemons.get("status", {}), clock()
+        seen = status.get("observedGeneration", 0) >= daemons["metadata"].get("generation", 0)
+        ready, all_ = int(status.get("numberReady", 0)), int(status.get("desiredNumberScheduled", 0))
+        progress(ready, all_ or len(caching.nodes), now - begun)
+        if seen and ready >= all_ > 0:
+            return True
+        if ready != done:
+            done, changed = ready, now
+        if now - changed >= stall:
+            stall, changed = min(2 * stall, _LONGEST_STALL), now
+            if seen and _is_over(api, caching, all_):
+                return True
+        if now - begun >= seconds:
+            return False
+        pause(_POLL_SECONDS)
+
+
+def _daemons(api: ObjectApi, spec: ImageCacheSpec) -> Obj:
+    try:
+        return api.get("DaemonSet", spec.name, spec.namespace)
+    except NotFoundError:
+        raise ConflictError(
+            f"'{spec.name}' was removed meanwhile: by its deadline, or by somebody with the same images",
+            hint="run it again: what is there is not pulled twice",
+        ) from None
+
+
+def _is_over(api: ObjectApi, caching: Caching, all_: int) -> bool:
+    """Tell whether all pods are there and nothing more is to be expected of them."""
+    pods = _pods(api, caching.spec)
+    if len(pods) < all_:
+        return False
+    if all(_is_settled(pod, set()) for pod in pods):
+        return True
+    unready = {node["metadata"]["name"] for node in _nodes(api, caching) if not is_ready(node)}
+    return all(_is_settled(pod, unready) for pod in pods)
+
+
+def _is_settled(pod: Obj, unready: set[str]) -> bool:
+    """Tell whether a pod has its images, or never will, or not before its node comes back."""
+    return node_of(pod) in unready or all(trouble and trouble.is_final for trouble in missing_images(pod).values())
+
+
+def _outcome(api: ObjectApi, caching: Caching, seconds: float, *, in_time: bool) -> Outcome:
+    spec, pods = caching.spec, _pods(api, caching.spec)
+    events = api.list("Event", spec.namespace, fields={"involvedObject.kind": "Pod", "reason": "Pulled"})
+    images = {f"image-{index}": image for index, image in enumerate(spec.images)}
+    pulls = pulls_of(images, _nodes(api, caching), pods, events)
+    return Outcome(name=spec.name, nodes=pulls[0].nodes, seconds=round(seconds, 3), in_time=in_time, images=pulls)
+
+
+def _nodes(api: ObjectApi, caching: Caching) -> Objs:
+    """Return the nodes as they are now."""
+    asked = {node["metadata"]["name"] for node in caching.nodes}
+    return [node for node in slice_nodes(api) if node["metadata"]["name"] in asked]
+
+
+def _pods(api: ObjectApi, spec: ImageCacheSpec) -> Objs:
+    found = api.list("Pod", spec.namespace, {names.IMAGE_CACHE_LABEL: spec.name})
+    return [pod for pod in found if not pod["metadata"].get("deletionTimestamp")]

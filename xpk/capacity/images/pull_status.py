@@ -1,0 +1,209 @@
+"""How pulling images went, as pods and events tell it. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from xpk.api.base import Obj, Objs
+from xpk.api.words import IMAGE_TROUBLES, image_words, is_hopeless_pull, short
+from xpk.capacity.nodes.inventory import is_ready
+from xpk.model.accelerators import CHIP_RESOURCES
+
+# As kubelet words its events; what follows the time has been there since Kubernetes 1.30.
+_PULLED = re.compile(
+    r'Successfully pulled image ".*?" in (?P<time>\S+?)(?: \(.*?\))?\.?(?: Image size: (?P<size>\d+) .*)?'
+)
+_PRESENT = re.compile(r'Container image ".*?" already present on machine\b.*')
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(h|ms|m|us|µs|ns|s)")
+_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullTrouble:
+    """Why an image is not on a node."""
+
+    node: str
+    reason: str
+    message: str
+
+    @property
+    def is_final(self) -> bool:
+        """Whether trying again is of no use."""
+        return is_hopeless_pull(self.reason, self.message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImagePulls:
+    """How one image came to the nodes.
+
+    `present` nodes had it, `pulled` ones fetched it; times are in seconds, of those that fetched it, and 0 if none did.
+    `size_bytes` is what the nodes say of the image, compressed as in its registry; None if they do not.
+    """
+
+    image: str
+    nodes: int
+    pulled: int
+    present: int
+    p50_seconds: float
+    p95_seconds: float
+    max_seconds: float
+    size_bytes: int | None
+    pulled_bytes: int | None
+    failed: tuple[PullTrouble, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What an event says: how long it took in seconds, 0 if the image was there, and the image's size."""
+
+    present: bool
+    seconds: float
+    size: int | None
+
+
+def missing_images(pod: Obj) -> dict[str, PullTrouble | None]:
+    """Return the containers of a pod whose image is not there yet, with the trouble if there is any.
+
+    An image is there once its container has been tried, whatever became of that.
+    """
+    statuses = {item["name"]: item for item in pod.get("status", {}).get("containerStatuses") or []}
+    found: dict[str, PullTrouble | None] = {}
+    for container in pod["spec"]["containers"]:
+        status = statuses.get(container["name"], {})
+        waiting = (status.get("state") or {}).get("waiting") or {}
+        reason = str(waiting.get("reason") or "ContainerCreating")
+        if reason in IMAGE_TROUBLES:
+            said = image_words(str(waiting.get("message", "")))
+            # kubelet tries and waits by turns: it is one trouble.
+            kind = "ErrImagePull" if reason == "ImagePullBackOff" else reason
+            found[container["name"]] = PullTrouble(node=node_of(pod), reason=kind, message=said)
+        elif not status or (waiting and reason in ("ContainerCreating", "PodInitializing") and not status["imageID"]):
+            found[container["name"]] = _unplaced(pod)
+    return found
+
+
+def node_of(pod: Obj) -> str:
+    """Return the node that a DaemonSet's pod is for, also before it is there."""
+    if name := pod["spec"].get("nodeName"):
+        return str(name)
+    affinity = pod["spec"].get("affinity", {}).get("nodeAffinity", {})
+    terms = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms", [])
+    fields = [field for term in terms for field in term.get("matchFields", [])]
+    return next((str(field["values"][0]) for field in fields if field["key"] == "metadata.name"), "")
+
+
+def seconds_of(duration: str) -> float:
+    """Return the seconds of a duration as Go prints it, such as `1m2.5s` or `350ms`."""
+    return sum(float(number) * _UNITS[unit] for number, unit in _DURATION.findall(duration))
+
+
+def fetched_of(message: str) -> Fetched | None:
+    """Return what an event of reason `Pulled` says; None if it is worded otherwise."""
+    if match := _PULLED.fullmatch(message):
+        return Fetched(False, seconds_of(match["time"]), int(match["size"]) if match["size"] else None)
+    return Fetched(True, 0.0, None) if _PRESENT.fullmatch(message) else None
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """Return the smallest value that so many percent do not exceed (nearest rank); 0 of none."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)] if ordered else 0.0
+
+
+def pulls_of(images: Mapping[str, str], nodes: Objs, pods: Objs, events: Objs) -> tuple[ImagePulls, ...]:
+    """Return how each image came to the nodes.
+
+    `images`: by the names of their containers. `events`: those of reason `Pulled`.
+    """
+    told = _told(pods, events)
+    covered, here = {node_of(pod) for pod in pods}, {str(node["metadata"]["name"]): node for node in nodes}
+    absent = [PullTrouble(node=name, reason="NoPod", message=_why_not(here[name])) for name in here.keys() - covered]
+    late = {name: "NotInTime" if is_ready(node) else "NotReady" for name, node in here.items()}
+    missing = {pod["metadata"]["name"]: missing_images(pod) for pod in pods}
+    found = []
+    for container, image in images.items():
+        lacking = {
+            node_of(pod): missing[pod["metadata"]["name"]][container]
+            for pod in pods
+            if container in missing[pod["metadata"]["name"]]
+        }
+        failed = absent + [
+            trouble or PullTrouble(node=node, reason=late.get(node, "NodeGone"), message="")
+            for node, trouble in lacking.items()
+        ]
+        fetched = [told.get((pod["metadata"]["name"], container)) for pod in pods if node_of(pod) not in lacking]
+        found.append(_of_image(image, fetched, failed, _size_on(nodes, image)))
+    return tuple(found)
+
+
+def alike(troubles: Iterable[PullTrouble]) -> list[tuple[str, list[str]]]:
+    """Return each trouble once, in words, with the nodes that have it; the most frequent first."""
+    found: dict[str, list[str]] = {}
+    for each in troubles:
+        found.setdefault(": ".join(filter(None, (each.reason, each.message))), []).append(each.node)
+    return sorted(found.items(), key=lambda item: -len(item[1]))
+
+
+def _of_image(
+    image: str, fetched: Sequence[Fetched | None], failed: Sequence[PullTrouble], size: int | None
+) -> ImagePulls:
+    """Return how an image came to those nodes that have it; None stands for an event that is lost."""
+    pulled = [each for each in fetched if each is None or not each.present]
+    times = [each.seconds for each in pulled if each]
+    size = next((each.size for each in pulled if each and each.size), size)
+    return ImagePulls(
+        image=image,
+        nodes=len(fetched) + len(failed),
+        pulled=len(pulled),
+        present=len(fetched) - len(pulled),
+        p50_seconds=percentile(times, 50),
+        p95_seconds=percentile(times, 95),
+        max_seconds=max(times, default=0.0),
+        size_bytes=size,
+        pulled_bytes=None if size is None and pulled else (size or 0) * len(pulled),
+        failed=tuple(sorted(failed, key=lambda each: each.node)),
+    )
+
+
+def _told(pods: Objs, events: Objs) -> dict[tuple[str, str], Fetched]:
+    """Return what events say of pods and containers; of a container that was started again, its first pull."""
+    uids = {pod["metadata"]["uid"]: pod["metadata"]["name"] for pod in pods}
+    found: dict[tuple[str, str], Fetched] = {}
+    for event in events:
+        about = event.get("involvedObject", {})
+        container = str(about.get("fieldPath", "")).removeprefix("spec.containers{").removesuffix("}")
+        said = fetched_of(str(event.get("message", "")))
+        if said and about.get("uid") in uids:
+            key = (uids[about["uid"]], container)
+            if key not in found or found[key].present:
+                found[key] = said
+    return found
+
+
+def _size_on(nodes: Objs, image: str) -> int | None:
+    """Return an image's size as nodes report those they have; their names have the registry in front."""
+    for node in nodes:
+        for each in node["status"].get("images", []):
+            if any(name == image or name.endswith(f"/{image}") for name in each.get("names") or []):
+                return int(each["sizeBytes"])
+    return None
+
+
+def _why_not(node: Obj) -> str:
+    """Return what keeps a DaemonSet's pod away from a node."""
+    taints = [each for each in node["spec"].get("taints", []) if each["effect"] in ("NoSchedule", "NoExecute")]
+    strange = [str(each["key"]) for each in taints if each["key"] not in CHIP_RESOURCES]
+    return f"it has the taint {', '.join(strange)}" if strange else ""
+
+
+def _unplaced(pod: Obj) -> PullTrouble | None:
+    """Return why a pod has no node, None if it has one or may get it any moment."""
+    conditions = pod.get("status", {}).get("conditions") or []
+    placed = next((item for item in conditions if item["type"] == "PodScheduled" and item["status"] == "False"), None)
+    if placed is None:
+        return None
+    reason = str(placed.get("reason") or "Unschedulable")
+    return PullTrouble(node=node_of(pod), reason=reason, message=short(placed.get("message")))

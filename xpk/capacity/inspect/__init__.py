@@ -1,0 +1,1 @@
+"""Inspection of machines and clusters: doctor, support bundle, versions."""

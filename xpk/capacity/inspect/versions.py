@@ -1,0 +1,49 @@
+"""The versions of this program, of a cluster's API server, and of its controllers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from xpk import __version__
+from xpk.api.base import ObjectApi, Versioned
+from xpk.capacity.controllers import install
+from xpk.model.errors import NotFoundError, XpkError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """The version of one part; `installs`: the one that this xpk installs, "" where it installs none."""
+
+    name: str
+    version: str
+    installs: str = ""
+
+
+def client() -> Version:
+    """Return the version of this program."""
+    return Version(name="xpk", version=__version__)
+
+
+def of_cluster(connect: Callable[[], ObjectApi]) -> list[Version]:
+    """Return the versions on a cluster; what cannot be read is `unknown`, with the reason."""
+    try:
+        api = connect()
+        server = api.server_version() if isinstance(api, Versioned) else "local"
+    except XpkError as error:
+        return [Version(name="API server", version=f"unknown: {error.message}")]
+    found = [Version(name="API server", version=server)]
+    if isinstance(api, Versioned):
+        found += [_controller(api, each) for each in install.CONTROLLERS]
+    return found
+
+
+def _controller(api: ObjectApi, controller: install.Controller) -> Version:
+    try:
+        numbers = install.version_of(api.get("Deployment", controller.deployment, controller.namespace))
+        version = ".".join(map(str, numbers)) or "unknown: its image has no version"
+    except NotFoundError:
+        version = "not installed"
+    except XpkError as error:
+        version = f"unknown: {error.message}"
+    return Version(name=controller.name, version=version, installs=controller.version)

@@ -1,0 +1,1 @@
+"""Capacity in Docker: kind clusters."""

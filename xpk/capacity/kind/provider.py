@@ -1,0 +1,383 @@
+"""Capacity in Docker: a kind cluster whose nodes stand in for slices, with real controllers and real pods on CPUs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+import yaml
+
+from xpk.api.base import ObjectApi, Objs
+from xpk.api.words import counted
+from xpk.capacity.controllers import install
+from xpk.capacity.docker import Engine
+from xpk.capacity.images.trainer_image import TrainerImage, build_context, trainer_image
+from xpk.capacity.kubeconfig import connect
+from xpk.capacity.nodes.cordon import check_deletable, closing_step, opening_steps
+from xpk.capacity.nodes.emulated import advertise_step
+from xpk.capacity.nodes.health import lacking, wait_step
+from xpk.capacity.nodes.inventory import (
+    advertises,
+    cluster_info,
+    difference,
+    pools_of,
+    slice_nodes,
+    spec_of,
+)
+from xpk.capacity.plan.executor import Activity
+from xpk.capacity.plan.plan import Plan, Step
+from xpk.capacity.prepare import is_set_up, set_up
+from xpk.capacity.provider import ClusterInfo
+from xpk.capacity.state import state_of
+from xpk.model import names
+from xpk.model.accelerators import SliceShape
+from xpk.model.errors import ConflictError, NotFoundError, UsageError, XpkError
+from xpk.model.specs import ClusterSpec, Target
+from xpk.proc import LocalRunner, Runner
+from xpk.render import render_kind
+from xpk.storage.private import make_folder
+
+_MOST_NODES = 64  # each is a container with a kubelet and a container runtime of its own
+_KUBECONFIG, _CONFIG, _OUTPUT, _IMAGE = "kubeconfig", "kind.yaml", "output", "trainer-image"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindOptions:
+    """How slices become nodes. `nodes_per_slice` divides a slice's hosts; spare slices have no quota."""
+
+    nodes_per_slice: int = 1
+    spare_slices: int = 0
+    node_image: str | None = None
+    retain: bool = False
+    image_archives: tuple[Path, ...] = ()
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str]) -> KindOptions:
+        """Return what XPK_KIND_NODES_PER_SLICE, _SPARE_SLICES, _NODE_IMAGE, _RETAIN and _IMAGE_ARCHIVES say."""
+
+        def number(name: str, default: int) -> int:
+            text = environ.get(name) or str(default)
+            if not text.isdigit():
+                raise UsageError(f"{name} is '{text}', not a number", hint=f"unset {name}, or give it a number")
+            return int(text)
+
+        return cls(
+            nodes_per_slice=number("XPK_KIND_NODES_PER_SLICE", 1),
+            spare_slices=number("XPK_KIND_SPARE_SLICES", 0),
+            node_image=environ.get("XPK_KIND_NODE_IMAGE") or environ.get("KIND_NODE_IMAGE"),
+            retain=environ.get("XPK_KIND_RETAIN", "") not in ("", "0"),
+            image_archives=tuple(map(Path, filter(None, environ.get("XPK_KIND_IMAGE_ARCHIVES", "").split(os.pathsep)))),
+        )
+
+
+class KindProvider:
+    """kind clusters, each with a folder below `root`: its kubeconfig and what its workloads write."""
+
+    name = "kind"
+    settings: ClassVar[Mapping[str, str]] = {
+        "--nodes-per-slice": "XPK_KIND_NODES_PER_SLICE",
+        "--spare-slices": "XPK_KIND_SPARE_SLICES",
+        "--node-image": "XPK_KIND_NODE_IMAGE",
+        "--retain": "XPK_KIND_RETAIN",
+        "--image-archive": "XPK_KIND_IMAGE_ARCHIVES",
+        "--trainer-image": "XPK_TRAINER_IMAGE",
+        "--base-image": "XPK_BASE_IMAGE",
+        **install.SETTINGS,
+    }
+
+    def __init__(
+        self,
+        root: Path | None = None,
+        *,
+        runner: Runner | None = None,
+        options: KindOptions | None = None,
+        environ: Mapping[str, str] = os.environ,
+        connect: Callable[[Path | None], ObjectApi] = connect,
+        pause: install.Pause = time.sleep,
+    ) -> None:
+        self._root = state_of(self.name, root)
+        self._engine = Engine(runner or LocalRunner(), environ)
+        self._given_options = options
+        self._environ = environ
+        self._open = connect
+        self._pause = pause
+        self._activity = Activity()
+
+    def plan_create(self, spec: ClusterSpec) -> Plan:
+        """See `Provider.plan_create`. What an interrupted create has done already is not done again."""
+        options = self._options(spec)
+        self._engine.check()
+        summary = _summary(spec, options)
+        exists, ours = spec.name in self._engine.clusters(), spec.name in self.names()
+        if exists and not ours:
+            raise ConflictError(
+                f"there is a kind cluster '{spec.name}' that xpk did not make",
+                hint=f"choose another name, or `kind delete cluster --name {spec.name}` first",
+            )
+        if not exists or not self._path(spec.name, _KUBECONFIG).exists():
+            return Plan(summary, self._build_steps(spec, options, half_made=exists), activity=self._activity)
+        api = self.connect(spec.name)
+        nodes = slice_nodes(api)
+        have = spec_of(spec.name, nodes)
+        if have is None or (have.shape, have.num_slices) != (spec.shape, spec.num_slices):
+            raise ConflictError(
+                f"cluster '{spec.name}' exists with another shape: {difference(have, spec)}",
+                hint=f"nodes of kind clusters are fixed: `xpk cluster delete {spec.name}` first, or another name",
+            )
+        have_options = _options_of(nodes)
+        steps = self._archive_steps(spec.name, options) + self._missing_steps(spec, have_options, api, nodes)
+        return Plan(_summary(spec, have_options), steps, activity=self._activity)
+
+    def plan_adapt(self, name: str) -> Plan:
+        """Plan what a cluster lacks that was whole once, such as newer controllers: creating it again does that."""
+        self._known(name)
+        self._engine.check()
+        whole = name in self._engine.clusters() and self._path(name, _KUBECONFIG).exists()
+        spec = spec_of(name, slice_nodes(self.connect(name))) if whole else None
+        if spec is None:
+            raise ConflictError(
+                f"cluster '{name}' is incomplete",
+                hint=f"`xpk cluster create {name} --provider kind --tpu-type TYPE --num-slices N` goes on with it",
+            )
+        return self.plan_create(spec)
+
+    def plan_resize(self, name: str, num_slices: int, *, force: bool) -> Plan:
+        """See `Provider.plan_resize`. kind can neither add nor remove nodes."""
+        have = self.describe(name)
+        if num_slices == have.num_slices:
+            api = self.connect(name)
+            opened = opening_steps(api, slice_nodes(api))
+            return Plan(f"cluster '{name}': {num_slices} x {have.accelerator_type}, as it is", opened)
+        raise UsageError(
+            f"kind cannot add or remove nodes: cluster '{name}' keeps its {have.num_slices} slices",
+            hint=f"`xpk cluster delete {name}`, then `xpk cluster create {name} --provider kind "
+            f"--tpu-type {have.accelerator_type} --num-slices {num_slices}`",
+        )
+
+    def plan_delete(self, name: str, *, force: bool) -> Plan:
+        """See `Provider.plan_delete`."""
+        self._known(name)
+        self._engine.check()
+        exists, steps = name in self._engine.clusters(), list[Step]()
+        if exists and not force and self._path(name, _KUBECONFIG).exists():
+            api = self.connect(name)
+            check_deletable(api, name)
+            steps = [closing_step(api, name)]
+        title = f"remove the containers, the network and the files of '{name}'"
+        return Plan(f"delete cluster '{name}'", [*steps, Step(title, partial(self._delete, name))])
+
+    def names(self) -> list[str]:
+        """See `Provider.names`. Those that xpk made: asking kind would cost every command a process."""
+        return sorted(entry.name for entry in self._root.iterdir() if entry.is_dir()) if self._root.is_dir() else []
+
+    def describe(self, name: str) -> ClusterInfo:
+        """See `Provider.describe`."""
+        api = self.connect(name)
+        nodes = slice_nodes(api)
+        spec = spec_of(name, nodes)
+        return cluster_info(api, spec, nodes, name=name, provider=self.name, location=str(self._root / name))
+
+    def connect(self, name: str) -> ObjectApi:
+        """See `Provider.connect`."""
+        self._known(name)
+        kubeconfig = self._path(name, _KUBECONFIG)
+        if not kubeconfig.exists():
+            raise XpkError(f"cluster '{name}' is incomplete", hint="run its `xpk cluster create` again")
+        return self._open(kubeconfig)
+
+    def kubeconfig(self, name: str) -> str:
+        """See `Provider.kubeconfig`."""
+        self.connect(name)
+        return self._path(name, _KUBECONFIG).read_text(encoding="utf-8")
+
+    def target(self, name: str) -> Target:
+        """See `Provider.target`."""
+        output = str(self._path(name, _OUTPUT))
+        return Target(
+            emulated=True,
+            sets_slice_environment=True,
+            output_root=output,
+            shared_folder=output,
+            exclusive=True,
+            fenced=True,
+            trainer_image=self._loaded_image(name),
+        )
+
+    def _path(self, name: str, file: str) -> Path:
+        return self._root / name / file
+
+    def _known(self, name: str) -> None:
+        if name not in self.names():
+            raise NotFoundError(f"there is no cluster '{name}'", hint="`xpk cluster list` shows those there are")
+
+    def _options(self, spec: ClusterSpec) -> KindOptions:
+        """Return how to build it. Raises UsageError with all that is wrong."""
+        options = self._given_options or KindOptions.read(self._environ)
+        problems, per_slice = spec.problems(), options.nodes_per_slice
+        if spec.shape.kind == "cpu":
+            problems.append(f"{spec.shape.name} has no accelerator for a kind node to advertise: use a TPU or GPU type")
+        if not 1 <= per_slice <= spec.shape.hosts or spec.shape.hosts % per_slice:
+            problems.append(f"a slice of {spec.shape.hosts} hosts cannot be spread evenly over {per_slice} nodes")
+        elif (spec.num_slices + options.spare_slices) * per_slice > _MOST_NODES:
+            problems.append(f"one machine holds at most {_MOST_NODES} kind nodes")
+        problems += [f"there is no image archive {file}" for file in options.image_archives if not file.is_file()]
+        problems += install.source_problems(self._environ)
+        if problems:
+            raise UsageError(
+                f"cluster '{spec.name}' cannot be created", problems=problems, hint="see `xpk cluster create --help`"
+            )
+        return options
+
+    def _build_steps(self, spec: ClusterSpec, options: KindOptions, *, half_made: bool) -> list[Step]:
+        steps = []
+        if half_made:
+            undo = partial(self._engine.delete, spec.name, self._path(spec.name, _KUBECONFIG))
+            steps.append(Step(f"remove what an interrupted create left of '{spec.name}'", undo))
+        count = (spec.num_slices + options.spare_slices) * options.nodes_per_slice
+        title = f"create kind cluster '{spec.name}': a control plane and {count} nodes"
+        steps += [Step(title, partial(self._make, spec, options)), self._advertise_step(spec, options)]
+        steps += self._archive_steps(spec.name, options)
+        for controller in install.CONTROLLERS:
+            steps.append(self._install_step(spec.name, controller, f"install {controller.name} {controller.version}"))
+        image = trainer_image(self._environ)
+        # With the queue the cluster is complete.
+        return [*steps, self._image_step(spec.name, image), self._queue_step(spec), self._hosts_step(spec)]
+
+    def _missing_steps(self, spec: ClusterSpec, options: KindOptions, api: ObjectApi, nodes: Objs) -> list[Step]:
+        steps = []
+        if not all(advertises(node, spec.shape.resource, _units(spec, options)) for node in nodes):
+            steps.append(self._advertise_step(spec, options))
+        for controller in install.CONTROLLERS:
+            if title := install.whats_missing(api, controller):
+                steps.append(self._install_step(spec.name, controller, title))
+        image = trainer_image(self._environ)
+        if image.name != self._loaded_image(spec.name):
+            steps.append(self._image_step(spec.name, image))
+        if not is_set_up(api, spec):
+            steps.append(self._queue_step(spec))
+        return [*steps, self._hosts_step(spec)] if lacking(_types(spec, nodes), nodes) else steps
+
+    def _make(self, spec: ClusterSpec, options: KindOptions) -> None:
+        folder, output = self._root / spec.name, self._path(spec.name, _OUTPUT)
+        existed = folder.exists()
+        make_folder(output)
+        output.chmod(0o1777)  # pods run as users of their own; none may move what is another's
+        for stale in (_KUBECONFIG, _IMAGE):
+            self._path(spec.name, stale).unlink(missing_ok=True)
+        config = render_kind(
+            spec,
+            nodes_per_slice=options.nodes_per_slice,
+            spare_slices=options.spare_slices,
+            shared_folder=str(output),
+        )
+        file = self._path(spec.name, _CONFIG)
+        file.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+        # Under another name until it is whole: the kubeconfig's presence says that the cluster is.
+        fresh = self._path(spec.name, f"{_KUBECONFIG}.new")
+        try:
+            self._engine.create(
+                spec.name, config=file, kubeconfig=fresh, image=options.node_image, retain=options.retain
+            )
+        except BaseException:
+            # What is left of it stays known, so that the next `create` or `delete` takes it up.
+            if not existed and not options.retain and self._is_gone(spec.name):
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+        fresh.rename(self._path(spec.name, _KUBECONFIG))
+
+    def _is_gone(self, name: str) -> bool:
+        try:
+            return name not in self._engine.clusters()
+        except XpkError:
+            return False
+
+    def _advertise_step(self, spec: ClusterSpec, options: KindOptions) -> Step:
+        return advertise_step(lambda: self.connect(spec.name), spec, _units(spec, options), self._pause)
+
+    def _install_step(self, name: str, controller: install.Controller, title: str) -> Step:
+        def act() -> None:
+            install.install(
+                self.connect(name),
+                controller,
+                pinned=True,
+                load=lambda images: self._engine.load(name, images, [f"{name}-control-plane"]),
+                environ=self._environ,
+                pause=self._pause,
+            )
+
+        return Step(title, act)
+
+    def _archive_steps(self, name: str, options: KindOptions) -> list[Step]:
+        return [
+            Step(f"load the images of {file} into the nodes", partial(self._engine.load_archive, name, file))
+            for file in options.image_archives
+        ]
+
+    def _image_step(self, name: str, image: TrainerImage) -> Step:
+        def act() -> None:
+            if image.ours and not self._engine.has_image(image.name):
+                with build_context() as folder:
+                    self._engine.build(image.name, folder, image.arguments)
+            nodes = [node["metadata"]["name"] for node in slice_nodes(self.connect(name))]
+            self._engine.load(name, [image.name], nodes)
+            self._path(name, _IMAGE).write_text(f"{image.name}\n", encoding="utf-8")
+
+        return Step(f"load trainer image {image.name} into the nodes", act)
+
+    def _loaded_image(self, name: str) -> str | None:
+        try:
+            return self._path(name, _IMAGE).read_text(encoding="utf-8").strip() or None
+        except FileNotFoundError:
+            return None
+
+    def _queue_step(self, spec: ClusterSpec) -> Step:
+        def act() -> None:
+            set_up(self.connect(spec.name), [spec])
+
+        return Step(f"set up queue '{names.QUEUE}' with a quota of {spec.quota} {spec.shape.resource}", act)
+
+    def _hosts_step(self, spec: ClusterSpec) -> Step:
+        connect = partial(self.connect, spec.name)
+        return wait_step(
+            connect, spec.name, lambda: _types(spec, slice_nodes(connect())), self._activity, pause=self._pause
+        )
+
+    def _delete(self, name: str) -> None:
+        folder = self._root / name
+        self._engine.empty_folder(name, self._path(name, _OUTPUT))
+        self._engine.delete(name, self._path(name, _KUBECONFIG))
+        try:
+            shutil.rmtree(folder)
+        except OSError as error:
+            raise XpkError(f"cannot remove {folder}: {error.strerror}", hint="remove it by hand") from error
+
+
+def _types(spec: ClusterSpec, nodes: Objs) -> dict[str, SliceShape]:
+    """Return the type of each slice by its node pool; spare ones are of the same."""
+    return dict.fromkeys(pools_of(nodes) | pools_of(nodes, spare=True), spec.shape)
+
+
+def _options_of(nodes: Objs) -> KindOptions:
+    """Return how a cluster's slices became nodes: what was asked for when it was made counts from then on."""
+    spare = pools_of(nodes, spare=True)
+    return KindOptions(nodes_per_slice=len(nodes) // len(pools_of(nodes) | spare), spare_slices=len(spare))
+
+
+def _units(spec: ClusterSpec, options: KindOptions) -> int:
+    """Return the accelerators of one node."""
+    return spec.shape.hosts // options.nodes_per_slice * spec.shape.resource_per_host
+
+
+def _summary(spec: ClusterSpec, options: KindOptions) -> str:
+    hosts, chips = spec.num_slices * spec.shape.hosts, spec.num_slices * spec.shape.chips
+    spare = f" and {options.spare_slices} spare" if options.spare_slices else ""
+    return (
+        f"cluster '{spec.name}': {spec.num_slices} x {spec.shape.name}{spare} = "
+        f"{counted(hosts, 'host')}, {counted(chips, 'chip')}, emulated by kind on this machine's CPUs"
+    )

@@ -1,0 +1,1 @@
+"""Capacity on this machine."""

@@ -1,0 +1,289 @@
+"""Capacity on this machine: a cluster is a folder, a host is a process, a chip is a virtual CPU device."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+from xpk.api.base import Obj, ObjectApi
+from xpk.api.words import counted
+from xpk.capacity.nodes.inventory import difference, holders, live_workloads, pools_of, slice_info
+from xpk.capacity.plan.plan import Plan, Progress, Step
+from xpk.capacity.prepare import apply_queues
+from xpk.capacity.provider import ClusterInfo
+from xpk.capacity.queues.reading import Queues, check_promised
+from xpk.capacity.state import state_of
+from xpk.local.cluster import create_cluster, delete_cluster, list_clusters, open_cluster
+from xpk.model import names
+from xpk.model.accelerators import NODEPOOL_LABEL, SliceShape, find_shape
+from xpk.model.errors import ConflictError, NotFoundError, UsageError, XpkError
+from xpk.model.specs import ClusterSpec, Target
+from xpk.render.resources import workloads_dir
+from xpk.storage.private import make_folder, open_file, wait_for_lock
+
+# Every host has a loopback address of its own, so that two workloads can listen on one port. A cluster begins
+# at a block of 254 that its folder's name is hashed to: whoever else emulates clusters on this machine, under
+# whatever state folder, is very likely elsewhere. 127.0 to 127.15 are left to others.
+_FIRST_BLOCK, _BLOCKS, _BLOCK_HOSTS = 16 * 256, 224 * 256, 254
+_MOST_SLICES, _MOST_HOSTS = 255, 254
+
+
+class LocalProvider:
+    """Clusters as folders below `root`, each with its own store and control plane."""
+
+    name = "local"
+    settings: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(self, root: Path | None = None, *, lock_seconds: float = 60.0) -> None:
+        self._lock_seconds = lock_seconds
+        self._root = state_of("clusters", root)
+
+    def check_create(self, spec: ClusterSpec | None, *, lenient: bool = False) -> None:
+        """See `Checks.check_create`."""
+        if spec:
+            _check(spec, "create")
+
+    def plan_create(self, spec: ClusterSpec) -> Plan:
+        """See `Provider.plan_create`."""
+        _check(spec, "create")
+        summary, alone = _summary(spec), self._alone(spec.name, lambda: self.plan_create(spec))
+        if spec.name not in self.names():
+            return Plan(summary, self._build_steps(spec), alone)
+        have = self._spec(spec.name)
+        if have is None:  # an earlier `create` was interrupted
+            return Plan(summary, self._build_steps(spec), alone)
+        if (have.shape, have.num_slices) != (spec.shape, spec.num_slices):
+            raise ConflictError(
+                f"cluster '{spec.name}' exists with another shape: {difference(have, spec)}",
+                hint=f"`xpk cluster resize {spec.name} --num-slices {spec.num_slices}` changes its slices"
+                if have.shape == spec.shape
+                else f"choose another name, or `xpk cluster delete {spec.name}` first",
+            )
+        return Plan(summary)
+
+    def plan_resize(self, name: str, num_slices: int, *, force: bool) -> Plan:
+        """See `Provider.plan_resize`."""
+        have = self._known(name)
+        spec = ClusterSpec(name=name, shape=have.shape, num_slices=num_slices)
+        _check(spec, "resize")
+        going = self.describe(name).slices[num_slices:]
+        if num_slices == have.num_slices and not going:  # a shrink that was interrupted leaves slices behind
+            return Plan(_summary(spec))
+        busy = sorted({item.workload for item in going if item.workload})
+        if busy and not force:
+            raise ConflictError(
+                f"{len(going)} slices would go, and {', '.join(busy)} runs on them",
+                hint=f"`xpk workload delete {names.addressed(busy[0], name)}`, or --force to end it",
+            )
+        api = self.connect(name)
+        if not force:
+            check_promised(api, have.shape, num_slices, cluster=name)
+        # Quota never exceeds what there is: it grows after the slices and shrinks before them.
+        grow = [self._slice_step(spec, index) for index in range(have.num_slices, num_slices)]
+        shrink = [
+            Step(f"remove slice {item.node_pool}", partial(_delete_all, api, "Node", item.hosts))
+            for item in reversed(going)
+        ]
+        steps = [*grow, self._queue_step(spec), *shrink]
+        return Plan(_summary(spec), steps, self._alone(name, lambda: self.plan_resize(name, num_slices, force=force)))
+
+    def plan_delete(self, name: str, *, force: bool) -> Plan:
+        """See `Provider.plan_delete`."""
+        if name not in self.names():
+            raise NotFoundError(f"there is no cluster '{name}'", hint="`xpk cluster list` shows those there are")
+        if not force:
+            running = live_workloads(self.connect(name), name)
+            if running:
+                raise ConflictError(
+                    f"workloads are on cluster '{name}': {', '.join(running)}",
+                    hint=f"`xpk workload delete {names.addressed(running[0], name)}`, or --force to end them",
+                )
+        folder = self._root / name
+        return Plan(
+            f"delete cluster '{name}'",
+            [
+                Step(
+                    f"end the hosts, the control plane and the files of '{name}'",
+                    partial(delete_cluster, folder, force=True),
+                )
+            ],
+        )
+
+    def names(self) -> list[str]:
+        """See `Provider.names`."""
+        return list_clusters(self._root)
+
+    def describe(self, name: str) -> ClusterInfo:
+        """See `Provider.describe`."""
+        api = self.connect(name)
+        pools = pools_of(api.list("Node"))
+        held, spec = holders(api), self._spec(name)
+        slices = tuple(slice_info(pool, members, len(members), held) for pool, members in pools.items())
+        return ClusterInfo(
+            name=name,
+            provider=self.name,
+            accelerator_type=spec.shape.name if spec else "unknown",
+            num_slices=len(slices),
+            hosts_per_slice=spec.shape.hosts if spec else 0,
+            chips=len(slices) * spec.shape.chips if spec else 0,
+            state="Ready" if spec else "Incomplete",
+            created=_created(api),
+            location=str(self._root / name),
+            slices=slices,
+        )
+
+    def slices_of(self, name: str, shape: SliceShape) -> int:
+        """See `Counts.slices_of`. A resize that was interrupted may have left some that were to go."""
+        spec = self._spec(name)
+        return spec.num_slices if spec and spec.shape == shape else 0
+
+    def connect(self, name: str) -> ObjectApi:
+        """See `Provider.connect`."""
+        if name not in self.names():
+            raise NotFoundError(f"there is no cluster '{name}'", hint="`xpk cluster list` shows those there are")
+        return open_cluster(self._root / name, workloads=str(workloads_dir()))
+
+    def kubeconfig(self, name: str) -> str:
+        """See `Provider.kubeconfig`. There is no Kubernetes here."""
+        self.connect(name)
+        raise NotFoundError(
+            f"cluster '{name}' has no kubeconfig: its hosts are processes of this machine",
+            hint=f"`xpk cluster describe {name}`; `xpk cluster create NAME --provider kind` makes a Kubernetes cluster",
+        )
+
+    def target(self, name: str) -> Target:
+        """See `Provider.target`."""
+        output = self._root / name / "output"
+        return Target(emulated=True, sets_slice_environment=True, output_root=str(output), on_this_machine=True)
+
+    def _alone(self, name: str, again: Callable[[], Plan]) -> Callable[[Progress], AbstractContextManager[None]]:
+        """Return what holds a cluster's lock, and makes sure that planning `again` still finds work to do."""
+
+        @contextmanager
+        def hold(tell: Progress) -> Iterator[None]:
+            file = self._root.parent / "locks" / f"{name}.lock"
+            try:
+                make_folder(file.parent)
+                lock = open_file(file, os.O_RDWR)
+            except OSError as error:
+                message = f"cannot write to '{file}': {error.strerror}"
+                raise XpkError(message, hint="set XPK_STATE_DIR to a folder that you can write to") from error
+            try:
+                hint = f"`fuser {file}` shows its process; run this command again when it has ended"
+                wait_for_lock(lock, f"cluster '{name}'", seconds=self._lock_seconds, tell=tell, hint=hint)
+                if not again().steps:
+                    raise ConflictError(f"cluster '{name}' was changed meanwhile", hint="run the same command again")
+                yield
+            finally:
+                os.close(lock)
+
+        return hold
+
+    def _known(self, name: str) -> ClusterSpec:
+        self.connect(name)
+        spec = self._spec(name)
+        if spec is None:
+            raise XpkError(f"cluster '{name}' is incomplete", hint="run its `xpk cluster create` again")
+        return spec
+
+    def _spec(self, name: str) -> ClusterSpec | None:
+        """Read a cluster's shape back from its objects; None if they are not all there."""
+        api = open_cluster(self._root / name)
+        try:
+            ((kind, total),) = Queues.read(api).total().items()
+        except NotFoundError:
+            return None
+        spec = ClusterSpec(name=name, shape=find_shape(kind), num_slices=int(total))
+        complete = len(api.list("Node")) >= spec.num_slices * spec.shape.hosts
+        return spec if complete else None
+
+    def _build_steps(self, spec: ClusterSpec) -> list[Step]:
+        def make() -> None:
+            create_cluster(self._root / spec.name)
+
+        create = Step(f"create the store of '{spec.name}'", make)
+        slices = [self._slice_step(spec, index) for index in range(spec.num_slices)]
+        # The queue comes last: with it the cluster is complete.
+        return [create, *slices, self._queue_step(spec)]
+
+    def _slice_step(self, spec: ClusterSpec, index: int) -> Step:
+        def act() -> None:
+            folder = self._root / spec.name
+            api = open_cluster(folder)
+            for host in range(spec.shape.hosts):
+                api.apply(_node(spec, index, host, _address(folder, index * spec.shape.hosts + host)))
+
+        pool = names.node_pool_name(spec.name, index)
+        return Step(f"add slice {pool}: {spec.shape.hosts} x {spec.shape.machine_type}, {spec.shape.chips} chips", act)
+
+    def _queue_step(self, spec: ClusterSpec) -> Step:
+        def act() -> None:
+            apply_queues(open_cluster(self._root / spec.name), [spec])
+
+        return Step(f"set up queue '{names.QUEUE}' with a quota of {spec.quota} {spec.shape.resource}", act)
+
+
+def _check(spec: ClusterSpec, command: str) -> None:
+    problems = spec.problems()
+    if spec.num_slices > _MOST_SLICES or spec.shape.hosts > _MOST_HOSTS:
+        problems.append(f"one machine emulates at most {_MOST_SLICES} slices of {_MOST_HOSTS} hosts")
+    if problems:
+        raise UsageError(
+            f"cluster '{spec.name}' cannot be {command}d", problems=problems, hint=f"see `xpk cluster {command} --help`"
+        )
+
+
+def _summary(spec: ClusterSpec) -> str:
+    hosts, chips = spec.num_slices * spec.shape.hosts, spec.num_slices * spec.shape.chips
+    return (
+        f"cluster '{spec.name}': {spec.num_slices} x {spec.shape.name} = "
+        f"{counted(hosts, 'host')}, {counted(chips, 'chip')}, emulated on this machine's CPUs"
+    )
+
+
+def _node(spec: ClusterSpec, slice_index: int, host: int, address: str) -> Obj:
+    """Return a node as GKE would label it, at its own loopback address."""
+    pool = names.node_pool_name(spec.name, slice_index)
+    resources = {spec.shape.resource: str(spec.shape.resource_per_host)}
+    labels = {
+        NODEPOOL_LABEL: pool,
+        "kubernetes.io/hostname": f"{pool}-{host}",
+        names.TYPE_ANNOTATION: spec.shape.name,
+        **spec.shape.node_labels,
+    }
+    status: dict[str, Any] = {
+        "capacity": resources,
+        "allocatable": resources,
+        "addresses": [{"type": "InternalIP", "address": address}],
+        "conditions": [{"type": "Ready", "status": "True", "reason": "LocalProcess"}],
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": f"{pool}-{host}", "labels": labels},
+        "spec": {},
+        "status": status,
+    }
+
+
+def _address(folder: Path, index: int) -> str:
+    """Return the loopback address of a cluster's host."""
+    digest = hashlib.sha256(str(folder.absolute()).encode()).digest()
+    start = int.from_bytes(digest[:8], "big") % _BLOCKS
+    block = _FIRST_BLOCK + (start + index // _BLOCK_HOSTS) % _BLOCKS
+    return f"127.{block // 256}.{block % 256}.{index % _BLOCK_HOSTS + 1}"
+
+
+def _created(api: ObjectApi) -> str:
+    times = [str(node["metadata"]["creationTimestamp"]) for node in api.list("Node")]
+    return min(times, default="")
+
+
+def _delete_all(api: ObjectApi, kind: str, objects: tuple[str, ...]) -> None:
+    for name in objects:
+        api.delete(kind, name)

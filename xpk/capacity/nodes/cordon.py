@@ -1,0 +1,80 @@
+"""Nodes that take no more pods while it is seen whether they may go; a mark says that it was us who closed them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+
+from xpk.api.base import Obj, ObjectApi, Objs
+from xpk.capacity.nodes.inventory import live_workloads, pool_of, pool_order, slice_nodes, some_of
+from xpk.capacity.plan.executor import Step
+from xpk.model import names
+from xpk.model.errors import ConflictError, NotFoundError, XpkError
+
+MARK = "xpk.dev/cordoned"  # an annotation of nodes: their slice is about to go
+OPEN = "open"  # the key of the step that takes marks back
+_AT_ONCE = 16  # requests; a slice may have thousands of nodes
+
+
+def is_marked(node: Obj) -> bool:
+    """Tell whether xpk has cordoned a node, and has not opened it again."""
+    return MARK in (node["metadata"].get("annotations") or {})
+
+
+def cordon(api: ObjectApi, nodes: Objs) -> None:
+    """Let no more pods onto nodes, and mark them. Those that somebody else has cordoned are left to them."""
+    closing = [node for node in nodes if not node["spec"].get("unschedulable")]
+    _patch(api, closing, {"metadata": {"annotations": {MARK: "true"}}, "spec": {"unschedulable": True}})
+
+
+def uncordon(api: ObjectApi, nodes: Objs) -> None:
+    """Open those nodes again that `cordon` has closed."""
+    marked = [node for node in nodes if is_marked(node)]
+    _patch(api, marked, {"metadata": {"annotations": {MARK: None}}, "spec": {"unschedulable": None}})
+
+
+def close_unused(read: Callable[[], Objs], api: ObjectApi, check: Callable[[], None]) -> None:
+    """Cordon the nodes that `read` gives, then `check` that they are not used; open them again if that raises."""
+    try:
+        cordon(api, read())
+        check()
+    except XpkError:
+        with suppress(XpkError):  # what stays marked is opened by the next resize
+            uncordon(api, read())
+        raise
+
+
+def check_deletable(api: ObjectApi, name: str) -> None:
+    """Raise ConflictError if workloads are on a cluster."""
+    if running := live_workloads(api, name):
+        hint = f"`xpk workload delete {names.addressed(running[0], name)}`, or --force to end them"
+        if any(map(is_marked, slice_nodes(api))):
+            hint += f"; `xpk cluster resize {name}` to the slices that it has opens those that were closed to go"
+        raise ConflictError(f"workloads are on cluster '{name}': {', '.join(running)}", hint=hint)
+
+
+def closing_step(api: ObjectApi, name: str, *, key: str = "") -> Step:
+    """Return what cordons the slices of a cluster that is about to be deleted, unless workloads came meanwhile."""
+    act = partial(close_unused, partial(slice_nodes, api), api, partial(check_deletable, api, name))
+    return Step(f"cordon the slices of '{name}' and see that no workload came onto it", act, key)
+
+
+def opening_steps(api: ObjectApi, nodes: Objs) -> list[Step]:
+    """Return what opens nodes that a command has cordoned which did not end; nothing where there are none."""
+    marked = [node for node in nodes if is_marked(node)]
+    if not marked:
+        return []
+    pools = some_of(sorted({pool_of(node) for node in marked}, key=pool_order))
+    return [Step(f"uncordon {pools}: a command that did not end has closed it", partial(uncordon, api, marked), OPEN)]
+
+
+def _patch(api: ObjectApi, nodes: Iterable[Obj], patch: Obj) -> None:
+    def one(node: Obj) -> None:
+        with suppress(NotFoundError):  # its machine is gone
+            api.patch("Node", node["metadata"]["name"], patch)
+
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="xpk-cordon") as executor:
+        for _ in executor.map(one, list(nodes)):
+            pass

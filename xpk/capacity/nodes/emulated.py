@@ -1,0 +1,150 @@
+"""Nodes without accelerators that stand in for slices: labelled as GKE labels them, advertising what they lack."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from xpk.api.base import Obj, ObjectApi, Objs
+from xpk.capacity.nodes.inventory import advertises, in_slices, is_ready, pool_of
+from xpk.capacity.plan.plan import Step
+from xpk.model import names
+from xpk.model.accelerators import CHIP_RESOURCES, NODEPOOL_LABEL, SliceShape, find_shape
+from xpk.model.errors import CapacityError, ConflictError, TimedOutError
+from xpk.model.specs import ClusterSpec
+
+_NODES_SECONDS, _POLL_SECONDS = 120.0, 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adaptation:
+    """What a user asks for: how workloads run on a cluster that exists.
+
+    `shape`: which of its slices are meant, if it has several types. `emulated`: its nodes have no accelerators;
+    `num_slices` of them stand in for slices. `output_root`: a bucket, or a folder that all nodes share.
+    `fenced`: a node that has not answered for a minute is dead for certain, so its hosts may be given up.
+    `take_over`: change the quota of queues that another tool manages.
+    """
+
+    name: str
+    context: str | None = None
+    shape: SliceShape | None = None
+    num_slices: int | None = None
+    emulated: bool = False
+    output_root: str | None = None
+    trainer_image: str | None = None
+    fenced: bool | None = None
+    take_over: bool = False
+
+
+def as_before(wanted: Adaptation, recorded: Mapping[str, str] | None, nodes: Objs) -> Adaptation:
+    """Return what is wanted of a cluster, with what was said before of how its nodes stand in for slices."""
+    ours = len(_ours(nodes))
+    if wanted.emulated or not ours or (recorded or {}).get("emulated") != "true":
+        return wanted
+    shape = wanted.shape or find_shape((recorded or {})["accelerator-type"])
+    return replace(wanted, emulated=True, shape=shape, num_slices=ours)
+
+
+def plan(api: ObjectApi, nodes: Objs, wanted: Adaptation) -> tuple[ClusterSpec, list[Step]]:
+    """Return the slices that nodes are to stand in for, one node a slice, and the steps that make them do so.
+
+    Raises CapacityError if there are too few nodes, ConflictError if they stand in for other slices.
+    """
+    assert wanted.shape and wanted.num_slices
+    spec = ClusterSpec(name=wanted.name, shape=wanted.shape, num_slices=wanted.num_slices)
+    units = spec.shape.units
+    ours = _ours(nodes)
+    wrong = {node["metadata"]["labels"][names.TYPE_ANNOTATION] for node in ours} - {spec.shape.name}
+    if wrong or len(ours) > spec.num_slices:
+        raise ConflictError(
+            f"{len(ours)} nodes stand in for slices of {', '.join(sorted(wrong)) or spec.shape.name} already",
+            hint=f"`xpk cluster delete {wanted.name}` takes them back; nothing else of the cluster goes",
+        )
+    free = [node for node in nodes if node not in ours and _is_free(node)]
+    missing = spec.num_slices - len(ours)
+    if missing > len(free):
+        raise CapacityError(
+            f"{spec.num_slices} slices need as many nodes; the cluster has {len(ours) + len(free)} that can stand in",
+            hint=f"--num-slices {len(ours) + len(free)}, or add nodes",
+        )
+    pools = {names.node_pool_name(spec.name, index) for index in range(spec.num_slices)} - set(map(pool_of, ours))
+    steps = []
+    if missing:
+        chosen = list(zip(free, sorted(pools), strict=False))
+        title = f"label {missing} nodes as slices: {', '.join(node['metadata']['name'] for node, _ in chosen)}"
+        steps.append(Step(title, partial(_label, api, chosen, spec.shape)))
+    if missing or not all(advertises(node, spec.shape.resource, units) for node in ours):
+        steps.append(advertise_step(lambda: api, spec, units))
+    return spec, steps
+
+
+def advertise_step(
+    connect: Callable[[], ObjectApi],
+    spec: ClusterSpec,
+    units: int,
+    pause: Callable[[float], None] = time.sleep,
+) -> Step:
+    """Return the step that makes every slice's node offer `units` accelerators that it does not have."""
+
+    def act() -> None:
+        api, waited = connect(), 0.0
+        while not _advertise(api, spec.shape.resource, units):
+            if waited >= _NODES_SECONDS:
+                raise TimedOutError(
+                    f"the nodes of '{spec.name}' are not ready after {_NODES_SECONDS:.0f} s",
+                    hint="`kubectl describe nodes` says why; the same command goes on from here",
+                )
+            pause(_POLL_SECONDS)
+            waited += _POLL_SECONDS
+
+    return Step(f"advertise {units} {spec.shape.resource} on every slice's node", act)
+
+
+def undo(api: ObjectApi, nodes: Objs) -> None:
+    """Take back what makes nodes stand in for slices."""
+    for node in in_slices(nodes):
+        meta, kept = node["metadata"], [taint for taint in node["spec"].get("taints", []) if not _is_ours(taint)]
+        labels = dict.fromkeys((NODEPOOL_LABEL, names.TYPE_ANNOTATION, *_shape_labels(meta["labels"])))
+        api.patch("Node", meta["name"], {"metadata": {"labels": labels}, "spec": {"taints": kept or None}})
+        gone = dict.fromkeys(key for key in node["status"]["capacity"] if key in CHIP_RESOURCES)
+        api.patch("Node", f"{meta['name']}/status", {"status": {"capacity": gone, "allocatable": gone}})
+
+
+def _advertise(api: ObjectApi, resource: str, units: int) -> bool:
+    """Write the accelerators into the nodes' status; kubelet makes them allocatable within seconds."""
+    nodes = in_slices(api.list("Node"))
+    for node in nodes:
+        if node["status"].get("capacity", {}).get(resource) != str(units):
+            name = node["metadata"]["name"]
+            api.patch("Node", f"{name}/status", {"status": {"capacity": {resource: str(units)}}})
+    return all(advertises(node, resource, units) and is_ready(node) for node in nodes)
+
+
+def _label(api: ObjectApi, chosen: list[tuple[Obj, str]], shape: SliceShape) -> None:
+    # As on GKE: only pods that ask for the accelerator run here.
+    taint = {"key": shape.resource, "value": "present", "effect": "NoSchedule"}
+    for node, pool in chosen:
+        labels = {NODEPOOL_LABEL: pool, names.TYPE_ANNOTATION: shape.name, **shape.node_labels}
+        change = {"metadata": {"labels": labels}, "spec": {"taints": [*node["spec"].get("taints", []), taint]}}
+        api.patch("Node", node["metadata"]["name"], change)
+
+
+def _ours(nodes: Objs) -> Objs:
+    return [node for node in in_slices(nodes) if names.TYPE_ANNOTATION in node["metadata"]["labels"]]
+
+
+def _is_free(node: Obj) -> bool:
+    """Tell whether pods of anybody run here, and no slice is here."""
+    closed = any(taint["effect"] in ("NoSchedule", "NoExecute") for taint in node["spec"].get("taints", []))
+    return is_ready(node) and not closed and NODEPOOL_LABEL not in node["metadata"].get("labels", {})
+
+
+def _is_ours(taint: Obj) -> bool:
+    return taint["key"] in CHIP_RESOURCES and taint.get("value") == "present"
+
+
+def _shape_labels(labels: dict[str, str]) -> list[str]:
+    return [key for key in labels if key.startswith(("cloud.google.com/gke-tpu-", "cloud.google.com/gke-accelerator"))]

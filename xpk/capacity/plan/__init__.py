@@ -1,0 +1,1 @@
+"""Plans: steps as data, shown before they are carried out, and their execution."""

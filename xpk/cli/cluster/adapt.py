@@ -1,0 +1,174 @@
+"""`xpk cluster adapt`: what a cluster that exists lacks to take workloads, whoever made it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from xpk.capacity.plan.plan import Plan
+from xpk.capacity.provider import check_free, environment, load_provider, provider_names, provider_of
+from xpk.cli.cluster.gke_options import addon_options, chosen_provider, place_options
+from xpk.cli.cluster.run_plan import carry_out, dry_run_option, given_flags, manifest_options, plan_output_option
+from xpk.cli.google_xpk import AdaptCommand
+from xpk.cli.options import accelerator_option, name_argument, the_name
+from xpk.cli.terminal.output import Console
+from xpk.model.accelerators import find_shape
+from xpk.model.errors import UsageError
+from xpk.model.specs import ClusterSpec
+
+_ADAPTED = "adapted"
+# What is said of clusters whose nodes somebody else made; those that xpk made know it of themselves.
+_OF_NODES = ("--context", "--tpu-type", "--emulated", "--num-slices")
+
+
+@click.command(cls=AdaptCommand)
+@name_argument("cluster")
+@click.option("--context", metavar="CONTEXT", help="The context of your kubeconfig; its current one if left out.")
+@accelerator_option("Count only slices of this type.", name="tpu_type")
+@click.option("--emulated", is_flag=True, help="Let nodes without accelerators stand in for slices, one node each.")
+@click.option("--num-slices", type=int, help="How many slices; without --emulated, those that exist are counted.")
+@click.option("--num-nodes", type=int, help="Same as --num-slices, for GPU and CPU types.")
+@click.option("--output-root", metavar="PLACE", help="Where workloads write: gs://BUCKET/PREFIX, or a shared folder.")
+@click.option("--trainer-image", metavar="IMAGE", help="The bundled trainer's image, as the nodes can pull it.")
+@click.option(
+    "--fenced/--no-fenced",
+    default=None,
+    help="A node that stays unreachable is dead for certain: its hosts are given up, and the workload moves on.",
+)
+@click.option(
+    "--take-over", is_flag=True, help="Change the quota of queues that another tool manages; without, that is refused."
+)
+@click.option("--provider", metavar="PROVIDER", help="gke: find it by its project instead of a context.")
+@addon_options
+@place_options
+@manifest_options
+@dry_run_option
+@plan_output_option
+@click.pass_obj
+def adapt(
+    console: Console,
+    /,
+    name: str | None,
+    name_flag: str | None,
+    num_nodes: int | None,
+    provider: str | None,
+    dry_run: bool,
+    output: str | None,
+    **flags: Any,
+) -> None:
+    """Prepare a Kubernetes cluster that exists: JobSet, Kueue, and a queue over the slices it has.
+
+    Running it again changes only what has changed. Your kubeconfig is read, not written. A cluster of GKE is found
+    by --project, without a context; one that xpk made, by its name.
+    """
+    chosen = the_name("cluster", name, name_flag)
+    kind = _whose(chosen, provider, given_flags(flags))
+    if kind not in _PLANS:
+        load_provider(kind)  # says so if there is none of this name
+        raise UsageError(
+            f"clusters of provider '{kind}' are not adapted",
+            hint=f"`xpk cluster create {chosen} --provider {kind} ...` again does what is missing",
+        )
+    check_free(chosen, kind)
+    if num_nodes is not None:
+        flags["num_slices"] = _counted(flags["num_slices"], num_nodes, flags["tpu_type"])
+    plan = _PLANS[kind](chosen, flags)
+    carry_out(console.choosing(output), plan, dry_run=dry_run, then=f"xpk workload create NAME --cluster {chosen}")
+
+
+def adapt_as_created(
+    console: Console,
+    names: tuple[str | None, str | None],
+    tpu_type: str | None,
+    counts: tuple[int | None, ...],
+    flags: dict[str, Any],
+    *,
+    dry_run: bool,
+) -> None:
+    """Adapt a cluster of GKE by the flags of `xpk cluster create`: its nodes exist, so no capacity is needed."""
+    chosen = the_name("cluster", *names)
+    others = {"tpu_type": tpu_type, "num_slices": next((each for each in counts if each is not None), None)}
+    plan = _gke(chosen, {**flags, **others, "fenced": None, "take_over": False})
+    carry_out(console, plan, dry_run=dry_run, then=f"xpk workload create NAME --cluster {chosen}")
+
+
+def _counted(num_slices: int | None, num_nodes: int, tpu_type: str | None) -> int | None:
+    """Return how many slices are stated: --num-nodes are those of GPU and CPU types, and the hosts of TPU types."""
+    shape = find_shape(tpu_type) if tpu_type else None
+    if num_slices is not None or shape is None or shape.kind == "tpu":
+        return num_slices
+    return num_nodes
+
+
+def _whose(name: str, provider: str | None, given: dict[str, str]) -> str:
+    """Return the provider that is to adapt a cluster: the one that was named, or whoever has it."""
+    of_cloud = {flag: value for flag, value in given.items() if flag != "--output-root"}  # adapted clusters' as well
+    if provider or chosen_provider(None, of_cloud) == "gke":
+        return provider or "gke"
+    return next((kind for kind in provider_names() if name in load_provider(kind).names()), _ADAPTED)
+
+
+def _adapted(name: str, flags: dict[str, Any]) -> Plan:
+    from xpk.capacity.adapted.provider import AdaptedProvider  # the other commands do not need it
+    from xpk.capacity.nodes.emulated import Adaptation
+
+    tpu_type, own = (
+        flags["tpu_type"],
+        ("context", "emulated", "num_slices", "output_root", "trainer_image", "fenced", "take_over"),
+    )
+    wanted = Adaptation(
+        name=name, shape=find_shape(tpu_type) if tpu_type else None, **{each: flags[each] for each in own}
+    )
+    others = {each: value for each, value in flags.items() if each not in (*own, "tpu_type")}
+    environ = environment(AdaptedProvider.name, AdaptedProvider.settings, given_flags(others))
+    return AdaptedProvider(environ=environ).plan_adapt(wanted)
+
+
+def _gke(name: str, flags: dict[str, Any]) -> Plan:
+    from xpk.capacity.gke.provider import GkeProvider
+
+    own = ("fenced", "take_over", "tpu_type", "num_slices")
+    others = {each: value for each, value in flags.items() if each not in own}
+    environ = _environment(name, GkeProvider.name, GkeProvider.settings, others)
+    shape, count = find_shape(flags["tpu_type"]) if flags["tpu_type"] else None, flags["num_slices"]
+    return GkeProvider(environ=environ).plan_adapt(
+        name,
+        fenced=flags["fenced"],
+        take_over=flags["take_over"],
+        stated=ClusterSpec(name=name, shape=shape, num_slices=count or 1) if shape else None,
+        counted=count is not None,
+    )
+
+
+def _kind(name: str, flags: dict[str, Any]) -> Plan:
+    from xpk.capacity.kind.provider import KindProvider
+
+    return KindProvider(environ=_environment(name, KindProvider.name, KindProvider.settings, flags)).plan_adapt(name)
+
+
+def _local(name: str, flags: dict[str, Any]) -> Plan:
+    from xpk.capacity.local.provider import LocalProvider
+
+    provider_of(name, LocalProvider.name)  # says so if there is none of this name
+    _environment(name, LocalProvider.name, LocalProvider.settings, flags)
+    return Plan(f"cluster '{name}' is processes of this machine: nothing is to be installed there")
+
+
+def _environment(name: str, provider: str, settings: Mapping[str, str], flags: dict[str, Any]) -> dict[str, str]:
+    """Return the environment with what flags say of a cluster that xpk made. Raises UsageError with all that do not."""
+    given = given_flags({each: value for each, value in flags.items() if each != "fenced"})
+    if flags.get("fenced") is not None:
+        given["--fenced" if flags["fenced"] else "--no-fenced"] = "True"
+    strange = [flag for flag in given if flag in _OF_NODES or flag not in settings]
+    if strange:
+        raise UsageError(
+            f"cluster '{name}' is of provider '{provider}', where {', '.join(strange)} "
+            f"mean{'s' if len(strange) == 1 else ''} nothing",
+            hint="leave that out; another cluster needs another name",
+        )
+    return environment(provider, settings, given)
+
+
+_PLANS = {_ADAPTED: _adapted, "gke": _gke, "kind": _kind, "local": _local}

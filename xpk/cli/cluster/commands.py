@@ -1,0 +1,272 @@
+"""`xpk cluster`: capacity."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from xpk.capacity.provider import ClusterInfo, check_free, load_provider, provider_names, provider_of
+from xpk.cli.cluster.adapt import adapt, adapt_as_created
+from xpk.cli.cluster.gke_options import carrying_options, chosen_provider, create_options, place_options
+from xpk.cli.cluster.nodes import cache_image, health
+from xpk.cli.cluster.request import asked_to_create, asked_to_resize, maker_option
+from xpk.cli.cluster.run_plan import (
+    ask,
+    carry_out,
+    dry_run_option,
+    given_flags,
+    manifest_options,
+    plan_output_option,
+    provider_with,
+)
+from xpk.cli.google_xpk import CLUSTER_COMMANDS, ClusterCommand, Group
+from xpk.cli.options import accelerator_option, context_option, name_argument, output_option, provider_option, the_name
+from xpk.cli.target import the_cluster
+from xpk.cli.terminal.output import Console, age, echo, list_options
+from xpk.cli.terminal.tables import Column, wrapped
+from xpk.model.errors import NotFoundError, XpkError
+
+_COLUMNS = (
+    Column("NAME", lambda c: c.name),
+    Column("PROVIDER", lambda c: c.provider, drop=3),
+    Column("TYPE", lambda c: c.accelerator_type),
+    Column("SLICES", lambda c: c.num_slices),
+    Column("HOSTS", lambda c: _hosts(c), drop=1),
+    Column("CHIPS", lambda c: c.chips, drop=2),
+    Column("STATE", lambda c: c.state),
+    Column("AGE", lambda c: age(c.created), key=lambda c: c.created),
+)
+_WIDE = (
+    Column("FREE", lambda c: sum(item.workload is None and not item.spare for item in c.slices)),
+    Column("LOCATION", lambda c: c.location),
+)
+_num_slices = click.option("--num-slices", type=int, help="How many slices.")
+
+
+@click.group(cls=Group, instead=CLUSTER_COMMANDS, other_names={"cacheimage": "cache-image"})
+def cluster() -> None:
+    """Create, change and remove capacity. Jobs run on it with `xpk workload`."""
+
+
+cluster.add_command(adapt)
+cluster.add_command(cache_image)
+cluster.add_command(health)
+
+
+@cluster.command(cls=ClusterCommand)
+@name_argument("cluster")
+@accelerator_option("The slices' type, such as v5litepod-8; see `xpk accelerator list`.")
+@click.option("--num-slices", type=int, help="How many slices; those there are if left out, 1 in a new cluster.")
+@maker_option
+@click.option("--nodes-per-slice", type=click.IntRange(1), help="kind: how many nodes a slice's hosts are spread over.")
+@click.option("--spare-slices", type=click.IntRange(0), help="kind: slices beyond the quota, for when a node fails.")
+@click.option("--node-image", metavar="IMAGE", help="kind: the nodes' image.")
+@click.option("--retain", is_flag=True, help="kind: keep the nodes if the creation fails.")
+@click.option("--trainer-image", metavar="IMAGE", help="kind, gke: the trainer's image; kind builds one if left out.")
+@click.option("--base-image", metavar="IMAGE", help="kind: the image to build the trainer's on.")
+@click.option("--image-archive", metavar="FILE", multiple=True, help="kind: images (`docker save`) for the nodes.")
+@create_options
+@click.option("--num-cubes", type=int, hidden=True, help="How many slices of one cube; same as --num-slices.")
+@click.option("--adapt-from-ct", is_flag=True, hidden=True, help="Same as `xpk cluster adapt`.")
+@click.option("--force", is_flag=True, hidden=True, expose_value=False, help="Nothing to force: nothing is deleted.")
+@manifest_options
+@dry_run_option
+@plan_output_option
+@click.pass_obj
+def create(
+    console: Console,
+    /,
+    name: str | None,
+    name_flag: str | None,
+    accelerator_type: str | None,
+    num_slices: int | None,
+    num_nodes: int | None,
+    num_cubes: int | None,
+    provider: str | None,
+    adapt_from_ct: bool,
+    dry_run: bool,
+    output: str | None,
+    **flags: Any,
+) -> None:
+    """Create a cluster of slices. Running it again changes nothing.
+
+    Flags that begin with the name of a provider are for that one alone.
+    """
+    names, counts = (name, name_flag), (num_slices, num_nodes, num_cubes)
+    if adapt_from_ct:
+        adapt_as_created(console.choosing(output), names, accelerator_type, counts, flags, dry_run=dry_run)
+        return
+    source, spec = asked_to_create(names, accelerator_type, counts, provider, flags, dry_run=dry_run)
+    check_free(spec.name, source.name)
+    plan = source.plan_create(spec)
+    carry_out(
+        console.choosing(output),
+        plan,
+        dry_run=dry_run,
+        then=f"xpk workload create NAME --cluster {spec.name} --num-slices {max(1, spec.num_slices)}",
+    )
+
+
+@cluster.command(cls=ClusterCommand)
+@name_argument("cluster")
+@context_option
+def kubeconfig(name: str | None, name_flag: str | None) -> None:
+    """Print a kubeconfig that reaches a cluster; yours is never changed.
+
+    \b
+      xpk cluster kubeconfig dev > dev.kubeconfig
+      kubectl --kubeconfig dev.kubeconfig get pods
+    """
+    chosen = the_cluster(name or name_flag)
+    click.echo(provider_of(chosen).kubeconfig(chosen), nl=False)
+
+
+@cluster.command(cls=ClusterCommand)
+@name_argument("cluster")
+@_num_slices
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--force", is_flag=True, help="End the workloads on slices that go, and do not ask.")
+@accelerator_option("gke: which slices, if it has several types.", name="tpu_type")
+@provider_option
+@place_options
+@carrying_options
+@manifest_options
+@dry_run_option
+@plan_output_option
+@click.pass_obj
+def resize(
+    console: Console,
+    /,
+    name: str | None,
+    name_flag: str | None,
+    num_slices: int | None,
+    yes: bool,
+    force: bool,
+    provider: str | None,
+    dry_run: bool,
+    output: str | None,
+    **flags: Any,
+) -> None:
+    """Give a cluster another number of slices."""
+    chosen, count, flags = asked_to_resize((name, name_flag), num_slices, flags)
+    plan = provider_with(chosen, provider, flags).plan_resize(chosen, count, force=force)
+    if plan.question and not (yes or force or dry_run):
+        ask(plan.question)
+    carry_out(console.choosing(output), plan, dry_run=dry_run, then=f"xpk cluster describe {chosen}")
+
+
+@cluster.command("list", cls=ClusterCommand)
+@provider_option
+@place_options
+@list_options((*_COLUMNS, *_WIDE))
+@output_option
+@click.pass_obj
+def list_(console: Console, /, provider: str | None, output: str | None, **flags: Any) -> None:
+    """List the clusters there are; with --project, all that are in it."""
+    console = console.choosing(output, headers=not flags.pop("no_headers"), sort_by=flags.pop("sort_by"))
+    found, given = [], given_flags(flags)
+    if given:
+        provider = chosen_provider(provider, given)
+    for kind in [provider] if provider else provider_names():
+        source = load_provider(kind, given)
+        for name in source.names():
+            try:
+                found.append(source.describe(name))
+            except XpkError as error:  # one damaged cluster must not hide the others
+                console.tell(f"warning: {error.message}")
+    console.items(found, columns=_COLUMNS, wide=_WIDE, data=asdict)
+    if not found:
+        console.tell("there are no clusters; `xpk cluster create dev --tpu-type v5litepod-8` makes one")
+
+
+@cluster.command(cls=ClusterCommand)
+@name_argument("cluster")
+@context_option
+@provider_option
+@place_options
+@output_option
+@click.pass_obj
+def describe(
+    console: Console, /, name: str | None, name_flag: str | None, provider: str | None, output: str | None, **flags: Any
+) -> None:
+    """Show a cluster's slices and who holds them."""
+    console = console.choosing(output)
+    chosen = the_cluster(name or name_flag, provider)
+    info = provider_with(chosen, provider, flags).describe(chosen)
+    if console.is_data:
+        console.data(asdict(info))
+        return
+    for title, value in _facts(info).items():
+        echo(wrapped(f"{title + ':':<12} {value}", console.width, 13))
+    echo()
+    echo(
+        console.table(
+            info.slices,
+            [
+                Column("SLICE", lambda s: s.node_pool),
+                Column("HOSTS", lambda s: len(s.hosts)),
+                Column("WORKLOAD", lambda s: s.workload or ("spare" if s.spare else "-")),
+            ],
+        )
+    )
+
+
+@cluster.command(cls=ClusterCommand)
+@name_argument("cluster")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--force", is_flag=True, help="End the workloads on it, and do not ask.")
+@click.option("--ignore-not-found", is_flag=True, help="Succeed if it does not exist.")
+@provider_option
+@place_options
+@dry_run_option
+@plan_output_option
+@click.pass_obj
+def delete(
+    console: Console,
+    /,
+    name: str | None,
+    name_flag: str | None,
+    yes: bool,
+    force: bool,
+    ignore_not_found: bool,
+    provider: str | None,
+    dry_run: bool,
+    output: str | None,
+    **flags: Any,
+) -> None:
+    """Remove a cluster with all that is on it, the output of its workloads included."""
+    console, chosen = console.choosing(output), the_name("cluster", name, name_flag)
+    try:
+        plan = provider_with(chosen, provider, flags).plan_delete(chosen, force=force)
+    except NotFoundError:
+        if not ignore_not_found:
+            raise
+        console.tell(f"there is no cluster '{chosen}'")
+        return
+    if not (yes or force or dry_run):
+        ask(f"Delete cluster '{chosen}' and all output on it?")
+    carry_out(console, plan, dry_run=dry_run)
+
+
+def _hosts(info: ClusterInfo) -> int:
+    """Return how many hosts the slices have; where they are of several types, they are counted."""
+    each = info.num_slices * info.hosts_per_slice
+    return each or sum(len(item.hosts) for item in info.slices if not item.spare)
+
+
+def _facts(info: ClusterInfo) -> dict[str, Any]:
+    busy = sum(item.workload is not None for item in info.slices)
+    spare = sum(item.spare for item in info.slices)
+    return {
+        "Name": info.name,
+        "Provider": info.provider,
+        "State": info.state,
+        "Type": info.accelerator_type,
+        "Slices": f"{info.num_slices} ({busy} in use{f', {spare} spare beside them' if spare else ''})",
+        "Hosts": _hosts(info),
+        "Chips": info.chips,
+        "Created": f"{info.created} ({age(info.created)} ago)",
+        "Location": info.location,
+    }

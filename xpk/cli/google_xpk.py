@@ -1,0 +1,263 @@
+"""Flags and commands of Google's xpk that mean nothing here: taken with a warning, or refused by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import click
+
+from xpk.cli.terminal.help import Command, CommandGroup
+from xpk.cli.terminal.output import Console
+from xpk.model.errors import UsageError
+
+_NETWORKS, _NETWORK = "--authorized-networks", re.compile(r"[0-9a-fA-F:.]+(/[0-9]+)?")
+_NOT_NEEDED = "leave it out: it is not needed here"
+_NO_PATHWAYS = "Pathways is not supported; multi-controller JAX is"
+_NO_MTC = "the trainer saves to the workload's output folder"
+_READING = "xpk.only-reading"
+_HINT = "`xpk docs migrating-from-xpk` has the whole table"
+
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """A flag that is taken and does nothing. `takes_value`: the next word belongs to it."""
+
+    why: str
+    takes_value: bool = False
+
+
+_REPORT = "`xpk workload report` writes a page without any service"
+_WHOLE_MACHINES = "quotas count accelerators: hosts have their whole machine"
+# What is taken with a warning that names it.
+CLUSTER = {
+    "--enable-pathways": Ignored(_NO_PATHWAYS),
+    "--pathways-gce-machine-type": Ignored(_NO_PATHWAYS, takes_value=True),
+    "--ray-version": Ignored("the workload's image says which Ray it has", takes_value=True),
+    "--create-vertex-tensorboard": Ignored(_REPORT),
+    "--tensorboard-region": Ignored(_REPORT, takes_value=True),
+    "--tensorboard-name": Ignored(_REPORT, takes_value=True),
+    "--managed-mldiagnostics": Ignored(_REPORT),
+    "--enable-mtc": Ignored(_NO_MTC),
+    **dict.fromkeys(("--mtc-ramdisk-size", "--mtc-gcs-bucket", "--mtc-toleration-key"), Ignored(_NO_MTC, True)),
+    "--super-slicing": Ignored("each cube is a slice of its own; a workload takes several with --num-slices"),
+    **dict.fromkeys(("--cpu-limit", "--memory-limit"), Ignored(_WHOLE_MACHINES, True)),
+    "--cluster-state-gcs-bucket": Ignored("the cluster itself is the state", takes_value=True),
+    "--project-number": Ignored("the project's name is enough", takes_value=True),
+    "--cache-key": Ignored("images are cached by their names", takes_value=True),
+    "--skip-validation": Ignored("checks cost nothing and change nothing"),
+    "--dependency-auto-download": Ignored("nothing is downloaded but JobSet's and Kueue's manifests"),
+    "--sandbox-kubeconfig": Ignored("your kubeconfig is never changed"),
+    "--namespace": Ignored("a cluster's queue serves namespaces: `xpk queue create -n NAMESPACE` adds one", True),
+}
+_HOSTS_OUTPUT = "hosts write to XPK_OUTPUT_DIR; --node-folder /dev/shm gives them their node's memory"
+# What is taken with a warning that names it.
+WORKLOAD = {
+    "--project-number": Ignored("the project's name is enough", takes_value=True),
+    "--docker-name": Ignored("the container is called `host`", takes_value=True),
+    "--ramdisk-directory": Ignored(_HOSTS_OUTPUT, takes_value=True),
+    "--mtc-enabled": Ignored(_HOSTS_OUTPUT),
+    "--deploy-stacktrace-sidecar": Ignored("py-spy on a host shows stacks; `workload describe -o json` has its pid"),
+    **dict.fromkeys(("--use-vertex-tensorboard", "--create-vertex-tensorboard"), Ignored(_REPORT)),
+    **dict.fromkeys(("--tensorboard-region", "--tensorboard-name"), Ignored(_REPORT, takes_value=True)),
+    "--experiment-name": Ignored("the workload's name is the experiment's", takes_value=True),
+    "--use-parallel-containers": Ignored("one process drives all chips of a host"),
+    **dict.fromkeys(("--cpu-limit", "--memory-limit"), Ignored(_WHOLE_MACHINES, takes_value=True)),
+    "--skip-validation": Ignored("checks cost nothing and change nothing"),
+    "--dependency-auto-download": Ignored("workloads need no other programs"),
+    "--sandbox-kubeconfig": Ignored("your kubeconfig is never changed"),
+    "--use-pathways": Ignored(_NO_PATHWAYS),
+    **dict.fromkeys(
+        (
+            *("--proxy-server-image", "--server-image", "--colocated-python-sidecar-image", "--pathways-gcs-location"),
+            *("--custom-pathways-server-args", "--custom-pathways-proxy-server-args", "--custom-pathways-worker-args"),
+            *("--elastic-slices", "--max-slice-restarts"),
+        ),
+        Ignored(_NO_PATHWAYS, takes_value=True),
+    ),
+}
+REFUSED_OF_WORKLOAD = {
+    "--headless": f"{_NO_PATHWAYS}: hosts that wait for a program of yours have nothing to run",
+    "--dry-run": "`xpk workload create` and `xpk workload delete` have it",
+}
+_NODES_EXIST = "the nodes exist; their capacity is read from them"
+_LATER = "`xpk cluster create` with the same name adds it to a cluster that exists"
+ADAPT = {
+    **dict.fromkeys(("--on-demand", "--spot", "--flex"), Ignored(_NODES_EXIST)),
+    "--reservation": Ignored(_NODES_EXIST, takes_value=True),
+    "--enable-autoprovisioning": Ignored(_LATER),
+    "--autoprovisioning-min-chips": Ignored(_LATER, takes_value=True),
+    "--autoprovisioning-max-chips": Ignored(_LATER, takes_value=True),
+}
+_OF_CLAIM = "the claim or its manifest says it"
+STORAGE = {
+    "--enable-legacy-lustre-port": Ignored("`xpk cluster create --enable-legacy-lustre-port` sets it"),
+    **dict.fromkeys(("--size", "--tier", "--access-mode", "--vol", "--instance"), Ignored(_OF_CLAIM, True)),
+}
+# Commands that mean another one, with what is said of the difference.
+CLUSTER_COMMANDS = {
+    "create-pathways": ("create", f"{_NO_PATHWAYS}: the cluster is one of `xpk cluster create`"),
+    "create-ray": ("create", "every cluster runs Ray: `xpk workload create --launcher ray`"),
+}
+WORKLOAD_COMMANDS = {"create-pathways": ("create", f"{_NO_PATHWAYS}: every host runs the command")}
+
+
+def refuse(arguments: list[str], known: Mapping[str, str]) -> None:
+    """Raise UsageError for every flag of Google's xpk in `arguments` that is not supported."""
+    given = [argument.partition("=")[0] for argument in arguments]
+    problems = [f"{flag} is not supported: {known[flag]}" for flag in dict.fromkeys(given) if flag in known]
+    if problems:
+        raise UsageError(problems[0], problems=problems, hint=_HINT)
+
+
+def _joined(args: list[str]) -> list[str]:
+    """Return arguments with `--authorized-networks A B C` as one value: Google's xpk takes several words there."""
+    found: list[str] = []
+    taking = False
+    for argument in args:
+        if taking and _NETWORK.fullmatch(argument):
+            found[-1] = f"{found[-1]},{argument}" if found[-1] != _NETWORKS else f"{_NETWORKS}={argument}"
+            continue
+        taking = argument.partition("=")[0] == _NETWORKS
+        found.append(argument)
+    return found
+
+
+def _ignoring(flag: str, ignored: Ignored) -> click.Option:
+    """Return a hidden option that only says that it has no effect."""
+
+    def warn(ctx: click.Context, option: click.Parameter, value: Any) -> None:
+        if ctx.get_parameter_source(option.name or "") is click.core.ParameterSource.COMMANDLINE:
+            ctx.obj.warn(f"{flag} has no effect: {ignored.why}")
+
+    name = flag if ignored.takes_value else f"{flag}/--no-{flag[2:]}"
+    return click.Option([name], hidden=True, expose_value=False, callback=warn)
+
+
+def _only_reading(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    ctx.meta[_READING] = value
+
+
+class _Command(Command):
+    """A command that refuses foreign flags by name, before click calls them unknown; its own ones are none."""
+
+    foreign: ClassVar[Mapping[str, str]] = {}
+    ignored: ClassVar[Mapping[str, Ignored]] = {}
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        own = {flag for parameter in self.params for flag in parameter.opts}
+        self.params += [_ignoring(flag, each) for flag, each in self.ignored.items() if flag not in own]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Refuse what is foreign."""
+        own = {flag for parameter in self.params for flag in parameter.opts}
+        refuse(args, {flag: why for flag, why in self.foreign.items() if flag not in own})
+        return super().parse_args(ctx, args)
+
+
+class ClusterCommand(_Command):
+    """A command that knows the flags of `xpk cluster` elsewhere; what only reads takes --dry-run and asks nobody."""
+
+    ignored = CLUSTER
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if not any("--dry-run" in parameter.opts for parameter in self.params):
+            hidden: dict[str, Any] = {"is_flag": True, "expose_value": False, "hidden": True}
+            self.params.append(click.Option(["--dry-run"], **hidden, callback=_only_reading))
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take lists of networks."""
+        return super().parse_args(ctx, _joined(args))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Do nothing in the dry run of a command that only reads."""
+        if ctx.meta.get(_READING):
+            console: Console = ctx.obj.choosing(ctx.params.get("output"))
+            console.tell(f"`{ctx.command_path}` changes nothing; run it without --dry-run")
+            if console.is_data and self.name == "list":
+                console.data([])
+            return None
+        return super().invoke(ctx)
+
+
+class AdaptCommand(ClusterCommand):
+    """A command that knows the flags of `xpk cluster adapt` elsewhere."""
+
+    ignored = CLUSTER | ADAPT
+
+
+class StorageCommand(ClusterCommand):
+    """A command that knows the flags of `xpk storage` elsewhere."""
+
+    ignored = CLUSTER | STORAGE
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take --access_mode, as their documentation spells it once."""
+        return super().parse_args(ctx, [re.sub(r"^--access_mode\b", "--access-mode", each) for each in args])
+
+
+class WorkloadCommand(_Command):
+    """A command that knows the flags of `xpk workload` elsewhere, and keeps what follows `--` apart.
+
+    `list` takes --dry-run, and then asks nobody.
+    """
+
+    foreign, ignored = REFUSED_OF_WORKLOAD, WORKLOAD
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.name == "list":
+            hidden: dict[str, Any] = {"is_flag": True, "expose_value": False, "hidden": True}
+            self.params.append(click.Option(["--dry-run"], **hidden, callback=_only_reading))
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Split at the first `--`; the rest is for the trainer, whole."""
+        if "--" in args:
+            at = args.index("--")
+            args, ctx.meta["trainer_args"] = args[:at], tuple(args[at + 1 :])
+        if any(each.name == "dry_run" and isinstance(each.type, click.Choice) for each in self.params):
+            # As kubectl has it: a value is given with `=` only, so that `--dry-run NAME` keeps its name.
+            args = ["--dry-run=client" if argument == "--dry-run" else argument for argument in args]
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Do nothing in the dry run of a command that only reads."""
+        if ctx.meta.get(_READING):
+            ctx.obj.warn(f"--dry-run has no effect: `{ctx.command_path}` changes nothing, and nothing was read")
+            return None
+        return super().invoke(ctx)
+
+
+class Group(CommandGroup):
+    """A group that knows commands elsewhere.
+
+    `other_names` are taken, `instead` are taken as another one with a warning.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        other_names: Mapping[str, str] | None = None,
+        instead: Mapping[str, tuple[str, str]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._other_names, self._instead = other_names or {}, instead or {}
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command by any of its names."""
+        return super().get_command(ctx, self._other_names.get(cmd_name, cmd_name))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Take a command of theirs as the one that it means."""
+        if args and args[0] in self._instead:
+            name, why = self._instead[args[0]]
+            ctx.obj.warn(f"{args[0]}: {why}")
+            args = [name, *args[1:]]
+        return super().resolve_command(ctx, args)

@@ -1,0 +1,1 @@
+"""Terminal output: formats, tables, live lines and help pages."""

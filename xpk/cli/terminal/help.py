@@ -1,0 +1,196 @@
+"""Layout of help pages: options in sections, summaries in full, examples at the end; `-q` and `-v` anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from xpk.cli.terminal.output import COLORS, colors
+
+# The sections of a help page in their order, each with its flags. A flag of no section is under "Options".
+SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "Cluster": (
+        "--cluster", "--workload", "--queue", "--context", "--provider", "--project", "--zone", "--region",
+        "--namespace",
+    ),
+    "Capacity": (
+        "--tpu-type", "--num-slices", "--num-nodes", "--nodes-per-slice", "--spare-slices", "--on-demand", "--spot",
+        "--reservation", "--flex", "--queued-provisioning", "--sub-slicing", "--ignore-nodepool-creation-errors",
+        "--at-once", "--roll-back", "--retain", "--emulated", "--fenced",
+    ),
+    "Code and image": (
+        "--command", "--script-dir", "--docker-image", "--base-docker-image", "--docker-image-pull-secret",
+        "--docker-name", "--file", "--debug-dump-gcs", "--env", "--env-file", "--env-from-secret",
+        "--enable-debug-logs", "--launcher", "--ray-dashboard", "--ray-join-timeout", "--run-as-user",
+    ),
+    "Storage": ("--output-root", "--storage", "--mount", "--node-folder", "--ramdisk-directory"),
+    "Scheduling": (
+        "--priority", "--max-priority", "--scheduler", "--max-run-duration", "--max-cost", "--prices", "--estimate",
+        "--label",
+    ),
+    "Failure handling": (
+        "--max-restarts", "--restart-on-exit-codes", "--fatal-exit-codes", "--peer-watch", "--resume", "--fresh",
+        "--termination-grace-period-seconds", "--ttl-seconds-after-finished",
+    ),
+    "Control plane and nodes (gke)": (
+        "--gke-version", "--release-channel", "--default-pool-cpu-machine-type", "--default-pool-cpu-num-nodes",
+        "--host-maintenance-interval", "--max-pods-per-node", "--custom-cluster-arguments",
+        "--custom-nodepool-arguments", "--custom-tpu-nodepool-arguments",
+    ),
+    "Network (gke)": (
+        "--network", "--subnetwork", "--private", "--authorized-networks", "--enable-private-endpoint",
+        "--private-endpoint-subnetwork", "--enable-master-global-access",
+    ),
+    "Identity and storage add-ons (gke)": (
+        "--enable-workload-identity", "--disable-workload-identity", "--node-scopes", "--enable-gcsfuse-csi-driver",
+        "--enable-gcpfilestore-csi-driver", "--enable-parallelstore-csi-driver", "--enable-pd-csi-driver",
+        "--enable-lustre-csi-driver", "--enable-legacy-lustre-port",
+    ),
+    "Autoprovisioning (gke)": (
+        "--enable-autoprovisioning", "--autoprovisioning-min-chips", "--autoprovisioning-max-chips",
+        "--autoprovisioning-max-cpu", "--autoprovisioning-max-memory",
+    ),
+    "Images and controllers": (
+        "--node-image", "--trainer-image", "--base-image", "--image-archive", "--jobset-manifest", "--kueue-manifest",
+    ),
+    "Output": (
+        "--dry-run", "--output-manifest-file", "--wait", "--timeout", "--output", "--watch", "--sort-by",
+        "--no-headers", "--color", "--yes", "--force",
+    ),
+}  # fmt: skip
+_SECTION_OF = {flag: section for section, flags in SECTIONS.items() for flag in flags}
+_OTHERS = "Options"
+_FEW = 8  # options that need no sections
+# What `-h` shows below a command's options.
+EXAMPLES: Mapping[str, tuple[str, ...]] = {
+    "xpk cluster create": (
+        "xpk cluster create dev --tpu-type v5litepod-8 --num-slices 2",
+        "xpk cluster create dev --provider kind --tpu-type v5litepod-8 --num-slices 2",
+        "xpk cluster create prod --project P --zone us-east5-a --spot --tpu-type v5litepod-256 --dry-run",
+    ),
+    "xpk cluster adapt": ("xpk cluster adapt prod --context my-context --output-root gs://my-bucket/runs",),
+    "xpk cluster resize": ("xpk cluster resize dev --num-slices 4",),
+    "xpk cluster list": ("xpk cluster list -o wide",),
+    "xpk cluster describe": ("xpk cluster describe dev",),
+    "xpk cluster delete": ("xpk cluster delete dev --yes",),
+    "xpk cluster health": ("xpk cluster health dev",),
+    "xpk cluster kubeconfig": ("kubectl --kubeconfig <(xpk cluster kubeconfig dev) get pods",),
+    "xpk cluster cache-image": ("xpk cluster cache-image prod --image us-docker.pkg.dev/my-project/images/train:1",),
+    "xpk workload create": (
+        "xpk workload create hello --command 'echo host $TPU_WORKER_ID of slice $MEGASCALE_SLICE_ID'",
+        "xpk workload create lm --num-slices 2 --max-restarts 3 -- --config tiny --set data.path=stdlib",
+        "xpk workload create mine --num-slices 2 --script-dir . --command 'python train.py'",
+        "xpk workload create -f mine.yaml --num-slices 4",
+    ),
+    "xpk workload list": ("xpk workload list", "xpk workload list -A -o json"),
+    "xpk workload status": ("xpk workload status lm",),
+    "xpk workload describe": ("xpk workload describe lm -o yaml",),
+    "xpk workload logs": ("xpk workload logs lm -f", "xpk workload logs lm --slice 0 --host 1 --tail 100"),
+    "xpk workload wait": ("xpk workload wait lm --timeout 2h",),
+    "xpk workload report": ("xpk workload report lm --open",),
+    "xpk workload delete": ("xpk workload delete lm --yes", "xpk workload delete --all --yes"),
+    "xpk workload exec": ("xpk workload exec lm --slice 0 --host 1 -- nvidia-smi",),
+    "xpk workload port-forward": ("xpk workload port-forward lm 9999:9999",),
+    "xpk workload suspend": ("xpk workload suspend lm",),
+    "xpk workload resume": ("xpk workload resume lm",),
+    "xpk workload diff": ("xpk workload diff lm --num-slices 4 --command 'python train.py'",),
+    "xpk workload estimate": ("xpk workload estimate --config 128b --tpu-type v5litepod-256 --num-slices 199",),
+    "xpk queue create": ("xpk queue create red --namespace team-red --quota 25%",),
+    "xpk queue list": ("xpk queue list --cluster dev",),
+    "xpk queue describe": ("xpk queue describe red",),
+    "xpk queue delete": ("xpk queue delete red --yes",),
+    "xpk storage list": ("xpk storage list --cluster prod",),
+    "xpk storage detach": ("xpk storage detach data --cluster prod",),
+    "xpk storage delete": ("xpk storage delete data --cluster prod",),
+    "xpk version": ("xpk version --cluster prod",),
+    "xpk data prepare": ("xpk data prepare TEXT --out gs://my-bucket/tokens --tokenizer spm.model",),
+    "xpk image push": ("xpk image push us-docker.pkg.dev/my-project/images/train:1",),
+    "xpk doctor": ("xpk doctor --provider kind", "xpk doctor --cluster dev"),
+    "xpk config set": ("xpk config set cluster dev",),
+    "xpk config get": ("xpk config get cluster",),
+    "xpk config list": ("xpk config list",),
+    "xpk config unset": ("xpk config unset cluster",),
+    "xpk config explain": ("xpk config explain cluster",),
+    "xpk docs": ("xpk docs", "xpk docs queues"),
+    "xpk accelerator list": ("xpk accelerator list --family v5p",),
+    "xpk accelerator describe": ("xpk accelerator describe v5litepod-256",),
+}
+
+
+class Command(click.Command):
+    """A command whose help has sections and examples, and that takes global flags after its name too."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        _take_global_flags(self)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, in sections where there are many."""
+        rows: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            if record := parameter.get_help_record(ctx):
+                section = next((_SECTION_OF[flag] for flag in parameter.opts if flag in _SECTION_OF), _OTHERS)
+                rows.setdefault(section, []).append(record)
+        if sum(map(len, rows.values())) <= _FEW:
+            rows = {_OTHERS: [row for section in rows.values() for row in section]}
+        for section in (*SECTIONS, _OTHERS):
+            if section in rows:
+                with formatter.section(section):
+                    formatter.write_dl(rows[section])
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples."""
+        super().format_epilog(ctx, formatter)
+        if examples := EXAMPLES.get(ctx.command_path):
+            with formatter.section("Examples"):
+                formatter.write("".join(f"{'':{formatter.current_indent}}{line}\n" for line in examples))
+
+
+class CommandGroup(click.Group):
+    """A group whose help shows each command's summary in full, and that knows `ls`, `rm` and global flags."""
+
+    command_class = Command
+    _SHORT_NAMES: Mapping[str, str] = {"ls": "list", "rm": "delete"}
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        _take_global_flags(self)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command by its name or its short one."""
+        return super().get_command(ctx, cmd_name) or super().get_command(ctx, self._SHORT_NAMES.get(cmd_name, cmd_name))
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands with the first sentence of their help."""
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, each.get_short_help_str(limit=1000)) for name, each in found if each and not each.hidden]
+            )
+
+
+def _take_global_flags(command: click.Command) -> None:
+    """Add `-q`, `-v` and `--color` as hidden options, unless the command has its own."""
+    taken = {flag for parameter in command.params for flag in parameter.opts}
+    options: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
+        (("-q", "--quiet"), {"is_flag": True, "callback": _be_quiet}),
+        (("-v", "--verbose"), {"is_flag": True}),
+        (("--color",), {"type": click.Choice(COLORS), "callback": _choose_color}),
+    )
+    for flags, attributes in options:
+        if free := [flag for flag in flags if flag not in taken]:
+            command.params.append(click.Option(free, expose_value=False, hidden=True, **attributes))
+
+
+def _choose_color(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
+    if value:
+        ctx.color = colors(value)
+        ctx.obj = replace(ctx.obj, color=ctx.color)
+
+
+def _be_quiet(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.obj = replace(ctx.obj, quiet=True)

@@ -1,0 +1,80 @@
+"""`--watch`: what was asked for, shown again whenever it changes."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from xpk.api.base import ObjectApi
+from xpk.cli.terminal.output import Command, Console, echo
+from xpk.jobs.retry import SIGNS, Outage
+from xpk.jobs.watch import Changes
+from xpk.model.errors import UsageError
+from xpk.model.terminal import printable
+
+Rows = Sequence[Any]
+
+
+def watch_option(command: Command) -> Command:
+    """Take `--watch`."""
+    return click.option("-w", "--watch", "watch_", is_flag=True, help="Show it again at each change, until Ctrl-C.")(
+        command
+    )
+
+
+def watch(
+    console: Console,
+    api: ObjectApi,
+    read: Callable[[], Rows],
+    render: Callable[[Rows, bool], str],
+    *,
+    kind: str = "JobSet",
+    namespace: str | None = None,
+    until: Callable[[Rows], bool] = lambda rows: False,
+) -> None:
+    """Show what `read` returns, and again whenever objects of a kind change; return after what `until` is true of.
+
+    A terminal is redrawn. Elsewhere the rows that have changed are printed. `render` is told whether it begins.
+    """
+    if console.is_data or console.output == "name":
+        raise UsageError("--watch prints tables", hint="leave out -o, or use `xpk workload wait -o json`")
+    screen, changes, outage = _Screen(), Changes(api, kind, namespace), Outage()
+    last: Rows | None = None
+    while True:
+        try:
+            rows = read()
+            outage.over()
+        except SIGNS as error:
+            outage.goes_on(error)
+            continue
+        if screen.is_live:
+            screen.show(render(rows, True))
+        elif news := [row for row in rows if last is None or row not in last]:
+            echo(render(news, last is None))
+        last = rows
+        if until(rows):
+            return
+        changes.wait()
+
+
+class _Screen:
+    """Lines of a terminal that are rewritten."""
+
+    def __init__(self) -> None:
+        self.is_live, self._lines = sys.stdout.isatty(), 0
+
+    def show(self, text: str) -> None:
+        """Show a text in place of the one before; what is too long or too wide is cut off."""
+        lines = printable(text, colours=True).splitlines()
+        room = shutil.get_terminal_size().lines - 1
+        if len(lines) > room:
+            lines = [*lines[: room - 1], f"... and {len(lines) - room + 1} more lines"]
+        up = f"\x1b[{self._lines}A" if self._lines else ""
+        # No line may become two: the cursor would not find back.
+        shown = "".join(f"{line}\x1b[K\n" for line in lines)
+        click.echo(f"{up}\r\x1b[?7l{shown}\x1b[J\x1b[?7h", nl=False)
+        self._lines = len(lines)

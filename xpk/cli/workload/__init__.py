@@ -1,0 +1,1 @@
+"""`xpk workload`."""

@@ -1,0 +1,318 @@
+"""`xpk workload`: run and manage workloads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from xpk.api.base import Obj, ObjectApi
+from xpk.capacity.provider import provider_of
+from xpk.cli.durations import parse_since
+from xpk.cli.google_xpk import WORKLOAD_COMMANDS, Group, WorkloadCommand
+from xpk.cli.options import cluster_option, name_argument, namespace_option, output_option, output_root_option, the_name
+from xpk.cli.target import output_roots, the_cluster
+from xpk.cli.terminal.output import Console, echo
+from xpk.cli.terminal.watch import Rows, watch, watch_option
+from xpk.cli.workload import views
+from xpk.cli.workload.create import create
+from xpk.cli.workload.delete import delete
+from xpk.cli.workload.diff import diff
+from xpk.cli.workload.estimate import estimate
+from xpk.cli.workload.list import list_
+from xpk.cli.workload.wait import read_progress, wait_for, with_progress
+from xpk.jobs import lifecycle
+from xpk.jobs import logs as logging
+from xpk.jobs import port_forward as forwarding
+from xpk.jobs.status import reader
+from xpk.model import names
+from xpk.model.errors import NotFoundError, UsageError
+
+
+@click.group(cls=Group, instead=WORKLOAD_COMMANDS)
+def workload() -> None:
+    """Run and manage workloads."""
+
+
+workload.add_command(create)
+workload.add_command(delete)
+workload.add_command(diff)
+workload.add_command(estimate)
+workload.add_command(list_)
+
+
+@workload.command(cls=WorkloadCommand)
+@name_argument("workload")
+@cluster_option
+@namespace_option
+@output_root_option
+@watch_option
+@output_option
+@click.pass_obj
+def status(
+    console: Console,
+    name: str | None,
+    name_flag: str | None,
+    cluster: str | None,
+    namespace: str,
+    watch_: bool,
+    output: str | None,
+) -> None:
+    """Show a workload's state, and why it is not running."""
+    place, chosen, console = the_cluster(cluster), the_name("workload", name, name_flag), console.choosing(output)
+    api, roots = provider_of(place).connect(place), output_roots(place)
+
+    def read() -> Rows:
+        found, _ = reader.inspect(api, chosen, namespace, roots)
+        return [(found, read_progress(console, found, place) if console.output in ("table", "wide") else None)]
+
+    def render(rows: Rows, _: bool) -> str:
+        return "\n".join(views.status(found, progress, place, console.width) for found, progress in rows)
+
+    if watch_:
+        watch(console, api, read, render, namespace=namespace, until=lambda rows: rows[0][0].phase.is_final)
+        return
+    rows = read()
+    if console.is_data:
+        console.data(with_progress(console, rows[0][0], place))
+    elif console.output == "name":
+        echo(chosen)
+    else:
+        echo(render(rows, True))
+
+
+@workload.command(cls=WorkloadCommand)
+@name_argument("workload")
+@cluster_option
+@namespace_option
+@output_root_option
+@output_option
+@click.pass_obj
+def describe(
+    console: Console, name: str | None, name_flag: str | None, cluster: str | None, namespace: str, output: str | None
+) -> None:
+    """Show all that is known of a workload: hosts, restarts, events, objects' fields."""
+    place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
+    api, console = provider_of(place).connect(place), console.choosing(output)
+    found, events = reader.inspect(api, chosen, namespace, output_roots(place))
+    if console.is_data:
+        console.data(with_progress(console, replace(found, events=events), place))
+    elif console.output == "name":
+        echo(found.name)
+    else:
+        echo(views.describe(found, read_progress(console, found, place), events, place, console.width))
+
+
+@workload.command(cls=WorkloadCommand)
+@name_argument("workload")
+@cluster_option
+@namespace_option
+@click.option("-f", "--follow", is_flag=True, help="Follow the log, across restarts, until the workload ends.")
+@click.option("--slice", "slice_id", type=int, help="Only hosts of this slice.")
+@click.option("--host", type=int, help="Only hosts with this index in their slice.")
+@click.option(
+    "-p", "--previous", is_flag=True, help="The attempt before the newest: local only, Kubernetes keeps none."
+)
+@click.option("--since", metavar="TIME", help="Only lines newer than 90s, 5m, 2h, or since an RFC 3339 time.")
+@click.option("--tail", type=click.IntRange(0, 10**9), help="Only the last lines of each host.")
+@click.option("--grep", metavar="REGEX", help="Only lines that match.")
+@click.option("--all-lines", is_flag=True, help="Include the lines of Gloo about its connections.")
+@click.option("--timestamps", is_flag=True, help="Begin each line with its time.")
+@click.option("--raw", is_flag=True, help="Print control sequences as they are. They may change your terminal.")
+@click.option("--prefix/--no-prefix", default=True, help="Begin each line with its host.")
+@click.pass_obj
+def logs(
+    console: Console, /, name: str | None, name_flag: str | None, cluster: str | None, namespace: str, **given: Any
+) -> None:
+    """Print what the hosts wrote, merged by time, as `s<slice>/h<host> │ line`.
+
+    Reads at most 128 hosts; narrow with --slice or --host. Hosts that have no log yet are named on stderr.
+    With --follow the exit code is 0 if the workload succeeded and 8 if it failed.
+    """
+    place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
+    if given["follow"] and given["previous"]:
+        raise UsageError("--follow and --previous exclude each other", hint="an attempt that is over writes no more")
+    wanted = logging.Wanted(
+        slice=given["slice_id"],
+        host=given["host"],
+        since=parse_since(given["since"]),
+        tail=given["tail"],
+        grep=given["grep"],
+        all_lines=given["all_lines"],
+    )
+    api = provider_of(place).connect(place)
+    if given["follow"]:
+        lines = logging.follow_logs(api, chosen, namespace, wanted)
+    else:
+        lines = logging.read_logs(api, chosen, namespace, wanted, previous=given["previous"], tell=console.tell)
+    style = {key: given[key] for key in ("prefix", "timestamps", "raw")} | {"color": console.prints_color}
+    for line in lines:
+        click.echo(views.log_line(line, **style))
+    if given["follow"]:
+        _tell_outcome(console, api, chosen, namespace, names.where(place, namespace))
+
+
+@workload.command(cls=WorkloadCommand)
+@name_argument("workload")
+@cluster_option
+@namespace_option
+@click.option("--timeout", metavar="TIME", help="Give up after this long, with exit code 124.")
+@output_root_option
+@output_option
+@click.pass_obj
+def wait(
+    console: Console,
+    name: str | None,
+    name_flag: str | None,
+    cluster: str | None,
+    namespace: str,
+    timeout: str | None,
+    output: str | None,
+) -> None:
+    """Wait for a workload's end: exit code 0 if it succeeded, 8 if it failed, 124 if it takes too long."""
+    place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
+    wait_for(console.choosing(output), place, chosen, namespace, timeout)
+
+
+@workload.command(cls=WorkloadCommand)
+@name_argument("workload")
+@cluster_option
+@namespace_option
+@click.pass_obj
+def suspend(console: Console, name: str | None, name_flag: str | None, cluster: str | None, namespace: str) -> None:
+    """Give a workload's slices back; it saves, ends, and waits for `resume`."""
+    place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
+    lifecycle.set_active(provider_of(place).connect(place), chosen, namespace, active=False)
+    console.done(
+        f"workload '{chosen}' is suspended; "
+        f"`xpk workload resume {chosen}{names.where(place, namespace)}` queues it again"
+    )
+
+
+@workload.command(cls=WorkloadCommand)
+@name_argument("workload")
+@cluster_option
+@namespace_option
+@click.pass_obj
+def resume(console: Console, name: str | None, name_flag: str | None, cluster: str | None, namespace: str) -> None:
+    """Queue a suspended workload again; it continues from its newest checkpoint."""
+    place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
+    lifecycle.set_active(provider_of(place).connect(place), chosen, namespace, active=True)
+    console.done(f"workload '{chosen}' is queued again")
+
+
+@workload.command("exec", cls=WorkloadCommand)
+@name_argument("workload")
+@cluster_option
+@namespace_option
+@click.option("--slice", "slice_id", type=int, default=0, show_default=True, help="The host's slice.")
+@click.option("--host", type=int, default=0, show_default=True, help="The host's index in its slice.")
+@click.option("-it", "interactive", is_flag=True, help="Give the program a terminal.")
+@click.pass_context
+def exec_(ctx: click.Context, /, name: str | None, name_flag: str | None, cluster: str | None, **given: Any) -> None:
+    """Run a program beside a host, with its environment: `xpk workload exec NAME -- COMMAND`."""
+    place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
+    command = ctx.meta.get("trainer_args") or ()
+    if not command:
+        raise UsageError("which program?", hint=f"xpk workload exec {chosen} -- COMMAND")
+    api = provider_of(place).connect(place)
+    pod = reader.find_pod(api, chosen, given["namespace"], given["slice_id"], given["host"])
+    ctx.exit(api.exec(pod, command, interactive=given["interactive"]))
+
+
+@workload.command("port-forward", cls=WorkloadCommand)
+@name_argument("workload")
+@click.argument("ports", required=False, default="8265", metavar="[[LOCAL:]PORT]")
+@cluster_option
+@namespace_option
+@click.option("--slice", "slice_id", type=int, default=0, show_default=True, help="The host's slice.")
+@click.option("--host", type=int, default=0, show_default=True, help="The host's index in its slice.")
+@click.pass_obj
+def port_forward(
+    console: Console, /, name: str | None, name_flag: str | None, cluster: str | None, ports: str, **given: Any
+) -> None:
+    """Reach a port of a host from this machine: `xpk workload port-forward NAME [[LOCAL:]PORT]`.
+
+    Without a PORT it is 8265, that of Ray's dashboard and jobs. On local, where hosts are processes of this
+    machine, the address is printed and that is all; elsewhere it goes on until Ctrl-C.
+    """
+    place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
+    here, there = forwarding.parse_ports(ports)
+    provider = provider_of(place)
+    api = provider.connect(place)
+    pod = reader.find_pod(api, chosen, given["namespace"], given["slice_id"], given["host"])
+    api.connect(pod, there).close()  # what is wrong is known before anybody is told an address
+    if provider.target(place).on_this_machine:
+        address = f"{pod['status']['podIP']}:{there}"
+        _tell_of_ray(console, api, pod, address)
+        echo(address)
+        return
+    with forwarding.listen(here) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        _tell_of_ray(console, api, pod, address)
+        echo(address)  # after the token is in its file: a program that reads this line goes on at once
+        console.tell(f"forwarding to port {there} of host s{given['slice_id']}/h{given['host']}; Ctrl-C ends it")
+        forwarding.serve(listener, lambda: api.connect(pod, there), console.tell)
+
+
+@workload.command(cls=WorkloadCommand)
+@name_argument("workload")
+@cluster_option
+@namespace_option
+@click.option("--file", type=click.Path(path_type=Path), help="Where the page goes; NAME.html if left out.")
+@click.option("--open", "open_page", is_flag=True, help="Open the page in a browser.")
+@click.option("--kill-time", type=float, hidden=True, help="When a drill killed a host, in Unix seconds.")
+@output_root_option
+@output_option
+@click.pass_obj
+def report(
+    console: Console,
+    name: str | None,
+    name_flag: str | None,
+    cluster: str | None,
+    namespace: str,
+    file: Path | None,
+    open_page: bool,
+    kill_time: float | None,
+    output: str | None,
+) -> None:
+    """Write a page on a run: loss, goodput, restarts and what every host did when."""
+    from xpk.jobs.report import account as reporting  # brings the charts and jinja2, which no other command needs
+
+    place, chosen, console = the_cluster(cluster), the_name("workload", name, name_flag), console.choosing(output)
+    found = reader.find(provider_of(place).connect(place), chosen, namespace)
+    account = reporting.account(found, place, output_roots(place), kill_time=kill_time)
+    if console.is_data:
+        console.data(account.figures)
+        if file is None and not open_page:
+            return
+    written = reporting.write_page(account, file or Path(f"{chosen}.html"))
+    address = written.absolute().as_uri()
+    console.done(f"report written to {written} ({address})")
+    if open_page and click.launch(address):
+        console.tell(f"warning: cannot start a browser; open {address}")
+
+
+def _tell_outcome(console: Console, api: ObjectApi, name: str, namespace: str, where: str) -> None:
+    """Say how a workload whose log was followed has ended. Raises WorkloadFailedError, or NotFoundError."""
+    try:
+        ended = reader.find(api, name, namespace)
+    except NotFoundError:
+        raise NotFoundError(f"workload '{name}' was deleted") from None
+    lifecycle.check_succeeded(ended, where=where, then="status")
+    console.done(f"workload '{name}' succeeded")
+
+
+def _tell_of_ray(console: Console, api: ObjectApi, pod: Obj, address: str) -> None:
+    """Say how Ray's own program reaches a workload's Ray; the token it asks for is put into a private file."""
+    if token := forwarding.ray_token(api, pod):
+        from xpk.capacity.kubeconfig import write_private  # both bring what no other command here needs
+        from xpk.capacity.state import state_dir
+
+        meta = pod["metadata"]
+        file = state_dir() / "ray" / f"{meta['namespace']}.{meta['labels'][names.WORKLOAD_LABEL]}.token"
+        write_private(file, token)
+        console.tell(f"  export RAY_ADDRESS=http://{address} RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={file}")
+        console.tell("  next: ray job submit --working-dir . -- python my_ray_script.py")

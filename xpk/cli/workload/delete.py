@@ -1,0 +1,215 @@
+"""`xpk workload delete`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import click
+
+from xpk.api.base import ObjectApi
+from xpk.capacity.provider import provider_of
+from xpk.cli.durations import parse_duration
+from xpk.cli.google_xpk import WorkloadCommand
+from xpk.cli.options import cluster_option, names_argument, namespace_option, output_root_option, the_name
+from xpk.cli.target import output_roots, the_cluster
+from xpk.cli.terminal.output import Console, echo, interactive
+from xpk.cli.workload.filters import filter_options, filtered
+from xpk.cli.workload.target import OUT_OF_REACH
+from xpk.jobs import delete as ending
+from xpk.jobs.output import folder as output
+from xpk.jobs.output.roots import OutputRoots
+from xpk.jobs.status import reader
+from xpk.model import names
+from xpk.model.errors import NotFoundError, UsageError, XpkError
+from xpk.model.status import WorkloadStatus
+
+
+@click.command(cls=WorkloadCommand)
+@names_argument
+@cluster_option
+@namespace_option
+@click.option("--all", "every", is_flag=True, help="All workloads of the namespace.")
+@filter_options
+@click.option("-y", "--yes", "--force", "yes", is_flag=True, help="Do not ask.")
+@click.option("--grace-period", type=click.IntRange(min=0), help="Seconds between SIGTERM and SIGKILL.")
+@click.option("--with-output", is_flag=True, help="Remove its checkpoints and metrics too; its logs go in any case.")
+@output_root_option
+@click.option("--wait/--no-wait", default=True, help="Stay until its last host is gone.")
+@click.option("--timeout", default="120", show_default=True, metavar="TIME", help="How long --wait stays.")
+@click.option("--ignore-not-found", is_flag=True, help="Succeed if it does not exist.")
+@click.option("--dry-run", is_flag=True, help="Print the workloads that would be deleted, and delete nothing.")
+@click.pass_obj
+def delete(
+    console: Console,
+    /,
+    given_names: tuple[str, ...],
+    name_flags: tuple[str, ...],
+    cluster: str | None,
+    namespace: str,
+    **given: Any,
+) -> None:
+    """End workloads and remove them: those named, all those of --all, or those that a filter lets through.
+
+    Output stays, unless --with-output is given. Nothing is deleted unless all that are named can be.
+    """
+    some = bool(given["filter_by_status"] or given["filter_by_job"] or given["selector"])
+    many, named = some or given["every"], list(dict.fromkeys([*given_names, *name_flags]))
+    if many and named:
+        raise UsageError("pass either workload names, or --all and filters, not both")
+    if given["with_output"] and not given["wait"]:
+        raise UsageError("--with-output has to wait: hosts write there to their end", hint="leave out --no-wait")
+    if given["dry_run"]:
+        _preview(console, named, cluster, namespace, given)
+        return
+    if not many and not named:
+        the_name("workload", None, None)
+    place = the_cluster(cluster)
+    api = provider_of(place).connect(place)
+    there = {status.name: status for status in reader.find_all(api, namespace, given["selector"])}
+    chosen = _many(there, given) if many else _named(api, named, there, namespace, place, given)
+    if not chosen:
+        console.tell(f"no workloads on '{place}' to delete")
+        return
+    if many and not given["yes"]:
+        _ask(chosen, place, every=not some)
+    folders = _output_folders(api, chosen, namespace, output_roots(place)) if given["with_output"] else {}
+    _delete(console, api, chosen, namespace, folders, given)
+
+
+def _preview(console: Console, named: list[str], cluster: str | None, namespace: str, given: dict[str, Any]) -> None:
+    """Print what would be deleted, and warn of what would be refused, as far as the cluster can be asked."""
+    if not (named or given["every"] or given["filter_by_status"] or given["filter_by_job"] or given["selector"]):
+        console.warn("a run would be refused: deleting all workloads requires --all")
+    chosen, folders = named, dict[str, str]()
+    try:
+        place = the_cluster(cluster)
+        api = provider_of(place).connect(place)
+        there = {status.name: status for status in reader.find_all(api, namespace, given["selector"])}
+    except OUT_OF_REACH as error:
+        console.warn(f"a run would be refused: {error.message}")
+    else:
+        chosen, folders = _foreseen(console, api, named, there, namespace, place, given)
+    for one in chosen:
+        echo(f"workload '{one}' would be deleted" + (f", and its output {folders[one]}" if folders.get(one) else ""))
+    if not chosen:
+        console.tell("no workloads would be deleted")
+
+
+def _foreseen(
+    console: Console,
+    api: ObjectApi,
+    named: list[str],
+    there: dict[str, WorkloadStatus],
+    namespace: str,
+    place: str,
+    given: dict[str, Any],
+) -> tuple[list[str], dict[str, str]]:
+    """Return the workloads that a run would delete and their output folders; nothing if it would be refused."""
+    folders: dict[str, str] = {}
+    try:
+        chosen = _named(api, named, there, namespace, place, given) if named else _many(there, given)
+        if given["with_output"]:
+            folders = _output_folders(api, chosen, namespace, output_roots(place))
+        for one in [one for one in chosen if one not in there]:
+            try:
+                ending.claimed_output(api, one, namespace)  # its hosts may still be there
+            except NotFoundError as error:
+                chosen.remove(one)
+                console.tell(error.message)
+    except XpkError as error:
+        for problem in error.problems if isinstance(error, UsageError) else [error.message]:
+            console.warn(f"a run would be refused: {problem}")
+        return [], {}
+    return chosen, folders
+
+
+def _named(
+    api: ObjectApi,
+    named: list[str],
+    there: Mapping[str, WorkloadStatus],
+    namespace: str,
+    cluster: str,
+    given: dict[str, Any],
+) -> list[str]:
+    """Return the named workloads, those that wait first. Raises what is wrong with any of them, all at once."""
+    wrong: list[XpkError] = []
+    for one in named:
+        try:
+            if one not in there and not given["ignore_not_found"]:
+                ending.claimed_output(api, one, namespace)  # its hosts may still be there
+            elif one in there and not given["yes"]:
+                ending.check_ours(there[one], where=names.where(cluster, namespace))
+        except XpkError as error:
+            wrong.append(error)
+    if len(wrong) > 1:
+        problems = [error.message for error in wrong]
+        refusal = UsageError(problems[0], problems=problems, hint="nothing was deleted; leave these names out")
+        if len(codes := {error.exit_code for error in wrong}) == 1:
+            refusal.exit_code = codes.pop()
+        raise refusal
+    if wrong:
+        raise wrong[0]
+    waiting = [status.name for status in ending.in_order([there[one] for one in named if one in there])]
+    return [*waiting, *(one for one in named if one not in there)]
+
+
+def _output_folders(api: ObjectApi, chosen: list[str], namespace: str, roots: OutputRoots) -> dict[str, str]:
+    """Return the output of each workload that is to be removed. Raises ConflictError before anything is ended."""
+    folders = {}
+    for one in chosen:
+        with suppress(NotFoundError):  # whoever ends it says so
+            folders[one] = roots.to_remove(one, namespace, ending.claimed_output(api, one, namespace))
+    return folders
+
+
+def _delete(
+    console: Console,
+    api: ObjectApi,
+    chosen: list[str],
+    namespace: str,
+    folders: Mapping[str, str],
+    given: dict[str, Any],
+) -> None:
+    """End all that are meant before the first is waited for: what one leaves free must not let in the next."""
+    timeout, grace = parse_duration(given["timeout"], "--timeout") or 0.0, given["grace_period"]
+    ended: list[str] = []
+    failed: list[XpkError] = []
+    for one in chosen:
+        try:
+            ending.end(api, one, namespace, grace_seconds=grace)
+            ended.append(one)
+        except NotFoundError as error:
+            if len(chosen) == 1 and not given["ignore_not_found"]:
+                raise
+            console.tell(error.message)
+    begun = time.monotonic()
+    for one in ended:
+        try:
+            if given["wait"]:
+                ending.await_end(api, one, namespace, timeout=timeout, begun=begun, hurried=grace == 0)
+            if folder := folders.get(one):
+                output.remove_output(folder)
+            console.done(f"workload '{one}' is deleted")
+        except XpkError as error:
+            failed.append(error)
+    for each in failed[1:]:
+        console.tell(f" • {each.message}")
+    if failed:
+        raise failed[0]
+
+
+def _many(there: dict[str, WorkloadStatus], given: dict[str, Any]) -> list[str]:
+    """Return the names of our workloads that are meant; those that somebody else made have to be named."""
+    found = filtered(there.values(), given["filter_by_status"], given["filter_by_job"])
+    return [status.name for status in ending.in_order(found) if status.maker == "xpk"]
+
+
+def _ask(chosen: list[str], cluster: str, *, every: bool) -> None:
+    """Go on only if a person says so."""
+    which = f"all {len(chosen)} workloads" if every else f"{len(chosen)} workloads ({', '.join(chosen)})"
+    if not interactive():
+        raise UsageError(f"confirmation required: delete {which}?", hint="confirm with --yes")
+    click.confirm(f"Delete {which} on '{cluster}'?", abort=True, err=True)

@@ -1,0 +1,114 @@
+"""`xpk workload diff`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from xpk.capacity.provider import provider_of
+from xpk.cli.options import the_name
+from xpk.cli.target import the_cluster
+from xpk.cli.terminal.output import FORMATS, Console, echo
+from xpk.cli.workload import google_xpk
+from xpk.cli.workload.create import check, create
+from xpk.cli.workload.request import asked_for
+from xpk.cli.workload.spec_file import SpecCommand
+from xpk.cli.workload.target import find_place
+from xpk.jobs.create import diff as difference
+from xpk.model.errors import UsageError, XpkError
+
+_DIFFERENT, _FAILED = 1, 125
+# What `create` does around the workload; nothing of it is in the object.
+_OF_CREATE = {"resume", "fresh", "wait", "timeout", "max_cost", "dry_run", "output_manifest_file"}
+_OF_TWO = {"name", "name_flag", "other", "cluster", "context", "project", "zone", "namespace", "output", "quiet"}
+
+
+# The variables of `create` are for this too: `XPK_WORKLOAD_CREATE_QUEUE`.
+@click.command(cls=SpecCommand, context_settings={"auto_envvar_prefix": "XPK_WORKLOAD_CREATE"})
+@click.pass_context
+def diff(ctx: click.Context, /, name: str | None, name_flag: str | None, cluster: str | None, **given: Any) -> None:
+    """Show what `xpk workload create`, with the same options, would make otherwise than what runs.
+
+    A unified diff of what the API server holds: `-` runs, `+` would be created. Nothing is changed. With OTHER, the
+    workload of that name is compared instead, their names aside:
+
+    \b
+      xpk workload diff demo --num-slices 4 -- --config tiny
+      xpk workload diff demo demo-2
+
+    Exit code 0 if both are equal, 1 if not, 3 if there is no such workload, 125 where another command's would be 1.
+    Values of variables that are called as secrets are (TOKEN, PASSWORD, ..._KEY) are not shown.
+    """
+    console: Console = ctx.obj.choosing(given["output"])
+    chosen = the_name("workload", name, name_flag)
+    with _one_means_different():
+        other = given.pop("other")
+        if other:
+            _check_alone(ctx)
+            place = the_cluster(cluster)
+            api = provider_of(place).connect(place)
+            pair = [difference.running(api, each, given["namespace"]) for each in (chosen, other)]
+            found = difference.of_two(*pair)
+        else:
+            trainer_args = ctx.meta.get("trainer_args", ())
+            google_xpk.translate(ctx, given)
+            where = find_place(console, cluster, {**given, "dry_run": None})
+            spec, _ = asked_for(console, chosen, where, trainer_args, given)
+            api = where.reached()
+            have = difference.running(api, chosen, spec.namespace)
+            check(console, spec, trainer_args, given)
+            found = difference.with_create(api, have, spec)
+    _print(console, chosen, other, found)
+    ctx.exit(_DIFFERENT if found.text else 0)
+
+
+def _print(console: Console, name: str, other: str | None, found: difference.Difference) -> None:
+    if console.is_data:
+        fields = [dict(each) for each in found.fields]
+        console.data({"name": name, "other": other, "equal": not found.text, "fields": fields, "diff": found.text})
+    elif console.output == "name":
+        echo(name if found.text else "", nl=bool(found.text))
+    elif found.text:
+        echo(found.text, nl=False)
+    else:
+        console.tell("no difference")
+
+
+def _check_alone(ctx: click.Context) -> None:
+    """Raise UsageError for every option that says what to create: two workloads that exist are compared."""
+    given = [
+        each.opts[0]
+        for each in ctx.command.params
+        if each.name not in _OF_TWO
+        and ctx.get_parameter_source(str(each.name)) is click.core.ParameterSource.COMMANDLINE
+    ]
+    problems = [f"{flag} means nothing where two workloads are compared" for flag in given]
+    problems += ["arguments after `--` mean nothing where two workloads are compared"] * bool(
+        ctx.meta.get("trainer_args")
+    )
+    if problems:
+        raise UsageError(problems[0], problems=problems, hint="leave it out, or the second name")
+
+
+@contextmanager
+def _one_means_different() -> Iterator[None]:
+    """Keep exit code 1 for what differs, as of `diff` and `kubectl diff`."""
+    try:
+        yield
+    except XpkError as error:
+        if error.exit_code == _DIFFERENT:
+            error.exit_code = _FAILED
+        raise
+
+
+_output = click.Option(["-o", "--output"], type=click.Choice(FORMATS), help="How to print what is read.")
+_other = click.Argument(["other"], required=False)
+diff.params = [
+    parameter
+    for each in create.params
+    if each.name not in _OF_CREATE
+    for parameter in {"name": (each, _other), "output": (_output,)}.get(each.name or "", (each,))
+]

@@ -1,0 +1,68 @@
+"""`xpk workload estimate`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from xpk.capacity.provider import provider_of
+from xpk.cli.google_xpk import WorkloadCommand
+from xpk.cli.options import accelerator_option, cluster_option, namespace_option, output_option
+from xpk.cli.target import the_cluster
+from xpk.cli.terminal.output import Console, echo
+from xpk.jobs.create import create as creating
+from xpk.jobs.create import memory_estimate
+from xpk.model import names
+from xpk.model.accelerators import find_shape
+from xpk.proc import LocalRunner
+
+
+@click.command(cls=WorkloadCommand)
+@cluster_option
+@namespace_option
+@click.option(
+    "--num-slices", type=click.IntRange(min=1), default=1, show_default=True, help="How many slices it takes."
+)
+@accelerator_option("The cluster's, if left out.")
+@click.option("--config", help="The trainer's configuration: tiny, 16b, 32b, 64b, 128b or a YAML file.")
+@click.option(
+    "--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a setting; may be repeated."
+)
+@output_option
+@click.pass_context
+def estimate(ctx: click.Context, /, cluster: str | None, namespace: str, **given: Any) -> None:
+    """Estimate what the bundled trainer takes: memory of a chip, arithmetic, traffic, time of a step.
+
+    Nothing is created, and with --tpu-type no cluster is needed:
+
+    \b
+      xpk workload estimate --config 128b --tpu-type v5litepod-256 --num-slices 199
+    """
+    console: Console = ctx.obj.choosing(given["output"])
+    if given["accelerator_type"]:
+        shape = find_shape(given["accelerator_type"])
+    else:
+        place = the_cluster(cluster)
+        queue = creating.read_queue(provider_of(place).connect(place), names.QUEUE, namespace, cluster=place)
+        shape = creating.choose_shape(queue, None, cluster=place)[0]
+    chosen = ["--config", given["config"]] if given["config"] else []
+    chosen += [word for setting in given["settings"] for word in ("--set", setting)]
+    found = memory_estimate.estimate(
+        LocalRunner(), shape, given["num_slices"], [*chosen, *ctx.meta.get("trainer_args", ())]
+    )
+    if console.is_data:
+        console.data(found)
+        return
+    for key, value in found.items():
+        echo(f"{key + ':':<19}{_shown(value)}")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return " x ".join(f"{key} {each}" for key, each in value.items())
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

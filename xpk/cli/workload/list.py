@@ -1,0 +1,71 @@
+"""`xpk workload list`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+import click
+
+from xpk.capacity.provider import provider_of
+from xpk.cli.google_xpk import WorkloadCommand
+from xpk.cli.options import cluster_option, namespace_option, output_option
+from xpk.cli.target import the_cluster
+from xpk.cli.terminal.output import Console, list_options
+from xpk.cli.terminal.watch import Rows, watch, watch_option
+from xpk.cli.workload import views
+from xpk.cli.workload.filters import filter_options, filtered
+from xpk.cli.workload.wait import wait_for
+from xpk.jobs.status import reader
+from xpk.model.errors import UsageError
+
+
+@click.command("list", cls=WorkloadCommand)
+@cluster_option
+@namespace_option
+@click.option("-A", "--all-namespaces", is_flag=True, help="List the workloads of all namespaces.")
+@filter_options
+@list_options((views.NAMESPACE, *views.COLUMNS, *views.WIDE))
+@watch_option
+@click.option("--wait-for-job-completion", "awaited", metavar="NAME", help="Do what `xpk workload wait NAME` does.")
+@click.option("--timeout", metavar="TIME", help="With --wait-for-job-completion: how long it waits.")
+@output_option
+@click.pass_obj
+def list_(
+    console: Console,
+    /,
+    cluster: str | None,
+    namespace: str,
+    all_namespaces: bool,
+    filter_by_status: str | None,
+    filter_by_job: str | None,
+    selector: Mapping[str, str],
+    awaited: str | None,
+    timeout: str | None,
+    **given: Any,
+) -> None:
+    """List workloads, oldest first."""
+    place = the_cluster(cluster)
+    console = console.choosing(given["output"], headers=not given["no_headers"], sort_by=given["sort_by"])
+    if awaited:
+        wait_for(console, place, awaited, namespace, timeout)
+        return
+    if timeout:
+        raise UsageError("--timeout of what?", hint="--wait-for-job-completion NAME goes with it")
+    api, where = provider_of(place).connect(place), None if all_namespaces else namespace
+    columns = (views.NAMESPACE, *views.COLUMNS) if all_namespaces or console.output == "wide" else views.COLUMNS
+
+    def read() -> Rows:
+        return filtered(reader.find_all(api, where, selector), filter_by_status, filter_by_job)
+
+    def render(rows: Rows, begins: bool) -> str:
+        return replace(console, headers=console.headers and begins).rows(rows, columns=columns, wide=views.WIDE)
+
+    if given["watch_"]:
+        watch(console, api, read, render, namespace=where)
+        return
+    found = read()
+    console.items(found, columns=columns, wide=views.WIDE, data=asdict)
+    if not found:
+        console.tell(f"no workloads on '{place}'")

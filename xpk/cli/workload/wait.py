@@ -1,0 +1,101 @@
+"""Waiting for the end of a workload: `xpk workload wait`, and `create --wait`."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from xpk.api.base import ObjectApi
+from xpk.capacity.provider import provider_of
+from xpk.cli.durations import parse_duration
+from xpk.cli.target import output_roots
+from xpk.cli.terminal.live import Meter, progress_words
+from xpk.cli.terminal.output import Console
+from xpk.cli.workload import views
+from xpk.jobs import lifecycle
+from xpk.jobs.output import folder as output
+from xpk.jobs.output.roots import OutputRoots
+from xpk.model import names
+from xpk.model.errors import ConflictError, XpkError
+from xpk.model.status import Phase, WorkloadStatus
+
+
+def read_progress(console: Console, found: WorkloadStatus, cluster: str) -> output.Progress | None:
+    """Return how far a workload is; where its output cannot be read, say so and go on."""
+    try:
+        progress = _progress(found, output_roots(cluster))
+        if progress and progress.ignored_lines:
+            console.tell(f"warning: {progress.ignored_lines} damaged lines at the end of metrics.jsonl are ignored")
+        return progress
+    except XpkError as error:
+        console.tell(f"warning: no progress: {error.message}")
+        if isinstance(error, ConflictError):
+            console.tell(f"  next: {error.hint}")
+        return None
+
+
+def await_end(
+    console: Console,
+    api: ObjectApi,
+    name: str,
+    namespace: str,
+    cluster: str,
+    timeout: float | None,
+    *,
+    must_start: bool = False,
+) -> WorkloadStatus:
+    """Show how a workload is doing until it ends; return its status. Ctrl-C leaves it to itself.
+
+    Raises TimedOutError, NotFoundError where it is deleted, and with `must_start` WorkloadFailedError where its image
+    cannot be pulled.
+    """
+    where, last = names.where(cluster, namespace), list[WorkloadStatus]()
+    roots = output_roots(cluster)
+
+    def read(status: WorkloadStatus) -> output.Progress | None:
+        with suppress(XpkError):  # the next look may find it
+            return _progress(status, roots)
+        return None
+
+    meter = Meter(console, read)
+
+    def tell(status: WorkloadStatus) -> None:
+        last[:] = [status]
+        meter(status)
+
+    try:
+        with meter:
+            return lifecycle.wait(api, name, namespace, timeout=timeout, tell=tell, where=where, must_start=must_start)
+    except KeyboardInterrupt:
+        state = f" ({_state(last[0], meter.progress)})" if last else ""
+        console.tell(f"stopped waiting; workload '{name}' continues{state}")
+        for verb, more in (("wait", ""), ("logs", " -f"), ("delete", "")):
+            console.tell(f"  xpk workload {verb} {name}{where}{more}")
+        raise
+
+
+def _state(status: WorkloadStatus, progress: output.Progress | None) -> str:
+    steps = progress_words(progress)[:1] if progress and status.phase is not Phase.QUEUED else []
+    return ", ".join([str(status.phase), *(steps or [status.reason])])
+
+
+def _progress(status: WorkloadStatus, roots: OutputRoots) -> output.Progress | None:
+    folder = roots.to_read(status)
+    return output.latest_progress(folder, ray=status.launcher == "ray") if folder else None
+
+
+def wait_for(console: Console, cluster: str, name: str, namespace: str, timeout: str | None) -> None:
+    """Return when a workload has succeeded. Raises WorkloadFailedError or TimedOutError."""
+    seconds, api = parse_duration(timeout, "--timeout"), provider_of(cluster).connect(cluster)
+    ended = await_end(console, api, name, namespace, cluster, seconds)
+    if console.is_data:
+        console.data(with_progress(console, ended, cluster))
+    lifecycle.check_succeeded(ended, where=names.where(cluster, namespace))
+
+
+def with_progress(console: Console, found: WorkloadStatus, cluster: str) -> dict[str, Any]:
+    """Return a workload's status, its progress and the next command, as data."""
+    progress = None if found.phase is Phase.QUEUED else read_progress(console, found, cluster)
+    after = {"progress": asdict(progress) if progress else None, "next": views.next_command(found, progress, cluster)}
+    return {**asdict(found), **after}

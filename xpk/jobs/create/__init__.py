@@ -1,0 +1,1 @@
+"""Creation of workloads: options, checks, mounts and the objects on the cluster."""

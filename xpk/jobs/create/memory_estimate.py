@@ -1,0 +1,53 @@
+"""What the bundled trainer would take of slices, before there are any: its own estimate, in closed form."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from xpk.jobs.create.trainer_preflight import ask_trainer
+from xpk.model.accelerators import SliceShape
+from xpk.model.errors import CapacityError, UsageError
+from xpk.proc import Runner
+
+_ERROR = 0.15  # of the estimate: more than it has been seen to be off by (docs/results.md)
+
+
+def estimate(
+    runner: Runner, shape: SliceShape, num_slices: int, trainer_args: Sequence[str], folder: Path | None = None
+) -> dict[str, Any]:
+    """Return the trainer's estimate of a run (docs/results.md names its fields).
+
+    Raises UsageError if it does not run like this at all, and for accelerators that it knows nothing of.
+    """
+    if shape.kind != "tpu":
+        raise UsageError(f"the trainer estimates for TPUs only, not for {shape.name}", hint="`xpk accelerator list`")
+    arguments = ["--tpu-type", shape.name, "--num-slices", str(num_slices), "-o", "json", *trainer_args]
+    result = ask_trainer(runner, "estimate", arguments, folder)
+    if result.exit_code:
+        problems = [line.removeprefix("error: ") for line in result.stderr.strip().splitlines()] or [result.last_line]
+        raise UsageError("there is no estimate", problems=problems, hint="`xpk workload estimate --help`")
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def check_memory(
+    runner: Runner, shape: SliceShape, num_slices: int, trainer_args: Sequence[str], folder: Path | None = None
+) -> str:
+    """Raise CapacityError if the trainer's step cannot fit in the chips' memory; return a warning if it may not, or "".
+
+    A run that nothing is known of passes: the trainer itself says what is wrong with its settings.
+    """
+    try:
+        found = estimate(runner, shape, num_slices, trainer_args, folder)
+    except UsageError:
+        return ""
+    peak, most = found["peak_gib"], found["hbm_gib"]
+    needs = f"{found['config']} needs about {peak:.1f} GiB of each chip's memory, {shape.name} has {most} GiB"
+    if peak > most * (1 + _ERROR):
+        raise CapacityError(
+            needs, hint="a smaller data.batch_per_chip, a larger mesh.tp or slice; --no-estimate tries it all the same"
+        )
+    return "" if found["fits"] else f"{needs}: it may not fit; `python -m trainer compile` can tell"

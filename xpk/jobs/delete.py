@@ -1,0 +1,126 @@
+"""End workloads: the manifest goes at once, its hosts when they have saved what they had to."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+
+from xpk.api.base import Obj, ObjectApi, Objs
+from xpk.api.timing import time_limit
+from xpk.api.words import counted
+from xpk.jobs.status.reader import not_found
+from xpk.model import names
+from xpk.model.errors import ConflictError, NotFoundError, TimedOutError
+from xpk.model.status import Phase, WorkloadStatus
+
+_LOOK_AGAIN_SECONDS = 5.0  # after which a watch is checked against the truth: a host may go before the watch begins
+_LAST_LOOK_SECONDS = 5.0  # beyond the timeout, for the answer that tells how many are left
+
+
+def check_ours(status: WorkloadStatus, *, where: str = "") -> None:
+    """Raise ConflictError for a JobSet that another tool made: its maker may count on it."""
+    if status.maker != "xpk":
+        raise ConflictError(
+            f"'{status.name}' was made by {status.maker}, not xpk",
+            hint=f"`xpk workload delete {status.name}{where} --force` deletes it all the same",
+        )
+
+
+def in_order(statuses: list[WorkloadStatus]) -> list[WorkloadStatus]:
+    """Return workloads as they are to be ended: those that wait first, so that nobody is let in for a moment."""
+    return sorted(statuses, key=lambda status: status.phase is not Phase.QUEUED)
+
+
+def claimed_output(api: ObjectApi, name: str, namespace: str) -> str:
+    """Return where a workload's objects say that its output is, "" if they do not. Raises NotFoundError."""
+    try:
+        annotations = api.get("JobSet", name, namespace)["metadata"].get("annotations") or {}
+    except NotFoundError:
+        left = _hosts(api, name, namespace)
+        if not left:
+            raise not_found(api, name, namespace) from None
+        return _output_of(left[0])
+    return str(annotations.get(names.OUTPUT_ANNOTATION, ""))
+
+
+def end(api: ObjectApi, name: str, namespace: str, *, grace_seconds: int | None = None) -> None:
+    """End a workload.
+
+    One that was deleted before, and whose hosts still run, gets the shorter grace period. Raises NotFoundError.
+    """
+    try:
+        api.delete("JobSet", name, namespace, grace_seconds=grace_seconds)
+    except NotFoundError:
+        left = _hosts(api, name, namespace)
+        if not left:
+            raise not_found(api, name, namespace) from None
+        if grace_seconds is not None:
+            for pod in left:
+                _hurry(api, pod, grace_seconds)
+
+
+def await_end(
+    api: ObjectApi,
+    name: str,
+    namespace: str,
+    *,
+    timeout: float,
+    begun: float | None = None,
+    hurried: bool = False,
+) -> None:
+    """Wait for the last host of a workload that was ended. Raises TimedOutError `timeout` seconds after `begun`.
+
+    `begun` is a time of `time.monotonic`, now if left out. `hurried`: its hosts were given no time, so that giving
+    them less is no advice.
+    """
+    deadline = (time.monotonic() if begun is None else begun) + timeout
+    left: Objs = []
+    try:
+        with time_limit(max(0.0, deadline - time.monotonic()) + _LAST_LOOK_SECONDS):
+            while left := _hosts(api, name, namespace):
+                if time.monotonic() > deadline:
+                    break
+                _await_changes(api, name, namespace, left, min(_LOOK_AGAIN_SECONDS, deadline - time.monotonic()))
+            else:
+                return
+    except TimedOutError as error:
+        if not left:
+            raise
+        raise _still_there(name, left, timeout, hurried) from error
+    raise _still_there(name, left, timeout, hurried)
+
+
+def _await_changes(api: ObjectApi, name: str, namespace: str, hosts: Objs, seconds: float) -> None:
+    """Return when `hosts` are gone, or after `seconds`."""
+    left = {pod["metadata"]["uid"] for pod in hosts}
+    for change, pod in api.watch("Pod", namespace, _selector(name), timeout=seconds):
+        if change == "DELETED":
+            left.discard(pod["metadata"]["uid"])
+        if not left:
+            return
+
+
+def _still_there(name: str, left: Objs, timeout: float, hurried: bool) -> TimedOutError:
+    again = "the same command with --grace-period 0 ends them at once"
+    return TimedOutError(
+        f"{counted(len(left), 'host')} of '{name}' still running after {timeout:g} s",
+        hint="wait, or look at their nodes" if hurried else again,
+    )
+
+
+def _hurry(api: ObjectApi, pod: Obj, grace_seconds: int) -> None:
+    with suppress(NotFoundError):  # it is gone by itself
+        api.delete("Pod", pod["metadata"]["name"], pod["metadata"]["namespace"], grace_seconds=grace_seconds)
+
+
+def _hosts(api: ObjectApi, name: str, namespace: str) -> Objs:
+    return api.list("Pod", namespace, _selector(name))
+
+
+def _selector(name: str) -> dict[str, str]:
+    return {"jobset.sigs.k8s.io/jobset-name": name}
+
+
+def _output_of(pod: Obj) -> str:
+    env = [each for container in pod["spec"]["containers"] for each in container.get("env") or []]
+    return next((str(each.get("value", "")) for each in env if each["name"] == "XPK_OUTPUT_DIR"), "")

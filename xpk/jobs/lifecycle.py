@@ -1,0 +1,184 @@
+"""Wait for workloads, suspend them and let them go on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+from xpk.api.base import Obj, ObjectApi
+from xpk.api.timing import time_limit
+from xpk.api.words import is_hopeless_pull, is_missing_image
+from xpk.jobs.retry import SIGNS, Outage
+from xpk.jobs.status.fields import Snapshot, owned_by
+from xpk.jobs.status.reader import find, read, take
+from xpk.model import names
+from xpk.model.errors import ConflictError, NotFoundError, TimedOutError, UnavailableError, WorkloadFailedError
+from xpk.model.status import Phase, WorkloadStatus
+
+_PAUSE = 0.5  # seconds until a server that is away is asked again
+_QUEUED_SECONDS = 10.0  # for which a new workload is waited for that Kueue does not know yet
+_LOOK_AGAIN = 10.0  # seconds after which a silent watch is checked against the truth; each look takes several requests
+_REFUSED_SECONDS = 30.0  # for which the pull of an image may be refused: kubelet tries again after 10 s and 20 s
+
+
+def follow_status(
+    api: ObjectApi, name: str, namespace: str, *, timeout: float | None = None
+) -> Iterator[WorkloadStatus]:
+    """Yield the status now and after each change, until it is final or `timeout` seconds have passed.
+
+    Raises NotFoundError if the workload is not there, or goes away meanwhile, and TimedOutError if the server has
+    told nothing of it in that time.
+    """
+    last: WorkloadStatus | None = None
+    for status in _looks(api, name, namespace, timeout):
+        if status != last:
+            yield status
+        last = status
+
+
+def _looks(api: ObjectApi, name: str, namespace: str, timeout: float | None) -> Iterator[WorkloadStatus]:
+    """Yield the status of each look, changed or not; otherwise as `follow_status`."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    last: WorkloadStatus | None = None
+    seen: Obj | None = None
+    outage, watching, refused = Outage(), Outage(), False
+    while True:
+        try:
+            status = find(api, name, namespace)
+            outage.over()
+        except SIGNS as error:
+            outage.goes_on(error)
+            if deadline is not None and time.monotonic() >= deadline:
+                return
+            continue
+        except TimedOutError:
+            if last is None:
+                raise
+            return
+        except NotFoundError:
+            # Its time to live may be over already; the last that we saw of it tells how it ended.
+            if seen is None or not (status := read(seen, Snapshot(jobsets=[seen]))).phase.is_final:
+                raise
+        yield status
+        last = status
+        left = _LOOK_AGAIN if deadline is None else min(_LOOK_AGAIN, deadline - time.monotonic())
+        if status.phase.is_final or left <= 0:
+            return
+        try:
+            seen = _until_change(api, name, namespace, left) or seen
+            watching.over()
+            refused = False
+        except UnavailableError:
+            time.sleep(_PAUSE)  # the next look tells whether it lasts
+        except SIGNS as error:
+            if refused:  # after a look that was not: who may look may still not watch
+                watching.goes_on(error)
+            refused = True
+            time.sleep(_PAUSE)
+
+
+def wait(
+    api: ObjectApi,
+    name: str,
+    namespace: str,
+    *,
+    timeout: float | None,
+    tell: Callable[[WorkloadStatus], None] = lambda status: None,
+    where: str = "",
+    must_start: bool = False,
+) -> WorkloadStatus:
+    """Wait for a workload's end and return its status; `tell` hears of every change.
+
+    `where` is what the commands in hints need beside the name. Raises TimedOutError if `timeout` seconds were not
+    enough and, with `must_start`, WorkloadFailedError for an image that cannot be pulled. A failure is for the caller
+    to judge: `check_succeeded`.
+    """
+    status, told, refused = None, None, dict[str, float]()
+    with time_limit(timeout):
+        for status in _looks(api, name, namespace, timeout):
+            if status != told:
+                tell(status)
+            told = status
+            if must_start:
+                check_images(status, refused, where=where)
+    if status is None or not status.phase.is_final:
+        phase = status.phase if status else "unknown"
+        raise TimedOutError(
+            f"workload '{name}' is {phase} after {timeout:g} s",
+            hint=f"`xpk workload status {name}{where}` says why; it goes on without us",
+        )
+    return status
+
+
+def check_images(
+    status: WorkloadStatus,
+    refused: dict[str, float],
+    *,
+    where: str = "",
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Raise WorkloadFailedError for a workload whose hosts wait for an image that their nodes cannot pull.
+
+    At once for an image that does not exist, else when its pull has been refused for some time: `refused` keeps since
+    when, from look to look.
+    """
+    waiting = {trouble.image for trouble in status.troubles}
+    for image in refused.keys() - waiting:
+        del refused[image]
+    for trouble in status.troubles:
+        if not trouble.image or not is_hopeless_pull(trouble.reason, trouble.message):
+            continue
+        since = refused.setdefault(trouble.image, clock())
+        if is_missing_image(trouble.reason, trouble.message) or clock() - since >= _REFUSED_SECONDS:
+            raise WorkloadFailedError(
+                f"workload '{status.name}' cannot start: image {trouble.image} cannot be pulled: {trouble.message}",
+                hint=f"xpk workload delete {status.name}{where}, and create it again with another --docker-image, or "
+                "with --docker-image-pull-secret",
+            )
+
+
+def check_succeeded(status: WorkloadStatus, *, where: str = "", then: str = "logs") -> None:
+    """Raise WorkloadFailedError for a workload that failed; `then` is the command that its hint names."""
+    if status.phase == Phase.FAILED:
+        raise WorkloadFailedError(
+            f"workload '{status.name}' failed: {status.reason}", hint=f"`xpk workload {then} {status.name}{where}`"
+        )
+
+
+def set_active(api: ObjectApi, name: str, namespace: str, *, active: bool) -> None:
+    """Suspend a workload, or queue it again. One that was just created is waited for until Kueue knows it.
+
+    Raises NotFoundError, or ConflictError if it has ended or is in no queue.
+    """
+    snapshot = take(api, namespace, name=name)
+    (jobset,) = snapshot.jobsets
+    status = read(jobset, snapshot)
+    if status.phase.is_final:
+        raise ConflictError(f"workload '{name}' has ended: {status.phase}", hint=f"`xpk workload status {name}`")
+    deadline = time.monotonic() + _QUEUED_SECONDS
+    # By its UID: an earlier workload of this name, or another kind of object, may have one too.
+    while (queued := owned_by(api.list("Workload", namespace), jobset["metadata"]["uid"])) is None:
+        if status.queue is None:
+            raise ConflictError(
+                f"workload '{name}' is in no queue, so xpk cannot suspend or resume it",
+                hint=f"`kubectl patch jobset {name} -n {namespace} --type merge "
+                f"""-p '{{"spec":{{"suspend":{str(not active).lower()}}}}}'` does""",
+            )
+        if time.monotonic() >= deadline:
+            raise NotFoundError(
+                f"workload '{name}' is not queued yet: Kueue has not taken it up within {_QUEUED_SECONDS:g} s",
+                hint="try again; `kubectl get pods --namespace kueue-system` shows its controller",
+            )
+        time.sleep(_PAUSE)
+    api.patch("Workload", queued["metadata"]["name"], {"spec": {"active": active}}, namespace)
+
+
+def _until_change(api: ObjectApi, name: str, namespace: str, seconds: float) -> Obj | None:
+    """Return the workload's JobSet when it has changed, or as it is after `seconds`; None if it is not there."""
+    seen: Obj | None = None
+    for change, obj in api.watch("JobSet", namespace, {names.WORKLOAD_LABEL: name}, timeout=seconds):
+        # The first ADDED is what was there already.
+        if seen is not None or change != "ADDED":
+            return obj
+        seen = obj
+    return seen

@@ -1,0 +1,81 @@
+"""Where the output of workloads may be, by the word of their cluster and of the user.
+
+What a workload's objects say of it is a claim: whoever may create or annotate a JobSet chooses it. It is only compared
+with what follows from a root, a namespace and a name (docs/security.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from xpk.jobs.output.folder import at_root
+from xpk.model import names
+from xpk.model.errors import AuthorizationError, ConflictError, NotFoundError
+from xpk.model.specs import Target
+from xpk.model.status import WorkloadStatus
+from xpk.model.terminal import printable
+from xpk.storage import in_bucket
+
+_UNKNOWN = Target(emulated=False, sets_slice_environment=False, output_root="")
+_SHOWN = 300  # characters of a claim
+
+
+@dataclass(frozen=True, slots=True)
+class OutputRoots:
+    """The roots of a cluster's workloads: `stated` is --output-root, and `target` asks for the cluster's own."""
+
+    target: Callable[[], Target]
+    stated: str | None = None
+
+    def to_read(self, status: WorkloadStatus) -> str:
+        """Return the folder in which a workload's output may be read, "" if it has none.
+
+        A bucket is read with the user's own credentials, and the objects of this machine's clusters are the user's
+        own. On any other cluster a local folder has to be the workload's own. Raises ConflictError if it is not.
+        """
+        claim = status.output_dir
+        if not claim or in_bucket(claim):
+            return claim
+        target = self._asked()
+        if target.on_this_machine:
+            return claim
+        return self._checked(claim, status.name, status.namespace, target, [target.output_root], "read")
+
+    def to_remove(self, name: str, namespace: str, claim: str) -> str:
+        """Return the folder of a workload whose objects say `claim`, for its removal; "" if they say nothing.
+
+        A local folder is removed where xpk keeps the cluster's output on this machine, or below the user's own root.
+        Raises ConflictError if `claim` is another folder.
+        """
+        if not claim:
+            return ""
+        target = self._asked()
+        keeps_here = target.on_this_machine or target.exclusive
+        own = [target.output_root] if keeps_here or in_bucket(target.output_root) else []
+        return self._checked(claim, name, namespace, target, own, "removed")
+
+    def _asked(self) -> Target:
+        try:
+            return self.target()
+        except (NotFoundError, AuthorizationError):  # nothing says how workloads run there, or not to us
+            return _UNKNOWN
+
+    def _checked(
+        self, claim: str, name: str, namespace: str, target: Target, roots: list[str], verb: Literal["read", "removed"]
+    ) -> str:
+        folder = names.output_folder(name, namespace)
+        is_name = names.is_folder_name(folder)
+        if is_name and claim in [f"{root}/{folder}" for root in roots if root]:
+            return claim
+        if is_name and self.stated and claim == f"{at_root(target, self.stated).output_root}/{folder}":
+            return claim
+        root, _, last = claim.rpartition("/")
+        raise ConflictError(
+            f"the output of '{name}' is not {verb}: its objects say that it is '{printable(claim, limit=_SHOWN)}', "
+            "which is not below the output root of its cluster",
+            hint=f"pass --output-root {printable(root, limit=_SHOWN)} if you know that it is there"
+            if is_name and last == folder
+            else "look at who created it: `xpk workload describe` shows its user",
+        )

@@ -1,0 +1,91 @@
+"""What a workload with a quota waits for beside it: admission checks, such as the one that asks GKE for nodes."""
+
+from __future__ import annotations
+
+import re
+
+from xpk.api.base import Obj
+from xpk.api.words import short
+from xpk.jobs.status.fields import condition
+from xpk.model import names
+from xpk.model.status import Check
+
+_READY, _RETRY = "Ready", "Retry"
+_LENGTH = 300
+# In Kueue's conditions: AdmissionCheck in Rejected state: "dws-prov" (what the autoscaler said)
+_VERDICT = re.compile(r'AdmissionChecks? in (?P<state>\w+) state: "(?P<name>[^"]+)"(?: \((?P<message>.*)\))?')
+_RETRYING = re.compile(r"Retrying after (failure|booking expired): ")
+
+
+def checks_of(workload: Obj | None) -> tuple[Check, ...]:
+    """Return a workload's admission checks."""
+    status = (workload or {}).get("status", {})
+    again = (status.get("requeueState") or {}).get("requeueAt")
+    return tuple(
+        Check(
+            name=str(item["name"]),
+            state=str(item.get("state", "")),
+            message=str(item.get("message", "")),
+            failures=int(item.get("retryCount") or 0),
+            next_attempt=None if again is None else str(again),
+        )
+        for item in status.get("admissionChecks") or []
+    )
+
+
+def why_unready(workload: Obj) -> str:
+    """Return which checks a workload that has its quota waits for, in words; "" if for none."""
+    return "; ".join(_words(each) for each in checks_of(workload) if each.state != _READY)
+
+
+def why_evicted(workload: Obj) -> str:
+    """Return what a check said that took a workload's quota away, and when it is asked again; "" if none did."""
+    verdict = _verdict(workload)
+    if verdict is None or condition(workload, "Evicted").get("reason") != "AdmissionCheck":
+        return ""
+    check = next((each for each in checks_of(workload) if each.name == verdict["name"]), None)
+    failures, again = (check.failures, check.next_attempt) if check else (0, None)
+    return _tried_again(verdict["name"], verdict["message"], failures, again)
+
+
+def why_deactivated(workload: Obj) -> str:
+    """Return what a check said that ended a workload's attempts for good; "" if none did."""
+    verdict = _verdict(workload)
+    if verdict is None or verdict["state"] != "Rejected":
+        return ""
+    return f"given up: {_said(verdict['name'], verdict['message'])} (admission check '{verdict['name']}' is Rejected)"
+
+
+def _words(check: Check) -> str:
+    is_ours = check.name == names.PROVISIONING_CHECK
+    failed = f"; {_failed(check.failures)}" if check.failures else ""
+    if check.state == _RETRY:  # the quota is not given back yet, and this attempt not counted
+        return _tried_again(check.name, check.message, check.failures + 1, check.next_attempt)
+    if not is_ours:
+        return f"admission check '{check.name}' is {check.state}: {short(check.message)}".rstrip(": ") + failed
+    # Of an earlier attempt Kueue says that it was reset, which tells nothing of this one.
+    said = "" if check.message.startswith("Reset to Pending") else short(check.message, _LENGTH)
+    said = said or "its ProvisioningRequest is not answered yet"
+    return f"waiting for GKE to make its nodes: {said} (admission check '{check.name}' is {check.state}{failed})"
+
+
+def _tried_again(name: str, message: str | None, failures: int, again: str | None) -> str:
+    when = f"tried again at {again}" if again else "tried again soon"
+    return f"{_said(name, message)} ({', '.join(filter(None, [_failed(failures), when]))})"
+
+
+def _said(name: str, message: str | None) -> str:
+    text = short(_RETRYING.sub("", message or ""), _LENGTH) or "no reason was given"
+    return f"GKE made no nodes: {text}" if name == names.PROVISIONING_CHECK else f"admission check '{name}': {text}"
+
+
+def _failed(count: int) -> str:
+    return f"{count} attempt{'s' if count > 1 else ''} failed" if count else ""
+
+
+def _verdict(workload: Obj) -> re.Match[str] | None:
+    for kind in ("DeactivationTarget", "Evicted"):
+        found = condition(workload, kind)
+        if found.get("status") == "True" and (match := _VERDICT.search(str(found.get("message", "")))):
+            return match
+    return None

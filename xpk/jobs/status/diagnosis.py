@@ -1,0 +1,172 @@
+"""Why hosts do not start or go on: no node, no image, no place to mount, a node that is gone. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from xpk.api.base import Obj
+from xpk.api.words import IMAGE_TROUBLES, image_words, short
+from xpk.jobs.status.fields import condition, event_times, host_key, host_label, label, when
+from xpk.model.status import Trouble
+
+_ORDINARY = (None, "ContainerCreating", "PodInitializing")
+_STUCK = ("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox", "FailedPreStartHook")
+# Of GKE's autoscaler, about pods that no node fits.
+_SCALING = {
+    "TriggeredScaleUp": "GKE adds nodes",
+    "NotTriggerScaleUp": "GKE adds no nodes",
+    "FailedScaleUp": "GKE could not add nodes",
+}
+_NO_PODS = ("FailedCreate", "JobCreationFailed")
+# Followers are refused until their leader has a node, and Jobs while those of the last attempt still go.
+_PASSING = ("follower pod node selector", "leader pod not yet scheduled", "expected 1 leader pod", "already exists")
+
+
+def troubles(pods: Iterable[Obj], events: Iterable[Obj]) -> tuple[Trouble, ...]:
+    """Return what is wrong with a JobSet's hosts, each thing once with all hosts that have it.
+
+    `events` are those about the JobSet, its Jobs and its pods.
+    """
+    pods, events = sorted(pods, key=host_key), list(events)
+    found: dict[tuple[str, str, str | None], list[str]] = {}
+    for pod in pods:
+        for reason, message, image in _of_pod(pod, events):
+            found.setdefault((reason, message, image), []).append(host_label(pod))
+    if not pods:
+        for reason, message in _no_pods(events):
+            found.setdefault((reason, message, None), [])
+    return tuple(
+        Trouble(reason=reason, message=message, image=image, hosts=tuple(hosts))
+        for (reason, message, image), hosts in found.items()
+    )
+
+
+def lost_node(pod: Obj) -> bool:
+    """Tell whether a pod's node no longer answers: then its Ready is taken away, its containers' is not."""
+    status = pod.get("status", {})
+    return (
+        status.get("phase") == "Running"
+        and condition(pod, "Ready").get("status") == "False"
+        and condition(pod, "ContainersReady").get("status") == "True"
+        and not pod.get("spec", {}).get("readinessGates")
+    )
+
+
+def _of_pod(pod: Obj, events: list[Obj]) -> Iterator[tuple[str, str, str | None]]:
+    status, node = pod.get("status", {}), pod.get("spec", {}).get("nodeName")
+    scheduled = condition(pod, "PodScheduled")
+    if lost_node(pod):
+        yield "NodeLost", f"node {node} does not answer", None
+        return
+    if status.get("phase", "Pending") != "Pending" or pod["metadata"].get("deletionTimestamp"):
+        return
+    if scheduled.get("status") == "False":
+        words = [_scheduler_words(scheduled), *_scaling(pod, events)]
+        yield str(scheduled.get("reason") or "Unschedulable"), "; ".join(words), None
+        return
+    waiting = list(_waiting(pod))
+    yield from waiting
+    if not waiting:
+        stuck = [event for event in events if _is_about(event, pod) and event.get("reason") in _STUCK]
+        if stuck:
+            last = max(stuck, key=lambda event: when(event_times(event)[1]))
+            yield str(last["reason"]), short(last.get("message"), 300), None
+
+
+def waits_for(pod: Obj) -> str:
+    """Return in a few words why a pod's container has not begun."""
+    for reason, message, _ in _of_pod(pod, []):
+        return f"{reason}: {message}" if message else reason
+    status = pod.get("status", {})
+    containers = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    reasons = [str(((item.get("state") or {}).get("waiting") or {}).get("reason") or "") for item in containers]
+    return next(
+        filter(None, reasons),
+        "its container has not begun" if pod.get("spec", {}).get("nodeName") else "it has no node yet",
+    )
+
+
+def failed_start(pod: Obj) -> dict[str, Any]:
+    """Return how a container ended that runs before the host and failed, in its own words; empty if none did."""
+    for item in pod.get("status", {}).get("initContainerStatuses") or []:
+        state: dict[str, Any] = item.get("state") or {}
+        if state.get("running"):  # again, or beside the host: of a sidecar only the last life has ended
+            continue
+        ended = state.get("terminated") or (item.get("lastState") or {}).get("terminated") or {}
+        if ended.get("exitCode"):
+            said = short(ended.get("message"), 300)
+            words = f"init container '{item['name']}' failed with exit code {ended['exitCode']}"
+            return {**ended, "reason": f"{words}: {said}" if said else words}
+    return {}
+
+
+def _waiting(pod: Obj) -> Iterator[tuple[str, str, str | None]]:
+    """Yield what the containers of a pending pod say, those first that have to run first."""
+    status = pod.get("status", {})
+    if ended := failed_start(pod):
+        yield "InitContainerFailed", str(ended["reason"]), None
+        return
+    containers = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    for item in containers:
+        waiting = (item.get("state") or {}).get("waiting") or {}
+        reason = waiting.get("reason")
+        if reason in IMAGE_TROUBLES:
+            # kubelet tries and waits by turns: it is one trouble.
+            kind = "ErrImagePull" if reason == "ImagePullBackOff" else reason
+            yield kind, image_words(str(waiting.get("message", ""))), item.get("image") or _image(pod, item)
+            return
+        if reason not in _ORDINARY:
+            yield str(reason), short(waiting.get("message"), 300), None
+            return
+
+
+def _no_pods(events: list[Obj]) -> Iterator[tuple[str, str]]:
+    """Yield why a JobSet has no pods at all, if its controllers say why."""
+    wrong = [
+        event
+        for event in events
+        if event.get("reason") in _NO_PODS and not any(text in str(event.get("message")) for text in _PASSING)
+    ]
+    if wrong:
+        last = max(wrong, key=lambda event: when(event_times(event)[1]))
+        yield str(last["reason"]), short(str(last.get("message", "")).splitlines()[0], 300)
+
+
+def _scheduler_words(scheduled: Any) -> str:
+    """Return the scheduler's reason without what it says of preemption, which TPU hosts cannot use."""
+    message = short(scheduled.get("message"), 1000)
+    return short(re.split(r"\.? (?:preemption:|no new claims)", message)[0].rstrip("."), 300)
+
+
+def _scaling(pod: Obj, events: list[Obj]) -> Iterator[str]:
+    """Yield what GKE's autoscaler said last of a pod that no node fits: whether a node pool is being made for it."""
+    said = [event for event in events if event.get("reason") in _SCALING and _is_about(event, pod)]
+    if said:
+        last = max(said, key=lambda event: when(event_times(event)[1]))
+        yield f"{_SCALING[last['reason']]}: {short(last.get('message'), 300)}"
+
+
+def _image(pod: Obj, container: Obj) -> str | None:
+    """Return the image that a container was to have: one that cannot be pulled is not in its status."""
+    spec = pod.get("spec", {})
+    for each in [*(spec.get("initContainers") or []), *(spec.get("containers") or [])]:
+        if each.get("name") == container.get("name"):
+            return str(each.get("image", "")) or None
+    return None
+
+
+def _is_about(event: Obj, pod: Obj) -> bool:
+    about = event.get("involvedObject") or {}
+    return about.get("kind") == "Pod" and about.get("uid") == pod["metadata"].get("uid")
+
+
+def is_passing(event: Obj) -> bool:
+    """Tell whether an event is a warning that healthy JobSets give too."""
+    return any(text in str(event.get("message")) for text in _PASSING)
+
+
+def attempt_of(pod: Obj) -> str:
+    """Return the number of the attempt that a pod belongs to."""
+    return label(pod, "jobset.sigs.k8s.io/restart-attempt") or "0"

@@ -1,0 +1,85 @@
+"""Which events tell of a workload: also those about pods and Jobs that are gone. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from xpk.api.base import Obj
+from xpk.jobs.status.diagnosis import is_passing
+from xpk.jobs.status.fields import Snapshot, event_times, jobs_in, label, owned_by, when
+from xpk.model.status import Occurrence
+
+# What every host's start and every end of a Job consists of.
+_ROUTINE = (
+    *("Scheduled", "Pulling", "Pulled", "Created", "Started", "Killing", "SuccessfulCreate", "SuccessfulDelete"),
+    *("CreatedWorkload", "Suspended", "Resumed", "SuspendedJobs", "ResumeJobs", "DefaultFailurePolicy"),
+    *("QuotaReserved", "Admitted"),
+)
+
+
+def events_of(jobset: Obj, snapshot: Snapshot) -> list[Obj]:
+    """Return a workload's events, oldest first.
+
+    Pods and Jobs of earlier attempts are gone: they are known by their names, and an earlier workload's of the
+    same name by their age.
+    """
+    meta = jobset["metadata"]
+    workload = owned_by(snapshot.workloads, meta["uid"])
+    jobs = "|".join(re.escape(item["name"]) for item in jobs_in(jobset["spec"]))
+    job = re.compile(rf"{re.escape(meta['name'])}-(?:{jobs})-\d+")
+    pod = re.compile(rf"{job.pattern}-\d+-\w{{5}}")
+    uids = {meta["uid"], *([workload["metadata"].get("uid")] if workload else [])}
+
+    def is_ours(event: Obj) -> bool:
+        about = event.get("involvedObject") or {}
+        names = {"Job": job, "Pod": pod}.get(str(about.get("kind")))
+        if about.get("uid") in uids:
+            return True
+        begun = when(event_times(event)[1]) >= when(meta["creationTimestamp"])
+        return names is not None and begun and bool(names.fullmatch(str(about.get("name"))))
+
+    found = [event for event in snapshot.events if is_ours(event)]
+    return sorted(found, key=lambda event: (when(event_times(event)[1]), str(event["metadata"].get("uid"))))
+
+
+def occurrences(events: Iterable[Obj]) -> tuple[Occurrence, ...]:
+    """Return events for people: those that say the same of several objects are one."""
+    found: dict[tuple[str, str, str, str], list[Obj]] = {}
+    for event in events:
+        about = event.get("involvedObject") or {}
+        name = str(about.get("name", ""))
+        # Hosts and Jobs are many and say the same, but for their own names.
+        message = str(event.get("message", "")).replace(f"{about.get('namespace')}/{name}", "it").replace(name, "it")
+        key = (str(event.get("type", "Normal")), str(event.get("reason", "")), str(about.get("kind")), message)
+        found.setdefault(key, []).append(event)
+    rows = [_occurrence(*key, same) for key, same in found.items()]
+    return tuple(sorted(rows, key=lambda row: when(row.time)))
+
+
+def telling(events: Iterable[Obj]) -> list[Obj]:
+    """Return the events without those that every healthy workload has."""
+    found = [event for event in events if event.get("reason") not in _ROUTINE and not is_passing(event)]
+    # Beside why an image cannot be had, kubelet says again and again that it cannot.
+    return [event for event in found if not str(event.get("message", "")).startswith("Error: ")]
+
+
+def _occurrence(kind: str, reason: str, about: str, message: str, same: list[Obj]) -> Occurrence:
+    times = [event_times(event) for event in same]
+    names = list(dict.fromkeys(str((event.get("involvedObject") or {}).get("name", "")) for event in same))
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    said = message if len(names) > 1 else str(same[0].get("message", ""))
+    return Occurrence(
+        time=max((last for _, last, _ in times), key=when),
+        first=min((first for first, _, _ in times), key=when),
+        count=sum(count for _, _, count in times),
+        type=kind,
+        reason=reason,
+        object=f"{about}/{names[0]}{more}",
+        message=said,
+    )
+
+
+def is_local(event: Obj) -> bool:
+    """Tell whether the local control plane wrote an event: it says of every host how it ended."""
+    return bool(label(event, "xpk.local/about"))

@@ -1,0 +1,187 @@
+"""Where a workload stands in its queue, and what it waits for there. Pure functions over objects."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+from xpk.api.base import Obj
+from xpk.api.cluster_queues import Key, allotments, members, type_of
+from xpk.api.quantities import quantity, requests
+from xpk.api.words import short
+from xpk.jobs.status.admission_checks import why_evicted, why_unready
+from xpk.jobs.status.fields import Snapshot, condition, is_true, when
+from xpk.model.quotas import available, ceiling
+from xpk.model.status import Condition, Quota, Share
+
+_KUEUES = ("QuotaReserved", "Admitted", "Evicted", "Preempted", "PodsReady")
+_BACK_OF_THE_QUEUE = ("PodsReadyTimeout", "AdmissionCheck")  # evicted so, a workload queues from then on
+_PREEMPTOR = re.compile(r"\(UID: ([-0-9a-f]+)")
+
+
+def conditions(workload: Obj | None) -> tuple[Condition, ...]:
+    """Return what Kueue says of a workload."""
+    found = ((workload or {}).get("status", {}).get("conditions")) or []
+    return tuple(
+        Condition(
+            type=item["type"],
+            status=str(item.get("status", "")),
+            reason=str(item.get("reason", "")),
+            message=str(item.get("message", "")),
+            time=str(item.get("lastTransitionTime", "")),
+        )
+        for item in found
+        if item.get("type") in _KUEUES
+    )
+
+
+def why_waiting(workload: Obj, workloads: Iterable[Obj]) -> str:
+    """Return why a workload is not admitted, in words."""
+    evicted, reserved = condition(workload, "Evicted"), condition(workload, "QuotaReserved")
+    if reserved.get("status") != "True":
+        said = short(reserved.get("message"), 300)
+    else:
+        said = why_unready(workload) or "it has its quota and is about to be admitted"
+    if evicted.get("status") != "True":
+        return said or "waiting for the queue"
+    if unready := why_evicted(workload):
+        return unready
+    if evicted.get("reason") == "Preempted":
+        match = _PREEMPTOR.search(str(evicted.get("message")))
+        winner = next((item for item in workloads if match and item["metadata"].get("uid") == match[1]), None)
+        why = f"preempted by {_name(winner, workload)}" if winner else "preempted by one of a higher priority"
+    else:
+        why = f"evicted, {evicted.get('reason')}: {short(evicted.get('message'))}"
+    if is_true(workload, "QuotaReserved"):
+        return f"{why}; its hosts are ending"
+    return why if not said or said == short(evicted.get("message"), 300) else f"{why}; {said}"
+
+
+def cluster_queue_of(workload: Obj, snapshot: Snapshot) -> str | None:
+    """Return the cluster queue in which a workload stands; None if we cannot see it."""
+    admitted = workload.get("status", {}).get("admission") or {}
+    if admitted.get("clusterQueue"):
+        return str(admitted["clusterQueue"])
+    key = (workload["metadata"].get("namespace", "default"), workload["spec"].get("queueName"))
+    for queue in snapshot.local_queues:
+        if (queue["metadata"].get("namespace", "default"), queue["metadata"]["name"]) == key:
+            return str(queue["spec"].get("clusterQueue", "")) or None
+    return None
+
+
+def ahead_of(workload: Obj, snapshot: Snapshot) -> tuple[str, ...] | None:
+    """Return who is considered before a workload in its cluster queue; None if it does not stand in it."""
+    if not _waits(workload):
+        return None
+    queue = _place(workload, snapshot)
+    others = [item for item in snapshot.workloads if _waits(item) and _place(item, snapshot) == queue]
+    names = [_name(item, workload) for item in sorted(others, key=_rank) if _rank(item) < _rank(workload)]
+    return tuple(names)
+
+
+def quota_for(workload: Obj, snapshot: Snapshot, kind: str) -> tuple[Quota, ...]:
+    """Return what the flavors that a workload may get have of all that it needs.
+
+    `kind` is its accelerator type: where a flavor is called by it, no other is asked.
+    """
+    name = cluster_queue_of(workload, snapshot)
+    queue = next((item for item in snapshot.cluster_queues if item["metadata"]["name"] == name), None)
+    if queue is None:
+        return ()
+    needs = _needs(workload)
+    cohort = members(queue, snapshot.cluster_queues)
+    lenders = {item["metadata"]["name"] for item in cohort}
+    everybody = [allotments(item) for item in cohort]
+    found = []
+    for (item, resource), mine in allotments(queue).items():
+        if resource in needs:
+            lent = [each[item, resource] for each in everybody if (item, resource) in each]
+            found.append(
+                Quota(
+                    flavor=item,
+                    resource=resource,
+                    quota=_whole(mine.nominal),
+                    used=_whole(mine.used),
+                    needed=_whole(needs[resource]),
+                    free=_whole(max(0, available(mine, lent))),
+                    most=_whole(ceiling(mine, lent)),
+                    holders=_holders(workload, snapshot, lenders, (item, resource)),
+                )
+            )
+    return tuple([each for each in found if type_of(each.flavor) == kind] or found)
+
+
+def _holders(workload: Obj, snapshot: Snapshot, lenders: Collection[str], what: Key) -> tuple[Share, ...]:
+    """Return who has reserved some of a flavor's resource in these cluster queues, the largest first."""
+    flavor, resource = what
+    shares = []
+    for item in snapshot.workloads:
+        admission = item.get("status", {}).get("admission") or {}
+        if (
+            admission.get("clusterQueue") not in lenders
+            or not is_true(item, "QuotaReserved")
+            or is_true(item, "Finished")
+        ):
+            continue
+        amount = sum(
+            quantity((each.get("resourceUsage") or {}).get(resource, 0))
+            for each in admission.get("podSetAssignments") or []
+            if (each.get("flavors") or {}).get(resource) == flavor
+        )
+        if amount:
+            shares.append(Share(workload=_name(item, workload), amount=_whole(amount)))
+    return tuple(sorted(shares, key=lambda share: (-share.amount, share.workload)))
+
+
+def _needs(workload: Obj) -> dict[str, float]:
+    """Return what all hosts of a workload ask for."""
+    total: dict[str, float] = {}
+    told = workload.get("status", {}).get("resourceRequests") or []
+    amounts: Iterator[tuple[str, float]] = (
+        (name, quantity(amount)) for item in told for name, amount in (item.get("resources") or {}).items()
+    )
+    if not told:  # Kueue tells only while it waits
+        pod_sets: list[dict[str, Any]] = workload["spec"].get("podSets") or []
+        amounts = (
+            (name, amount * int(item.get("count", 1)))
+            for item in pod_sets
+            for name, amount in requests(item["template"]["spec"]).items()
+        )
+    for name, amount in amounts:
+        total[name] = total.get(name, 0) + amount
+    return total
+
+
+def _waits(workload: Obj) -> bool:
+    active: bool = workload["spec"].get("active", True)
+    # One that is evicted keeps its quota until its last host has ended.
+    placed = is_true(workload, "QuotaReserved") and not is_true(workload, "Evicted")
+    return active and not placed and not is_true(workload, "Finished")
+
+
+def _rank(workload: Obj) -> tuple[int, Any, str]:
+    """Return what Kueue sorts by: priority, then the time of creation or of some evictions."""
+    evicted = condition(workload, "Evicted")
+    again = evicted.get("status") == "True" and evicted.get("reason") in _BACK_OF_THE_QUEUE
+    since = evicted.get("lastTransitionTime") if again else workload["metadata"]["creationTimestamp"]
+    return -int(workload["spec"].get("priority") or 0), when(since), str(workload["metadata"].get("uid", ""))
+
+
+def _place(workload: Obj, snapshot: Snapshot) -> tuple[str | None, ...]:
+    """Return the cluster queue or, where we cannot see which it is, the queue of the namespace."""
+    if name := cluster_queue_of(workload, snapshot):
+        return (name,)
+    return workload["metadata"].get("namespace", "default"), workload["spec"].get("queueName")
+
+
+def _name(workload: Obj, asking: Obj) -> str:
+    """Return how to call a workload: as its owner is called, with its namespace if that is another one."""
+    meta = workload["metadata"]
+    owner = next(iter(meta.get("ownerReferences") or []), {"name": meta["name"]})
+    there, here = meta.get("namespace", "default"), asking["metadata"].get("namespace", "default")
+    return str(owner["name"]) if there == here else f"{there}/{owner['name']}"
+
+
+def _whole(amount: float) -> float:
+    return int(amount) if amount == int(amount) else amount

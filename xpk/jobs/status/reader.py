@@ -1,0 +1,335 @@
+"""Objects of an API server read into one `WorkloadStatus`. Pure functions over dicts, but for `find` and `take`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from xpk.api.base import Obj, ObjectApi
+from xpk.api.paths import container_of
+from xpk.api.words import counted, short
+from xpk.jobs.mounts import mounts_of
+from xpk.jobs.output.roots import OutputRoots
+from xpk.jobs.status import events as happened
+from xpk.jobs.status import queue_position
+from xpk.jobs.status.admission_checks import checks_of, why_deactivated
+from xpk.jobs.status.diagnosis import attempt_of, failed_start, lost_node, troubles
+from xpk.jobs.status.fields import (
+    PREFIX,
+    PRIORITY_LABEL,
+    QUEUE_LABEL,
+    Snapshot,
+    condition,
+    host_key,
+    is_true,
+    jobs_in,
+    label,
+    owned_by,
+    pods_of,
+)
+from xpk.jobs.status.restarts import last_failure, restarts, with_output
+from xpk.model import names
+from xpk.model.accelerators import type_of_nodes
+from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError, UsageError
+from xpk.model.status import HostStatus, Occurrence, Phase, WorkloadStatus, exit_words
+from xpk.model.terminal import printable
+
+_log = logging.getLogger(__name__)
+_MANAGED_BY = "app.kubernetes.io/managed-by"
+_FAILURES = {
+    "ReachedMaxRestarts": "and no restart is left",
+    "FailJobSetFailurePolicyAction": "which restarting cannot help",
+}
+
+
+def find(api: ObjectApi, name: str, namespace: str = "default") -> WorkloadStatus:
+    """Return one workload's status. Raises NotFoundError naming those there are."""
+    snapshot = take(api, namespace, name=name)
+    return read(snapshot.jobsets[0], snapshot)
+
+
+def inspect(
+    api: ObjectApi, name: str, namespace: str, roots: OutputRoots
+) -> tuple[WorkloadStatus, tuple[Occurrence, ...]]:
+    """Return one workload's status with what its hosts wrote down of restarts, and all its events, oldest first."""
+    snapshot = take(api, namespace, name=name)
+    (jobset,) = snapshot.jobsets
+    status = with_output(read(jobset, snapshot), roots)
+    kept = status.restarts > 0 and api.former_pods(namespace, {f"{PREFIX}/jobset-name": name})
+    return replace(status, previous_logs=bool(kept)), happened.occurrences(happened.events_of(jobset, snapshot))
+
+
+def not_found(api: ObjectApi, name: str, namespace: str) -> NotFoundError:
+    """Return the error for a workload that is not there."""
+    there = [jobset["metadata"]["name"] for jobset in api.list("JobSet", namespace)]
+    hint = f"there are: {', '.join(there)}" if there else "`xpk workload create` makes one"
+    where = "" if namespace == "default" else f" in namespace '{namespace}'"
+    return NotFoundError(f"there is no workload '{name}'{where}", hint=hint)
+
+
+def find_pod(api: ObjectApi, name: str, namespace: str, slice_id: int, host: int) -> Obj:
+    """Return the pod of one host of the current attempt. Raises NotFoundError naming those there are."""
+    status = find(api, name, namespace)
+    for known in status.hosts:
+        if (known.slice, known.host) == (slice_id, host):
+            return api.get("Pod", known.pod, namespace)
+    there = ", ".join(known.label for known in status.hosts) or "none"
+    raise NotFoundError(f"'{name}' has no host s{slice_id}/h{host} now", hint=f"there are: {there}")
+
+
+def find_all(
+    api: ObjectApi, namespace: str | None = "default", selector: Mapping[str, str] | None = None
+) -> list[WorkloadStatus]:
+    """Return the status of every workload, oldest first, with as many requests however many there are."""
+    snapshot = take(api, namespace, selector=selector)
+    found = [read(jobset, snapshot) for jobset in snapshot.jobsets]
+    return sorted(found, key=lambda status: (status.created, status.name))
+
+
+def take(
+    api: ObjectApi, namespace: str | None, *, name: str | None = None, selector: Mapping[str, str] | None = None
+) -> Snapshot:
+    """Read the objects of all workloads, of those with the labels of `selector`, or all that tells of the one named.
+
+    Raises NotFoundError if that is not there. A queue is shared over namespaces: where we may not see the others',
+    we see our own.
+    """
+    if name and namespace:
+        try:
+            jobsets = [api.get("JobSet", name, namespace)]
+        except NotFoundError:
+            raise not_found(api, name, namespace) from None
+    else:
+        jobsets = api.list("JobSet", namespace, selector or None)
+    return Snapshot(
+        jobsets=jobsets,
+        workloads=_wide(api, "Workload", namespace),
+        local_queues=_wide(api, "LocalQueue", namespace),
+        cluster_queues=_cluster_queues(api) if name else [],
+        pods=api.list("Pod", namespace, {f"{PREFIX}/jobset-name": name} if name else None),
+        events=api.list("Event", namespace) if name else [],
+    )
+
+
+def _wide(api: ObjectApi, kind: str, namespace: str | None) -> list[Obj]:
+    """Return the objects of all namespaces; of ours if we may not see the others', none without Kueue."""
+    try:
+        return api.list(kind, None)
+    except MissingToolError:
+        return []
+    except AuthorizationError:
+        if namespace is None:
+            raise
+        return api.list(kind, namespace)
+
+
+def _cluster_queues(api: ObjectApi) -> list[Obj]:
+    """Return the queues with the quotas, none where we may not see them or Kueue is not there."""
+    try:
+        return api.list("ClusterQueue", None)
+    except (MissingToolError, AuthorizationError):
+        return []
+
+
+def read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
+    """Return the status of one JobSet: unknown if it, or what belongs to it, is not as its controllers write it."""
+    try:
+        return _read(jobset, snapshot)
+    except (UsageError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        meta = jobset["metadata"]
+        why = printable(f"'{meta['name']}': {type(error).__name__}: {short(error)}")
+        _log.warning("warning: cannot read workload %s", why)
+        return WorkloadStatus(
+            name=meta["name"],
+            namespace=str(meta.get("namespace") or "default"),
+            phase=Phase.UNKNOWN,
+            reason="its objects cannot be read",
+            priority="", accelerator_type="", num_slices=0, hosts_per_slice=0, num_hosts=0,
+            restarts=0, restarts_counted=0, max_restarts=0,
+            created=str(meta.get("creationTimestamp") or ""), started=None, finished=None,
+            queue=None, cluster_queue=None, position=None, ahead=(), conditions=(), checks=(), quota=(),
+            user="", command=(), output_dir="", hosts=(), troubles=(), restart_history=(), events=(),
+            maker=maker_of(jobset),
+        )  # fmt: skip
+
+
+def _read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
+    meta, spec, status = jobset["metadata"], jobset["spec"], jobset.get("status", {})
+    workload, pods = owned_by(snapshot.workloads, meta["uid"]), pods_of(jobset, snapshot.pods)
+    attempt = str(status.get("restarts", 0))
+    hosts = _hosts(pods, attempt)
+    events = happened.events_of(jobset, snapshot) if snapshot.events else []
+    num_slices, hosts_per_slice, size = _size(spec)
+    phase, reason = _phase(jobset, workload, snapshot, hosts, size)
+    if phase is Phase.FAILED:
+        reason = _failure(condition(jobset, "Failed"), hosts, events, meta["uid"])
+    wrong = troubles([pod for pod in pods if attempt_of(pod) == attempt], events) if _is_on(phase) else ()
+    if phase in (Phase.STARTING, Phase.RESTARTING) and wrong:
+        reason = f"{reason}: {wrong[0]}"
+    queued = workload if phase is Phase.QUEUED else None
+    ahead = queue_position.ahead_of(queued, snapshot) if queued else None
+    annotations, kind = meta.get("annotations") or {}, _type(jobset)
+    return WorkloadStatus(
+        name=meta["name"],
+        namespace=meta["namespace"],
+        phase=phase,
+        reason=reason,
+        priority=label(jobset, PRIORITY_LABEL),
+        accelerator_type=kind,
+        num_slices=num_slices,
+        hosts_per_slice=hosts_per_slice,
+        num_hosts=size,
+        restarts=status.get("restarts", 0),
+        restarts_counted=status.get("restartsCountTowardsMax", 0),
+        max_restarts=spec.get("failurePolicy", {}).get("maxRestarts", 0),
+        created=meta["creationTimestamp"],
+        started=condition(workload, "Admitted").get("lastTransitionTime") if is_true(workload, "Admitted") else None,
+        finished=_finished(jobset),
+        queue=label(jobset, QUEUE_LABEL) or None,
+        cluster_queue=queue_position.cluster_queue_of(workload, snapshot) if workload else None,
+        position=len(ahead) + 1 if ahead is not None else None,
+        ahead=ahead or (),
+        conditions=queue_position.conditions(workload),
+        checks=checks_of(workload),
+        # One that has its quota waits for other things.
+        quota=queue_position.quota_for(queued, snapshot, kind) if queued and ahead is not None else (),
+        user=annotations.get(names.USER_ANNOTATION, ""),
+        command=_command(jobset),
+        output_dir=annotations.get(names.OUTPUT_ANNOTATION, ""),
+        hosts=hosts,
+        troubles=wrong,
+        restart_history=restarts(events, meta["uid"], status.get("restarts", 0)),
+        events=happened.occurrences(happened.telling(events)),
+        maker=maker_of(jobset),
+        mounts=mounts_of(_pod_spec(jobset)),
+        launcher=annotations.get(names.LAUNCHER_ANNOTATION, "plain"),
+    )
+
+
+def _size(spec: Obj) -> tuple[int, int, int]:
+    """Return how many slices there are, how many hosts the largest has, and how many hosts in all."""
+    sizes = [(job.get("replicas", 1), job["template"]["spec"].get("parallelism", 1)) for job in jobs_in(spec)]
+    largest = max((hosts for _, hosts in sizes), default=0)
+    return sum(count for count, _ in sizes), largest, sum(count * hosts for count, hosts in sizes)
+
+
+def _pod_spec(jobset: Obj) -> Obj:
+    specs: list[Obj] = [job["template"]["spec"]["template"]["spec"] for job in jobs_in(jobset["spec"])]
+    return next(iter(specs), {"containers": [{}]})
+
+
+def _type(jobset: Obj) -> str:
+    annotations = jobset["metadata"].get("annotations") or {}
+    return annotations.get(names.TYPE_ANNOTATION) or type_of_nodes(_pod_spec(jobset).get("nodeSelector") or {})
+
+
+def _command(jobset: Obj) -> tuple[str, ...]:
+    container = _pod_spec(jobset)["containers"][0]
+    command, args = container.get("command") or [], container.get("args") or []
+    watched = any(variable["name"] == names.PEER_WATCH_VARIABLE for variable in container.get("env") or [])
+    return tuple(args if watched else (*command, *args))
+
+
+def maker_of(jobset: Obj) -> str:
+    """Return who made a JobSet: "xpk", or the name of another tool as far as the object tells it."""
+    if label(jobset, _MANAGED_BY) == "xpk" or label(jobset, names.WORKLOAD_LABEL):
+        return "xpk"
+    managers = [
+        str(item.get("manager", "")).removesuffix("-client-side-apply")
+        for item in jobset["metadata"].get("managedFields") or []
+        if item.get("subresource") != "status"
+    ]
+    return label(jobset, _MANAGED_BY) or next(filter(None, managers), "somebody else")
+
+
+def _is_on(phase: Phase) -> bool:
+    return phase in (Phase.STARTING, Phase.RUNNING, Phase.RESTARTING)
+
+
+def _phase(
+    jobset: Obj, workload: Obj | None, snapshot: Snapshot, hosts: tuple[HostStatus, ...], size: int
+) -> tuple[Phase, str]:
+    status = jobset.get("status", {})
+    for kind, phase in (("Completed", Phase.SUCCEEDED), ("Failed", Phase.FAILED)):
+        if is_true(jobset, kind):
+            return phase, "all hosts finished"
+    if not jobs_in(jobset["spec"]):
+        return Phase.UNKNOWN, "its JobSet has no slices"
+    if workload and workload["spec"].get("active") is False:
+        return Phase.SUSPENDED, why_deactivated(workload) or "suspended by its user"
+    if workload and (not is_true(workload, "Admitted") or is_true(workload, "Evicted")):
+        return Phase.QUEUED, queue_position.why_waiting(workload, snapshot.workloads)
+    if jobset["spec"].get("suspend") and not workload:
+        queued = bool(label(jobset, QUEUE_LABEL))
+        return (Phase.QUEUED, "waiting for the queue") if queued else (Phase.SUSPENDED, "not started yet")
+    running = sum(host.phase == "Running" for host in hosts)
+    done = sum(host.phase == "Succeeded" for host in hosts)
+    if running + done == size:
+        both = f"{counted(running, 'host')} running, {done} finished"
+        return Phase.RUNNING, both if done else f"all {counted(size, 'host')} running" if size > 1 else "1 host running"
+    lost = any(host.phase in ("Failed", "NodeLost") or (host.phase == "Terminating" and host.started) for host in hosts)
+    if status.get("restarts", 0) or lost:
+        return Phase.RESTARTING, f"{running} of {counted(size, 'host')} running"
+    return Phase.STARTING, f"{running} of {counted(size, 'host')} running"
+
+
+def _failure(found: Mapping[str, Any], hosts: Iterable[HostStatus], events: list[Obj], uid: str) -> str:
+    """Return why a JobSet failed: the first host that ended badly by itself, then the controller's words."""
+    failed = [host for host in hosts if host.exit_code not in (None, 0)]
+    own = [host for host in failed if host.exit_code not in (75, 143)] or failed
+    first = min(own, key=lambda host: host.finished or "", default=None)
+    note = _FAILURES.get(str(found.get("reason")), "")
+    if first is not None:
+        said = str(first.reason) if " " in str(first.reason) else ""  # in the words of what ran before it
+        cause = (
+            f"host {first.label}: {said}"
+            if said
+            else f"host {first.label} ended with {exit_words(first.exit_code or 0)}"
+        )
+    elif (told := last_failure(events, uid)) and told.host:
+        cause = "host s{}/h{} ".format(*told.host) + told.words
+    else:
+        return f"{found.get('reason', '')}: {short(found.get('message'), 300)}"
+    return f"{cause}, {note}" if note else cause
+
+
+def _hosts(pods: Iterable[Obj], attempt: str) -> tuple[HostStatus, ...]:
+    """Return the newest pod of every host of the current attempt; of an earlier one where none is yet."""
+    newest: dict[tuple[int, int], Obj] = {}
+    for pod in sorted(pods, key=lambda pod: (attempt_of(pod) == attempt, pod["metadata"]["creationTimestamp"])):
+        newest[host_key(pod)] = pod
+    return tuple(_host(pod, *key) for key, pod in sorted(newest.items()))
+
+
+def _host(pod: Obj, slice_id: int, host: int) -> HostStatus:
+    status = pod.get("status", {})
+    # By its name: kubelet sorts them, and whatever else a pod was given may come before the user's program.
+    there, ours = status.get("containerStatuses") or [{}], container_of(pod)
+    container = next((each for each in there if each.get("name") == ours), there[0])
+    ended = container.get("state", {}).get("terminated") or failed_start(pod)
+    running = container.get("state", {}).get("running") or {}
+    scheme, _, pid = str(container.get("containerID", "")).partition("://")
+    phase = "NodeLost" if lost_node(pod) else status.get("phase", "Pending")
+    return HostStatus(
+        slice=slice_id,
+        host=host,
+        pod=pod["metadata"]["name"],
+        node=pod["spec"].get("nodeName"),
+        phase="Terminating" if pod["metadata"].get("deletionTimestamp") and not ended else phase,
+        pid=int(pid) if scheme == "process" and running else None,
+        exit_code=ended.get("exitCode"),
+        reason=ended.get("reason")
+        or (container.get("state", {}).get("waiting") or {}).get("reason")
+        or status.get("reason"),
+        started=running.get("startedAt") or ended.get("startedAt"),
+        finished=ended.get("finishedAt"),
+    )
+
+
+def _finished(jobset: Obj) -> str | None:
+    for kind in ("Completed", "Failed"):
+        if is_true(jobset, kind):
+            return condition(jobset, kind).get("lastTransitionTime")
+    return None

@@ -1,0 +1,40 @@
+"""Waiting for something to change."""
+
+from __future__ import annotations
+
+import time
+
+from xpk.api.base import ObjectApi
+from xpk.jobs.retry import SIGNS
+
+_LOOK_AGAIN = 5.0  # seconds after which it is worth a look all the same: not every change shows in these objects
+_PAUSE = 1.0  # seconds between two looks, at least
+
+
+class Changes:
+    """The changes of the objects of a kind."""
+
+    def __init__(self, api: ObjectApi, kind: str, namespace: str | None) -> None:
+        self._api, self._kind, self._namespace = api, kind, namespace
+        self._versions: dict[str, str] | None = None
+        self._looked = 0.0
+
+    def wait(self) -> None:
+        """Return when an object has changed, or after a few seconds; an API server that is away changes nothing."""
+        time.sleep(max(0.0, self._looked + _PAUSE - time.monotonic()))
+        known, first = self._versions or {}, self._versions is None
+        self._versions = known
+        begun = time.monotonic()
+        try:
+            for change, obj in self._api.watch(self._kind, self._namespace, timeout=_LOOK_AGAIN):
+                uid, version = str(obj["metadata"].get("uid")), str(obj["metadata"].get("resourceVersion"))
+                news = change == "DELETED" or known.get(uid) != version
+                if change == "DELETED":
+                    known.pop(uid, None)
+                else:
+                    known[uid] = version
+                if news and not (first and change == "ADDED" and time.monotonic() - begun < _PAUSE):
+                    break  # what a first watch begins with was there already
+        except SIGNS:
+            time.sleep(_PAUSE)
+        self._looked = time.monotonic()
