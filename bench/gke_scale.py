@@ -1,4 +1,4 @@
-"""How `xpk cluster create --provider gke` grows with its slices, on an emulated GKE whose operations take their time.
+"""Growth of `xpk cluster create --provider gke` with its slices, on an emulated GKE whose operations take their time.
 
     python -m bench.gke_scale [--slices 2 16 199] [--speed 20]
 
@@ -43,7 +43,7 @@ class Case:
 
     @property
     def operations_seconds(self) -> float:
-        """What the operations alone take: the cluster, then its node pools in rounds of `at_once`."""
+        """Return the seconds of the operations alone: the cluster, then its node pools in rounds of `at_once`."""
         rounds = math.ceil(self.num_slices / self.at_once)
         return SECONDS["CREATE_CLUSTER"] + rounds * self.pool_seconds + (1 + rounds) * Options().pending
 

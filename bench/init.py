@@ -1,4 +1,4 @@
-"""How long hosts take to find each other: from the start of a process until jax.distributed is up, for 1 to 16 of them.
+"""Time for hosts to find each other: from the start of a process until jax.distributed is up, for 1 to 16 hosts.
 
     PYTHONPATH=workloads python -m bench.init [--most 16] [--repeat 3]
 

@@ -1,4 +1,4 @@
-"""How soon LARS gets a small residual network there, with scaled and with unscaled momentum.
+"""Steps that LARS takes on a small residual network, with scaled and with unscaled momentum.
 
     PYTHONPATH=workloads nice python -m bench.lars [--seeds N] [--steps N] [--lr RATE ...]
 

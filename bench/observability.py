@@ -1,4 +1,4 @@
-"""What each part of the trainer's watch over itself costs a step, as a ratio to the same step without it.
+"""Cost of each part of the trainer's observability, as a ratio to the same step without it.
 
     python -m bench.observability                  # about five minutes on two cores
     python -m bench.observability --blocks 4       # quicker, noisier

@@ -1,4 +1,4 @@
-"""How long a run stands still when a host ends: measured on local slices, with the parts.
+"""Time that a run stands still when a host ends: measured on local slices, in parts.
 
     python -m bench.recovery [--repeat 3] [--output bench/results/recovery-<date>.json]
 
@@ -38,7 +38,7 @@ STEP_SECONDS = 300.0  # most time to wait for steps: compiling, and a busy machi
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Which host is ended, or only its trainer, and how."""
+    """The host that is ended, or only its trainer, and the way."""
 
     name: str
     words: str
@@ -63,7 +63,7 @@ CASES = (
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one case gave."""
+    """The measurements of one case."""
 
     case: Case
     recoveries: tuple[Recovery, ...]
@@ -127,7 +127,7 @@ def _attempt(run: Workload) -> int:
 
 
 def _ready(run: Workload, attempt: int) -> bool:
-    """Whether this attempt trains, and is PAST steps beyond a checkpoint of its own."""
+    """Tell whether this attempt trains, and is PAST steps beyond a checkpoint of its own."""
     if _attempt(run) != attempt:
         return False
     first = next(line["step"] for line in run.steps if line["attempt"] == attempt)

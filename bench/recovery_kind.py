@@ -1,4 +1,4 @@
-"""How long all hosts of a job are away when one ends, on kind: our manifest against that of Google's xpk.
+"""Time that all hosts of a job are away when one ends, on kind: our manifest against that of Google's xpk.
 
     eval "$(e2e/environment/up)" && python -m bench.recovery_kind [--repeat 3]
 
@@ -52,7 +52,7 @@ COMMANDS = {"obeys": {"ours": OBEYS, "upstream": "echo up; sleep 100000"}, "wait
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What the hosts run, on which side, and what ends one."""
+    """The program of the hosts, the side, and the way in which one ends."""
 
     name: str
     words: str

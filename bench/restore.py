@@ -1,4 +1,4 @@
-"""What a restart reads from the object store, for 1, 2 and 4 slices, and where a slice has lost its local tier.
+"""Bytes that a restart reads from the object store, for 1, 2 and 4 slices, and where a slice has lost its local tier.
 
     eval "$(e2e/environment/up)"
     PYTHONPATH=workloads python -m bench.restore

@@ -1,4 +1,4 @@
-"""What saving costs the steps: without saves, with persistent ones, with local ones, and with both, in turn.
+"""Cost of saves to the steps: without saves, with persistent ones, with local ones, and with both, in turn.
 
     PYTHONPATH=workloads python -m bench.saves [--repeat 3]
 

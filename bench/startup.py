@@ -1,4 +1,4 @@
-"""How long short commands take, as ratios to `python -c "import click"` measured in the same run.
+"""Time of short commands, as ratios to `python -c "import click"` measured in the same run.
 
     python -m bench.startup [RUNS]
 

@@ -1,4 +1,4 @@
-"""What all end-to-end tests share: one kind cluster a session, and what is kept of a test that fails."""
+"""Shared fixtures of the end-to-end tests: one kind cluster a session, and artifacts of failed tests."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _PASSED_ON = ("Authorization", "Accept", "Content-Type")
 
 @dataclass(slots=True)
 class Counter:
-    """What a server was asked through the proxy whose kubeconfig this is."""
+    """Requests to a server through the proxy of this kubeconfig."""
 
     kubeconfig: Path
     requests: list[str] = field(default_factory=list)

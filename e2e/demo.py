@@ -127,7 +127,7 @@ def _trainer(steps: int, every: int) -> list[str]:
 
 
 def _past_checkpoint(run: Workload, steps: int, every: int) -> bool:
-    """Whether the run is about in its middle and some steps past a committed checkpoint."""
+    """Tell whether the run is near its middle and some steps past a committed checkpoint."""
     step = int(run.steps[-1]["step"])
     return step >= steps // 2 and every // 3 <= step - run.saved() < every
 

@@ -1,4 +1,4 @@
-"""What the demo, the drills and the benches share: a private place for clusters, the `xpk` command, a run to follow.
+"""Tools of the demo, the drills and the benches: a private place for clusters, the `xpk` command, a run to follow.
 
 Standard library only. Everything is done by `xpk` commands as a user would type them, and everything that
 is known of a run is read from its own files and from `xpk workload describe`.
@@ -202,7 +202,7 @@ class Workload:
 
     @property
     def lost_steps(self) -> int:
-        """How many steps were finished twice."""
+        """Return the number of steps that were finished twice."""
         return len(self.steps) - len({line["step"] for line in self.steps})
 
     def events(self, name: str) -> list[dict[str, Any]]:

@@ -76,7 +76,7 @@ class KindLab(Lab):
 
     @property
     def state(self) -> Path:
-        """What the cluster's files are kept in."""
+        """The folder of the cluster's files."""
         return self.folder / "state" / "kind" / self.cluster
 
     def collect(self, into: Path) -> None:
@@ -126,7 +126,7 @@ class Place:
 
     @property
     def state(self) -> Path:
-        """What the cluster's files are kept in."""
+        """The folder of the cluster's files."""
         return self.lab.state
 
     @property

@@ -114,7 +114,7 @@ def test_a_field_that_nobody_knows_would_be_noticed(whole: Path, path: str) -> N
 
 @pytest.fixture(scope="module")
 def asked(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Counter]:
-    """What a cluster with a queue, two slices and two workloads is asked. xpk takes it for one that kind made."""
+    """Record the requests to a cluster with a queue, two slices and two workloads, as if kind had made it."""
     from xpk.api.kubernetes import KubernetesApi
 
     state = tmp_path_factory.mktemp("state")

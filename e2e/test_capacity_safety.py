@@ -1,4 +1,4 @@
-"""What changes of capacity do to others' work and objects, on a real API server: evictions, and queues of kubectl."""
+"""Effects of capacity changes on others' work and objects, on a real API server: evictions, and queues of kubectl."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def add_slice(server: Server, index: int) -> None:
 
 
 def theirs() -> list[Obj]:
-    """What Google's xpk applies for two slices."""
+    """Return the objects that Google's xpk applies for two slices."""
     kueue, flavor = "kueue.x-k8s.io/v1beta2", f"2x{SHAPE.name}"
     entry = {"name": flavor, "resources": [{"name": "google.com/tpu", "nominalQuota": 2 * SHAPE.units}]}
     return [

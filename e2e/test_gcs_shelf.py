@@ -1,4 +1,4 @@
-"""What may be removed of the checkpoints in a bucket, and what never is."""
+"""Removal of checkpoints in a bucket, and its limits."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ CRD = {
 
 
 class Autoscaler:
-    """What GKE's autoscaler does with ProvisioningRequests, as far as it is told."""
+    """GKE's autoscaler for ProvisioningRequests, as far as a test directs it."""
 
     def __init__(self, cloud: Cloud) -> None:
         self._cloud = cloud

@@ -1,4 +1,4 @@
-"""What a real API server refuses, and the roles of docs/permissions.md: one verb less, and the error names it."""
+"""Refusals of a real API server, and the roles of docs/permissions.md: without a verb, the error names it."""
 
 from __future__ import annotations
 

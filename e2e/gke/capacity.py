@@ -1,4 +1,4 @@
-"""What a project has: quotas, stock, reservations and addresses; all counted from the node pools that there are."""
+"""Capacity of a project: quotas, stock, reservations and addresses, all counted from its node pools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What UpdateCluster changes: one `desired_*` field at a time, as GKE wants it."""
+"""Changes by UpdateCluster: one `desired_*` field at a time, as GKE requires."""
 
 from __future__ import annotations
 

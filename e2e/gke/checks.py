@@ -1,4 +1,4 @@
-"""What GKE looks at before it begins with a node pool."""
+"""GKE's checks before it creates a node pool."""
 
 from __future__ import annotations
 

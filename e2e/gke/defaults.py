@@ -1,4 +1,4 @@
-"""What the server fills in where a request is silent."""
+"""Defaults that the server fills in."""
 
 from __future__ import annotations
 

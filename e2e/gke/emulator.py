@@ -58,12 +58,12 @@ class GkeEmulator:
 
     @property
     def grpc_target(self) -> str:
-        """Where ClusterManager is: host:port, without TLS."""
+        """The address of ClusterManager: host:port, without TLS."""
         return f"127.0.0.1:{self._service.port}"
 
     @property
     def http_url(self) -> str:
-        """Where Compute Engine (`/compute/v1/projects/...`) and the Cloud Quotas API (`/v1/projects/...`) are."""
+        """The address of Compute Engine (`/compute/v1/projects/...`) and the Cloud Quotas API (`/v1/projects/...`)."""
         return f"http://127.0.0.1:{self._rest.port}"
 
     @property

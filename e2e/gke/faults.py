@@ -1,4 +1,4 @@
-"""What can go wrong on purpose. All are plain data, so that a command line or a file can name them."""
+"""Injectable faults, as plain data, so that a command line or a file can name them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where things are: the names of clusters, node pools and operations in requests, and their links."""
+"""Resource names of clusters, node pools and operations in requests, and their links."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FIELDS = {"projects": "project", "locations": "location", "clusters": "cluster"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a request is about; what it does not name is empty."""
+    """The target of a request; parts that it does not name are empty."""
 
     project: str = ""
     location: str = ""

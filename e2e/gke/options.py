@@ -1,4 +1,4 @@
-"""What an emulator can be told."""
+"""Options of the emulator."""
 
 from __future__ import annotations
 

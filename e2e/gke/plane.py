@@ -1,4 +1,4 @@
-"""What all calls share: options, time, memory, operations, and the nodes behind the pools."""
+"""State that all calls share: options, time, storage, operations, and the nodes behind the pools."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from e2e.gke.store import Store
 
 
 class Nodes(Protocol):
-    """Where the nodes of pools show up."""
+    """The cluster in which the nodes of pools appear."""
 
     server: str
     authority: bytes

@@ -1,4 +1,4 @@
-"""What was asked of the emulator."""
+"""Recorded requests to the emulator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the emulator remembers: in memory, and in a folder if it has one."""
+"""The emulator's state: in memory, and in a folder if it has one."""
 
 from __future__ import annotations
 

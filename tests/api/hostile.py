@@ -98,7 +98,7 @@ class Request(BaseHTTPRequestHandler):
 
     @property
     def is_watch(self) -> bool:
-        """Whether a watch is asked for."""
+        """Tell whether a request is a watch."""
         return "watch=1" in self.path
 
     def send(self, code: int, body: object, **headers: str) -> None:

@@ -25,7 +25,7 @@ class Slow:
 
 
 class Script:
-    """What to answer: by method and path, in order; the last answer stays. `None` hangs up without one."""
+    """Answers by method and path, in order; the last one stays. `None` hangs up without one."""
 
     def __init__(self, answers: dict[str, list[Answer | None]]) -> None:
         self.answers = answers

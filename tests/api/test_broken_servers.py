@@ -99,7 +99,7 @@ def test_a_server_that_comes_back_is_asked_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("status", [408, 504])
 def test_an_overloaded_server_is_one_that_is_away(tmp_path: Path, status: int) -> None:
-    """What outlasts such a server outlasts this one too; exit code 124 is that of the user's own --timeout."""
+    """Commands outlast it as they outlast a server that is away; exit code 124 is that of the user's own --timeout."""
     late = (status, {"kind": "Status", "reason": "Timeout", "message": "the server was unable to answer in time"})
     with serving(Script({"*": [late, late, (200, EMPTY)]})) as server:
         assert api(tmp_path, server).list("Pod") == []

@@ -1,4 +1,4 @@
-"""What is read of an API server over several answers: lists in pages, logs of pods that others made."""
+"""Reads that take several answers of an API server: lists in pages, logs of other tools' pods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What real API servers say, and what we make of it: one line, the right exit code, a next step."""
+"""Errors of real API servers become one line, the right exit code and a next step."""
 
 from __future__ import annotations
 

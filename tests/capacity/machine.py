@@ -30,7 +30,7 @@ metadata: {{name: {name}-system}}
 
 
 class Machine:
-    """What the provider is given instead of the real thing."""
+    """A machine without Docker or kind, for the provider."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

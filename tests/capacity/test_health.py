@@ -1,4 +1,4 @@
-"""Whether slices can take workloads, and the wait for their hosts at the end of a create."""
+"""Health of slices, and the wait for their hosts at the end of `cluster create`."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class Cluster:
 
 
 def refusal(cluster: Cluster, name: str, *quota: str, **more: Any) -> XpkError:
-    """What making a queue is refused with; it changes nothing."""
+    """Return the error of a queue that is refused; nothing changes."""
     before = dict(cluster.api.objects)
     with pytest.raises(XpkError) as raised:
         cluster.create(name, *quota, **more)

@@ -17,7 +17,7 @@ from xpk.local.cluster import delete_cluster
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a command ended."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -25,7 +25,7 @@ class Outcome:
 
     @property
     def data(self) -> Any:
-        """What `-o json` printed."""
+        """The parsed output of `-o json`."""
         return json.loads(self.out)
 
 

@@ -1,4 +1,4 @@
-"""What `xpk cluster create` and `resize` are asked for, before anything is looked at: no cloud is reached."""
+"""Checks of the options of `xpk cluster create` and `resize` before any request leaves: no cloud is reached."""
 
 from __future__ import annotations
 

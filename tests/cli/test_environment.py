@@ -1,4 +1,4 @@
-"""What programs on GPU and CPU types find in their environment, and workloads of long names."""
+"""The environment of programs on GPU and CPU types, and workloads with long names."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class Counted:
 
     @property
     def noted(self) -> dict[str, Any]:
-        """What the last command did."""
+        """Return the record that the last command left."""
         found: dict[str, Any] = json.loads((self.folder / "calls.json").read_text())
         return found
 

@@ -1,4 +1,4 @@
-"""What `status` prints of a workload for people to read."""
+"""The text output of `workload status`."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ SERVER = "GET /api/v1/nodes"
 
 
 def one_line(err: str) -> str:
-    """What was said is one error and one next step."""
+    """Check that the output is one error and one next step."""
     assert "Traceback" not in err and "internal error" not in err
     error, following = err.strip().splitlines()
     assert error.startswith("error: ") and following.startswith("  next: "), err

@@ -1,4 +1,4 @@
-"""What reaches a terminal or a pipe: no control sequences of others, short errors, one exit code without a reader."""
+"""Terminals and pipes get no foreign control sequences, short errors, and one exit code when nobody reads."""
 
 from __future__ import annotations
 

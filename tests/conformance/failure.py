@@ -1,4 +1,4 @@
-"""What fails: which exit codes restart a workload, which are counted, which end it; and what SIGTERM does."""
+"""Failures: exit codes that restart a workload, count, or end it; and SIGTERM."""
 
 from __future__ import annotations
 

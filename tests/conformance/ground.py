@@ -1,4 +1,4 @@
-"""Where a case of behaviour runs: a quota of slices and a namespace of its own, on a cluster of either kind."""
+"""The ground of a conformance case: a quota of slices and a namespace of its own, on a cluster of either kind."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _POLL_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a workload ended, in all that must not differ: `why` is the reason that its JobSet gives.
+    """The end of a workload, in all fields that must not differ; `why` is the reason that its JobSet gives.
 
     `exits` has the exit codes of the pods that are left, by host: hosts that were ended for another's sake leave none.
     `blamed` is the host that the status names, and its exit code.
@@ -52,7 +52,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
-    """What a case may use. `neighbour` is a second namespace whose queue shares the quota of the first.
+    """The resources of a case. `neighbour` is a second namespace whose queue shares the quota of the first.
 
     `patience` says how much longer things may take than they do for processes.
     """

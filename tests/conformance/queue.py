@@ -1,4 +1,4 @@
-"""Who runs first: quotas, order, priorities, preemption, and queues that share a quota."""
+"""Order of admission: quotas, age, priorities, preemption, and queues that share a quota."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ Flags = Mapping[str, str]
 
 
 class Site:
-    """What a provider is given instead of Google Cloud. `flags` of each call are those of the command line."""
+    """A replacement for Google Cloud, for a provider. `flags` of each call are those of the command line."""
 
     def __init__(self, folder: Path, gke: GkeEmulator, api: RegisteredApi | None = None) -> None:
         self.folder, self.gke, self.api = folder, gke, api or RegisteredApi(gke)

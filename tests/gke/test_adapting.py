@@ -1,4 +1,4 @@
-"""What Google's xpk asks of clusters that exist, or of clusters without slices, comes true on the emulator."""
+"""Options of Google's xpk for existing clusters and clusters without slices, on the emulator."""
 
 from __future__ import annotations
 

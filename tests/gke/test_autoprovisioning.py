@@ -1,4 +1,4 @@
-"""Where GKE adds node pools by itself, queues have what its limits allow, whether the slices are there or not."""
+"""With node autoprovisioning, queues get the quota of its limits, whether the slices exist or not."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_networks_that_others_named_for_pods_are_left(site: Site) -> None:
 
 
 class Interrupted(BaseException):
-    """What Ctrl-C is to a program."""
+    """The exception of Ctrl-C."""
 
 
 @pytest.mark.parametrize("after", [1, 3])

@@ -1,4 +1,4 @@
-"""What is killed after any step, or by any change, and run again ends in the same state, with nothing made twice."""
+"""A command that is killed after any step or change, and run again, ends in the same state and makes nothing twice."""
 
 from __future__ import annotations
 

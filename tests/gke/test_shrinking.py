@@ -30,7 +30,7 @@ def closed(site: Site) -> list[str]:
 
 
 def marks(site: Site) -> int:
-    """How many nodes have our mark."""
+    """Return the number of nodes with our mark."""
     return sum(MARK in each["metadata"].get("annotations", {}) for each in site.api.list("Node"))
 
 

@@ -1,4 +1,4 @@
-"""What goes wrong on purpose, and how it looks to a client."""
+"""Injected faults, as a client sees them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the emulator says is what Google's published types can say, and it says all that they promise."""
+"""Answers of the emulator use Google's published types, and fill every field that these promise."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_what_is_absent_is_documented_as_output_only() -> None:
 
 
 def test_node_pools_of_both_versions_have_the_same_fields_on_the_wire() -> None:
-    """What the emulator keeps as v1's messages is v1beta1's as well."""
+    """Messages that the emulator keeps as v1 are valid as v1beta1."""
     seen: set[str] = set()
     left = [(getattr(container_v1, name).pb(), getattr(container_v1beta1, name).pb()) for name in _BETA_MESSAGES]
     while left:

@@ -1,4 +1,4 @@
-"""Which capacity hosts ask for, by what the cluster says of itself."""
+"""The capacity that hosts request, by the record of their cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of an API server before a workload is created, and what is told where it does not fit."""
+"""Requests to the API server before a workload is created, and the error where it does not fit."""
 
 from __future__ import annotations
 

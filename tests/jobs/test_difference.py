@@ -1,4 +1,4 @@
-"""What `workload diff` finds: what was asked for otherwise, and nothing that Kueue or JobSet wrote."""
+"""`workload diff` shows the user's changes and nothing that Kueue or JobSet wrote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workloads mount: checked before anything is created, and read from objects again."""
+"""Mounts of workloads: checked before anything is created, and read back from objects."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def _objects() -> dict[str, list[Obj]]:
 
 
 def _read(objects: dict[str, list[Obj]]) -> dict[str, WorkloadStatus]:
-    """What a server's lists of these objects are read as."""
+    """Return what is read from a server that lists these objects."""
     lists = {
         kind: page_of("http://x", KINDS[kind], {"metadata": {}, "items": items})[0] for kind, items in objects.items()
     }

@@ -1,4 +1,4 @@
-"""Where workloads write, and reading it when the place does not answer."""
+"""Output folders of workloads, also when the storage does not answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a workload restarted, from what is left when its pods are gone."""
+"""Causes of restarts, from what is left when the pods are gone."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_the_failure_that_ended_it_is_no_restart() -> None:
 
 
 def write_events(folder: Path, *lines: tuple[int, float, str, Obj]) -> None:
-    """What hosts of slice 0 wrote: (host, seconds after the creation, event, more)."""
+    """Write events of slice 0's hosts: (host, seconds after the creation, event, more)."""
     (folder / "events").mkdir()
     for host, seconds, name, more in lines:
         line = {"time": when(NOW).timestamp() + seconds, "event": name, "slice": 0, "host": host, "attempt": 0, **more}

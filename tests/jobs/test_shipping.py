@@ -1,4 +1,4 @@
-"""How code gets to hosts, and who removes it."""
+"""Shipping of code to hosts, and its removal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of Kueue's workloads is suspended, and what if there is none."""
+"""Suspending finds Kueue's Workload, or explains that there is none."""
 
 from __future__ import annotations
 

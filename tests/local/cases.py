@@ -1,4 +1,4 @@
-"""What the tests of the local control plane build on: nodes, queues, JobSets, and waiting with a deadline."""
+"""Fixtures of the local control plane's tests: nodes, queues, JobSets, and waits with a deadline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every `ObjectApi` must do, as functions of an API: the Kubernetes one runs the same cases.
+"""Conformance cases of `ObjectApi`, as functions of an API: the Kubernetes one runs the same cases.
 
 Each takes an API that may be written to and a namespace of its own. Objects used here run no process.
 """

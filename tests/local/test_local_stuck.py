@@ -1,4 +1,4 @@
-"""What is full or stuck: a full disk costs log lines and no host, and nothing keeps a cluster from its end."""
+"""Full disks and stuck processes: a full disk costs log lines and no host, and every cluster can be deleted."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ WORDS = st.sampled_from(
 
 
 def written(mount: Mount) -> str:
-    """How a user writes a mount."""
+    """Return a mount as a user writes it."""
     parts = [f"source={mount.source}", f"target={mount.target}"]
     parts += [f"subpath={mount.sub_path}"] if mount.sub_path else []
     return ",".join([*parts, *(["readonly"] if mount.read_only else [])])

@@ -1,4 +1,4 @@
-"""What `make install` and the trainer's image install: every package, each file by its SHA-256, nothing else."""
+"""Locked requirements of `make install` and the trainer's image: every package, each file by its SHA-256."""
 
 from __future__ import annotations
 

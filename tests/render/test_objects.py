@@ -1,4 +1,4 @@
-"""What is rendered: the golden manifests, and that any value arrives as it was given."""
+"""Golden manifests, and values that arrive in them unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a bucket's troubles mean for a user: the kind of error, hence the exit code, and what to do."""
+"""Errors of buckets become the right kind of error, hence exit code, and a next step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a folder does, on a disk and in a bucket alike."""
+"""Folders behave alike on a disk and in a bucket."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Blob:
 
 
 class Listing:
-    """What a listing gives: objects, and with a delimiter the names of folders."""
+    """The result of a listing: objects, and with a delimiter the names of folders."""
 
     def __init__(self, blobs: list[Blob], prefixes: set[str]) -> None:
         self._blobs, self.prefixes = blobs, prefixes

@@ -1,4 +1,4 @@
-"""Which chips a compiled program adds or gathers over, read from its HLO text."""
+"""Groups of chips that a compiled program reduces or gathers over, read from its HLO text."""
 
 import dataclasses
 import math
@@ -28,7 +28,7 @@ class Collective:
         return sum(self.sizes) * int(re.findall(r"\d+", self.dtype)[0]) // 8
 
     def crosses(self, slices: Sequence[Sequence[int]]) -> bool:
-        """Whether chips of different slices take part in one group."""
+        """Tell whether one group has chips of different slices."""
         return any(not any(set(group) <= set(chips) for chips in slices) for group in self.groups)
 
 

@@ -1,4 +1,4 @@
-"""What XLA's own TPU compiler says; only where the extra `tpu` is installed."""
+"""Checks against XLA's own TPU compiler; only where the extra `tpu` is installed."""
 
 import itertools
 import json

@@ -226,7 +226,7 @@ def test_what_a_rename_that_copies_left_is_cleaned_up(store: Store, state: Any) 
 
 
 def test_all_hosts_know_of_the_newest_where_a_local_one_is_as_new(store: Store, tmp_path: Path, state: Any) -> None:
-    """Whether they save it together at the end must not depend on who looked."""
+    """The joint save at the end must not depend on the host that looked."""
     store.save(1, state)
     store.save(2, state)
     hosts, _ = connected(2)

@@ -1,4 +1,4 @@
-"""How long steps take, and the host that keeps the others waiting."""
+"""Step times, and the straggler that keeps the others waiting."""
 
 import functools
 import json

@@ -1,4 +1,4 @@
-"""What is recorded of a step."""
+"""The record of a step."""
 
 import json
 import math

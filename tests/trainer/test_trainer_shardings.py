@@ -1,4 +1,4 @@
-"""Where every parameter, moment and row of a batch lies, for each model on each mesh: golden files."""
+"""Golden files of the sharding of every parameter, moment and batch row, for each model on each mesh."""
 
 import math
 import os

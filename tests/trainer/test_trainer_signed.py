@@ -1,4 +1,4 @@
-"""What is run when it is read: only what a host of this workload has written is."""
+"""Compiled programs are loaded only if a host of this workload has written them."""
 
 import hashlib
 import os

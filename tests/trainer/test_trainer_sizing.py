@@ -1,4 +1,4 @@
-"""What a run takes, told before it runs: TPU types, the closed form, and what a compiled program sends."""
+"""Estimates before a run: TPU types, the closed form, and the traffic of a compiled program."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What TensorBoard is given: its event files, and profiles where its profiler looks for them."""
+"""TensorBoard's event files, and profiles where its profiler looks for them."""
 
 import gzip
 import json

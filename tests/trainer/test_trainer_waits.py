@@ -1,4 +1,4 @@
-"""What a host waits for at each place where one may hang, and which of the hosts its watchdog blames then."""
+"""Every wait that may hang is named, and the watchdog blames the right host."""
 
 import contextlib
 import dataclasses
@@ -51,7 +51,7 @@ class Noted:
 
     @property
     def told(self) -> tuple[str, bool, float]:
-        """What the host waits for, whether it is to blame, and the seconds that it may take in any case."""
+        """Return the host's current wait, whether it is to blame, and the seconds that it may take in any case."""
         assert self.now is not None, "nothing is waited for"
         what, own, least = self.now
         return what, own(), least
