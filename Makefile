@@ -6,7 +6,7 @@
 #   make e2e-all   the same, and the drills marked `extended` (about 50 minutes)
 #   make e2e-local those with processes of this machine only (8 minutes; needs neither root nor Docker)
 #   make e2e-compiler  estimates against XLA's compiler for TPUs (2 minutes, and 700 MB of libtpu the first time)
-#   make check     what CI checks first: format, lint, types, layers
+#   make check     what CI checks first: format, lint, spelling, types, layers
 #   make format    let ruff fix what it can
 #   make lock      resolve the pinned versions anew, with the SHA-256 of every file, after a change of constraints.txt
 #   make golden    write golden manifests and generated docs anew after a wanted change
@@ -102,6 +102,7 @@ e2e-local: $(STAMP)
 check: $(STAMP)
 	@echo "==> format"; $(BIN)/ruff format --check --quiet . || { echo "  next: make format" >&2; exit 1; }
 	@echo "==> lint"; $(BIN)/ruff check --quiet .
+	@echo "==> spelling"; $(BIN)/codespell xpk workloads tests e2e bench docs manifests *.md Makefile pyproject.toml
 	@echo "==> types"; $(BIN)/mypy
 	@echo "==> layers"; PYTHONPATH=workloads $(BIN)/lint-imports
 

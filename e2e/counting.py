@@ -1,4 +1,4 @@
-"""A proxy before an API server that notes what it is asked: how many requests does a command make?"""
+"""A proxy in front of an API server that counts the requests of a command."""
 
 from __future__ import annotations
 

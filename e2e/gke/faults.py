@@ -30,8 +30,10 @@ class CallFault:
 
 @dataclass(frozen=True, slots=True)
 class PoolFault:
-    """Node pools that do not come up: those that `name` (a pattern) fits, or the `nth` ones created (from 1; pools that
-    come with a cluster are not counted and not met).
+    """Failures of node pools.
+
+    They are chosen by `name` (a pattern) or as the `nth` ones created (from 1; pools that come with a cluster are
+    neither counted nor chosen).
 
     stockout: no node; the operation ends with GCE_STOCKOUT. quota: no node; GCE_QUOTA_EXCEEDED. partial: `nodes` of
     them, then GCE_STOCKOUT. internal: no node, INTERNAL. never: the operation does not end.

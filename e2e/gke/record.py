@@ -12,8 +12,11 @@ from typing import Any
 
 @dataclass(slots=True)
 class Call:
-    """One call: `time` is real seconds since 1970, `code` how it ended, `in_flight` how many calls ran when it came,
-    itself included, and `operations` how many long-running operations."""
+    """One call.
+
+    `time` is real seconds since 1970, `code` the status, `in_flight` the number of calls that ran when it came, itself
+    included, and `operations` the number of long-running operations.
+    """
 
     method: str
     request: dict[str, Any]

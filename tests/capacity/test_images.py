@@ -1,5 +1,7 @@
-"""Images on all nodes before anything runs: what is asked of the cluster, what is told of it. The real thing is in
-e2e/test_kind_images.py."""
+"""The image cache on nodes: requests to the cluster, and what is printed.
+
+The drill on real nodes is e2e/test_kind_images.py.
+"""
 
 from __future__ import annotations
 
