@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Protocol
 
-from xpk.model.errors import MissingToolError, UsageError, XpkError
+from xpk.model.errors import XpkError
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://(.*)", re.DOTALL)
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
@@ -58,26 +57,6 @@ class Folder(Protocol):
     def remove(self) -> None:
         """Remove it with all that is in it."""
         ...
-
-
-def open_folder(url: str) -> Folder:
-    """Return the folder at a path or a `gs://` URL; nothing is looked at yet.
-
-    Raises UsageError for no or another URL, MissingToolError without the client of Google Cloud Storage.
-    """
-    if problems := url_problems(url):
-        raise UsageError(problems[0], problems=problems, hint="gs://BUCKET/PREFIX")
-    if not in_bucket(url):
-        from xpk.storage.disk import DiskFolder
-
-        return DiskFolder(Path(url))
-    try:
-        from xpk.storage.bucket import BucketFolder  # heavy, and an extra
-    except ImportError as error:  # also where other parts of `google.cloud` are installed
-        raise MissingToolError(
-            f"reading {url} needs the Python package `google-cloud-storage`", hint="pip install 'xpk-multislice[gcs]'"
-        ) from error
-    return BucketFolder(url)
 
 
 def check_size(size: int, place: str) -> None:
