@@ -1,8 +1,8 @@
-# The trainer's image: what every host of a workload without a --command runs.
+# The trainer's image, for hosts of workloads without a --command.
 #
 #   docker build -t xpk-trainer .
 #   docker build --build-arg JAX_EXTRA=tpu -t xpk-trainer:tpu .
-# By digest: a tag moves. `docker buildx imagetools inspect python:3.11-slim` shows that of the newest.
+# By digest, because a tag moves. `docker buildx imagetools inspect python:3.11-slim` shows the newest one.
 ARG BASE_IMAGE=python:3.11-slim@sha256:9c900dea9e8fb7e16277c179b555cc72d29a352dbc33cff48ad5a0412fd5bfc7
 FROM ${BASE_IMAGE}
 
@@ -14,15 +14,15 @@ ENV PYTHONUNBUFFERED=1 \
 
 WORKDIR /app
 COPY requirements/image.txt requirements/tpu.txt ./
-# Wheels of known SHA-256 alone (`make lock`). What a distribution has installed cannot be uninstalled by pip: it stays,
-# and ours is found first.
+# Install only wheels of known SHA-256 (`make lock`). pip cannot uninstall packages of the distribution: they stay, and
+# ours are found first.
 RUN python -m pip install --ignore-installed --require-hashes --only-binary :all: --requirement image.txt \
     && if [ "${JAX_EXTRA}" = tpu ]; then python -m pip install --require-hashes --only-binary :all: --no-deps --requirement tpu.txt; \
     elif [ -n "${JAX_EXTRA}" ]; then echo "invalid JAX_EXTRA '${JAX_EXTRA}': must be tpu" >&2; exit 1; fi
 COPY workloads/trainer ./trainer
 COPY workloads/xpk_ray ./xpk_ray
 
-# Unprivileged, as the manifest asks.
+# Unprivileged, as the manifest requires.
 RUN useradd --uid 10001 --create-home host 2>/dev/null || adduser -D -u 10001 host
 USER 10001
 CMD ["python", "-m", "trainer", "train"]

@@ -104,7 +104,7 @@ def runs(seeds: int, steps: int, rates: list[float]) -> Iterator[dict[str, Any]]
 
 def table(done: list[dict[str, Any]], rates: list[float]) -> Iterator[str]:
     """Yield a row for every learning rate and case: medians over seeds; a target that a run missed counts as never."""
-    yield "| lr | case | " + " | ".join(f"steps to {target:.0%}" for target in TARGETS) + " | right at the end |"
+    yield "| lr | case | " + " | ".join(f"steps to {target:.0%}" for target in TARGETS) + " | final accuracy |"
     yield "|---:|---|" + "---:|" * (len(TARGETS) + 1)
     for rate in rates:
         for name in CASES:
