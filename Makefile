@@ -1,8 +1,8 @@
 # Common uses:
 #   make demo      train on this machine: 2 slices x 2 hosts, real text, one host is killed
 #   make test      run unit and local tests (under 5 minutes)
-#   make e2e       run drills on this machine and on a real kind cluster that kill hosts, nodes and controllers (as root;
-#                  about 25 minutes, and 25 more the first time to build the environment)
+#   make e2e       run drills, here and on a real kind cluster, that kill hosts, nodes and controllers (as root; about
+#                  25 minutes, and 25 more the first time to build the environment)
 #   make e2e-all   run the drills of e2e and those marked `extended` (about 50 minutes)
 #   make e2e-local run only the drills with local processes (8 minutes; needs neither root nor Docker)
 #   make e2e-compiler  compare estimates with XLA's TPU compiler (2 minutes, and 700 MB of libtpu the first time)
