@@ -271,6 +271,14 @@ def test_all_that_is_wrong_is_told_at_once(dev: Xpk) -> None:
     assert lines[-1] == "  next: see `xpk workload create --help`" and outcome.err.count("next:") == 1
 
 
+def test_a_missing_cluster_is_reported_together_with_wrong_options(dev: Xpk) -> None:
+    outcome = dev("workload", "create", "w", "--command", "true", "--cluster", "nope", "--priority", "urgent")
+    assert outcome.code == 2
+    problems = [line for line in outcome.err.splitlines() if line.startswith("error: ")]
+    assert len(problems) == 2 and "unknown priority 'urgent'" in problems[0], outcome.err
+    assert "there is no cluster 'nope' (there are: dev)" in problems[1]
+
+
 def test_a_name_that_is_taken(dev: Xpk) -> None:
     create = ("workload", "create", "one", "--command", "sleep 60")
     assert dev(*create).code == 0

@@ -10,7 +10,7 @@ import pytest
 from tests.gke.conftest import MakeSite
 from tests.gke.site import Site
 from xpk.capacity.gke.limits import Sizing, pod_prefix, range_limits
-from xpk.cli.workload.create import _cost as cost_of_workload
+from xpk.client import price
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import CapacityError
 from xpk.model.specs import WorkloadSpec
@@ -177,10 +177,10 @@ def test_cost(site: Site) -> None:
     work = WorkloadSpec(
         name="w", shape=find_shape("v5litepod-16"), num_slices=1, command=("true",), target=target, image="i"
     )
-    told = cost_of_workload(work, None)
+    told = price(work, None)
     assert told and "16 chip-hours an hour, at most 19.20 US dollars an hour" in told
     with pytest.raises(CapacityError, match="--max-cost is 19"):
-        cost_of_workload(work, 19.0)
+        price(work, 19.0)
 
 
 def test_the_cost_of_what_gke_may_add_counts(site: Site) -> None:

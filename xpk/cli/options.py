@@ -139,14 +139,3 @@ def the_name(what: str, name: str | None, name_flag: str | None) -> str:
         known = f"`xpk {what} list` shows those there are"
         raise UsageError(f"which {what}?", hint=f"{path} NAME ..." if path.endswith(" create") else known)
     return chosen
-
-
-def count_slices(num_slices: int | None, num_nodes: int | None, kind: str) -> int:
-    """Return how many slices are asked for: GPU and CPU hosts are slices of one host each. Raises UsageError."""
-    if num_nodes is None:
-        return 1 if num_slices is None else num_slices
-    if kind == "tpu":
-        raise UsageError("--num-nodes is for GPU and CPU types: TPU slices have a fixed size", hint="--num-slices N")
-    if num_slices not in (None, num_nodes):
-        raise UsageError("--num-nodes and --num-slices say different things", hint="give one of them")
-    return num_nodes

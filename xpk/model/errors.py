@@ -67,11 +67,22 @@ class Problems:
         if len(self._found) == 1:
             raise self._found[0]
         if self._found:
-            problems: list[str] = []
-            for error in self._found:
-                *others, last = error.problems
-                problems += [*others, last if error.hint in ("", hint) else f"{last} ({error.hint})"]
-            raise UsageError(message, problems=problems, hint=hint)
+            raise self._combined(self._found, message, hint)
+
+    def joined(self, error: XpkError, message: str, *, hint: str) -> XpkError:
+        """Return `error`: as it is if nothing else was wrong, otherwise a UsageError of all problems, it last."""
+        if not self._found:
+            return error
+        last = error if isinstance(error, UsageError) else UsageError(error.message, hint=error.hint)
+        return self._combined([*self._found, last], message, hint)
+
+    @staticmethod
+    def _combined(errors: Sequence[UsageError], message: str, hint: str) -> UsageError:
+        problems: list[str] = []
+        for error in errors:
+            *others, last = error.problems
+            problems += [*others, last if error.hint in ("", hint) else f"{last} ({error.hint})"]
+        return UsageError(message, problems=problems, hint=hint)
 
 
 class NotFoundError(XpkError):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from xpk.model import names, sub_slices
 from xpk.model.accelerators import SliceShape
+from xpk.model.errors import UsageError
 from xpk.model.mounts import Mount, mount_problems
 
 MOST_SLICES = 1024
@@ -233,6 +234,16 @@ class WorkloadSpec:
         """Return the units of `shape.resource` that it needs."""
         return self.num_slices * self.shape.units
 
+    @property
+    def num_hosts(self) -> int:
+        """Return the hosts of all slices."""
+        return self.num_slices * self.shape.hosts
+
+    @property
+    def num_chips(self) -> int:
+        """Return the chips of all slices."""
+        return self.num_slices * self.shape.chips
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageCacheSpec:
@@ -268,6 +279,17 @@ def image_problems(images: Sequence[str]) -> list[str]:
     return [f"'{image}' is not the name of an image" for image in wrong] + [
         f"'{each}' is named twice" for each in twice
     ]
+
+
+def count_slices(num_slices: int | None, num_nodes: int | None, kind: str) -> int:
+    """Return how many slices are asked for: GPU and CPU hosts are slices of one host each. Raises UsageError."""
+    if num_nodes is None:
+        return 1 if num_slices is None else num_slices
+    if kind == "tpu":
+        raise UsageError("--num-nodes is for GPU and CPU types: TPU slices have a fixed size", hint="--num-slices N")
+    if num_slices not in (None, num_nodes):
+        raise UsageError("--num-nodes and --num-slices say different things", hint="give one of them")
+    return num_nodes
 
 
 def cluster_problems(name: str, num_slices: int) -> list[str]:

@@ -13,11 +13,11 @@ from xpk.capacity.provider import Checks, Provider, load_provider, maker_names, 
 from xpk.cli import complete
 from xpk.cli.cluster.gke_options import chosen_provider, in_seconds
 from xpk.cli.cluster.run_plan import given_flags
-from xpk.cli.options import Command, count_slices, the_name
+from xpk.cli.options import Command, the_name
 from xpk.cli.terminal.output import Console
 from xpk.model.accelerators import SliceShape, find_shape
 from xpk.model.errors import Problems, UsageError
-from xpk.model.specs import ClusterSpec, cluster_problems
+from xpk.model.specs import ClusterSpec, cluster_problems, count_slices
 
 Counted = tuple[int | None, int | None, int | None]  # --num-slices, --num-nodes, --num-cubes
 

@@ -4,36 +4,33 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from xpk.api.base import ObjectApi
 from xpk.api.words import counted
 from xpk.cli import complete
 from xpk.cli.durations import parse_duration
 from xpk.cli.options import accelerator_option, cluster_option, name_argument, namespace_option, the_name
 from xpk.cli.terminal.output import FORMATS, Console
 from xpk.cli.workload import google_xpk, spec_file
-from xpk.cli.workload.request import asked_for
-from xpk.cli.workload.target import Place, find_place
+from xpk.cli.workload.request import read_request
+from xpk.cli.workload.target import find_destination
 from xpk.cli.workload.wait import await_end
-from xpk.jobs import lifecycle, mounts
-from xpk.jobs.code import upload
-from xpk.jobs.code.archive import Archive
+from xpk.client import price
+from xpk.jobs import lifecycle
 from xpk.jobs.create import create as creating
-from xpk.jobs.create import memory_estimate, options, trainer_preflight
-from xpk.jobs.output import folder as output
+from xpk.jobs.create import options, submit
+from xpk.jobs.create.destination import Destination
+from xpk.jobs.create.notice import Notice, Report
+from xpk.jobs.create.resolve import resolve
 from xpk.jobs.status import reader
 from xpk.model import names
-from xpk.model.errors import CapacityError, UsageError, XpkError
+from xpk.model.errors import CapacityError, Problems, UsageError, XpkError
 from xpk.model.specs import WorkloadSpec
-from xpk.proc import LocalRunner
 from xpk.render import to_yaml
-from xpk.storage import open_folder
 
 
 @click.command(cls=spec_file.SpecCommand)
@@ -201,78 +198,69 @@ def create(ctx: click.Context, /, name: str | None, name_flag: str | None, clust
             raise UsageError("-o spec requires --dry-run", hint="add --dry-run")
         click.echo(spec_file.spec_of(ctx, chosen), nl=False)
         return
-    trainer_args = ctx.meta.get("trainer_args", ())
-    google_xpk.translate(ctx, given)
-    where = find_place(console, cluster, given)
-    spec, archive = asked_for(console, chosen, where, trainer_args, given)
-    check(console, spec, trainer_args, given)
-    _write_manifest(spec, given["output_manifest_file"])
+    problems = Problems()
+    request = read_request(ctx, chosen, given, problems)
+    destination = find_destination(console, cluster, request, problems, dry_run=given["dry_run"])
+    resolved = resolve(request, destination, print_notices(console), problems)
+    submit.preflight(resolved, print_steps(console))
+    _write_manifest(resolved.spec, given["output_manifest_file"])
     if given["dry_run"]:
-        _preview(console, where, spec, given["dry_run"])
+        _preview(console, destination, resolved.spec, given["dry_run"])
         return
-    api, place = where.reached(), where.cluster
-    creating.check_fits(api, where.queue, spec, cluster=place)
-    cost = _cost(spec, given["max_cost"])
-    _create(console, api, spec, archive, place, given)
-    hosts = spec.num_slices * spec.shape.hosts
-    if cost:
-        console.tell(f" • {cost}")
-    size = f"{spec.num_slices} x {spec.shape.name}, {counted(hosts, 'host')}"
-    console.done(f"workload '{chosen}' is queued on '{place}': {size}")
+    submitted = submit.create_resolved(resolved, destination, report=print_steps(console), price=price)
+    _tell_submitted(console, submitted)
     status = None
+    api, place, namespace = destination.reached(), submitted.cluster, request.namespace
     if given["wait"]:
-        status = await_end(console, api, spec.name, spec.namespace, place, timeout, must_start=True)
+        status = await_end(console, api, chosen, namespace, place, timeout, must_start=True)
     else:
-        console.tell(f"  next: xpk workload logs {chosen}{names.where(place, spec.namespace)} -f")
+        console.tell(f"  next: xpk workload logs {chosen}{names.where(place, namespace)} -f")
     if console.is_data:
-        console.data(asdict(status or reader.find(api, chosen, spec.namespace)))
+        console.data(asdict(status or reader.find(api, chosen, namespace)))
     if status:
-        lifecycle.check_succeeded(status, where=names.where(place, spec.namespace))
+        lifecycle.check_succeeded(status, where=names.where(place, namespace))
 
 
-def _preview(console: Console, place: Place, spec: WorkloadSpec, how: str) -> None:
-    """Print the objects that would be created, and warn of what would keep them from it."""
-    is_stored = how == "server"
-    if place.api:
+def print_notices(console: Console) -> Report:
+    """Return what prints the notices on options."""
+
+    def report(notice: Notice) -> None:
+        if notice.is_warning:
+            console.warn(notice.text)
+        else:
+            console.tell(f" • {notice.text}")
+
+    return report
+
+
+def print_steps(console: Console) -> Report:
+    """Return what prints the notices of a submission, each as one of its steps."""
+
+    def report(notice: Notice) -> None:
+        console.tell(f" • {'warning: ' if notice.is_warning else ''}{notice.text}")
+
+    return report
+
+
+def _tell_submitted(console: Console, submitted: submit.Submitted) -> None:
+    spec = submitted.spec
+    if submitted.cost:
+        console.tell(f" • {submitted.cost}")
+    size = f"{spec.num_slices} x {spec.shape.name}, {counted(spec.num_hosts, 'host')}"
+    console.done(f"workload '{spec.name}' is queued on '{submitted.cluster}': {size}")
+
+
+def _preview(console: Console, destination: Destination, spec: WorkloadSpec, dry_run: str) -> None:
+    """Print the objects that would be created, with a warning if the workload does not fit."""
+    is_stored = dry_run == "server"
+    if destination.api:
         try:
-            creating.check_fits(place.api, place.queue, spec, cluster=place.cluster)
+            creating.check_fits(destination.api, destination.queue, spec, cluster=destination.cluster)
         except CapacityError as error:
             if is_stored:
                 raise
             console.warn(f"a run would be refused: {error.message}")
-    console.objects(creating.preview(place.reached(), spec) if is_stored else creating.manifest(spec))
-
-
-def _create(
-    console: Console, api: ObjectApi, spec: WorkloadSpec, archive: Archive | None, cluster: str, given: dict[str, Any]
-) -> None:
-    """Create a checked workload with what it needs, the workload last."""
-    for note in mounts.check_mounts(api, spec, cluster=cluster):
-        console.tell(f" • warning: {note}")
-    folder = open_folder(spec.output_dir) if spec.output_dir else None
-    in_the_way = folder if folder and not given["resume"] and not folder.is_empty() else None
-    if in_the_way:
-        creating.check_free(api, spec, cluster=cluster)  # it may be the output of one that runs
-        if not given["fresh"]:
-            raise output.in_the_way(in_the_way, spec.name)
-    new = upload.upload(api, archive, spec.code, spec.target) if archive and spec.code and spec.code.source else False
-    if in_the_way:
-        console.tell(f" • the earlier output is now '{output.move_aside(in_the_way, spec.name)}'")
-    new |= creating.create_workload(api, spec, cluster=cluster)
-    if archive:
-        console.tell(f" • {upload.describe(archive, new=new)}")
-
-
-def _cost(spec: WorkloadSpec, most: float | None) -> str | None:
-    """Return what it costs where somebody charges for it. Raises CapacityError if it is more than `most`."""
-    if spec.target.region is None:
-        return None
-    from xpk.capacity.gke.cost import check_cost, cost_of  # elsewhere nobody needs prices
-
-    cost = cost_of(spec.shape, spec.num_slices, region=spec.target.region, on_demand=False)
-    if refusal := check_cost(cost, most):
-        raise refusal
-    return cost.line()
+    console.objects(creating.preview(destination.reached(), spec) if is_stored else creating.manifest(spec))
 
 
 def _write_manifest(spec: WorkloadSpec, file: Path | None) -> None:
@@ -290,27 +278,3 @@ def _private(path: str, flags: int) -> int:
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.fchmod(descriptor, 0o600)  # it may exist with another mode
     return descriptor
-
-
-def check(console: Console, spec: WorkloadSpec, trainer_args: tuple[str, ...], given: dict[str, Any]) -> None:
-    """Find all that can be wrong before anything is created."""
-    options.check_local_path(trainer_args, spec)
-    if spec.ray and spec.target.on_this_machine:
-        trainer_preflight.check_ray_installed()
-    if given["command"] is None:
-        if spec.target.on_this_machine:
-            trainer_preflight.check_trainer_installed()
-        with tempfile.TemporaryDirectory(prefix="xpk-empty-") as empty:  # as hosts start without --script-dir
-            _ask_trainer(console, spec, trainer_args, given["script_dir"] or Path(empty), given)
-
-
-def _ask_trainer(
-    console: Console, spec: WorkloadSpec, trainer_args: tuple[str, ...], folder: Path, given: dict[str, Any]
-) -> None:
-    """Let the bundled trainer find what is wrong, and what does not fit. Raises UsageError, CapacityError."""
-    see_data = spec.target.emulated and not spec.mounts
-    trainer_preflight.check_trainer(LocalRunner(), spec, trainer_args, see_data=see_data, folder=folder)
-    if given["estimated"] and spec.shape.kind == "tpu":
-        warning = memory_estimate.check_memory(LocalRunner(), spec.shape, spec.num_slices, trainer_args, folder)
-        if warning:
-            console.tell(f" • warning: {warning}")

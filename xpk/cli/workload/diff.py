@@ -12,13 +12,14 @@ from xpk.capacity.provider import provider_of
 from xpk.cli.options import the_name
 from xpk.cli.target import the_cluster
 from xpk.cli.terminal.output import FORMATS, Console, echo
-from xpk.cli.workload import google_xpk
-from xpk.cli.workload.create import check, create
-from xpk.cli.workload.request import asked_for
+from xpk.cli.workload.create import create, print_notices, print_steps
+from xpk.cli.workload.request import read_request
 from xpk.cli.workload.spec_file import SpecCommand
-from xpk.cli.workload.target import find_place
+from xpk.cli.workload.target import find_destination
 from xpk.jobs.create import diff as difference
-from xpk.model.errors import UsageError, XpkError
+from xpk.jobs.create.resolve import resolve
+from xpk.jobs.create.submit import preflight
+from xpk.model.errors import Problems, UsageError, XpkError
 
 _DIFFERENT, _FAILED = 1, 125
 # What `create` does around the workload; nothing of it is in the object.
@@ -53,14 +54,14 @@ def diff(ctx: click.Context, /, name: str | None, name_flag: str | None, cluster
             pair = [difference.running(api, each, given["namespace"]) for each in (chosen, other)]
             found = difference.of_two(*pair)
         else:
-            trainer_args = ctx.meta.get("trainer_args", ())
-            google_xpk.translate(ctx, given)
-            where = find_place(console, cluster, {**given, "dry_run": None})
-            spec, _ = asked_for(console, chosen, where, trainer_args, given)
-            api = where.reached()
-            have = difference.running(api, chosen, spec.namespace)
-            check(console, spec, trainer_args, given)
-            found = difference.with_create(api, have, spec)
+            problems = Problems()
+            request = read_request(ctx, chosen, given, problems)
+            destination = find_destination(console, cluster, request, problems)
+            resolved = resolve(request, destination, print_notices(console), problems)
+            api = destination.reached()
+            have = difference.running(api, chosen, request.namespace)
+            preflight(resolved, print_steps(console))
+            found = difference.with_create(api, have, resolved.spec)
     _print(console, chosen, other, found)
     ctx.exit(_DIFFERENT if found.text else 0)
 

@@ -8,17 +8,12 @@ from typing import Any
 import click
 
 from xpk.cli.options import Command
-from xpk.cli.terminal.output import Console
-from xpk.model.accelerators import SliceShape
 from xpk.model.errors import UsageError
-from xpk.model.specs import Target
 
 _DEBUG_ENV = (
     *("TPU_STDERR_LOG_LEVEL=0", "TPU_MIN_LOG_LEVEL=0", "TF_CPP_MIN_LOG_LEVEL=0"),
     "TPU_VMODULE=real_program_continuator=1",
 )
-_DUMP_FOLDER = "/mnt/xla-dump"
-_DEFAULT_SCHEDULER = "default-scheduler"
 
 
 def upstream_options(command: Command) -> Command:
@@ -59,27 +54,3 @@ def translate(ctx: click.Context, given: dict[str, Any]) -> None:
         given["image"], given["script_dir"] = base, given["script_dir"] or here
     if given.pop("enable_debug_logs"):
         given["env"] = (*_DEBUG_ENV, *given["env"])
-
-
-def fit(console: Console, given: dict[str, Any], target: Target, shape: SliceShape) -> None:
-    """Leave out, with a warning, what these flags ask for in vain on a target."""
-    if given["scheduler"] in (None, _DEFAULT_SCHEDULER):
-        given["scheduler"] = ""
-    if target.on_this_machine:
-        for flag, name in (("--scheduler", "scheduler"), ("--debug-dump-gcs", "debug_dump_gcs")):
-            if given[name]:
-                console.warn(f"{flag} has no effect: hosts are processes of this machine")
-                given[name] = ""
-    if dump := given["debug_dump_gcs"]:
-        given["mounts"] = (*given["mounts"], f"source={dump},target={_DUMP_FOLDER}")
-    if shape.kind == "tpu" and given["num_nodes"] is not None:
-        console.warn(f"--num-nodes has no effect: a slice of {shape.name} has {shape.hosts} hosts")
-        given["num_nodes"] = None
-
-
-def with_dump(env: dict[str, str], given: dict[str, Any], name: str) -> dict[str, str]:
-    """Return the environment with XLA told to dump its programs, if that is asked for and not done already."""
-    flags = env.get("XLA_FLAGS", "")
-    if not given["debug_dump_gcs"] or "--xla_dump_to" in flags:
-        return env
-    return env | {"XLA_FLAGS": f"{flags} --xla_dump_to={_DUMP_FOLDER}/{name}".lstrip()}

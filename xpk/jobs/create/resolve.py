@@ -1,0 +1,243 @@
+"""From a `Workload` and the cluster that it goes to, to a checked `WorkloadSpec`."""
+
+from __future__ import annotations
+
+import getpass
+from dataclasses import dataclass, replace
+from typing import Any
+
+from xpk.api import storages
+from xpk.jobs import mounts
+from xpk.jobs.code import archive as script
+from xpk.jobs.code import upload
+from xpk.jobs.code.archive import Archive
+from xpk.jobs.create import capacity_choice, create, options, pod_security
+from xpk.jobs.create.destination import Destination
+from xpk.jobs.create.notice import Notice, Report, ignore
+from xpk.jobs.create.workload import Workload
+from xpk.jobs.output import folder
+from xpk.model.accelerators import SliceShape, find_shape
+from xpk.model.errors import Problems, UsageError, XpkError
+from xpk.model.mounts import Mount
+from xpk.model.specs import Target, WorkloadSpec, count_slices
+
+_DUMP_FOLDER = "/mnt/xla-dump"
+_DEFAULT_SCHEDULER = "default-scheduler"
+_SMALLEST = "v5litepod-1"
+_ANY_TARGET = Target(emulated=False, sets_slice_environment=False, output_root="gs://bucket")
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A workload that is complete: its request as it fits its cluster, its spec, and its code if it ships any."""
+
+    request: Workload
+    spec: WorkloadSpec
+    archive: Archive | None = None
+
+
+def resolve(
+    request: Workload, destination: Destination, report: Report = ignore, problems: Problems | None = None
+) -> Resolved:
+    """Return what a workload is on a cluster, with its code packed.
+
+    `problems` holds what was wrong with the request before. Raises UsageError with all that is wrong,
+    ConflictError where the cluster does not have the capacity, NotFoundError for a storage.
+    """
+    wrong = problems or Problems()
+    try:
+        archive = script.pack(request.script_dir) if request.script_dir else None
+        target, queue, cluster = destination.target, destination.queue, destination.cluster
+        shape, within = create.choose_shape(
+            queue, request.accelerator_type, cluster=cluster, sub_slicing=target.sub_slicing
+        )
+        request = _fit(request, target, shape, report)
+        chosen = _Choice(
+            shape=shape,
+            within=within,
+            capacity=capacity_choice.choose(target, (within or shape).name, request.capacity, cluster=cluster),
+            num_slices=count_slices(request.num_slices, request.num_nodes, shape.kind),
+            storages=_storages(request, destination, report),
+            image=_image(request, destination, report),
+        )
+    except XpkError as error:
+        raise wrong.joined(error, _refused(request), hint=create.HELP) from error
+    if archive is None and (files := options.files_here([request.command or "", *request.args])):
+        text = f"hosts do not see the current folder: '{files[0]}' is not shipped; --script-dir . ships it"
+        report(Notice(text, is_warning=True))
+    spec = _spec(request, destination, chosen, archive, wrong)
+    create.check_run_duration(queue, spec, cluster=cluster)
+    if destination.api:
+        spec = pod_security.fit_namespace(destination.api, spec)
+    return Resolved(request, spec, archive)
+
+
+def with_problems_of(request: Workload, error: XpkError, problems: Problems) -> XpkError:
+    """Return the error for a cluster that cannot be used, together with all that is wrong on any cluster."""
+    shape = find_shape(_SMALLEST)
+    if request.accelerator_type:
+        shape = problems.read(shape, find_shape, request.accelerator_type)
+    spec = WorkloadSpec(
+        name=request.name,
+        shape=shape,
+        num_slices=count_slices(request.num_slices, None, shape.kind),
+        command=("true",),
+        target=_ANY_TARGET,
+        image="",
+        namespace=request.namespace,
+        env=request.env,
+        secret_env=request.secret_env,
+        labels=request.labels,
+        priority=request.priority,
+        max_restarts=request.max_restarts,
+        fatal_exit_codes=tuple(request.fatal_exit_codes),
+        termination_grace_seconds=request.termination_grace_seconds,
+        ttl_seconds=request.ttl_seconds,
+        max_run_seconds=request.max_run_seconds,
+    )
+    problems.read(None, create.check_spec, spec)
+    return problems.joined(error, _refused(request), hint=create.HELP)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choice:
+    """What the cluster and a request decide together."""
+
+    shape: SliceShape
+    within: SliceShape | None
+    capacity: str
+    num_slices: int
+    storages: tuple[Mount, ...]
+    image: str
+
+
+def _refused(request: Workload) -> str:
+    return f"workload '{request.name}' cannot be created"
+
+
+def _fit(request: Workload, target: Target, shape: SliceShape, report: Report) -> Workload:
+    """Return a request without what has no effect on a target, with a warning for each option."""
+    changes: dict[str, Any] = {}
+    if request.scheduler == _DEFAULT_SCHEDULER:
+        request = replace(request, scheduler="")
+    if target.on_this_machine:
+        for flag, name in (("--scheduler", "scheduler"), ("--debug-dump-gcs", "debug_dump_gcs")):
+            if getattr(request, name):
+                text = f"{flag} has no effect: hosts are processes of this machine"
+                report(Notice(text, is_warning=True))
+                changes[name] = ""
+    elif dump := request.debug_dump_gcs:
+        changes["mounts"] = (*request.mounts, f"source={dump},target={_DUMP_FOLDER}")
+    if shape.kind == "tpu" and request.num_nodes is not None:
+        text = f"--num-nodes has no effect: a slice of {shape.name} has {shape.hosts} hosts"
+        report(Notice(text, is_warning=True))
+        changes["num_nodes"] = None
+    return replace(request, **changes)
+
+
+def _spec(
+    request: Workload, destination: Destination, chosen: _Choice, archive: Archive | None, wrong: Problems
+) -> WorkloadSpec:
+    """Put together what was asked for. Raises UsageError with all that is wrong."""
+    own, shape = destination.target, chosen.shape
+    target = wrong.read(own, folder.at_root, own, request.output_root)
+    code = wrong.read(None, upload.place, archive, own, target) if archive else None
+    ray = wrong.read(None, _ray, request)
+    spec = WorkloadSpec(
+        name=request.name,
+        namespace=request.namespace,
+        shape=shape,
+        num_slices=chosen.num_slices,
+        command=wrong.read(("true",), _command, request, ray, shape),
+        ray=ray is not None,
+        target=target,
+        image=chosen.image,
+        image_pull_secret=request.image_pull_secret,
+        run_as_user=request.run_as_user,
+        env=_with_dump(options.bucket_env(target) | dict(request.env), request),
+        secret_env=request.secret_env,
+        labels=request.labels,
+        scheduler=request.scheduler,
+        requires_output=request.runs_trainer and destination.api is not None,
+        queue=destination.queue.name,
+        priority=request.priority,
+        max_restarts=request.max_restarts,
+        fatal_exit_codes=tuple(request.fatal_exit_codes),
+        termination_grace_seconds=request.termination_grace_seconds,
+        ttl_seconds=request.ttl_seconds,
+        working_dir=code.source if code and target.on_this_machine else None,
+        code=code,
+        user=getpass.getuser(),
+        within=chosen.within,
+        node_folder=request.node_folder,
+        mounts=(
+            *wrong.read((), mounts.read_mounts, request.mounts, target, request.node_folder),
+            *chosen.storages,
+        ),
+        max_run_seconds=request.max_run_seconds,
+        capacity=chosen.capacity,
+        # The trainer's hosts, and Ray's, watch each other.
+        peer_watch=request.peer_watch and not request.runs_trainer and ray is None,
+    )
+    wrong.read(None, create.check_spec, spec)
+    wrong.check(_refused(request), hint=create.HELP)
+    return spec
+
+
+def _command(request: Workload, ray: options.Ray | None, shape: SliceShape) -> tuple[str, ...]:
+    args = tuple(request.args)
+    if ray:
+        return options.ray_command(request.command, args, ray, shape, max_restarts=request.max_restarts)
+    return options.host_command(request.command, args)
+
+
+def _ray(request: Workload) -> options.Ray | None:
+    """Return how Ray coordinates the hosts, None if it does not. Raises UsageError."""
+    if request.launcher == "ray":
+        return options.Ray(request.ray_dashboard, request.ray_join_seconds, request.script_dir is not None)
+    if request.ray_dashboard:
+        raise UsageError("there is no dashboard without Ray", hint="add --launcher ray, or leave out --ray-dashboard")
+    return None
+
+
+def _with_dump(env: dict[str, str], request: Workload) -> dict[str, str]:
+    """Return the environment with the variable that makes XLA dump its programs, unless the user set it."""
+    flags = env.get("XLA_FLAGS", "")
+    if not request.debug_dump_gcs or "--xla_dump_to" in flags:
+        return env
+    return env | {"XLA_FLAGS": f"{flags} --xla_dump_to={_DUMP_FOLDER}/{request.name}".lstrip()}
+
+
+def _storages(request: Workload, destination: Destination, report: Report) -> tuple[Mount, ...]:
+    """Return the mounts of the storages that a workload names, and of those that all mount."""
+    if destination.target.on_this_machine:
+        if request.storages:
+            raise UsageError(
+                "--storage: hosts are processes of this machine, and nothing can be mounted for them alone",
+                hint="leave it out: they see all folders of this machine at their own paths",
+            )
+        return ()
+    if destination.api is None:
+        if request.storages:
+            text = f"--storage {', '.join(request.storages)} is left out: the cluster knows what it is"
+            report(Notice(text, is_warning=True))
+        return ()
+    known = storages.choose(destination.api, request.namespace, request.storages)
+    return tuple(storage.mount for storage in known)
+
+
+def _image(request: Workload, destination: Destination, report: Report) -> str:
+    """Return the hosts' image. Raises UsageError where none is known; without a cluster it only warns."""
+    needs_trainer = request.runs_trainer or request.launcher == "ray"
+    try:
+        image = options.choose_image(
+            request.image, destination.target, cluster=destination.cluster, needs_trainer=needs_trainer
+        )
+    except UsageError as error:
+        if destination.api or request.image:
+            raise
+        report(Notice(f"a run would be refused: {error.message}", is_warning=True))
+        return options.TRAINER_IMAGE
+    if image == options.COMMAND_IMAGE and not request.image:
+        report(Notice(f"image {image}; --docker-image chooses another"))
+    return image

@@ -1,0 +1,108 @@
+"""Submit a workload: resolve it, check it with everything that it needs, create it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from xpk.api.base import ObjectApi
+from xpk.jobs import mounts
+from xpk.jobs.code import upload
+from xpk.jobs.create import create, memory_estimate, options, trainer_preflight
+from xpk.jobs.create.destination import Destination
+from xpk.jobs.create.notice import Notice, Report, ignore
+from xpk.jobs.create.resolve import Resolved, resolve
+from xpk.jobs.create.workload import Workload
+from xpk.jobs.output import folder as output
+from xpk.model.specs import WorkloadSpec
+from xpk.proc import LocalRunner, Runner
+from xpk.storage import open_folder
+
+Price = Callable[[WorkloadSpec, float | None], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A workload that was created: the spec of its objects, its cluster, and its cost if it has a price."""
+
+    spec: WorkloadSpec
+    cluster: str
+    cost: str | None = None
+
+
+def no_price(spec: WorkloadSpec, max_cost: float | None) -> str | None:
+    """Return None: the slices have no price."""
+    return None
+
+
+def submit(
+    request: Workload, destination: Destination, *, report: Report = ignore, price: Price = no_price
+) -> Submitted:
+    """Create a workload with everything that it needs. Nothing is created before everything is checked.
+
+    `price` returns the cost of a workload in one line, or raises CapacityError above its second argument.
+    Raises UsageError with all that is wrong, CapacityError if it can never fit or costs too much, ConflictError if
+    its name is taken or its output folder is not empty, NotFoundError, AuthorizationError, MissingToolError.
+    """
+    resolved = resolve(request, destination, report)
+    preflight(resolved, report)
+    return create_resolved(resolved, destination, report=report, price=price)
+
+
+def preflight(resolved: Resolved, report: Report = ignore, runner: Runner | None = None) -> None:
+    """Check a workload on this machine: without a request to the cluster, and before anything is created.
+
+    Raises UsageError for settings that the bundled trainer refuses, CapacityError if it estimates that they do not fit
+    in the chips' memory, MissingToolError where hosts of this machine lack a package.
+    """
+    request, spec, runner = resolved.request, resolved.spec, runner or LocalRunner()
+    args = tuple(request.args)
+    options.check_local_path(args, spec)
+    if spec.ray and spec.target.on_this_machine:
+        trainer_preflight.check_ray_installed()
+    if not request.runs_trainer:
+        return
+    if spec.target.on_this_machine:
+        trainer_preflight.check_trainer_installed()
+    see_data = spec.target.emulated and not spec.mounts
+    with tempfile.TemporaryDirectory(prefix="xpk-empty-") as empty:  # as hosts start without --script-dir
+        folder = request.script_dir or Path(empty)
+        trainer_preflight.check_trainer(runner, spec, args, see_data=see_data, folder=folder)
+        if request.check_memory and spec.shape.kind == "tpu":
+            warning = memory_estimate.check_memory(runner, spec.shape, spec.num_slices, args, folder)
+            if warning:
+                report(Notice(warning, is_warning=True))
+
+
+def create_resolved(
+    resolved: Resolved, destination: Destination, *, report: Report = ignore, price: Price = no_price
+) -> Submitted:
+    """Create a workload that `preflight` has checked; see `submit`."""
+    api, cluster, spec = destination.reached(), destination.cluster, resolved.spec
+    create.check_fits(api, destination.queue, spec, cluster=cluster)
+    cost = price(spec, resolved.request.max_cost)
+    _create(api, resolved, cluster, report)
+    return Submitted(spec, cluster, cost)
+
+
+def _create(api: ObjectApi, resolved: Resolved, cluster: str, report: Report) -> None:
+    """Create what a workload needs, and the workload last."""
+    request, spec, archive = resolved.request, resolved.spec, resolved.archive
+    for note in mounts.check_mounts(api, spec, cluster=cluster):
+        report(Notice(note, is_warning=True))
+    folder = open_folder(spec.output_dir) if spec.output_dir else None
+    earlier = folder if folder and not request.resume and not folder.is_empty() else None
+    if earlier:
+        create.check_free(api, spec, cluster=cluster)  # the output may be that of a workload that runs
+        if not request.fresh:
+            raise output.in_the_way(earlier, spec.name)
+    is_new = (
+        upload.upload(api, archive, spec.code, spec.target) if archive and spec.code and spec.code.source else False
+    )
+    if earlier:
+        report(Notice(f"the earlier output is now '{output.move_aside(earlier, spec.name)}'"))
+    is_new |= create.create_workload(api, spec, cluster=cluster)
+    if archive:
+        report(Notice(upload.describe(archive, new=is_new)))
