@@ -75,16 +75,15 @@ def _claims(api: ObjectApi, mounts: Sequence[Mount], spec: WorkloadSpec) -> Iter
 def _claim_notes(claim: Obj, mount: Mount, spec: WorkloadSpec) -> Iterator[str]:
     """Yield what may keep hosts from using a claim. Raises UsageError for what does."""
     modes = set(claim.get("spec", {}).get("accessModes") or [])
-    hosts = spec.num_slices * spec.shape.hosts
     show = f"`kubectl describe pvc {mount.source} --namespace {spec.namespace}` shows it"
     if claim.get("status", {}).get("phase") == "Lost":
         raise UsageError(f"claim '{mount.source}' has lost its volume", hint=show)
-    if modes == {"ReadWriteOncePod"} and hosts > 1:
+    if modes == {"ReadWriteOncePod"} and spec.num_hosts > 1:
         raise UsageError(
-            f"claim '{mount.source}' is ReadWriteOncePod: one pod may mount it, and the workload has {hosts}",
+            f"claim '{mount.source}' is ReadWriteOncePod: one pod may mount it, and the workload has {spec.num_hosts}",
             hint="make one that is ReadWriteMany or ReadOnlyMany",
         )
-    if modes and not modes & _MANY and hosts > 1:
+    if modes and not modes & _MANY and spec.num_hosts > 1:
         yield f"claim '{mount.source}' is {', '.join(sorted(modes))}: hosts on several nodes may not all get it"
     if modes == {"ReadOnlyMany"} and not mount.read_only:
         yield f"claim '{mount.source}' is ReadOnlyMany: hosts may not write to it; `readonly` says so"

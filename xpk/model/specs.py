@@ -60,6 +60,21 @@ class ClusterSpec:
         """Return the slices that workloads may have: those that there are, or may be."""
         return self.num_slices if self.max_slices is None else self.max_slices
 
+    @property
+    def quota_hosts(self) -> int:
+        """Return the hosts of `quota_slices`."""
+        return self.quota_slices * self.shape.hosts
+
+    @property
+    def num_hosts(self) -> int:
+        """Return the hosts of all slices."""
+        return self.num_slices * self.shape.hosts
+
+    @property
+    def num_chips(self) -> int:
+        """Return the chips of all slices."""
+        return self.num_slices * self.shape.chips
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceQuota:
@@ -282,13 +297,13 @@ def image_problems(images: Sequence[str]) -> list[str]:
 
 
 def count_slices(num_slices: int | None, num_nodes: int | None, kind: str) -> int:
-    """Return how many slices are asked for: GPU and CPU hosts are slices of one host each. Raises UsageError."""
+    """Return the number of requested slices: GPU and CPU hosts are slices of one host each. Raises UsageError."""
     if num_nodes is None:
         return 1 if num_slices is None else num_slices
     if kind == "tpu":
-        raise UsageError("--num-nodes is for GPU and CPU types: TPU slices have a fixed size", hint="--num-slices N")
+        raise UsageError("--num-nodes is for GPU and CPU types; TPU slices have a fixed size", hint="--num-slices N")
     if num_slices not in (None, num_nodes):
-        raise UsageError("--num-nodes and --num-slices say different things", hint="give one of them")
+        raise UsageError("--num-nodes and --num-slices differ", hint="pass one of them")
     return num_nodes
 
 

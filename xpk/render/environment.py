@@ -62,14 +62,14 @@ def _launch_values(spec: WorkloadSpec) -> dict[str, str]:
     """Return what torchrun, NCCL's tests and JAX programs on GPUs and CPUs read, as Google's xpk names it."""
     if spec.shape.kind == "tpu":
         return {}
-    hosts, first = spec.num_slices * spec.shape.hosts, names.host_name(spec.name, 0, 0)
+    hosts, first = str(spec.num_hosts), names.host_name(spec.name, 0, 0)
     env = {
-        "NNODES": str(hosts),
+        "NNODES": hosts,
         "MASTER_ADDR": first,
         "MASTER_PORT": str(LAUNCH_PORT),
         "JAX_COORDINATOR_ADDRESS": first,
         "JAX_COORDINATOR_PORT": str(LAUNCH_PORT),
-        "JAX_PROCESS_COUNT": str(hosts),
+        "JAX_PROCESS_COUNT": hosts,
         "PROCESSES_IN_JOB": str(spec.shape.hosts),
     }
     return env | ({"GPUS_PER_NODE": str(spec.shape.chips_per_host)} if spec.shape.kind == "gpu" else {})

@@ -26,6 +26,7 @@ from xpk.capacity.nodes.inventory import (
     slice_nodes,
 )
 from xpk.capacity.plan.plan import Plan, Step
+from xpk.capacity.plan.summary import cluster_summary
 from xpk.capacity.prepare import (
     config_map,
     is_set_up,
@@ -255,9 +256,5 @@ def _those(api: ObjectApi, kind: str) -> Objs:
 
 
 def _summary(spec: ClusterSpec, context: str, *, emulated: bool) -> str:
-    hosts, chips = spec.num_slices * spec.shape.hosts, spec.num_slices * spec.shape.chips
     how = ", emulated by its nodes' CPUs" if emulated else ""
-    return (
-        f"cluster '{spec.name}' (context {context}): {spec.num_slices} x {spec.shape.name} = "
-        f"{hosts} hosts, {chips} chips{how}"
-    )
+    return f"{cluster_summary(spec, where=f' (context {context})')}{how}"

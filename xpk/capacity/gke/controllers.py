@@ -141,7 +141,7 @@ def check_limits(connect: Connect, cluster: Mapping[str, Any] | None, specs: Seq
 
 
 def _hosts(specs: Sequence[ClusterSpec]) -> int:
-    return sum(spec.quota_slices * spec.shape.hosts for spec in specs)
+    return sum(spec.quota_hosts for spec in specs)
 
 
 def _reached(connect: Connect) -> tuple[ObjectApi | None, Objs]:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from xpk.api.words import counted
 from xpk.capacity.gke import desired, limits
 from xpk.capacity.gke.asked import asked_lines
 from xpk.capacity.gke.cost import Cost, check_cost, cost_of
@@ -19,6 +18,7 @@ from xpk.capacity.gke.observed import Observed, capacity_of, shape_of_pool
 from xpk.capacity.gke.queued import check_alike
 from xpk.capacity.gke.request import Request, provisions_of, region_of, reservation_path
 from xpk.capacity.gke.slices import is_shared, specs_of_pools, with_limits
+from xpk.capacity.plan.summary import cluster_summary
 from xpk.model import names
 from xpk.model.accelerators import SliceShape
 from xpk.model.errors import CapacityError, ConflictError, NotFoundError, UsageError, XpkError
@@ -151,10 +151,8 @@ def choose_version(server: Mapping[str, Any], request: Request) -> str | None:
 
 def summary_of(spec: ClusterSpec, request: Request) -> str:
     """Return what is asked for, in one line."""
-    hosts, chips = spec.num_slices * spec.shape.hosts, spec.num_slices * spec.shape.chips
     return (
-        f"cluster '{spec.name}': {spec.num_slices} x {spec.shape.name} = {counted(hosts, 'host')}, "
-        f"{counted(chips, 'chip')}, {request.capacity or 'no capacity chosen: on-demand'}, in {request.zone} of "
+        f"{cluster_summary(spec)}, {request.capacity or 'no capacity chosen: on-demand'}, in {request.zone} of "
         f"project {request.project}" + (f"; GKE adds slices up to {spec.max_slices}" if spec.max_slices else "")
     )
 
@@ -288,7 +286,7 @@ def _sizing(spec: ClusterSpec, request: Request, have: Observed) -> Sizing:
     others = [pool for name, pool in have.pools.items() if shape_of_pool(pool) not in (None, spec.shape)]
     groups = [
         (request.default_nodes, 110),
-        (spec.quota_slices * spec.shape.hosts, desired.pods_per_node(spec.shape, request)),
+        (spec.quota_hosts, desired.pods_per_node(spec.shape, request)),
     ]
     for pool in others:
         pods = int(pool.get("max_pods_constraint", {}).get("max_pods_per_node", 110))
@@ -314,11 +312,11 @@ def _limits(spec: ClusterSpec, request: Request, have: Observed, missing: Sequen
         block = body["ip_allocation_policy"].get("cluster_ipv4_cidr_block")
     assumed = not have.cluster and not (have.guess and _names_subnetwork(request))  # what a new cluster gets
     found = limits.range_limits(sizing, block, have.subnetwork, known=assumed or have.subnetwork is not None)
-    pods = sizing.nodes * 4 + spec.num_slices * shape.hosts  # GKE's own on every node, and one of a workload
+    pods = sizing.nodes * 4 + spec.num_hosts  # GKE's own on every node, and one of a workload
     longest = max(
         (len(each) for each in missing), default=len(names.node_pool_name(spec.name, max(0, spec.num_slices - 1)))
     )
-    found += limits.size_limits(longest, shape, pods, spec.num_slices * shape.hosts, request)
+    found += limits.size_limits(longest, shape, pods, spec.num_hosts, request)
     if request.capacity == "reservation":
         paths = [reservation_path(each, request.project) for each in request.reservations]
         free = [limits.free_hosts(have.reservations.get(path)) for path in paths]
@@ -363,7 +361,7 @@ def _chips_alike(spec: ClusterSpec, have: Observed) -> int:
     """Return the chips of all slices with a type's accelerator: what there is of other types, and what is asked for."""
     others = [each for each in specs_of_pools(spec.name, have.pools) if each.shape != spec.shape]
     alike = [each for each in others if each.shape.accelerator == spec.shape.accelerator]
-    return sum(each.num_slices * each.shape.chips for each in [*alike, spec])
+    return sum(each.num_chips for each in [*alike, spec])
 
 
 def _with_others(nap: Dict, cluster: Mapping[str, Any] | None) -> Dict:

@@ -151,7 +151,7 @@ class GkeProvider:
         )  # without any, there are those that GKE adds
         if problems := spec.problems():
             raise UsageError(f"cluster '{name}' cannot be resized", problems=problems, hint="--num-slices N")
-        summary = f"cluster '{name}': {num_slices} x {shape.name}, {num_slices * shape.chips} chips"
+        summary = f"cluster '{name}': {num_slices} x {shape.name}, {spec.num_chips} chips"
         there = [key for key, pool in slices.items() if pool.get("status") != "STOPPING"]
         if len(there) <= num_slices:
             return self._grow(summary, spec, place, cluster)

@@ -95,7 +95,7 @@ def with_limits(
     for shape, spec in there.items():
         if shape in made:
             accelerator = shape.accelerator
-            taken = sum(each.num_slices * key.chips for key, each in there.items() if key.accelerator == accelerator)
+            taken = sum(each.num_chips for key, each in there.items() if key.accelerator == accelerator)
             left = max(0, limits[accelerator] - taken) // sum(each.accelerator == accelerator for each in made)
             most = spec.num_slices + left // shape.chips
             spec = replace(spec, max_slices=most, provisions=made[shape])

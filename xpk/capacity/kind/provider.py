@@ -14,7 +14,6 @@ from typing import ClassVar
 import yaml
 
 from xpk.api.base import ObjectApi, Objs
-from xpk.api.words import counted
 from xpk.capacity.controllers import install
 from xpk.capacity.docker import Engine
 from xpk.capacity.images.trainer_image import TrainerImage, build_context, trainer_image
@@ -32,6 +31,7 @@ from xpk.capacity.nodes.inventory import (
 )
 from xpk.capacity.plan.executor import Activity
 from xpk.capacity.plan.plan import Plan, Step
+from xpk.capacity.plan.summary import cluster_summary
 from xpk.capacity.prepare import is_set_up, set_up
 from xpk.capacity.provider import ClusterInfo
 from xpk.capacity.state import state_of
@@ -375,9 +375,4 @@ def _units(spec: ClusterSpec, options: KindOptions) -> int:
 
 
 def _summary(spec: ClusterSpec, options: KindOptions) -> str:
-    hosts, chips = spec.num_slices * spec.shape.hosts, spec.num_slices * spec.shape.chips
-    spare = f" and {options.spare_slices} spare" if options.spare_slices else ""
-    return (
-        f"cluster '{spec.name}': {spec.num_slices} x {spec.shape.name}{spare} = "
-        f"{counted(hosts, 'host')}, {counted(chips, 'chip')}, emulated by kind on this machine's CPUs"
-    )
+    return f"{cluster_summary(spec, spare_slices=options.spare_slices)}, emulated by kind on this machine's CPUs"

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from xpk.api.base import Obj, ObjectApi
-from xpk.api.words import counted
 from xpk.capacity.nodes.inventory import difference, holders, live_workloads, pools_of, slice_info
 from xpk.capacity.plan.plan import Plan, Progress, Step
+from xpk.capacity.plan.summary import cluster_summary
 from xpk.capacity.prepare import apply_queues
 from xpk.capacity.provider import ClusterInfo
 from xpk.capacity.queues.reading import Queues, check_promised
@@ -199,7 +199,7 @@ class LocalProvider:
         except NotFoundError:
             return None
         spec = ClusterSpec(name=name, shape=find_shape(kind), num_slices=int(total))
-        complete = len(api.list("Node")) >= spec.num_slices * spec.shape.hosts
+        complete = len(api.list("Node")) >= spec.num_hosts
         return spec if complete else None
 
     def _build_steps(self, spec: ClusterSpec) -> list[Step]:
@@ -239,11 +239,7 @@ def _check(spec: ClusterSpec, command: str) -> None:
 
 
 def _summary(spec: ClusterSpec) -> str:
-    hosts, chips = spec.num_slices * spec.shape.hosts, spec.num_slices * spec.shape.chips
-    return (
-        f"cluster '{spec.name}': {spec.num_slices} x {spec.shape.name} = "
-        f"{counted(hosts, 'host')}, {counted(chips, 'chip')}, emulated on this machine's CPUs"
-    )
+    return f"{cluster_summary(spec)}, emulated on this machine's CPUs"
 
 
 def _node(spec: ClusterSpec, slice_index: int, host: int, address: str) -> Obj:

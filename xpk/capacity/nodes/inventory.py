@@ -98,7 +98,7 @@ def cluster_info(api: ObjectApi, spec: ClusterSpec | None, nodes: Objs, **known:
         accelerator_type=spec.shape.name if spec else "unknown",
         num_slices=num_slices,
         hosts_per_slice=hosts,
-        chips=num_slices * spec.shape.chips if spec else 0,
+        chips=spec.num_chips if spec else 0,
         state="Ready" if spec and has_queues(api, spec) else "Incomplete",
         created=min((str(node["metadata"]["creationTimestamp"]) for node in nodes), default=""),
         slices=tuple(slices),
