@@ -10,7 +10,6 @@ import base64
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -42,7 +41,7 @@ _ARCHIVE_FOLDER, _ARCHIVE = "/xpk/archive", "code.tar.gz"
 def render_workload(spec: WorkloadSpec) -> list[dict[str, Any]]:
     """Return the objects of one workload: its JobSet and, before it, its code where that is a ConfigMap."""
     code = [_code_object(spec)] if spec.code and spec.code.archive is not None else []
-    return [*code, *render_template("jobset.yaml.j2", w=_WorkloadView.of(spec))]
+    return [*code, *render_template("jobset.yaml.j2", w=spec, h=_host_view(spec))]
 
 
 def render_queues(
@@ -201,99 +200,37 @@ def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _WorkloadView:
-    """What `jobset.yaml.j2` prints."""
-
-    name: str
-    namespace: str
-    queue: str
-    priority: str
-    labels: Mapping[str, str]
-    annotations: Mapping[str, str]
-    pod_annotations: Mapping[str, str]
-    ttl_seconds: int
-    max_restarts: int
-    num_slices: int
-    hosts_per_slice: int
-    fatal_exit_codes: list[int]
-    judged_exit_codes: list[int]  # those that rules of their own are about
-    termination_grace_seconds: int
-    node_selector: Mapping[str, str]
-    tolerated: Mapping[str, str]
-    resource: str
-    resource_per_host: int
-    image: str
-    command: list[str]
-    args: list[str]
-    working_dir: str | None
-    scheduler: str
-    image_pull_secret: str | None
-    pod_security: Mapping[str, Any] | None
-    unpack: Mapping[str, Any] | None
-    output_dir: str
-    shared_folder: str | None
-    node_folder: str | None
-    volumes: list[dict[str, Any]]  # of what the user mounts, and where
-    mounts: list[dict[str, Any]]
-    object_store: bool  # Ray's, in memory: a pod has 64 MiB of that otherwise
-    coordinator_address: str
-    sets_slice_environment: bool
-    megascale_address: str
-    worker_hostnames: str
-    env: Mapping[str, str]
-    env_fields: list[dict[str, Any]]
-    subdomain: str
-    peer_secret: Mapping[str, str] | None  # on this machine the control plane gives hosts theirs
-
-    @classmethod
-    def of(cls, spec: WorkloadSpec) -> _WorkloadView:
-        shape, coordinator = spec.shape, names.host_name(spec.name, 0, 0)
-        hosts = (names.host_name(spec.name, "$(MEGASCALE_SLICE_ID)", host) for host in range(shape.hosts))
-        unpack, watched = _unpack(spec), _is_watched(spec)
-        own = [_literal(part) for part in spec.command]
-        return cls(
-            name=spec.name,
-            subdomain=names.subdomain(spec.name),
-            namespace=spec.namespace,
-            queue=spec.queue,
-            priority=spec.priority,
-            labels=spec.labels,
-            annotations=_annotations(spec),
-            pod_annotations=_pod_annotations(spec),
-            ttl_seconds=spec.ttl_seconds,
-            max_restarts=spec.max_restarts,
-            num_slices=spec.num_slices,
-            hosts_per_slice=shape.hosts,
-            fatal_exit_codes=sorted(set(spec.fatal_exit_codes)),
-            judged_exit_codes=sorted({143, *spec.fatal_exit_codes}),
-            termination_grace_seconds=spec.termination_grace_seconds,
-            node_selector={**(spec.within or shape).node_labels, **capacities.node_selector(spec.capacity)},
-            tolerated=capacities.tolerated(spec.capacity),
-            resource=shape.resource,
-            resource_per_host=shape.resource_per_host,
-            image=spec.image,
-            command=_WATCHED if watched else own,
-            args=own if watched else [],
-            working_dir=CODE_FOLDER if unpack else spec.working_dir,
-            scheduler=spec.scheduler,
-            image_pull_secret=spec.image_pull_secret,
-            pod_security=_pod_security(spec),
-            unpack=unpack,
-            output_dir=_literal(spec.output_dir),
-            shared_folder=spec.target.shared_folder,
-            node_folder=None if spec.target.on_this_machine else spec.node_folder,
-            volumes=mounts.volumes(spec.mounts),
-            mounts=mounts.volume_mounts(spec.mounts),
-            object_store=spec.ray and not spec.target.on_this_machine and spec.node_folder != names.NODE_MEMORY,
-            coordinator_address=f"{coordinator}:{COORDINATOR_PORT}",
-            sets_slice_environment=spec.target.sets_slice_environment,
-            megascale_address=f"{coordinator}:{MEGASCALE_PORT}",
-            worker_hostnames=",".join(hosts),
-            env={key: _literal(value) for key, value in _values(spec).items()},
-            env_fields=host_fields(spec),
-            peer_secret=mounted_peer_secret(spec),
-        )
+def _host_view(spec: WorkloadSpec) -> dict[str, Any]:
+    """Return what `jobset.yaml.j2` prints beside the fields of the spec."""
+    coordinator, is_watched = names.host_name(spec.name, 0, 0), _is_watched(spec)
+    hosts = (names.host_name(spec.name, "$(MEGASCALE_SLICE_ID)", host) for host in range(spec.shape.hosts))
+    unpack, command = _unpack(spec), [_literal(part) for part in spec.command]
+    return {
+        "subdomain": names.subdomain(spec.name),
+        "annotations": _annotations(spec),
+        "pod_annotations": _pod_annotations(spec),
+        "fatal_exit_codes": sorted(set(spec.fatal_exit_codes)),
+        "judged_exit_codes": sorted({143, *spec.fatal_exit_codes}),  # those that rules of their own are about
+        "node_selector": {**(spec.within or spec.shape).node_labels, **capacities.node_selector(spec.capacity)},
+        "tolerated": capacities.tolerated(spec.capacity),
+        "command": _WATCHED if is_watched else command,
+        "args": command if is_watched else [],
+        "working_dir": CODE_FOLDER if unpack else spec.working_dir,
+        "pod_security": _pod_security(spec),
+        "unpack": unpack,
+        "output_dir": _literal(spec.output_dir),
+        "node_folder": None if spec.target.on_this_machine else spec.node_folder,
+        "volumes": mounts.volumes(spec.mounts),
+        "mounts": mounts.volume_mounts(spec.mounts),
+        # Ray's, in memory: a pod has 64 MiB of that otherwise.
+        "object_store": spec.ray and not spec.target.on_this_machine and spec.node_folder != names.NODE_MEMORY,
+        "coordinator_address": f"{coordinator}:{COORDINATOR_PORT}",
+        "megascale_address": f"{coordinator}:{MEGASCALE_PORT}",
+        "worker_hostnames": ",".join(hosts),
+        "env": {key: _literal(value) for key, value in _values(spec).items()},
+        "env_fields": host_fields(spec),
+        "peer_secret": mounted_peer_secret(spec),  # on this machine the control plane gives hosts theirs
+    }
 
 
 def _pod_security(spec: WorkloadSpec) -> dict[str, Any] | None:
