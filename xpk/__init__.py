@@ -1,3 +1,80 @@
-"""Start, watch, restart and account for multislice training runs."""
+"""Run and monitor multislice training jobs. The Python API is loaded on first use; docs/python-api.md describes it."""
 
 __version__ = "0.1.0"
+
+TYPE_CHECKING = False  # as in `typing`, whose import would cost more than this module
+if TYPE_CHECKING:
+    from xpk.client import Cluster, WorkloadHandle
+    from xpk.jobs.create.notice import Notice
+    from xpk.jobs.create.workload import Workload
+    from xpk.jobs.logs import HostLine
+    from xpk.jobs.output.folder import Progress
+    from xpk.model.errors import (
+        AuthorizationError,
+        CapacityError,
+        ConflictError,
+        MissingToolError,
+        Modified,
+        NameTaken,
+        NotAuthorized,
+        NotFoundError,
+        OutputExists,
+        QuotaExceeded,
+        TimedOutError,
+        UnavailableError,
+        UsageError,
+        WorkloadFailedError,
+        XpkError,
+    )
+    from xpk.model.status import Phase, WorkloadStatus
+
+__all__ = [
+    "AuthorizationError",
+    "CapacityError",
+    "Cluster",
+    "ConflictError",
+    "HostLine",
+    "MissingToolError",
+    "Modified",
+    "NameTaken",
+    "NotAuthorized",
+    "NotFoundError",
+    "Notice",
+    "OutputExists",
+    "Phase",
+    "Progress",
+    "QuotaExceeded",
+    "TimedOutError",
+    "UnavailableError",
+    "UsageError",
+    "Workload",
+    "WorkloadFailedError",
+    "WorkloadHandle",
+    "WorkloadStatus",
+    "XpkError",
+    "__version__",
+]
+
+_MODULES = {
+    "Cluster": "xpk.client",
+    "HostLine": "xpk.jobs.logs",
+    "Notice": "xpk.jobs.create.notice",
+    "Phase": "xpk.model.status",
+    "Progress": "xpk.jobs.output.folder",
+    "Workload": "xpk.jobs.create.workload",
+    "WorkloadHandle": "xpk.client",
+    "WorkloadStatus": "xpk.model.status",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name.startswith("_") or name not in __all__:
+        raise AttributeError(f"module 'xpk' has no attribute '{name}'")
+    from importlib import import_module
+
+    value = globals()[name] = getattr(import_module(_MODULES.get(name, "xpk.model.errors")), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

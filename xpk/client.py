@@ -1,20 +1,217 @@
-"""The functions that the command line and the Python API share above clusters and workloads."""
+"""The Python API: clusters, and the workloads on them. `xpk` exports it; nothing here prints."""
 
 from __future__ import annotations
 
-from xpk.capacity.provider import provider_of
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from xpk.api.base import ObjectApi
+from xpk.capacity.provider import Provider, provider_of
+from xpk.jobs import delete as deleting
+from xpk.jobs import lifecycle
+from xpk.jobs import logs as logging
 from xpk.jobs.create.create import read_queue
 from xpk.jobs.create.destination import Destination
+from xpk.jobs.create.notice import Notice, ignore
+from xpk.jobs.create.submit import submit
 from xpk.jobs.create.workload import Workload
-from xpk.model.specs import WorkloadSpec
+from xpk.jobs.output.folder import Progress, latest_progress
+from xpk.jobs.output.roots import OutputRoots
+from xpk.jobs.status import reader
+from xpk.model import names
+from xpk.model.specs import Target, WorkloadSpec
+from xpk.model.status import WorkloadStatus
 
 
-def destination_of(cluster: str, request: Workload) -> Destination:
-    """Return a cluster as the destination of a workload. Raises NotFoundError without the cluster or its queue."""
-    provider = provider_of(cluster)
-    api = provider.connect(cluster)
-    queue = read_queue(api, request.queue, request.namespace, cluster=cluster)
-    return Destination(cluster, provider.target(cluster), queue, api)
+class Cluster:
+    """A cluster that exists, by its name; the first method that needs it connects.
+
+    `context:NAME` stands for a context of your kubeconfig. Every method raises NotFoundError without the cluster,
+    AuthorizationError where the API server denies access, and UnavailableError where it does not answer.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        """Return the expression that makes it."""
+        return f"xpk.Cluster({self.name!r})"
+
+    @cached_property
+    def api(self) -> ObjectApi:
+        """The API server of the cluster."""
+        return self._provider.connect(self.name)
+
+    @cached_property
+    def target(self) -> Target:
+        """The way workloads run on the cluster."""
+        return self._provider.target(self.name)
+
+    @cached_property
+    def _provider(self) -> Provider:
+        return provider_of(self.name)
+
+    def destination(self, workload: Workload) -> Destination:
+        """Return the cluster with the queue of a workload. Raises NotFoundError without the queue."""
+        queue = read_queue(self.api, workload.queue, workload.namespace, cluster=self.name)
+        return Destination(self.name, self.target, queue, self.api)
+
+    def submit(self, workload: Workload, *, on_progress: Callable[[Notice], None] = ignore) -> WorkloadHandle:
+        """Create a workload and return its handle. Everything is checked before anything is created.
+
+        `on_progress` gets a line for each step, and the warnings. Raises
+
+        * UsageError: fields are invalid; `problems` has all of them
+        * NameTaken: a workload of this name exists
+        * OutputExists: an earlier workload of this name has left output, and neither `resume` nor `fresh` is set
+        * QuotaExceeded: its queue can never hold it
+        * CapacityError: it does not fit in the chips' memory, or costs more than `max_cost`
+        * NotFoundError: its queue, or a claim or storage that it mounts, does not exist
+        * MissingToolError: this machine or the cluster lacks a package, a program or a controller
+        """
+        submit(workload, self.destination(workload), report=on_progress, price=price)
+        return WorkloadHandle(self, workload.name, workload.namespace, output_root=workload.output_root)
+
+    def workload(self, name: str, namespace: str = "default", *, output_root: str | None = None) -> WorkloadHandle:
+        """Return the handle of a workload, without a look at whether it exists.
+
+        `output_root` is the one that it was created with, if it is not the cluster's own.
+        """
+        return WorkloadHandle(self, name, namespace, output_root=output_root)
+
+    def workloads(self, namespace: str | None = "default") -> list[WorkloadStatus]:
+        """Return the status of every workload of a namespace, or of all namespaces for None, oldest first."""
+        return reader.find_all(self.api, namespace)
+
+
+class WorkloadHandle:
+    """A workload on a cluster. Every method reads the cluster anew and raises NotFoundError if it is not there."""
+
+    def __init__(
+        self, cluster: Cluster, name: str, namespace: str = "default", *, output_root: str | None = None
+    ) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.namespace = namespace
+        self._roots = OutputRoots(lambda: cluster.target, output_root)
+
+    def __repr__(self) -> str:
+        """Return the expression that makes it."""
+        return f"{self.cluster!r}.workload({self.name!r}, {self.namespace!r})"
+
+    def status(self) -> WorkloadStatus:
+        """Return the status, with restarts and events."""
+        status, events = reader.inspect(self.cluster.api, self.name, self.namespace, self._roots)
+        return replace(status, events=events)
+
+    def progress(self) -> Progress | None:
+        """Return the newest step that the trainer logged, None before the first.
+
+        Raises ConflictError if the output folder is not the workload's own, XpkError if it cannot be read.
+        """
+        status = reader.find(self.cluster.api, self.name, self.namespace)
+        folder = self._roots.to_read(status)
+        return latest_progress(folder, ray=status.launcher == "ray") if folder else None
+
+    def wait(
+        self,
+        timeout: float | None = None,
+        *,
+        on_progress: Callable[[WorkloadStatus], None] = lambda status: None,
+        check: bool = True,
+    ) -> WorkloadStatus:
+        """Wait for the end and return the status; `on_progress` gets each status on the way.
+
+        Raises TimedOutError after `timeout` seconds, and WorkloadFailedError for an image that cannot be pulled or,
+        unless `check` is false, for a workload that failed.
+        """
+        status = lifecycle.wait(
+            self.cluster.api,
+            self.name,
+            self.namespace,
+            timeout=timeout,
+            tell=on_progress,
+            where=self._where,
+            must_start=True,
+        )
+        if check:
+            lifecycle.check_succeeded(status, where=self._where)
+        return status
+
+    def logs(
+        self,
+        *,
+        follow: bool = False,
+        previous: bool = False,
+        slice: int | None = None,
+        host: int | None = None,
+        since: datetime | None = None,
+        tail: int | None = None,
+        grep: str | None = None,
+    ) -> Iterator[logging.HostLine]:
+        """Return the lines of all hosts of the newest attempt, merged by time; with `follow`, until the workload ends.
+
+        `previous` reads the attempt before, where it is kept; `tail` counts lines of each host; `grep` is a regular
+        expression. Raises UsageError for a bad expression or more than 128 hosts, XpkError if no host has a log yet.
+        """
+        wanted = logging.Wanted(slice=slice, host=host, since=since, tail=tail, grep=grep)
+        if follow:
+            return logging.follow_logs(self.cluster.api, self.name, self.namespace, wanted)
+        return logging.read_logs(self.cluster.api, self.name, self.namespace, wanted, previous=previous)
+
+    def suspend(self) -> None:
+        """Stop the hosts and give the slices back until `resume`. Raises ConflictError if the workload has ended."""
+        lifecycle.set_active(self.cluster.api, self.name, self.namespace, active=False)
+
+    def resume(self) -> None:
+        """Queue a suspended workload again. Raises ConflictError if it has ended."""
+        lifecycle.set_active(self.cluster.api, self.name, self.namespace, active=True)
+
+    def delete(
+        self,
+        *,
+        with_output: bool = False,
+        grace_seconds: int | None = None,
+        wait: bool = True,
+        timeout: float = 120.0,
+        force: bool = False,
+    ) -> None:
+        """Delete the workload and wait for its last host; its output stays unless `with_output` is set.
+
+        Raises ConflictError for a workload of another tool, unless `force` is set, and for output that is not below
+        the cluster's root; TimedOutError if hosts still run after `timeout` seconds.
+        """
+        deleting.delete(
+            self.cluster.api,
+            self.name,
+            self.namespace,
+            roots=self._roots if with_output else None,
+            grace_seconds=grace_seconds,
+            timeout=timeout if wait or with_output else None,
+            force=force,
+            where=self._where,
+        )
+
+    def report(self, path: str | Path | None = None) -> dict[str, Any]:
+        """Return goodput, restarts and step times of a run of the bundled trainer; write the page to `path` if given.
+
+        Raises NotFoundError before the first step, XpkError if the output cannot be read or the page not be written.
+        """
+        from xpk.jobs.report import account as reporting  # brings the charts, which no other method needs
+
+        status = reader.find(self.cluster.api, self.name, self.namespace)
+        account = reporting.account(status, self.cluster.name, self._roots)
+        if path is not None:
+            reporting.write_page(account, Path(path))
+        return account.figures
+
+    @property
+    def _where(self) -> str:
+        return names.where(self.cluster.name, self.namespace)
 
 
 def price(spec: WorkloadSpec, max_cost: float | None) -> str | None:

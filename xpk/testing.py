@@ -11,7 +11,7 @@ from typing import Any
 
 from xpk.api.base import Applied, Change, Connection, LogLine, Obj, Objs, is_selected
 from xpk.api.kinds import EVERY_KIND
-from xpk.model.errors import ConflictError, MissingToolError, NotFoundError, ProtectedError
+from xpk.model.errors import ConflictError, MissingToolError, NameTaken, NotFoundError, ProtectedError
 from xpk.proc import Result
 
 _CREATED = "2026-01-31T12:00:00Z"
@@ -80,7 +80,8 @@ class FakeApi:
         """See `ObjectApi.create`."""
         self._note("create", obj["kind"], obj["metadata"]["name"])
         if _key_of(obj) in self.objects:
-            raise ConflictError(f"{obj['kind']} '{obj['metadata']['name']}' exists already")
+            what = f"{obj['kind']} '{obj['metadata']['name']}'"
+            raise NameTaken(f"{what} exists already", resource=what)
         return copy.deepcopy(obj) if dry_run else self._store(obj)
 
     def apply(self, obj: Obj, *, dry_run: bool = False, force: bool = False) -> Applied:

@@ -9,10 +9,11 @@ import pytest
 from xpk.api.refusal import explain
 from xpk.model.errors import (
     AuthorizationError,
-    CapacityError,
     ConflictError,
     MissingToolError,
+    NotAuthorized,
     NotFoundError,
+    QuotaExceeded,
     UnavailableError,
     UsageError,
     XpkError,
@@ -30,13 +31,13 @@ JOBSET = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata"
             403,
             'jobsets.jobset.x-k8s.io is forbidden: User "bob" cannot create resource "jobsets" in API group '
             '"jobset.x-k8s.io" in the namespace "default"',
-            AuthorizationError,
+            NotAuthorized,
             "user 'bob' may not create jobsets.jobset.x-k8s.io in namespace 'default'",
         ),
         (
             403,
             'nodes is forbidden: User "bob" cannot list resource "nodes" in API group "" at the cluster scope',
-            AuthorizationError,
+            NotAuthorized,
             "user 'bob' may not list nodes in the whole cluster",
         ),
         (
@@ -45,7 +46,7 @@ JOBSET = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata"
             UsageError,
             "too long (webhook vjobset",
         ),
-        (403, 'pods "w" is forbidden: exceeded quota: compute, requested: cpu=2', CapacityError, "exceeded quota"),
+        (403, 'pods "w" is forbidden: exceeded quota: compute, requested: cpu=2', QuotaExceeded, "exceeded quota"),
         (403, 'pods "w" is forbidden: violates PodSecurity "restricted:latest"', UsageError, "pod security"),
         (
             403,

@@ -11,11 +11,14 @@ from xpk.api.base import Obj
 from xpk.api.kinds import EVERY_KIND
 from xpk.model.errors import (
     AuthorizationError,
-    CapacityError,
     ConflictError,
     MissingToolError,
+    Modified,
+    NameTaken,
+    NotAuthorized,
     NotFoundError,
     ProtectedError,
+    QuotaExceeded,
     UnavailableError,
     UsageError,
     XpkError,
@@ -102,7 +105,9 @@ def _forbidden(said: str, method: str, path: str, what: str) -> XpkError:
     if denied := _WEBHOOK_DENIES.search(said):
         return _denied(denied, what)
     if "exceeded quota" in said:
-        return CapacityError(f"{what} is over a quota of its namespace: {said}", hint="`kubectl describe quota`")
+        return QuotaExceeded(
+            f"{what} is over a quota of its namespace: {said}", hint="`kubectl describe quota`", resource=what
+        )
     if "PodSecurity" in said:
         return UsageError(
             f"the namespace's pod security refuses {what}: {said}", hint="ask the cluster's owner for another namespace"
@@ -112,13 +117,14 @@ def _forbidden(said: str, method: str, path: str, what: str) -> XpkError:
     match = _FORBIDDEN.search(said)
     if not match:
         verb, resource = _VERBS.get(method, method.lower()), _resource(path)
-        return AuthorizationError(f"not authorised to {verb} {resource}: {said}", hint=_PERMISSIONS)
+        return NotAuthorized(f"not authorised to {verb} {resource}: {said}", hint=_PERMISSIONS, resource=resource)
     resource = ".".join(filter(None, (match["resource"], match["group"])))
     where = f"in namespace '{match['namespace']}'" if match["namespace"] else "in the whole cluster"
     asked = f" --namespace {match['namespace']}" if match["namespace"] else ""
-    return AuthorizationError(
+    return NotAuthorized(
         f"not authorised: user '{match['user']}' may not {match['verb']} {resource} {where}",
         hint=f"{_PERMISSIONS}; `kubectl auth can-i {match['verb']} {resource}{asked}` asks again",
+        resource=resource,
     )
 
 
@@ -185,14 +191,14 @@ def _failed(said: str, what: str) -> XpkError:
 
 def _conflict(answer: dict[str, Any], said: str, what: str) -> XpkError:
     if answer.get("reason") == "AlreadyExists":
-        return ConflictError(f"{what} exists already", hint="choose another name, or delete it first")
+        return NameTaken(f"{what} exists already", hint="choose another name, or delete it first", resource=what)
     fields = [str(cause.get("field")) for cause in _causes(answer) if cause.get("reason") == "FieldManagerConflict"]
     if fields:
         return ConflictError(
             f"{what} has fields that somebody else manages: {', '.join(fields[:4])} ({said})",
             hint="leave them out, or hand them over with `kubectl apply --server-side --force-conflicts`",
         )
-    return ConflictError(f"{what} was changed by somebody else meanwhile: {said}", hint="try again")
+    return Modified(f"{what} was changed by somebody else meanwhile: {said}", hint="try again", resource=what)
 
 
 def _subject(path: str) -> str:

@@ -8,7 +8,9 @@ from contextlib import suppress
 from xpk.api.base import Obj, ObjectApi, Objs
 from xpk.api.timing import time_limit
 from xpk.api.words import counted
-from xpk.jobs.status.reader import not_found
+from xpk.jobs.output.folder import remove_output
+from xpk.jobs.output.roots import OutputRoots
+from xpk.jobs.status.reader import find, not_found
 from xpk.model import names
 from xpk.model.errors import ConflictError, NotFoundError, TimedOutError
 from xpk.model.status import Phase, WorkloadStatus
@@ -57,6 +59,34 @@ def end(api: ObjectApi, name: str, namespace: str, *, grace_seconds: int | None 
         if grace_seconds is not None:
             for pod in left:
                 _hurry(api, pod, grace_seconds)
+
+
+def delete(
+    api: ObjectApi,
+    name: str,
+    namespace: str,
+    *,
+    roots: OutputRoots | None = None,
+    grace_seconds: int | None = None,
+    timeout: float | None = 120.0,
+    force: bool = False,
+    where: str = "",
+) -> None:
+    """Delete a workload, wait `timeout` seconds for its last host (None: do not wait), then remove its output.
+
+    Its output stays without `roots`. Raises NotFoundError, ConflictError for a workload of another tool unless
+    `force` is set, or for output that is not below `roots`, and TimedOutError.
+    """
+    claim = claimed_output(api, name, namespace)  # its hosts may still be there where its JobSet is gone
+    if not force:
+        with suppress(NotFoundError):
+            check_ours(find(api, name, namespace), where=where)
+    folder = roots.to_remove(name, namespace, claim) if roots else ""
+    end(api, name, namespace, grace_seconds=grace_seconds)
+    if timeout is not None:
+        await_end(api, name, namespace, timeout=timeout, hurried=grace_seconds == 0)
+    if folder:
+        remove_output(folder)
 
 
 def await_end(

@@ -23,7 +23,7 @@ from xpk.local.priority_limit import check_priority
 from xpk.local.store import Store, Transaction
 from xpk.local.validate import check_unchanged, validated
 from xpk.model import names
-from xpk.model.errors import ConflictError, MissingToolError, NotFoundError, UsageError, XpkError
+from xpk.model.errors import ConflictError, MissingToolError, Modified, NameTaken, NotFoundError, UsageError, XpkError
 
 _POLL_SECONDS = 0.02
 _SERVER_FIELDS = ("uid", "creationTimestamp", "generation", "resourceVersion")
@@ -53,7 +53,8 @@ class LocalApi:
         new = validated(obj)
         with self._change(dry_run=dry_run) as tx:
             if _find(tx, new) is not None:
-                raise ConflictError(f"{new['kind']} '{new['metadata']['name']}' exists already")
+                what = f"{new['kind']} '{new['metadata']['name']}'"
+                raise NameTaken(f"{what} exists already", resource=what)
             _admit(tx, new)
             if not dry_run:
                 _put_new(tx, new)
@@ -275,7 +276,8 @@ def _find(tx: Transaction, obj: Obj) -> Obj | None:
 def _check_revision(live: Obj, wanted: Obj) -> None:
     given = wanted.get("metadata", {}).get("resourceVersion")
     if given not in (None, live["metadata"]["resourceVersion"]):
-        raise ConflictError(f"{live['kind']} '{live['metadata']['name']}' was changed meanwhile")
+        what = f"{live['kind']} '{live['metadata']['name']}'"
+        raise Modified(f"{what} was changed meanwhile", resource=what)
 
 
 def _admit(tx: Transaction, obj: Obj) -> None:

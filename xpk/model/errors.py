@@ -28,10 +28,11 @@ class XpkError(Exception):
 
     exit_code = 1
 
-    def __init__(self, message: str, *, hint: str = "") -> None:
+    def __init__(self, message: str, *, hint: str = "", resource: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.resource = resource  # the object that the error is about, such as "JobSet 'w'"; "" if there is none
 
 
 class UsageError(XpkError):
@@ -133,3 +134,23 @@ class TimedOutError(XpkError):
     """It did not happen in the time that was given."""
 
     exit_code = 124
+
+
+class NameTaken(ConflictError):
+    """A name that an object of the same kind already has; `resource` is that object."""
+
+
+class Modified(ConflictError):
+    """An object that was modified concurrently; `resource` is that object."""
+
+
+class OutputExists(ConflictError):
+    """An output folder that an earlier workload has left; `resource` is its URL."""
+
+
+class QuotaExceeded(CapacityError):
+    """More than a quota holds; `resource` is the queue, or the object that its namespace refuses."""
+
+
+class NotAuthorized(AuthorizationError):
+    """A request that the API server denies this user; `resource` is the kind of objects."""

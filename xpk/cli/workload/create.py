@@ -191,8 +191,7 @@ def create(ctx: click.Context, /, name: str | None, name_flag: str | None, clust
     console: Console = ctx.obj.choosing(given["output"])
     chosen = the_name("workload", name, spec_file.flag_of_name(ctx, name, name_flag))
     timeout = parse_duration(given["timeout"], "--timeout")
-    if given["resume"] and given["fresh"]:
-        raise UsageError("--resume and --fresh exclude each other", hint="give one of them")
+    options.check_resume(resume=given["resume"], fresh=given["fresh"])
     if given["output"] == "spec":
         if not given["dry_run"]:
             raise UsageError("-o spec requires --dry-run", hint="add --dry-run")

@@ -25,6 +25,16 @@ def asked_for(*, on_demand: bool, spot: bool, flex: bool, reservation: str | Non
     return asked[0] if asked else None
 
 
+def checked(capacity: str | None) -> str | None:
+    """Return a capacity as it is. Raises UsageError for a word that is none."""
+    kind, _, name = (capacity or "").partition("=")
+    if capacity not in (None, capacities.ON_DEMAND, capacities.SPOT, capacities.FLEX) and not (
+        kind == "reservation" and capacities.RESERVATION.fullmatch(name)
+    ):
+        raise UsageError(f"invalid capacity '{capacity}'", hint="use on-demand, spot, flex or reservation=NAME")
+    return capacity
+
+
 def choose(target: Target, kind: str, asked: str | None, *, cluster: str) -> str:
     """Return the capacity that pods have to ask for, "" where all slices of a type have the one that is meant.
 

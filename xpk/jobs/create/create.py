@@ -19,7 +19,9 @@ from xpk.model.errors import (
     AuthorizationError,
     CapacityError,
     ConflictError,
+    NameTaken,
     NotFoundError,
+    QuotaExceeded,
     UnavailableError,
     UsageError,
     XpkError,
@@ -153,9 +155,10 @@ def _cut_off(api: ObjectApi, spec: WorkloadSpec, cluster: str, error: ConflictEr
         raise _taken(have, spec, cluster) from error
     age = (datetime.now(UTC) - when(have["metadata"].get("creationTimestamp"))).total_seconds()
     if age < _CREATING_SECONDS:
-        raise ConflictError(
+        raise NameTaken(
             f"workload '{spec.name}' exists already, and has no Secret yet: somebody may be about to create it",
             hint="the same command again in a minute does the rest, if its creation was cut off",
+            resource=f"JobSet '{spec.name}'",
         ) from error
     return have
 
@@ -186,9 +189,10 @@ def _check_replaceable(there: Obj, wanted: Obj) -> None:
     """Raise ConflictError for the metadata of a Secret that is not one of xpk's for a workload of this name."""
     labels = there.get("labels") or {}
     if any(labels.get(key) != value for key, value in wanted["labels"].items()):
-        raise ConflictError(
+        raise NameTaken(
             f"there is a Secret '{wanted['name']}' already in namespace '{wanted['namespace']}', not made by xpk",
             hint="choose another name",
+            resource=f"Secret '{wanted['name']}'",
         )
 
 
@@ -243,10 +247,11 @@ def check_fits(api: ObjectApi, queue: Queue, spec: WorkloadSpec, *, cluster: str
         )
     quota = queue.quota(spec)
     if quota is not None and spec.total > quota:
-        raise CapacityError(
+        raise QuotaExceeded(
             f"{spec.num_slices} slices of {spec.shape.name} need {spec.total} {spec.shape.resource}; "
             f"queue '{spec.queue}' of cluster '{cluster}' has {int(quota)} in all",
             hint=_what_fits(api, spec, quota, cluster),
+            resource=f"queue '{spec.queue}'",
         )
 
 
@@ -296,20 +301,22 @@ def _cluster_queues(api: ObjectApi, name: str) -> tuple[Obj, Objs]:
     return found[0], there
 
 
-def _taken(have: Obj, spec: WorkloadSpec, cluster: str) -> ConflictError:
-    maker = maker_of(have)
+def _taken(have: Obj, spec: WorkloadSpec, cluster: str) -> NameTaken:
+    maker, resource = maker_of(have), f"JobSet '{spec.name}'"
     if maker != "xpk":
-        return ConflictError(
+        return NameTaken(
             f"there is a JobSet '{spec.name}' already in namespace '{spec.namespace}', made by {maker}, not xpk",
             hint="choose another name",
+            resource=resource,
         )
     wanted = render_workload(spec)[-1]
     changed = different_fields(wanted["spec"], have["spec"])
     what = f"with other settings ({', '.join(changed[:3])})" if changed else "with the same settings"
     it = spec.name + names.where(cluster, spec.namespace)
-    return ConflictError(
+    return NameTaken(
         f"workload '{spec.name}' exists already, {what}",
         hint=f"`xpk workload status {it}`, another name, or `xpk workload delete {it}` first",
+        resource=resource,
     )
 
 

@@ -103,6 +103,12 @@ def _codes(text: str, flag: str) -> set[int]:
     return codes
 
 
+def check_resume(*, resume: bool, fresh: bool) -> None:
+    """Raise UsageError if output is to be both continued and moved aside."""
+    if resume and fresh:
+        raise UsageError("--resume and --fresh exclude each other", hint="give one of them")
+
+
 @dataclass(frozen=True, slots=True)
 class Ray:
     """How hosts become a Ray cluster: with its dashboard, how long they may take, in seconds, with code to ship."""

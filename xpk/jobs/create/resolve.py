@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from xpk.api import storages
@@ -45,8 +46,10 @@ def resolve(
     ConflictError where the cluster does not have the capacity, NotFoundError for a storage.
     """
     wrong = problems or Problems()
+    wrong.read(None, options.check_resume, resume=request.resume, fresh=request.fresh)
+    asked = wrong.read(None, capacity_choice.checked, request.capacity)
     try:
-        archive = script.pack(request.script_dir) if request.script_dir else None
+        archive = script.pack(Path(request.script_dir)) if request.script_dir else None
         target, queue, cluster = destination.target, destination.queue, destination.cluster
         shape, within = create.choose_shape(
             queue, request.accelerator_type, cluster=cluster, sub_slicing=target.sub_slicing
@@ -55,7 +58,7 @@ def resolve(
         chosen = _Choice(
             shape=shape,
             within=within,
-            capacity=capacity_choice.choose(target, (within or shape).name, request.capacity, cluster=cluster),
+            capacity=capacity_choice.choose(target, (within or shape).name, asked, cluster=cluster),
             num_slices=count_slices(request.num_slices, request.num_nodes, shape.kind),
             storages=_storages(request, destination, report),
             image=_image(request, destination, report),

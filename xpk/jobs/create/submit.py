@@ -68,7 +68,7 @@ def preflight(resolved: Resolved, report: Report = ignore, runner: Runner | None
         trainer_preflight.check_trainer_installed()
     see_data = spec.target.emulated and not spec.mounts
     with tempfile.TemporaryDirectory(prefix="xpk-empty-") as empty:  # as hosts start without --script-dir
-        folder = request.script_dir or Path(empty)
+        folder = Path(request.script_dir or empty)
         trainer_preflight.check_trainer(runner, spec, args, see_data=see_data, folder=folder)
         if request.check_memory and spec.shape.kind == "tpu":
             warning = memory_estimate.check_memory(runner, spec.shape, spec.num_slices, args, folder)

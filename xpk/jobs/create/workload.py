@@ -31,7 +31,7 @@ class Workload:
     # Code and image
     command: str | None = None  # run by bash on every host; None runs the bundled trainer
     args: Sequence[str] = ()  # of the bundled trainer
-    script_dir: Path | None = None  # folder to ship; hosts start in a copy of it
+    script_dir: str | Path | None = None  # folder to ship; hosts start in a copy of it
     image: str | None = None
     image_pull_secret: str | None = None
     run_as_user: int | None = None  # UID of the pods; the image's if None

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from xpk.jobs.output.json_lines import parse, read_number, read_whole
-from xpk.model.errors import ConflictError, TimedOutError, UsageError, XpkError
+from xpk.model.errors import OutputExists, TimedOutError, UsageError, XpkError
 from xpk.model.specs import Target
 from xpk.storage import Folder, in_bucket, open_folder, url_problems
 
@@ -61,13 +61,14 @@ def at_root(target: Target, root: str | None) -> Target:
     return replace(target, output_root=str(folder))
 
 
-def in_the_way(folder: Folder, name: str) -> ConflictError:
+def in_the_way(folder: Folder, name: str) -> OutputExists:
     """Return the error for output of an earlier workload, which a new one would continue by accident."""
     progress = _progress(folder)
     reached = f" (it reached step {progress.step})" if progress else ""
-    return ConflictError(
+    return OutputExists(
         f"the output of an earlier workload '{name}' is still there{reached}: {folder.url}",
         hint="--resume continues from its newest checkpoint, --fresh moves it aside; or choose another name",
+        resource=folder.url,
     )
 
 
