@@ -67,13 +67,16 @@ _MODULES = {
 }
 
 
-def __getattr__(name: str) -> object:
-    if name.startswith("_") or name not in __all__:
-        raise AttributeError(f"module 'xpk' has no attribute '{name}'")
-    from importlib import import_module
+if not TYPE_CHECKING:  # a type checker would take any name for an attribute
 
-    value = globals()[name] = getattr(import_module(_MODULES.get(name, "xpk.model.errors")), name)
-    return value
+    def __getattr__(name):
+        """Return an exported name from its module, on its first use."""
+        if name.startswith("_") or name not in __all__:
+            raise AttributeError(f"module 'xpk' has no attribute '{name}'")
+        from importlib import import_module
+
+        value = globals()[name] = getattr(import_module(_MODULES.get(name, "xpk.model.errors")), name)
+        return value
 
 
 def __dir__() -> list[str]:
