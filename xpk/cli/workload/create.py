@@ -11,11 +11,11 @@ from typing import Any
 import click
 
 from xpk.api.words import counted
-from xpk.cli import complete
 from xpk.cli.durations import parse_duration
-from xpk.cli.options import accelerator_option, cluster_option, name_argument, namespace_option, the_name
+from xpk.cli.options import cluster_option, name_argument, namespace_option, the_name
 from xpk.cli.terminal.output import FORMATS, Console
 from xpk.cli.workload import google_xpk, spec_file
+from xpk.cli.workload.options import workload_options
 from xpk.cli.workload.request import read_request
 from xpk.cli.workload.target import find_destination
 from xpk.cli.workload.wait import await_end
@@ -37,145 +37,22 @@ from xpk.render import to_yaml
 @name_argument("workload")
 @cluster_option
 @namespace_option
-@click.option("--num-slices", type=int, help="How many slices it takes; one if left out.")
-@click.option("--num-nodes", type=int, help="GPU and CPU types: how many hosts, one slice each.")
-@accelerator_option("The cluster's, if left out.")
-@click.option("--on-demand", is_flag=True, help="Use on-demand slices, also in node pools that GKE adds (gke).")
-@click.option("--spot", is_flag=True, help="Use spot slices (gke).")
-@click.option("--reservation", metavar="R", help="Use slices of a reservation: a name, or projects/P/... (gke).")
-@click.option("--flex", is_flag=True, help="Use flex-start slices (gke).")
-@click.option("--command", help="What every host runs, in bash; the bundled trainer if left out.")
-@click.option(
-    "--peer-watch/--no-peer-watch",
-    default=True,
-    show_default=True,
-    help="With --command: when a host is gone, end the command on all others at once (needs python3 in the image).",
-)
-@click.option(
-    "--launcher",
-    type=click.Choice(["plain", "ray"]),
-    default="plain",
-    show_default=True,
-    help="ray: the hosts form a Ray cluster, and the command runs on its head alone.",
-)
-@click.option("--ray-dashboard", is_flag=True, help="Serve Ray's dashboard and jobs; see `workload port-forward`.")
-@click.option(
-    "--ray-join-timeout", default="5m", show_default=True, metavar="TIME", help="How long hosts may take to join Ray."
-)
-@click.option(
-    "--docker-image",
-    "--image",
-    "image",
-    metavar="IMAGE",
-    help="The hosts' image; the cluster's trainer image if left out, or for a --command where it has none "
-    f"{options.COMMAND_IMAGE}. The local provider runs without one.",
-)
-@click.option("--docker-image-pull-secret", "pull_secret", metavar="NAME", help="A Secret to pull the image with.")
-@click.option(
-    "--run-as-user",
-    type=click.IntRange(1, 2**31 - 1),
-    metavar="UID",
-    help="Run pods as this user, who owns their volumes; the image's user if left out.",
-)
-@click.option(
-    "--script-dir",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Ship this folder; hosts start in a copy of it. What .xpkignore names stays here.",
-)
-@click.option(
-    "--output-root",
-    envvar="XPK_OUTPUT_ROOT",
-    show_envvar=True,
-    metavar="OUTPUT_ROOT",
-    help="Workloads write to OUTPUT_ROOT/NAME, such as gs://BUCKET/PATH; the cluster's own place if left out.",
-)
-@click.option(
-    "--node-folder",
-    metavar="PATH",
-    help="Give hosts this folder of their node, at the same path, for what is to outlive them: /dev/shm, or a disk.",
-)
-@click.option(
-    "--mount",
-    "mounts",
-    multiple=True,
-    metavar="SPEC",
-    help="Give all hosts a claim or a bucket: source=CLAIM,target=/PATH or source=gs://BUCKET/PREFIX,target=/PATH, "
-    "with subpath=FOLDER (of a claim) and readonly; may be repeated.",
-)
-@click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="A variable for every host; may be repeated.")
-@click.option(
-    "--env-from-secret",
-    "secret_env",
-    multiple=True,
-    metavar="NAME=SECRET[:KEY]",
-    help="A variable whose value is a key of a Kubernetes Secret; may be repeated.",
-)
-@click.option("--env-file", "env_files", multiple=True, type=click.Path(path_type=Path), help="NAME=VALUE lines.")
-@click.option(
-    "--priority",
-    default="medium",
-    show_default=True,
-    metavar="|".join(names.PRIORITIES),
-    shell_complete=complete.priorities,
-    help="Priority in its queue; a higher one may preempt lower ones.",
-)
-@click.option(
-    "--queue",
-    shell_complete=complete.queues,
-    help=f"The LocalQueue that it waits in; {names.QUEUE}, or the only one of its namespace, if left out.",
-)
-@click.option("--max-restarts", type=int, default=0, show_default=True, help="How many failures to restart after.")
-@click.option("--fatal-exit-codes", metavar="CODES", help="Exit codes that fail it at once, beside 42, 126 and 127.")
-@click.option(
-    "--termination-grace-period-seconds",
-    "-tgps",
-    "grace",
-    type=int,
-    default=30,
-    show_default=True,
-    help="Seconds between SIGTERM and SIGKILL.",
-)
-@click.option(
-    "--ttl-seconds-after-finished",
-    "ttl",
-    type=int,
-    default=12 * 3600,
-    show_default=True,
-    help="How long it is kept after its end; its output stays.",
-)
-@click.option(
-    "--max-run-duration",
-    metavar="TIME",
-    help="Slices of queued provisioning: how long GKE leaves them to it, at most 7d. [default: 7d]",
-)
-@click.option("--resume", is_flag=True, help="Continue from the output of an earlier workload of this name.")
-@click.option("--fresh", is_flag=True, help="Move the output of an earlier workload of this name aside.")
-@click.option("--wait/--no-wait", default=False, help="Stay until it ends; Ctrl-C detaches.")
-@click.option("--timeout", metavar="TIME", help="How long --wait stays.")
-@click.option(
-    "--max-cost", type=float, metavar="DOLLARS", help="On GKE: refuse what costs more an hour, by list prices."
-)
-@click.option(
-    "--estimate/--no-estimate",
-    "estimated",
-    default=True,
-    help="Refuse what the bundled trainer says cannot fit in the chips' memory (default).",
-)
+@workload_options
+@click.option("--wait/--no-wait", default=False, help="Wait until the workload ends; Ctrl-C stops only the wait.")
+@click.option("--timeout", metavar="TIME", help="Time limit of --wait.")
 @click.option(
     "--dry-run",
     type=click.Choice(["client", "server"]),
-    help="Print the objects that would be created (server: as the cluster would store them), and create nothing.",
+    help="Print the objects and create nothing; server: as the cluster would store them.",
 )
-@click.option("--output-manifest-file", type=click.Path(path_type=Path), help="Write those objects to a file too.")
-@click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="A label of its objects; may be repeated.")
+@click.option("--output-manifest-file", type=click.Path(path_type=Path), help="Write the objects to this file too.")
 @google_xpk.upstream_options
 @spec_file.file_option
 @click.option(
     "-o",
     "--output",
     type=click.Choice((*FORMATS, "spec")),
-    help="How to print what is read; spec, with --dry-run: as a file for -f.",
+    help="Output format; spec, with --dry-run: a file for -f. [default: table]",
 )
 @click.pass_context
 def create(ctx: click.Context, /, name: str | None, name_flag: str | None, cluster: str | None, **given: Any) -> None:

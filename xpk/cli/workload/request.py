@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import MISSING, Field
 from typing import Any
 
 import click
@@ -9,8 +10,10 @@ import click
 from xpk.cli.durations import parse_duration
 from xpk.cli.workload import google_xpk
 from xpk.jobs.create import capacity_choice, options
-from xpk.jobs.create.workload import Workload
+from xpk.jobs.create.workload import Option, Workload, options_of
 from xpk.model.errors import Problems
+
+_CAPACITIES = ("on_demand", "spot", "flex", "reservation")
 
 
 def read_request(ctx: click.Context, name: str, given: dict[str, Any], problems: Problems) -> Workload:
@@ -19,50 +22,37 @@ def read_request(ctx: click.Context, name: str, given: dict[str, Any], problems:
     Raises UsageError for options of Google's xpk that exclude others.
     """
     google_xpk.translate(ctx, given)
+    values: dict[str, Any] = {}
+    for field, option in options_of(Workload):
+        if option and option.parameter in given:  # `workload diff` has not all of them
+            values[field.name] = problems.read(_default(field), _parse, field, option, given[option.parameter])
     read = problems.read
-    capacity = {key: given[key] for key in ("on_demand", "spot", "flex", "reservation")}
-    fatal, restarting = given["fatal_exit_codes"], given["restart_on_exit_codes"]
     return Workload(
+        **values,
         name=name,
         namespace=given["namespace"],
-        num_slices=given["num_slices"],
-        num_nodes=given["num_nodes"],
         accelerator_type=given["accelerator_type"],
-        capacity=read(None, capacity_choice.asked_for, **capacity),
-        max_run_seconds=read(None, _seconds, given["max_run_duration"], "--max-run-duration"),
-        max_cost=given.get("max_cost"),
-        command=given["command"],
+        capacity=read(None, capacity_choice.asked_for, **{key: given[key] for key in _CAPACITIES}),
         args=ctx.meta.get("trainer_args", ()),
-        script_dir=given["script_dir"],
-        image=given["image"],
-        image_pull_secret=given["pull_secret"],
-        run_as_user=given["run_as_user"],
-        env=read({}, options.parse_env, given["env"], given["env_files"]),
-        secret_env=read({}, options.parse_secret_env, given["secret_env"]),
-        peer_watch=given["peer_watch"],
-        launcher=given["launcher"],
-        ray_dashboard=given["ray_dashboard"],
-        ray_join_seconds=read(None, parse_duration, given["ray_join_timeout"], "--ray-join-timeout")
-        or options.Ray().join_seconds,
-        output_root=given["output_root"],
-        node_folder=given["node_folder"],
-        mounts=given["mounts"],
         storages=given["storages"],
         debug_dump_gcs=given["debug_dump_gcs"],
-        resume=given.get("resume", False),
-        fresh=given.get("fresh", False),
-        queue=given["queue"],
-        priority=given["priority"],
+        env=read({}, options.parse_env, given["env"], given["env_files"]),
         scheduler=given["scheduler"] or "",
-        labels=read({}, options.parse_labels, given["labels"]),
-        max_restarts=given["max_restarts"],
-        fatal_exit_codes=read((), options.fatal_exit_codes, fatal, restarting),
-        termination_grace_seconds=given["grace"],
-        ttl_seconds=given["ttl"],
-        check_memory=given["estimated"],
+        fatal_exit_codes=read((), options.fatal_exit_codes, given["fatal_exit_codes"], given["restart_on_exit_codes"]),
     )
 
 
-def _seconds(text: str | None, flag: str) -> int | None:
-    seconds = parse_duration(text, flag)
-    return None if seconds is None else round(seconds)
+def _parse(field: Field[Any], option: Option, value: Any) -> Any:
+    """Return the value of a field from that of its option. Raises UsageError."""
+    if option.parse:
+        return option.parse(value)
+    if not option.is_time:
+        return value
+    seconds = parse_duration(value, option.flag)
+    if seconds is None:
+        return _default(field)
+    return round(seconds) if str(field.type).startswith("int") else seconds
+
+
+def _default(field: Field[Any]) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import getpass
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ from xpk.model.errors import Problems, UsageError, XpkError
 from xpk.model.mounts import Mount
 from xpk.model.specs import Target, WorkloadSpec, count_slices
 
+# Fields of a request that the cluster or other fields complete.
+_COMPLETED = {"num_slices", "capacity", "queue", "image", "command", "peer_watch", "env", "mounts"}
 _DUMP_FOLDER = "/mnt/xla-dump"
 _DEFAULT_SCHEDULER = "default-scheduler"
 _SMALLEST = "v5litepod-1"
@@ -81,22 +83,13 @@ def with_problems_of(request: Workload, error: XpkError, problems: Problems) -> 
     if request.accelerator_type:
         shape = problems.read(shape, find_shape, request.accelerator_type)
     spec = WorkloadSpec(
-        name=request.name,
+        **_passed(request),
         shape=shape,
         num_slices=count_slices(request.num_slices, None, shape.kind),
         command=("true",),
         target=_ANY_TARGET,
         image="",
-        namespace=request.namespace,
         env=request.env,
-        secret_env=request.secret_env,
-        labels=request.labels,
-        priority=request.priority,
-        max_restarts=request.max_restarts,
-        fatal_exit_codes=tuple(request.fatal_exit_codes),
-        termination_grace_seconds=request.termination_grace_seconds,
-        ttl_seconds=request.ttl_seconds,
-        max_run_seconds=request.max_run_seconds,
     )
     problems.read(None, create.check_spec, spec)
     return problems.joined(error, _refused(request), hint=create.HELP)
@@ -147,44 +140,37 @@ def _spec(
     code = wrong.read(None, upload.place, archive, own, target) if archive else None
     ray = wrong.read(None, _ray, request)
     spec = WorkloadSpec(
-        name=request.name,
-        namespace=request.namespace,
+        **_passed(request),
         shape=shape,
+        within=chosen.within,
         num_slices=chosen.num_slices,
-        command=wrong.read(("true",), _command, request, ray, shape),
-        ray=ray is not None,
+        capacity=chosen.capacity,
+        queue=destination.queue.name,
         target=target,
         image=chosen.image,
-        image_pull_secret=request.image_pull_secret,
-        run_as_user=request.run_as_user,
-        env=_with_dump(options.bucket_env(target) | dict(request.env), request),
-        secret_env=request.secret_env,
-        labels=request.labels,
-        scheduler=request.scheduler,
-        requires_output=request.runs_trainer and destination.api is not None,
-        queue=destination.queue.name,
-        priority=request.priority,
-        max_restarts=request.max_restarts,
-        fatal_exit_codes=tuple(request.fatal_exit_codes),
-        termination_grace_seconds=request.termination_grace_seconds,
-        ttl_seconds=request.ttl_seconds,
-        working_dir=code.source if code and target.on_this_machine else None,
+        command=wrong.read(("true",), _command, request, ray, shape),
+        ray=ray is not None,
+        # The trainer's hosts, and Ray's, watch each other.
+        peer_watch=request.peer_watch and not request.runs_trainer and ray is None,
         code=code,
-        user=getpass.getuser(),
-        within=chosen.within,
-        node_folder=request.node_folder,
+        working_dir=code.source if code and target.on_this_machine else None,
+        env=_with_dump(options.bucket_env(target) | dict(request.env), request),
         mounts=(
             *wrong.read((), mounts.read_mounts, request.mounts, target, request.node_folder),
             *chosen.storages,
         ),
-        max_run_seconds=request.max_run_seconds,
-        capacity=chosen.capacity,
-        # The trainer's hosts, and Ray's, watch each other.
-        peer_watch=request.peer_watch and not request.runs_trainer and ray is None,
+        requires_output=request.runs_trainer and destination.api is not None,
+        user=getpass.getuser(),
     )
     wrong.read(None, create.check_spec, spec)
     wrong.check(_refused(request), hint=create.HELP)
     return spec
+
+
+def _passed(request: Workload) -> dict[str, Any]:
+    """Return the fields of a spec that are those of the request."""
+    own = {each.name for each in fields(Workload)} - _COMPLETED
+    return {each.name: getattr(request, each.name) for each in fields(WorkloadSpec) if each.name in own}
 
 
 def _command(request: Workload, ray: options.Ray | None, shape: SliceShape) -> tuple[str, ...]:
@@ -197,7 +183,8 @@ def _command(request: Workload, ray: options.Ray | None, shape: SliceShape) -> t
 def _ray(request: Workload) -> options.Ray | None:
     """Return how Ray coordinates the hosts, None if it does not. Raises UsageError."""
     if request.launcher == "ray":
-        return options.Ray(request.ray_dashboard, request.ray_join_seconds, request.script_dir is not None)
+        seconds = request.ray_join_seconds or options.Ray().join_seconds
+        return options.Ray(request.ray_dashboard, seconds, request.script_dir is not None)
     if request.ray_dashboard:
         raise UsageError("there is no dashboard without Ray", hint="add --launcher ray, or leave out --ray-dashboard")
     return None
