@@ -284,7 +284,7 @@ def test_a_namespace_that_is_not_there(bare: Bare) -> None:
     with pytest.raises(NotFoundError, match="there is no namespace 'nope'"):
         bare.api().create({**jobset, "spec": {}})
     failed = bare.xpk("admin", *CREATE, "--namespace", "nope")
-    assert failed.returncode == 3 and "there is no queue 'multislice-queue' in namespace 'nope'" in failed.stderr
+    assert failed.returncode == 3 and "queue 'multislice-queue' not found in namespace 'nope'" in failed.stderr
     assert "Traceback" not in failed.stderr
 
 

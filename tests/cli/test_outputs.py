@@ -65,7 +65,7 @@ def test_from_create_to_delete(
     assert (figures["steps"], figures["final_loss"]) == (2, 7)
     assert dev("workload", "report", "run").code == 0 and "<svg" in Path("run.html").read_text()
     running = dev(*create)
-    assert running.code == 4 and "exists already" in running.err
+    assert running.code == 4 and "already exists" in running.err
     dev("workload", "delete", "run")
     refused = dev(*create)
     assert refused.code == 4 and "it reached step 2" in refused.err and f"{ROOT}/run" in refused.err

@@ -106,7 +106,7 @@ def test_only_types_that_come_so_are_checked(site: Site) -> None:
     assert "tolerations" not in site.api.get("ResourceFlavor", OTHER)["spec"]
     queue = read_queue(site.api, None, "default", cluster="c")
     check_run_duration(queue, workload(shape=find_shape(TYPE), max_run_seconds=60), cluster="c")
-    with pytest.raises(UsageError, match="those of v5litepod-32 on cluster 'c' are there already"):
+    with pytest.raises(UsageError, match="those of v5litepod-32 on cluster 'c' are not"):
         check_run_duration(queue, workload(shape=find_shape(OTHER), max_run_seconds=60), cluster="c")
 
 

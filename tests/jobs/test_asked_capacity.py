@@ -64,9 +64,9 @@ def test_what_pods_ask_for(have: Target, asked: str | None, chosen: str) -> None
             "reservation=projects/q/reservations/r",
             "are --reservation=projects/p/reservations/r",
         ),
-        (target(), "spot", "is known of clusters that say which they have"),
-        (target(region=None), "spot", "is known of GKE"),
-        (target(makes="spot"), "reservation=r/reservationBlocks/b", "GKE makes node pools of whole reservations"),
+        (target(), "spot", "capacity of slices of cluster 'c' is not known"),
+        (target(region=None), "spot", "is supported on GKE only"),
+        (target(makes="spot"), "reservation=r/reservationBlocks/b", "GKE adds node pools of whole reservations only"),
     ],
 )
 def test_what_is_not_there_is_refused(have: Target, asked: str, why: str) -> None:

@@ -208,14 +208,14 @@ def test_what_another_command_has_made_is_not_deleted() -> None:
 def test_on_this_machine_a_name_that_is_taken_is_taken() -> None:
     api, here = FakeApi(), spec(target=replace(TARGET, on_this_machine=True))
     create_workload(api, here, cluster="c")
-    with pytest.raises(ConflictError, match="exists already, with the same settings"):
+    with pytest.raises(ConflictError, match="already exists with the same settings"):
         create_workload(api, here, cluster="c")
 
 
 def test_a_secret_of_others_is_left_alone() -> None:
     (secret,) = render_peer_secret(spec())
     api = FakeApi([{**secret, "metadata": {**secret["metadata"], "labels": {}}}])
-    with pytest.raises(ConflictError, match=r"there is a Secret 'xpk-peers\.w' already .* not made by xpk"):
+    with pytest.raises(ConflictError, match=r"Secret 'xpk-peers\.w' already exists .* not made by xpk"):
         create_workload(api, spec(), cluster="c")
     assert secret_of(api)["data"] == secret["data"]
     with pytest.raises(NotFoundError):
@@ -232,12 +232,12 @@ def test_a_create_that_was_cut_off_is_finished_by_the_next_one() -> None:
     with pytest.raises(ConflictError, match="with other settings"):
         create_workload(api, spec(num_slices=2), cluster="c")
     age(api, 30)
-    with pytest.raises(ConflictError, match="has no Secret yet: somebody may be about to create it"):
+    with pytest.raises(ConflictError, match="already exists without its Secret"):
         create_workload(api, spec(), cluster="c")
     age(api, 90)
     create_workload(api, spec(), cluster="c")
     assert secret_of(api)["metadata"]["ownerReferences"][0]["uid"] == uid
-    with pytest.raises(ConflictError, match="exists already, with the same settings"):
+    with pytest.raises(ConflictError, match="already exists with the same settings"):
         create_workload(api, spec(), cluster="c")
     assert secret_of(api)["metadata"]["ownerReferences"][0]["uid"] == uid
 

@@ -108,9 +108,9 @@ def test_each_cause_has_an_error_of_its_own_with_its_object(cluster: xpk.Cluster
     with pytest.raises(xpk.QuotaExceeded, match="has 16 in all") as exceeded:
         cluster.submit(workload("large", num_slices=3))
     assert exceeded.value.resource == "queue 'multislice-queue'"
-    with pytest.raises(xpk.NotFoundError, match="no queue 'red'"):
+    with pytest.raises(xpk.NotFoundError, match="'red'"):
         cluster.submit(workload("other", queue="red"))
-    with pytest.raises(xpk.NotFoundError, match="no cluster 'nope'"):
+    with pytest.raises(xpk.NotFoundError, match="'nope'"):
         xpk.Cluster("nope").workloads()
 
 

@@ -58,12 +58,12 @@ from xpk.render import to_yaml
 def create(ctx: click.Context, /, name: str | None, name_flag: str | None, cluster: str | None, **given: Any) -> None:
     """Create a workload: the same command on every host of N slices.
 
-    With no --command, every host runs the bundled trainer, with the arguments that follow `--`:
+    Without --command, every host runs the bundled trainer with the arguments after `--`:
 
     \b
       xpk workload create demo --num-slices 2 -- --config tiny --set run.steps=200
 
-    With `--launcher ray` one driver tells all hosts what to do: the trainer's, or your own program.
+    With `--launcher ray`, one driver controls all hosts: the trainer's, or your own program.
     """
     console: Console = ctx.obj.choosing(given["output"])
     chosen = the_name("workload", name, spec_file.flag_of_name(ctx, name, name_flag))
@@ -98,7 +98,7 @@ def create(ctx: click.Context, /, name: str | None, name_flag: str | None, clust
 
 
 def print_notices(console: Console) -> Report:
-    """Return what prints the notices on options."""
+    """Return a printer of notices about options."""
 
     def report(notice: Notice) -> None:
         if notice.is_warning:
@@ -110,7 +110,7 @@ def print_notices(console: Console) -> Report:
 
 
 def print_steps(console: Console) -> Report:
-    """Return what prints the notices of a submission, each as one of its steps."""
+    """Return a printer of notices about the steps of a submission."""
 
     def report(notice: Notice) -> None:
         console.tell(f" • {'warning: ' if notice.is_warning else ''}{notice.text}")

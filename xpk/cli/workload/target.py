@@ -1,4 +1,4 @@
-"""The cluster that a workload goes to; in a dry run also one that cannot be reached."""
+"""The target cluster of a workload; a dry run also accepts an unreachable one."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from xpk.model.errors import (
 )
 from xpk.model.specs import Target
 
-# Why a cluster cannot be asked.
+# Errors of an unreachable cluster.
 OUT_OF_REACH = (AuthorizationError, MissingToolError, NotFoundError, TimedOutError, UnavailableError)
 
 
 def find_destination(
     console: Console, cluster: str | None, request: Workload, problems: Problems, *, dry_run: str | None = None
 ) -> Destination:
-    """Return the cluster that a workload goes to, or a new one on GKE in a client-side dry run that cannot reach it.
+    """Return the target cluster. In a client-side dry run, an unreachable one is assumed to be a new GKE cluster.
 
-    Raises what is wrong with the cluster together with `problems` and all else that is wrong with the request.
+    Raises the error about the cluster, combined with `problems` and all other problems of the request.
     """
     try:
         return _find(console, cluster, request, is_dry=dry_run == "client")
@@ -47,12 +47,12 @@ def _find(console: Console, cluster: str | None, request: Workload, *, is_dry: b
             raise
         if not request.accelerator_type:
             raise type(error)(error.message, hint="a dry run without the cluster requires --tpu-type TYPE") from error
-        console.warn(f"a run would be refused: {error.message}; shown is what a new cluster on GKE would get")
+        console.warn(f"a run would be refused: {error.message}; the objects are those for a new GKE cluster")
         return _imagined(cluster, request.accelerator_type, request.queue)
 
 
 def _imagined(cluster: str, accelerator_type: str, queue: str | None) -> Destination:
-    """Return a cluster on GKE that makes slices of the type and capacity that are asked for."""
+    """Return an assumed GKE cluster with slices of the requested type and capacity."""
     kind = find_shape(accelerator_type).name
     target = Target(emulated=False, sets_slice_environment=False, output_root="", autoprovisioned={kind: ""})
     return Destination(cluster, target, Queue(queue or names.QUEUE, {kind: {}}, is_judged=False), None)

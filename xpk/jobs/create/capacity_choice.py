@@ -1,4 +1,4 @@
-"""The capacity that a workload's hosts ask for: which there is, and which GKE would make node pools of."""
+"""Capacity of a workload's slices: the one requested, and those that a cluster has or that GKE may add."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from xpk.model.specs import Target
 
 
 def asked_for(*, on_demand: bool, spot: bool, flex: bool, reservation: str | None) -> str | None:
-    """Return the capacity that flags ask for, None without any. Raises UsageError."""
+    """Return the capacity that flags select, None without any. Raises UsageError."""
     given = {capacities.ON_DEMAND: on_demand, capacities.SPOT: spot, capacities.FLEX: flex}
     asked = [capacity for capacity, is_given in given.items() if is_given]
     if reservation is not None:
         if not capacities.RESERVATION.fullmatch(reservation):
             raise UsageError(
                 f"--reservation '{reservation}' is neither a name nor projects/P/reservations/R",
-                hint="a workload takes one reservation",
+                hint="pass the name of one reservation",
             )
         asked.append(capacities.reserved(reservation))
     if len(asked) > 1:
-        raise UsageError(f"{' and '.join(map(capacities.flag_of, asked))} exclude each other", hint="choose one")
+        raise UsageError(f"{' and '.join(map(capacities.flag_of, asked))} exclude each other", hint="pass one of them")
     return asked[0] if asked else None
 
 
 def checked(capacity: str | None) -> str | None:
-    """Return a capacity as it is. Raises UsageError for a word that is none."""
+    """Return a valid capacity unchanged. Raises UsageError for any other word."""
     kind, _, name = (capacity or "").partition("=")
     if capacity not in (None, capacities.ON_DEMAND, capacities.SPOT, capacities.FLEX) and not (
         kind == "reservation" and capacities.RESERVATION.fullmatch(name)
@@ -36,31 +36,31 @@ def checked(capacity: str | None) -> str | None:
 
 
 def choose(target: Target, kind: str, asked: str | None, *, cluster: str) -> str:
-    """Return the capacity that pods have to ask for, "" where all slices of a type have the one that is meant.
+    """Return the capacity that pods must select, "" if all slices of a type have the requested one.
 
-    `kind`: the type of slices. Raises UsageError or ConflictError where there is none of what was asked for.
+    `kind`: the accelerator type. Raises UsageError or ConflictError if the cluster does not have that capacity.
     """
     if kind in target.autoprovisioned:
         if asked and "/reservationBlocks/" in asked:
             raise UsageError(
-                f"{capacities.flag_of(asked)}: GKE makes node pools of whole reservations",
-                hint="leave out /reservationBlocks/...",
+                f"{capacities.flag_of(asked)}: GKE adds node pools of whole reservations only",
+                hint="omit /reservationBlocks/...",
             )
         return asked or target.autoprovisioned[kind]
     if asked is None:
         return ""
     have = target.capacities.get(kind)
     if have is None:
-        where = "GKE; others have none to choose" if target.region is None else "clusters that say which they have"
+        where = "is supported on GKE only" if target.region is None else f"of cluster '{cluster}' is not known"
         raise UsageError(
-            f"{capacities.flag_of(asked)}: the capacity of slices is known of {where}",
-            hint=f"leave it out{f', or `xpk cluster adapt {cluster} --provider gke` first' if target.region else ''}",
+            f"{capacities.flag_of(asked)}: the capacity of slices {where}",
+            hint=f"omit it{f', or run `xpk cluster adapt {cluster} --provider gke` first' if target.region else ''}",
         )
     if not all(capacities.is_same(asked, each) for each in have):
         raise ConflictError(
             f"the slices of {kind} of cluster '{cluster}' are {_listed(have)}, not {capacities.flag_of(asked)}, and "
-            "GKE makes no others there",
-            hint="leave it out, or let GKE add node pools: `xpk cluster create ... --enable-autoprovisioning`",
+            "GKE does not add node pools",
+            hint="omit it, or enable node pools: `xpk cluster create ... --enable-autoprovisioning`",
         )
     return ""
 

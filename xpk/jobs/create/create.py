@@ -1,4 +1,4 @@
-"""Create a workload: everything is checked before the one object is."""
+"""Creation of workloads: queues, fit, and the objects. All checks come before the first object is created."""
 
 from __future__ import annotations
 
@@ -31,32 +31,28 @@ from xpk.model.specs import WorkloadSpec
 from xpk.render import render_peer_secret, render_workload
 
 _TRIES = 5
-_CREATING_SECONDS = 60.0  # for which a JobSet without its Secret may be one that is being created right now
+_CREATING_SECONDS = 60.0  # a younger JobSet without its Secret may still be in creation
 HELP = "see `xpk workload create --help`"
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A queue, and what it can ever give of each resource, by accelerator type, what others lend it included.
-
-    `is_judged`: whether we know what that is; of cohorts that are not xpk's only Kueue does. `queued`: the types of
-    slices whose nodes GKE makes when a workload asks for them. `max_priority`: the highest that it takes, None for any.
-    """
+    """A queue and its maximum quota."""
 
     name: str
-    most: Mapping[str, Mapping[str, float]]
-    is_judged: bool = True
-    queued: frozenset[str] = frozenset()
-    max_priority: str | None = None
+    most: Mapping[str, Mapping[str, float]]  # by accelerator type and resource, loans of other queues included
+    is_judged: bool = True  # whether `most` is known: for cohorts that are not xpk's only Kueue knows
+    queued: frozenset[str] = frozenset()  # accelerator types with queued provisioning
+    max_priority: str | None = None  # of its workloads; None: any
 
     def quota(self, spec: WorkloadSpec) -> float | None:
-        """Return what it can ever give of what a workload needs; None if only Kueue knows."""
+        """Return the maximum quota of the resource that a workload needs; None if only Kueue knows."""
         kind, resource = (spec.within or spec.shape).name, spec.shape.resource
         return self.most.get(kind, {}).get(resource, 0) if self.is_judged else None
 
 
 def read_queue(api: ObjectApi, name: str | None, namespace: str, *, cluster: str) -> Queue:
-    """Return a queue of a namespace: without a name, the cluster's own or the only one. Raises NotFoundError."""
+    """Return a queue of a namespace; None selects the cluster's own, or the only one. Raises NotFoundError."""
     try:
         return _read(api, api.get("LocalQueue", name or names.QUEUE, namespace))
     except NotFoundError:
@@ -65,28 +61,32 @@ def read_queue(api: ObjectApi, name: str | None, namespace: str, *, cluster: str
             return _read(api, there[0])
         listed = ", ".join(queue["metadata"]["name"] for queue in there)
         raise NotFoundError(
-            f"there is no queue '{name or names.QUEUE}' in namespace '{namespace}'",
+            f"queue '{name or names.QUEUE}' not found in namespace '{namespace}'",
             hint=f"there are: {listed}" if there else _where_queues_are(namespace, cluster),
         ) from None
 
 
 def _where_queues_are(namespace: str, cluster: str) -> str:
     if namespace == "default":
-        return f"`xpk cluster create {cluster}` made one"
-    return f"`xpk queue create {names.QUEUE} --cluster {cluster} -n {namespace}` lets it use the cluster's"
+        return f"`xpk cluster create {cluster}` creates one"
+    return (
+        f"`xpk queue create {names.QUEUE} --cluster {cluster} -n {namespace}` creates one that uses the cluster's quota"
+    )
 
 
 def choose_shape(
     queue: Queue, asked: str | None, *, cluster: str, sub_slicing: str | None = None
 ) -> tuple[SliceShape, SliceShape | None]:
-    """Return the slices that were asked for, or those that the queue has. Raises UsageError if it has no such.
+    """Return the requested slice shape, or the only one of the queue. Raises UsageError if the queue lacks it.
 
-    With them the slices that they are parts of, where those are shared: `sub_slicing` is their type.
+    The second value is the shape of the whole slices if the requested ones are parts of those: `sub_slicing`, the type
+    that workloads share.
     """
     have = list(queue.most)
     if asked is None and len(have) != 1:
         raise UsageError(
-            f"which accelerator type? cluster '{cluster}' has {', '.join(have) or 'none'}", hint="--tpu-type TYPE"
+            f"no accelerator type given; cluster '{cluster}' has {', '.join(have) or 'none'}",
+            hint="pass --tpu-type TYPE",
         )
     shape = find_shape(asked or have[0])
     shared = find_shape(sub_slicing) if sub_slicing in have and sub_slicing else None
@@ -95,13 +95,13 @@ def choose_shape(
     if shape.name not in have:
         raise UsageError(
             f"cluster '{cluster}' has slices of type {', '.join(have)}, not {shape.name}",
-            hint=f"leave out --tpu-type, or `xpk cluster create NAME --tpu-type {shape.name}`",
+            hint=f"omit --tpu-type, or run `xpk cluster create NAME --tpu-type {shape.name}`",
         )
     return shape, None
 
 
 def manifest(spec: WorkloadSpec) -> list[Obj]:
-    """Return the objects of a workload as another tool may create them, with a secret of their own."""
+    """Return the objects of a workload, with a new secret, for another tool to create."""
     return [*render_peer_secret(spec), *render_workload(spec)]
 
 
@@ -109,18 +109,18 @@ def preview(api: ObjectApi, spec: WorkloadSpec) -> list[Obj]:
     """Return the objects of a workload as the API server would store them. Raises ConflictError."""
     *configmaps, jobset = render_workload(spec)
     code = [upload.find_configmap(api, obj) or api.create(obj, dry_run=True) for obj in configmaps]
-    # A Secret of that name may be what is left of an earlier workload: the one that is printed takes its place.
+    # A Secret of that name may be left over from an earlier workload, and the printed one replaces it.
     return [*render_peer_secret(spec), *code, api.create(jobset, dry_run=True)]
 
 
 def create_workload(api: ObjectApi, spec: WorkloadSpec, *, cluster: str) -> bool:
-    """Create what a checked `spec` says; return whether a ConfigMap of its code is new. Raises ConflictError.
+    """Create the objects of a checked `spec`; return whether a ConfigMap of its code is new. Raises ConflictError.
 
-    Its Secret comes last: where that is missing, an earlier call was cut off, and this one does the rest. What goes
-    wrong takes a JobSet back that this call has made, no other.
+    The Secret comes last: if it is missing, an earlier call was interrupted, and this one completes it. On failure, a
+    JobSet that this call created is deleted.
     """
     *configmaps, jobset = render_workload(spec)
-    # Read before anything is created: so it is known that we may.
+    # Read before anything is created, to find out whether this user may.
     there = [upload.find_configmap(api, wanted) for wanted in configmaps]
     mine = True
     try:
@@ -128,7 +128,7 @@ def create_workload(api: ObjectApi, spec: WorkloadSpec, *, cluster: str) -> bool
     except ConflictError as error:
         made, mine = _cut_off(api, spec, cluster, error), False
     except UnavailableError as error:
-        made = _made_all_the_same(api, jobset, error)
+        made = _created_despite(api, jobset, error)
     try:
         for wanted, have in zip(configmaps, there, strict=True):
             upload.share_configmap(api, wanted, have, made)
@@ -137,13 +137,13 @@ def create_workload(api: ObjectApi, spec: WorkloadSpec, *, cluster: str) -> bool
     except BaseException:
         if mine:
             with suppress(XpkError):
-                api.delete("JobSet", spec.name, spec.namespace)  # its hosts would wait for these objects for ever
+                api.delete("JobSet", spec.name, spec.namespace)  # its hosts would wait forever for these objects
         raise
     return None in there
 
 
 def _cut_off(api: ObjectApi, spec: WorkloadSpec, cluster: str, error: ConflictError) -> Obj:
-    """Return the JobSet of this very workload if its creation was cut off. Raises ConflictError if it was not."""
+    """Return the existing JobSet if it is equal and its creation was interrupted. Raises NameTaken otherwise."""
     have = api.get("JobSet", spec.name, spec.namespace)
     wanted, secrets = render_workload(spec)[-1], render_peer_secret(spec)
     if not secrets or maker_of(have) != "xpk" or different_fields(wanted["spec"], have["spec"]):
@@ -156,17 +156,17 @@ def _cut_off(api: ObjectApi, spec: WorkloadSpec, cluster: str, error: ConflictEr
     age = (datetime.now(UTC) - when(have["metadata"].get("creationTimestamp"))).total_seconds()
     if age < _CREATING_SECONDS:
         raise NameTaken(
-            f"workload '{spec.name}' exists already, and has no Secret yet: somebody may be about to create it",
-            hint="the same command again in a minute does the rest, if its creation was cut off",
+            f"workload '{spec.name}' already exists without its Secret: another client may be creating it",
+            hint="run the same command in a minute to complete an interrupted creation",
             resource=f"JobSet '{spec.name}'",
         ) from error
     return have
 
 
 def _create_secret(api: ObjectApi, secret: Obj, owner: Obj) -> None:
-    """Create the Secret of a JobSet, which goes with it, in place of one that an earlier JobSet has left.
+    """Create the Secret that a JobSet owns, replacing one left over from an earlier JobSet.
 
-    Raises ConflictError where one of that name is not xpk's.
+    Raises ConflictError if a Secret of that name is not xpk's.
     """
     meta = {**secret["metadata"], "ownerReferences": [upload.owner_reference(owner)]}
     for _ in range(_TRIES):
@@ -177,27 +177,27 @@ def _create_secret(api: ObjectApi, secret: Obj, owner: Obj) -> None:
             with suppress(NotFoundError):
                 there = api.get("Secret", meta["name"], meta["namespace"])["metadata"]
                 if meta["ownerReferences"][0] in (there.get("ownerReferences") or []):
-                    return  # whoever created the JobSet was not cut off
+                    return  # the creator of the JobSet was not interrupted
                 _check_replaceable(there, meta)
                 api.delete("Secret", meta["name"], meta["namespace"])
     raise ConflictError(
-        f"Secret '{meta['name']}' is created again and again by somebody else", hint="choose another name"
+        f"Secret '{meta['name']}' is recreated by another client every time", hint="choose another name"
     )
 
 
 def _check_replaceable(there: Obj, wanted: Obj) -> None:
-    """Raise ConflictError for the metadata of a Secret that is not one of xpk's for a workload of this name."""
+    """Raise NameTaken for the metadata of a Secret that xpk did not create for a workload of this name."""
     labels = there.get("labels") or {}
     if any(labels.get(key) != value for key, value in wanted["labels"].items()):
         raise NameTaken(
-            f"there is a Secret '{wanted['name']}' already in namespace '{wanted['namespace']}', not made by xpk",
+            f"Secret '{wanted['name']}' already exists in namespace '{wanted['namespace']}', not made by xpk",
             hint="choose another name",
             resource=f"Secret '{wanted['name']}'",
         )
 
 
-def _made_all_the_same(api: ObjectApi, wanted: Obj, error: UnavailableError) -> Obj:
-    """Return what a server has made whose answer was lost. Raises the error if it has not, or does not tell."""
+def _created_despite(api: ObjectApi, wanted: Obj, error: UnavailableError) -> Obj:
+    """Return the JobSet that a server created although its answer was lost. Raises `error` if it did not."""
     meta = wanted["metadata"]
     try:
         have = api.get("JobSet", meta["name"], meta["namespace"])
@@ -209,7 +209,7 @@ def _made_all_the_same(api: ObjectApi, wanted: Obj, error: UnavailableError) -> 
 
 
 def check_free(api: ObjectApi, spec: WorkloadSpec, *, cluster: str) -> None:
-    """Raise ConflictError, saying what differs, if the name is taken."""
+    """Raise NameTaken, naming the differences, if the name is taken."""
     try:
         have = api.get("JobSet", spec.name, spec.namespace)
     except NotFoundError:
@@ -218,32 +218,32 @@ def check_free(api: ObjectApi, spec: WorkloadSpec, *, cluster: str) -> None:
 
 
 def check_spec(spec: WorkloadSpec) -> None:
-    """Raise UsageError with all that is wrong with a spec by itself."""
+    """Raise UsageError with all problems of a spec."""
     problems = spec.problems()
     if problems:
         raise UsageError(f"workload '{spec.name}' cannot be created", problems=problems, hint=HELP)
 
 
 def check_run_duration(queue: Queue, spec: WorkloadSpec, *, cluster: str) -> None:
-    """Raise UsageError if nobody would keep to the time that a workload may take."""
+    """Raise UsageError for a maximum run duration on slices without queued provisioning."""
     if spec.max_run_seconds is not None and spec.shape.name not in queue.queued:
         raise UsageError(
-            f"--max-run-duration is for slices of queued provisioning: those of {spec.shape.name} on cluster "
-            f"'{cluster}' are there already",
-            hint="leave it out; `timeout 3600 COMMAND` as the --command ends hosts by themselves",
+            f"--max-run-duration is for slices of queued provisioning; those of {spec.shape.name} on cluster "
+            f"'{cluster}' are not",
+            hint="omit it; `timeout 3600 COMMAND` as the --command limits the time of each host",
         )
 
 
 def check_fits(api: ObjectApi, queue: Queue, spec: WorkloadSpec, *, cluster: str) -> None:
-    """Raise CapacityError if its queue does not take its priority, or could not hold it.
+    """Raise CapacityError if its queue does not accept its priority, or could not hold it even if empty.
 
-    It is asked what the queue could hold if it were empty, and others lent it all they do.
+    The maximum includes everything that other queues lend.
     """
     limit = queue.max_priority
     if limit and names.PRIORITIES[spec.priority] > names.PRIORITIES[limit]:
         raise CapacityError(
             f"priority '{spec.priority}' is too high: {names.limit_message(queue.name, limit)}",
-            hint=f"--priority {limit}, or another --queue",
+            hint=f"use --priority {limit}, or another --queue",
         )
     quota = queue.quota(spec)
     if quota is not None and spec.total > quota:
@@ -256,7 +256,7 @@ def check_fits(api: ObjectApi, queue: Queue, spec: WorkloadSpec, *, cluster: str
 
 
 def _what_fits(api: ObjectApi, spec: WorkloadSpec, quota: float, cluster: str) -> str:
-    """Return what to ask for instead: fewer slices, or a queue of the namespace that is large enough."""
+    """Return the hint: fewer slices, or a queue of the namespace that is large enough."""
     fitting = int(quota // spec.shape.units)
     parts = [f"use --num-slices {fitting}"] if fitting else []
     for other in api.list("LocalQueue", spec.namespace):
@@ -287,7 +287,7 @@ def _read(api: ObjectApi, local_queue: Obj) -> Queue:
 
 
 def _cluster_queues(api: ObjectApi, name: str) -> tuple[Obj, Objs]:
-    """Return a ClusterQueue and all there are, with one request if we may list them."""
+    """Return a ClusterQueue and all ClusterQueues, with one request if the user may list them."""
     try:
         there = api.list("ClusterQueue", None)
     except AuthorizationError:
@@ -297,7 +297,7 @@ def _cluster_queues(api: ObjectApi, name: str) -> tuple[Obj, Objs]:
         return mine, [mine]
     found = [each for each in there if each["metadata"]["name"] == name]
     if not found:
-        raise NotFoundError(f"there is no ClusterQueue '{name}'")
+        raise NotFoundError(f"ClusterQueue '{name}' not found")
     return found[0], there
 
 
@@ -305,7 +305,7 @@ def _taken(have: Obj, spec: WorkloadSpec, cluster: str) -> NameTaken:
     maker, resource = maker_of(have), f"JobSet '{spec.name}'"
     if maker != "xpk":
         return NameTaken(
-            f"there is a JobSet '{spec.name}' already in namespace '{spec.namespace}', made by {maker}, not xpk",
+            f"JobSet '{spec.name}' already exists in namespace '{spec.namespace}', made by {maker}, not xpk",
             hint="choose another name",
             resource=resource,
         )
@@ -314,14 +314,14 @@ def _taken(have: Obj, spec: WorkloadSpec, cluster: str) -> NameTaken:
     what = f"with other settings ({', '.join(changed[:3])})" if changed else "with the same settings"
     it = spec.name + names.where(cluster, spec.namespace)
     return NameTaken(
-        f"workload '{spec.name}' exists already, {what}",
-        hint=f"`xpk workload status {it}`, another name, or `xpk workload delete {it}` first",
+        f"workload '{spec.name}' already exists {what}",
+        hint=f"choose another name, or run `xpk workload delete {it}` first; `xpk workload status {it}` shows it",
         resource=resource,
     )
 
 
 def different_fields(wanted: Any, have: Any, path: str = "") -> list[str]:
-    """Return the paths at which `have` lacks what `wanted` gives; fields only `have` has do not count."""
+    """Return the paths of `wanted` whose values `have` lacks; additional fields of `have` are ignored."""
     if isinstance(wanted, dict) and isinstance(have, dict):
         return [
             found
@@ -338,5 +338,5 @@ def different_fields(wanted: Any, have: Any, path: str = "") -> list[str]:
 
 
 def names_of(item: Any, index: int) -> str:
-    """Return how to call a list's item: by its name, else by its index."""
+    """Return the name of a list item, its index if it has none."""
     return str(item["name"]) if isinstance(item, dict) and "name" in item else str(index)

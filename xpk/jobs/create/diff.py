@@ -1,6 +1,6 @@
-"""What differs between two workloads, as the API server holds them: what runs, and what `create` would make.
+"""Differences between two workloads as the API server stores them: two that run, or one and what `create` would make.
 
-What others write into a JobSet while it runs is left out: that it is held back or admitted, and where Kueue puts it.
+Fields that controllers write while a JobSet runs are ignored: its suspension, and the placement by Kueue.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from xpk.model.specs import WorkloadSpec
 from xpk.render import render_workload, to_yaml
 
 _KUEUE = "kueue.x-k8s.io/"
-# Annotations that Kueue gives pods, the second for a ProvisioningRequest; others of its names are ours.
+# Annotations that Kueue adds to pods, the second for a ProvisioningRequest; other kueue annotations are xpk's.
 _ADMITTED = (f"{_KUEUE}workload", "autoscaling.x-k8s.io/")
 _LETTERS = "xyzabcdefg"
-# What holds the name of a workload because xpk put it there. In anything else it is the user's own text.
+# Variables in which xpk puts the workload's name. In any other the name is the user's own text.
 _NAMED = (
     *("XPK_WORKLOAD", "XPK_OUTPUT_DIR", "XPK_COORDINATOR_ADDRESS"),
     *("MEGASCALE_COORDINATOR_ADDRESS", "TPU_WORKER_HOSTNAMES", "MASTER_ADDR", "JAX_COORDINATOR_ADDRESS"),
@@ -48,7 +48,7 @@ def running(api: ObjectApi, name: str, namespace: str) -> Obj:
 
 
 def with_create(api: ObjectApi, have: Obj, spec: WorkloadSpec) -> Difference:
-    """Return what `create` would make otherwise than what runs. One call: it is asked for without being made."""
+    """Return the difference between a running JobSet and that of `create`, by one dry-run request."""
     before, after = _stated(have), _stated(_as_stored(api, render_workload(spec)[-1]))
     for mine, theirs in zip(_templates(before), _templates(after), strict=False):
         _forget_placement(mine, theirs)
@@ -56,16 +56,16 @@ def with_create(api: ObjectApi, have: Obj, spec: WorkloadSpec) -> Difference:
 
 
 def of_two(left: Obj, right: Obj) -> Difference:
-    """Return what two workloads do otherwise, their names aside."""
+    """Return the difference between two workloads, ignoring their names."""
     before, after = (_unnamed(_stated(each), each["metadata"]["name"]) for each in (left, right))
     return _compare(before, after, *(f"running/{each['metadata']['name']}" for each in (left, right)))
 
 
 def _as_stored(api: ObjectApi, obj: Obj) -> Obj:
-    """Return an object as the server would hold it. Under a name that is free: its own one is taken."""
+    """Return an object as the server would store it, under a free name, since its own is taken."""
     name = obj["metadata"]["name"]
     for letter in _LETTERS:
-        free = f"{name[:-1]}{letter}"  # as long as its own one: limits hold for both
+        free = f"{name[:-1]}{letter}"  # as long as its own: length limits apply to both
         if free == name:
             continue
         try:
@@ -73,12 +73,12 @@ def _as_stored(api: ObjectApi, obj: Obj) -> Obj:
         except ConflictError:
             continue
     raise ConflictError(
-        f"no name like '{name}' is free to ask the cluster about", hint="`xpk workload list` shows those there are"
+        f"no name like '{name}' is free for a dry run", hint="`xpk workload list` shows the names in use"
     )
 
 
 def _stated(jobset: Obj) -> Obj:
-    """Return what of a JobSet its maker states."""
+    """Return the fields of a JobSet that its creator sets."""
     meta = jobset["metadata"]
     annotations = {key: value for key, value in (meta.get("annotations") or {}).items() if key != names.USER_ANNOTATION}
     spec = {key: value for key, value in jobset["spec"].items() if key != "suspend"}
@@ -92,7 +92,7 @@ def _stated(jobset: Obj) -> Obj:
             inner.pop(part, None)
             if kept:
                 inner[part] = kept
-        inner.pop("creationTimestamp", None)  # of a template it is null, and not every server says so
+        inner.pop("creationTimestamp", None)  # null in a template, and not every server returns it
         gates = [gate for gate in template["spec"].pop("schedulingGates", None) or () if _KUEUE not in gate["name"]]
         if gates:
             template["spec"]["schedulingGates"] = gates
@@ -117,8 +117,8 @@ def _forget_placement(have: Obj, wanted: Obj) -> None:
 
 
 def _unnamed(stated: Obj, name: str) -> Obj:
-    """Return a workload under no name."""
-    # Not a part of a longer name; but `NAME-slice-job-0-0.NAME` is a host's. Of a path only the end is its name.
+    """Return a workload with its name replaced by NAME."""
+    # Not as a part of a longer name, except a host's: `NAME-slice-job-0-0.NAME`. In a path only at the end.
     anywhere = re.compile(rf"(?<![a-z0-9-]){re.escape(name)}(?=-{names.SLICE_JOB}-|[^a-z0-9-]|$)")
     at_end = re.compile(rf"(?<=[/.]){re.escape(name)}/?$")
     subdomain = names.subdomain(name)
@@ -152,7 +152,7 @@ def _compare(before: Obj, after: Obj, left: str, right: str) -> Difference:
 
 
 def _hide_secrets(before: Obj, after: Obj) -> None:
-    """Hide values whose variables are called as secrets are. That they differ is still seen."""
+    """Redact values of variables with a secret's name; whether they differ stays visible."""
     pairs = [dict(_variables(before)), dict(_variables(after))]
     values = [{key: entry.get("value") for key, entry in each.items()} for each in pairs]
     for entries, word in zip(pairs, ("before", "after"), strict=True):
@@ -163,7 +163,7 @@ def _hide_secrets(before: Obj, after: Obj) -> None:
 
 
 def _redacted(value: Any, word: str, others: set[str]) -> Any:
-    """Return an object with no secret in any text. Texts that the other object lacks say which of the two has them."""
+    """Return an object without secrets. A redacted text that the other object lacks is marked with `word`."""
     if isinstance(value, dict):
         return {key: _redacted(each, word, others) for key, each in value.items()}
     if not isinstance(value, (list, str)):
@@ -199,7 +199,7 @@ def _variables(value: Any, path: str = "") -> Iterator[tuple[str, Obj]]:
 
 
 def _fields(before: Any, after: Any, path: str = "") -> Iterator[Mapping[str, Any]]:
-    """Yield the fields that differ; None is what one of the two lacks. Items of lists go by their names."""
+    """Yield the fields that differ, None for a missing value. List items are matched by name."""
     left, right = _parts(before), _parts(after)
     if left is None or right is None:
         if before != after:

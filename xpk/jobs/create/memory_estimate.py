@@ -1,4 +1,4 @@
-"""What the bundled trainer would take of slices, before there are any: its own estimate, in closed form."""
+"""Memory of a run of the bundled trainer, by the trainer's own closed-form estimate, before slices exist."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from xpk.model.accelerators import SliceShape
 from xpk.model.errors import CapacityError, UsageError
 from xpk.proc import Runner
 
-_ERROR = 0.15  # of the estimate: more than it has been seen to be off by (docs/results.md)
+_ERROR = 0.15  # relative error of the estimate, above all that were measured (docs/results.md)
 
 
 def estimate(
@@ -20,15 +20,15 @@ def estimate(
 ) -> dict[str, Any]:
     """Return the trainer's estimate of a run (docs/results.md names its fields).
 
-    Raises UsageError if it does not run like this at all, and for accelerators that it knows nothing of.
+    Raises UsageError for settings that the trainer refuses, and for accelerators that it cannot estimate.
     """
     if shape.kind != "tpu":
-        raise UsageError(f"the trainer estimates for TPUs only, not for {shape.name}", hint="`xpk accelerator list`")
+        raise UsageError(f"the trainer estimates TPUs only, got {shape.name}", hint="see `xpk accelerator list`")
     arguments = ["--tpu-type", shape.name, "--num-slices", str(num_slices), "-o", "json", *trainer_args]
     result = ask_trainer(runner, "estimate", arguments, folder)
     if result.exit_code:
         problems = [line.removeprefix("error: ") for line in result.stderr.strip().splitlines()] or [result.last_line]
-        raise UsageError("there is no estimate", problems=problems, hint="`xpk workload estimate --help`")
+        raise UsageError("cannot estimate this run", problems=problems, hint="`xpk workload estimate --help`")
     found: dict[str, Any] = json.loads(result.stdout)
     return found
 
@@ -38,7 +38,7 @@ def check_memory(
 ) -> str:
     """Raise CapacityError if the trainer's step cannot fit in the chips' memory; return a warning if it may not, or "".
 
-    A run that nothing is known of passes: the trainer itself says what is wrong with its settings.
+    A run that cannot be estimated passes: the trainer reports what is wrong with its settings.
     """
     try:
         found = estimate(runner, shape, num_slices, trainer_args, folder)
@@ -48,6 +48,7 @@ def check_memory(
     needs = f"{found['config']} needs about {peak:.1f} GiB of each chip's memory, {shape.name} has {most} GiB"
     if peak > most * (1 + _ERROR):
         raise CapacityError(
-            needs, hint="a smaller data.batch_per_chip, a larger mesh.tp or slice; --no-estimate tries it all the same"
+            needs,
+            hint="use a smaller data.batch_per_chip, a larger mesh.tp or larger slices; --no-estimate skips this check",
         )
-    return "" if found["fits"] else f"{needs}: it may not fit; `python -m trainer compile` can tell"
+    return "" if found["fits"] else f"{needs}: it may not fit; `python -m trainer compile` shows whether it does"

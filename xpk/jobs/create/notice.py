@@ -1,4 +1,4 @@
-"""Messages of a submission to whoever watches it."""
+"""Progress messages of a submission."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One line on what a submission does or, with `is_warning`, on what may not be as intended."""
+    """One line about a finished step of a submission or, with `is_warning`, about a possible mistake."""
 
     text: str
     is_warning: bool = False

@@ -1,4 +1,4 @@
-"""From what a user typed to a `WorkloadSpec`: environment files, exit-code lists, the command."""
+"""Parsers of workload options: environment, labels, exit codes, command and image."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from xpk.storage import in_bucket
 from xpk.storage.text import read_text
 
 TRAINER_IMAGE = "xpk-trainer"
-COMMAND_IMAGE = "python:3.11-slim"  # for a --command where nothing says which
+COMMAND_IMAGE = "python:3.11-slim"  # default for a --command
 _LOCAL_PATH = re.compile(r"(--set=)?checkpoint\.local_path=")
-# As in Google's xpk; and the codes of hosts that end because of another one.
+# As in Google's xpk, and the codes of hosts that end because another host was lost.
 _ALWAYS_RESTARTING = frozenset({42, 75, 76, *range(127, 256)})
 _BUCKET_ENV = ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS")
 
 
 def parse_env(pairs: Iterable[str], files: Iterable[Path], environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment that `--env K=V` and `--env-file` give; later ones win, flags over files.
+    """Return the environment of `--env K=V` and `--env-file`; later values win, flags over files.
 
-    A file holds `K=V` lines as they are, or `K` alone to pass on this shell's value; `#` begins a comment.
-    Raises UsageError with all that is wrong.
+    A file holds `K=V` lines verbatim, or `K` alone for this shell's value; `#` begins a comment.
+    Raises UsageError with all problems.
     """
     env: dict[str, str] = {}
     problems: list[str] = []
@@ -52,9 +52,7 @@ def parse_env(pairs: Iterable[str], files: Iterable[Path], environ: Mapping[str,
     for key, value in env.items():
         problems += names.env_problems(key, value)
     if problems:
-        raise UsageError(
-            "the environment cannot be set like this", problems=problems, hint="--env NAME=VALUE, once a variable"
-        )
+        raise UsageError("invalid environment", problems=problems, hint="pass --env NAME=VALUE once per variable")
     return env
 
 
@@ -64,28 +62,29 @@ def parse_secret_env(texts: Iterable[str]) -> dict[str, tuple[str, str]]:
     for text in texts:
         name, equals, place = text.partition("=")
         if not equals:
-            raise UsageError(f"--env-from-secret '{text}' has no '='", hint="--env-from-secret NAME=SECRET[:KEY]")
+            raise UsageError(f"--env-from-secret '{text}' has no '='", hint="pass --env-from-secret NAME=SECRET[:KEY]")
         secret, _, key = place.partition(":")
         env[name] = secret, key or name
     return env
 
 
 def parse_labels(pairs: Iterable[str]) -> dict[str, str]:
-    """Return the labels that `--label KEY=VALUE` gives; the last of a name counts. Raises UsageError."""
+    """Return the labels of `--label NAME=VALUE`; the last of a name wins. Raises UsageError."""
     split = [pair.partition("=") for pair in pairs]
     problems = [f"--label '{name}' has no '='" for name, equals, _ in split if not equals]
     if problems:
-        raise UsageError(problems[0], problems=problems, hint="--label NAME=VALUE, once a label")
+        raise UsageError(problems[0], problems=problems, hint="pass --label NAME=VALUE once per label")
     return {name: value for name, _, value in split}
 
 
 def fatal_exit_codes(fatal: str | None, restarting: str | None) -> tuple[int, ...]:
-    """Return the exit codes that fail a workload at once, as `--fatal-exit-codes` or `--restart-on-exit-codes` say.
+    """Return the exit codes that fail a workload without a restart.
 
-    The second is of Google's xpk: codes that it does not name fail the workload, but for those that always restart.
+    `fatal` is `--fatal-exit-codes`. `restarting` is `--restart-on-exit-codes` of Google's xpk: all other codes fail the
+    workload, except those that always restart it.
     """
     if fatal and restarting:
-        raise UsageError("--fatal-exit-codes and --restart-on-exit-codes exclude each other", hint="choose one")
+        raise UsageError("--fatal-exit-codes and --restart-on-exit-codes exclude each other", hint="pass one of them")
     if restarting:
         return tuple(sorted(set(range(1, 256)) - _ALWAYS_RESTARTING - _codes(restarting, "--restart-on-exit-codes")))
     return tuple(sorted({*FATAL_EXIT_CODES, *(_codes(fatal, "--fatal-exit-codes") if fatal else ())}))
@@ -104,24 +103,24 @@ def _codes(text: str, flag: str) -> set[int]:
 
 
 def check_resume(*, resume: bool, fresh: bool) -> None:
-    """Raise UsageError if output is to be both continued and moved aside."""
+    """Raise UsageError if both --resume and --fresh are set."""
     if resume and fresh:
-        raise UsageError("--resume and --fresh exclude each other", hint="give one of them")
+        raise UsageError("--resume and --fresh exclude each other", hint="pass one of them")
 
 
 @dataclass(frozen=True, slots=True)
 class Ray:
-    """How hosts become a Ray cluster: with its dashboard, how long they may take, in seconds, with code to ship."""
+    """The Ray cluster of a workload's hosts."""
 
     dashboard: bool = False
-    join_seconds: float = 300.0
+    join_seconds: float = 300.0  # time limit for hosts to join
     ships_code: bool = False
 
 
 def ray_command(
     command: str | None, trainer_args: tuple[str, ...], ray: Ray, shape: SliceShape, *, max_restarts: int
 ) -> tuple[str, ...]:
-    """Return what every host runs where Ray coordinates them: the program, on the head, or the trainer's actors."""
+    """Return the command of every host of a Ray cluster: the program on the head, or the trainer's actors."""
     options = [f"--join-seconds={ray.join_seconds:.0f}", *(["--dashboard"] if ray.dashboard else [])]
     options += ["--ship-code"] if ray.ships_code else []
     if shape.kind != "cpu":
@@ -134,31 +133,31 @@ def ray_command(
 
 
 def host_command(command: str | None, trainer_args: tuple[str, ...]) -> tuple[str, ...]:
-    """Return what every host runs: the user's command in a shell, or the bundled trainer."""
+    """Return the command of every host: the user's in a shell, or the bundled trainer."""
     if command is None:
         if trainer_args and not trainer_args[0].startswith("-"):
             raise UsageError(
                 f"the bundled trainer takes options after `--`, got '{trainer_args[0]}'",
-                hint=f"run a program with --command {shlex.quote(shlex.join(trainer_args))}",
+                hint=f"to run a program, pass --command {shlex.quote(shlex.join(trainer_args))}",
             )
         return ("python", "-m", "trainer", "train", *trainer_args)
     if trainer_args:
         raise UsageError(
             f"--command and trainer arguments ({shlex.join(trainer_args)}) exclude each other",
-            hint="leave out --command to run the bundled trainer",
+            hint="omit --command to run the bundled trainer",
         )
     if not command.strip():
-        raise UsageError("--command is empty", hint="leave it out to run the bundled trainer")
+        raise UsageError("--command is empty", hint="omit it to run the bundled trainer")
     return ("bash", "-c", command)
 
 
 def files_here(texts: Iterable[str]) -> list[str]:
-    """Return what commands and arguments name of the current folder: files, and modules after `-m`."""
+    """Return the files of the current folder, and modules after `-m`, that commands and arguments name."""
     words: list[str] = []
     for text in texts:
         try:
             words += shlex.split(text)
-        except ValueError:  # quotes that are not closed: bash says so
+        except ValueError:  # unclosed quotes: bash reports them
             words += text.split()
     found = []
     for before, word in zip(["", *words], words, strict=False):
@@ -178,10 +177,10 @@ def _is_here(name: str) -> bool:
 
 
 def choose_image(asked: str | None, target: Target, *, cluster: str, needs_trainer: bool) -> str:
-    """Return the hosts' image. Raises UsageError where none is known, or the name of the one asked for is invalid."""
+    """Return the hosts' image. Raises UsageError if none is known, or if the requested name is invalid."""
     if asked:
         if problems := image_problems([asked]):
-            raise UsageError(problems[0], hint="--docker-image [REGISTRY/]NAME[:TAG][@DIGEST]")
+            raise UsageError(problems[0], hint="pass --docker-image [REGISTRY/]NAME[:TAG][@DIGEST]")
         return asked
     if target.on_this_machine:
         return TRAINER_IMAGE
@@ -189,26 +188,26 @@ def choose_image(asked: str | None, target: Target, *, cluster: str, needs_train
         build = f"xpk image build REGISTRY/xpk-trainer {'' if target.emulated else '--tpu '}--push"
         raise UsageError(
             f"no image is known for the trainer on cluster '{cluster}'",
-            hint=f"`{build}` makes one; pass it with --docker-image, or set it with `xpk config set image IMAGE`",
+            hint=f"`{build}` builds one; pass it with --docker-image, or set it with `xpk config set image IMAGE`",
         )
     return target.trainer_image or COMMAND_IMAGE
 
 
 def check_local_path(trainer_args: Sequence[str], spec: WorkloadSpec) -> None:
-    """Raise UsageError if local checkpoints would go with the pods that they are there to outlive."""
+    """Raise UsageError if local checkpoints would be deleted with the pods that they must outlive."""
     told = [word[found.end() :] for word in trainer_args if (found := _LOCAL_PATH.match(word))]
     if not told or not told[-1] or spec.target.on_this_machine:
         return
     path, kept = PurePosixPath(told[-1]), (spec.node_folder, spec.target.shared_folder)
     if not any(folder and path.is_relative_to(folder) for folder in kept):
         raise UsageError(
-            f"checkpoint.local_path={path} is a folder of pods, and ends with them",
-            hint=f"--node-folder {path}: it has to be there on the nodes, as /dev/shm is, which everybody may write to",
+            f"checkpoint.local_path={path} is a folder of the pods, and is deleted with them",
+            hint=f"pass --node-folder {path}; the folder must exist on the nodes and be writable, like /dev/shm",
         )
 
 
 def bucket_env(target: Target, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return what hosts of this machine need to reach the bucket that we reach: its server, our credentials."""
+    """Return the variables by which hosts on this machine reach the bucket: its server and this user's credentials."""
     if not (target.on_this_machine and in_bucket(target.output_root)):
         return {}
     return {key: environ[key] for key in _BUCKET_ENV if environ.get(key)}

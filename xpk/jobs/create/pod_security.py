@@ -1,4 +1,4 @@
-"""Namespaces that enforce Kubernetes' Pod Security Standards, and workloads whose pods they take."""
+"""Workloads in namespaces that enforce the Pod Security Standards of Kubernetes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _WITHOUT_NODE_FOLDERS = ("baseline", "restricted")
 
 
 def fit_namespace(api: ObjectApi, spec: WorkloadSpec) -> WorkloadSpec:
-    """Return a spec whose pods its namespace takes: none as root where it enforces `restricted`.
+    """Return a spec whose pods the namespace admits: not as root where it enforces `restricted`.
 
-    Raises UsageError where it would refuse them all: their JobSet would be created, and wait for ever.
+    Raises UsageError if it would refuse them all: the JobSet would be created, and wait forever.
     """
     if spec.target.on_this_machine:
         return spec
@@ -32,7 +32,7 @@ def fit_namespace(api: ObjectApi, spec: WorkloadSpec) -> WorkloadSpec:
 
 
 def _enforced(api: ObjectApi, namespace: str) -> str:
-    """Return the level that a namespace enforces, "" for none, or where nobody may look."""
+    """Return the level that a namespace enforces, "" for none, or if this user may not read it."""
     try:
         found = api.get("Namespace", namespace)
     except (AuthorizationError, NotFoundError):

@@ -1,4 +1,4 @@
-"""From a `Workload` and the cluster that it goes to, to a checked `WorkloadSpec`."""
+"""Resolution of a `Workload` on its cluster to a checked `WorkloadSpec`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ANY_TARGET = Target(emulated=False, sets_slice_environment=False, output_root="
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A workload that is complete: its request as it fits its cluster, its spec, and its code if it ships any."""
+    """A complete workload: its request as adjusted to the cluster, its spec, and its packed code."""
 
     request: Workload
     spec: WorkloadSpec
@@ -42,10 +42,10 @@ class Resolved:
 def resolve(
     request: Workload, destination: Destination, report: Report = ignore, problems: Problems | None = None
 ) -> Resolved:
-    """Return what a workload is on a cluster, with its code packed.
+    """Return the spec of a workload on a cluster, with its code packed.
 
-    `problems` holds what was wrong with the request before. Raises UsageError with all that is wrong,
-    ConflictError where the cluster does not have the capacity, NotFoundError for a storage.
+    `problems` holds earlier problems of the request. Raises UsageError with all problems, ConflictError if the cluster
+    does not have the capacity, NotFoundError for a missing storage.
     """
     wrong = problems or Problems()
     wrong.read(None, options.check_resume, resume=request.resume, fresh=request.fresh)
@@ -78,7 +78,7 @@ def resolve(
 
 
 def with_problems_of(request: Workload, error: XpkError, problems: Problems) -> XpkError:
-    """Return the error for a cluster that cannot be used, together with all that is wrong on any cluster."""
+    """Return `error`, about the cluster, combined with all problems that do not depend on the cluster."""
     shape = find_shape(_SMALLEST)
     if request.accelerator_type:
         shape = problems.read(shape, find_shape, request.accelerator_type)
@@ -97,7 +97,7 @@ def with_problems_of(request: Workload, error: XpkError, problems: Problems) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Choice:
-    """What the cluster and a request decide together."""
+    """Properties that follow from the cluster and the request together."""
 
     shape: SliceShape
     within: SliceShape | None
@@ -112,7 +112,7 @@ def _refused(request: Workload) -> str:
 
 
 def _fit(request: Workload, target: Target, shape: SliceShape, report: Report) -> Workload:
-    """Return a request without what has no effect on a target, with a warning for each option."""
+    """Return a request without the options that have no effect on a target; report a warning for each."""
     changes: dict[str, Any] = {}
     if request.scheduler == _DEFAULT_SCHEDULER:
         request = replace(request, scheduler="")
@@ -134,7 +134,7 @@ def _fit(request: Workload, target: Target, shape: SliceShape, report: Report) -
 def _spec(
     request: Workload, destination: Destination, chosen: _Choice, archive: Archive | None, wrong: Problems
 ) -> WorkloadSpec:
-    """Put together what was asked for. Raises UsageError with all that is wrong."""
+    """Return the spec. Raises UsageError with all problems."""
     own, shape = destination.target, chosen.shape
     target = wrong.read(own, folder.at_root, own, request.output_root)
     code = wrong.read(None, upload.place, archive, own, target) if archive else None
@@ -181,12 +181,12 @@ def _command(request: Workload, ray: options.Ray | None, shape: SliceShape) -> t
 
 
 def _ray(request: Workload) -> options.Ray | None:
-    """Return how Ray coordinates the hosts, None if it does not. Raises UsageError."""
+    """Return the Ray cluster, None without Ray. Raises UsageError."""
     if request.launcher == "ray":
         seconds = request.ray_join_seconds or options.Ray().join_seconds
         return options.Ray(request.ray_dashboard, seconds, request.script_dir is not None)
     if request.ray_dashboard:
-        raise UsageError("there is no dashboard without Ray", hint="add --launcher ray, or leave out --ray-dashboard")
+        raise UsageError("--ray-dashboard requires --launcher ray", hint="add --launcher ray, or omit --ray-dashboard")
     return None
 
 
@@ -199,17 +199,17 @@ def _with_dump(env: dict[str, str], request: Workload) -> dict[str, str]:
 
 
 def _storages(request: Workload, destination: Destination, report: Report) -> tuple[Mount, ...]:
-    """Return the mounts of the storages that a workload names, and of those that all mount."""
+    """Return the mounts of a workload's storages and of those with --auto-mount."""
     if destination.target.on_this_machine:
         if request.storages:
             raise UsageError(
-                "--storage: hosts are processes of this machine, and nothing can be mounted for them alone",
-                hint="leave it out: they see all folders of this machine at their own paths",
+                "--storage is not supported: hosts are processes of this machine",
+                hint="omit --storage; hosts see all folders of this machine at their own paths",
             )
         return ()
     if destination.api is None:
         if request.storages:
-            text = f"--storage {', '.join(request.storages)} is left out: the cluster knows what it is"
+            text = f"--storage {', '.join(request.storages)} is omitted: the cluster is unreachable"
             report(Notice(text, is_warning=True))
         return ()
     known = storages.choose(destination.api, request.namespace, request.storages)
@@ -217,7 +217,7 @@ def _storages(request: Workload, destination: Destination, report: Report) -> tu
 
 
 def _image(request: Workload, destination: Destination, report: Report) -> str:
-    """Return the hosts' image. Raises UsageError where none is known; without a cluster it only warns."""
+    """Return the hosts' image. Raises UsageError if none is known; without a cluster, report a warning instead."""
     needs_trainer = request.runs_trainer or request.launcher == "ray"
     try:
         image = options.choose_image(

@@ -1,4 +1,4 @@
-"""The bundled trainer, asked on this machine before there is a host: would it run like this, and what would it take?"""
+"""Preflight checks by the bundled trainer, on this machine, before any host exists."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from xpk.render.resources import workloads_dir
 def check_trainer(
     runner: Runner, spec: WorkloadSpec, trainer_args: Sequence[str], *, see_data: bool, folder: Path | None = None
 ) -> None:
-    """Ask the bundled trainer whether it would run like this; raise UsageError with all it finds.
+    """Check the settings of a run with the bundled trainer. Raises UsageError with all problems.
 
     `see_data`: whether paths mean the same here as on the hosts, so that the corpus can be looked at. `folder`: a
     copy of the one that hosts start in.
@@ -34,11 +34,11 @@ def check_trainer(
         return
     problems = _problems(result.stdout)
     if not problems and result.exit_code in (2, 42):
-        message = f"the trainer does not understand its arguments: {result.last_line.removeprefix('error: ')}"
-        raise UsageError(message, hint="`xpk docs trainer-settings` has every setting")
+        message = f"invalid trainer arguments: {result.last_line.removeprefix('error: ')}"
+        raise UsageError(message, hint="`xpk docs trainer-settings` lists every setting")
     if not problems:
         raise XpkError(
-            f"the trainer could not check its configuration: {result.last_line}",
+            f"the trainer cannot check its configuration: {result.last_line}",
             hint=f"`PYTHONPATH={workloads_dir()} python -m trainer check` shows more",
         )
     lines = [
@@ -46,14 +46,14 @@ def check_trainer(
         for problem in problems
     ]
     raise UsageError(
-        f"workload '{spec.name}' cannot train like this",
+        f"invalid trainer configuration for workload '{spec.name}'",
         problems=lines,
-        hint="`xpk docs trainer-settings` has every setting",
+        hint="`xpk docs trainer-settings` lists every setting",
     )
 
 
 def ask_trainer(runner: Runner, command: str, arguments: Sequence[str], folder: Path | None = None) -> Result:
-    """Have the bundled trainer run one of its quick commands, as if started in `folder`.
+    """Run one of the bundled trainer's quick commands, as if started in `folder`.
 
     They import nothing heavy, so they run in this process, through their command line: tool and trainer import
     nothing of each other. A folder with a trainer of its own has that one asked, as hosts would run it; it is
@@ -81,7 +81,7 @@ def ask_trainer(runner: Runner, command: str, arguments: Sequence[str], folder: 
 
 @contextlib.contextmanager
 def _importable(folder: Path) -> Iterator[None]:
-    """Let the packages of a folder be imported, before any others of their names."""
+    """Put a folder first on the import path."""
     sys.path.insert(0, str(folder))
     try:
         yield
@@ -90,7 +90,7 @@ def _importable(folder: Path) -> Iterator[None]:
 
 
 def attach_trainer(runner: Runner, command: str, arguments: Sequence[str]) -> int:
-    """Run one of the bundled trainer's commands on our own stdout and stderr; return its exit code."""
+    """Run one of the bundled trainer's commands on this process's stdout and stderr; return its exit code."""
     argv = (sys.executable, "-m", "trainer", command, *arguments)
     return runner.attach(argv, env={**os.environ, "PYTHONPATH": str(workloads_dir())})
 
@@ -100,8 +100,8 @@ def check_trainer_installed() -> None:
     missing = [package for package in ("jax", "optax", "orbax.checkpoint") if not _is_installed(package)]
     if missing:
         raise MissingToolError(
-            f"the bundled trainer needs {', '.join(missing)} on this machine",
-            hint="pip install 'xpk-multislice[trainer]', or give your own --command",
+            f"the bundled trainer requires {', '.join(missing)} on this machine",
+            hint="pip install 'xpk-multislice[trainer]', or pass a --command of your own",
         )
 
 
@@ -109,7 +109,7 @@ def check_ray_installed() -> None:
     """Raise MissingToolError unless hosts of this machine can run Ray."""
     if not _is_installed("ray"):
         raise MissingToolError(
-            "--launcher ray needs Ray on this machine, whose processes the hosts are",
+            "--launcher ray requires Ray on this machine: hosts of a local cluster are its processes",
             hint="pip install 'xpk-multislice[ray]'",
         )
 
