@@ -55,11 +55,6 @@ class Cluster:
     def _provider(self) -> Provider:
         return provider_of(self.name)
 
-    def destination(self, workload: Workload) -> Destination:
-        """Return the cluster with the queue of a workload. Raises NotFoundError without the queue."""
-        queue = read_queue(self.api, workload.queue, workload.namespace, cluster=self.name)
-        return Destination(self.name, self.target, queue, self.api)
-
     def submit(self, workload: Workload, *, on_progress: Callable[[Notice], None] = ignore) -> WorkloadHandle:
         """Create a workload and return its handle. Everything is checked before anything is created.
 
@@ -73,11 +68,11 @@ class Cluster:
         * NotFoundError: its queue, or a claim or storage that it mounts, does not exist
         * MissingToolError: this machine or the cluster lacks a package, a program or a controller
         """
-        submit(workload, self.destination(workload), report=on_progress, price=price)
+        submit(workload, destination_of(self, workload), report=on_progress, price=price)
         return WorkloadHandle(self, workload.name, workload.namespace, output_root=workload.output_root)
 
     def workload(self, name: str, namespace: str = "default", *, output_root: str | None = None) -> WorkloadHandle:
-        """Return the handle of a workload, without a look at whether it exists.
+        """Return the handle of a workload without checking that it exists.
 
         `output_root` is the one that it was created with, if it is not the cluster's own.
         """
@@ -89,7 +84,7 @@ class Cluster:
 
 
 class WorkloadHandle:
-    """A workload on a cluster. Every method reads the cluster anew and raises NotFoundError if it is not there."""
+    """A workload on a cluster. Every method reads the cluster again. Raises NotFoundError without the workload."""
 
     def __init__(
         self, cluster: Cluster, name: str, namespace: str = "default", *, output_root: str | None = None
@@ -212,6 +207,12 @@ class WorkloadHandle:
     @property
     def _where(self) -> str:
         return names.where(self.cluster.name, self.namespace)
+
+
+def destination_of(cluster: Cluster, workload: Workload) -> Destination:
+    """Return a cluster with the queue of a workload. Raises NotFoundError without the queue."""
+    queue = read_queue(cluster.api, workload.queue, workload.namespace, cluster=cluster.name)
+    return Destination(cluster.name, cluster.target, queue, cluster.api)
 
 
 def price(spec: WorkloadSpec, max_cost: float | None) -> str | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from xpk.jobs.create.capacity_choice import asked_for, choose
+from xpk.jobs.create.capacity_choice import capacity_of_flags, choose
 from xpk.model.errors import UsageError, XpkError
 from xpk.model.specs import Target
 
@@ -26,14 +26,17 @@ def target(*have: str, makes: str = "", region: str | None = "us-central1") -> T
 
 
 def test_flags_ask_for_one_capacity() -> None:
-    assert asked_for(**NONE) is None
-    assert asked_for(**NONE | {"flex": True}) == "flex"
-    assert asked_for(**NONE | {"reservation": "projects/p/reservations/r"}) == "reservation=projects/p/reservations/r"
+    assert capacity_of_flags(**NONE) is None
+    assert capacity_of_flags(**NONE | {"flex": True}) == "flex"
+    assert (
+        capacity_of_flags(**NONE | {"reservation": "projects/p/reservations/r"})
+        == "reservation=projects/p/reservations/r"
+    )
     with pytest.raises(UsageError, match="--on-demand and --reservation=r exclude each other"):
-        asked_for(**NONE | {"on_demand": True, "reservation": "r"})
+        capacity_of_flags(**NONE | {"on_demand": True, "reservation": "r"})
     for wrong in ("", "R!", "a,b"):
         with pytest.raises(UsageError, match="is neither a name nor"):
-            asked_for(**NONE | {"reservation": wrong})
+            capacity_of_flags(**NONE | {"reservation": wrong})
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +30,18 @@ def test_the_exported_names_are_sorted_and_exist() -> None:
     assert set(xpk.__all__) <= set(dir(xpk))
     with pytest.raises(AttributeError, match="no attribute 'Clusters'"):
         xpk.Clusters  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_each_name_field_and_method_is_documented() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "python-api.md").read_text()
+    for field in dataclasses.fields(xpk.Workload):
+        assert f"| `{field.name}` |" in page, field.name
+        option = field.metadata.get("option")
+        assert option is None or f"`{option.flag}`" in page, option
+    for kind in (xpk.Cluster, xpk.WorkloadHandle):
+        methods = [name for name, member in vars(kind).items() if inspect.isfunction(member) and name[0] != "_"]
+        assert [name for name in methods if f"`{name}(" not in page] == []
+    assert [name for name in EXPORTED.split() if name not in page] == ["__version__"]
 
 
 def test_the_package_is_loaded_on_first_use() -> None:

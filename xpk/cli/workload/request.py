@@ -32,7 +32,7 @@ def read_request(ctx: click.Context, name: str, given: dict[str, Any], problems:
         name=name,
         namespace=given["namespace"],
         accelerator_type=given["accelerator_type"],
-        capacity=read(None, capacity_choice.asked_for, **{key: given[key] for key in _CAPACITIES}),
+        capacity=read(None, capacity_choice.capacity_of_flags, **{key: given[key] for key in _CAPACITIES}),
         args=ctx.meta.get("trainer_args", ()),
         storages=given["storages"],
         debug_dump_gcs=given["debug_dump_gcs"],

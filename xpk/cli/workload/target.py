@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xpk.cli.target import the_cluster
 from xpk.cli.terminal.output import Console
-from xpk.client import Cluster
+from xpk.client import Cluster, destination_of
 from xpk.jobs.create.create import Queue
 from xpk.jobs.create.destination import Destination
 from xpk.jobs.create.resolve import with_problems_of
@@ -41,7 +41,7 @@ def find_destination(
 
 def _find(console: Console, cluster: str | None, request: Workload, *, is_dry: bool) -> Destination:
     try:
-        return Cluster(the_cluster(cluster)).destination(request)
+        return destination_of(Cluster(the_cluster(cluster)), request)
     except OUT_OF_REACH as error:
         if not is_dry or cluster is None:
             raise

@@ -9,7 +9,7 @@ from xpk.model.errors import ConflictError, UsageError
 from xpk.model.specs import Target
 
 
-def asked_for(*, on_demand: bool, spot: bool, flex: bool, reservation: str | None) -> str | None:
+def capacity_of_flags(*, on_demand: bool, spot: bool, flex: bool, reservation: str | None) -> str | None:
     """Return the capacity that flags select, None without any. Raises UsageError."""
     given = {capacities.ON_DEMAND: on_demand, capacities.SPOT: spot, capacities.FLEX: flex}
     asked = [capacity for capacity, is_given in given.items() if is_given]

@@ -56,13 +56,13 @@ def read_queue(api: ObjectApi, name: str | None, namespace: str, *, cluster: str
     try:
         return _read(api, api.get("LocalQueue", name or names.QUEUE, namespace))
     except NotFoundError:
-        there = api.list("LocalQueue", namespace)
-        if name is None and len(there) == 1:
-            return _read(api, there[0])
-        listed = ", ".join(queue["metadata"]["name"] for queue in there)
+        queues = api.list("LocalQueue", namespace)
+        if name is None and len(queues) == 1:
+            return _read(api, queues[0])
+        listed = ", ".join(queue["metadata"]["name"] for queue in queues)
         raise NotFoundError(
             f"queue '{name or names.QUEUE}' not found in namespace '{namespace}'",
-            hint=f"there are: {listed}" if there else _where_queues_are(namespace, cluster),
+            hint=f"there are: {listed}" if queues else _where_queues_are(namespace, cluster),
         ) from None
 
 
@@ -75,7 +75,7 @@ def _where_queues_are(namespace: str, cluster: str) -> str:
 
 
 def choose_shape(
-    queue: Queue, asked: str | None, *, cluster: str, sub_slicing: str | None = None
+    queue: Queue, accelerator_type: str | None, *, cluster: str, sub_slicing: str | None = None
 ) -> tuple[SliceShape, SliceShape | None]:
     """Return the requested slice shape, or the only one of the queue. Raises UsageError if the queue lacks it.
 
@@ -83,12 +83,12 @@ def choose_shape(
     that workloads share.
     """
     have = list(queue.most)
-    if asked is None and len(have) != 1:
+    if accelerator_type is None and len(have) != 1:
         raise UsageError(
             f"no accelerator type given; cluster '{cluster}' has {', '.join(have) or 'none'}",
             hint="pass --tpu-type TYPE",
         )
-    shape = find_shape(asked or have[0])
+    shape = find_shape(accelerator_type or have[0])
     shared = find_shape(sub_slicing) if sub_slicing in have and sub_slicing else None
     if shared and shape in sub_slices.parts(shared):
         return shape, shared
@@ -121,28 +121,28 @@ def create_workload(api: ObjectApi, spec: WorkloadSpec, *, cluster: str) -> bool
     """
     *configmaps, jobset = render_workload(spec)
     # Read before anything is created, to find out whether this user may.
-    there = [upload.find_configmap(api, wanted) for wanted in configmaps]
-    mine = True
+    existing = [upload.find_configmap(api, wanted) for wanted in configmaps]
+    is_ours = True
     try:
         made = api.create(jobset)
     except ConflictError as error:
-        made, mine = _cut_off(api, spec, cluster, error), False
+        made, is_ours = _interrupted(api, spec, cluster, error), False
     except UnavailableError as error:
         made = _created_despite(api, jobset, error)
     try:
-        for wanted, have in zip(configmaps, there, strict=True):
+        for wanted, have in zip(configmaps, existing, strict=True):
             upload.share_configmap(api, wanted, have, made)
         for secret in render_peer_secret(spec):
             _create_secret(api, secret, made)
     except BaseException:
-        if mine:
+        if is_ours:
             with suppress(XpkError):
                 api.delete("JobSet", spec.name, spec.namespace)  # its hosts would wait forever for these objects
         raise
-    return None in there
+    return None in existing
 
 
-def _cut_off(api: ObjectApi, spec: WorkloadSpec, cluster: str, error: ConflictError) -> Obj:
+def _interrupted(api: ObjectApi, spec: WorkloadSpec, cluster: str, error: ConflictError) -> Obj:
     """Return the existing JobSet if it is equal and its creation was interrupted. Raises NameTaken otherwise."""
     have = api.get("JobSet", spec.name, spec.namespace)
     wanted, secrets = render_workload(spec)[-1], render_peer_secret(spec)
@@ -175,19 +175,19 @@ def _create_secret(api: ObjectApi, secret: Obj, owner: Obj) -> None:
             return
         except ConflictError:
             with suppress(NotFoundError):
-                there = api.get("Secret", meta["name"], meta["namespace"])["metadata"]
-                if meta["ownerReferences"][0] in (there.get("ownerReferences") or []):
+                existing = api.get("Secret", meta["name"], meta["namespace"])["metadata"]
+                if meta["ownerReferences"][0] in (existing.get("ownerReferences") or []):
                     return  # the creator of the JobSet was not interrupted
-                _check_replaceable(there, meta)
+                _check_replaceable(existing, meta)
                 api.delete("Secret", meta["name"], meta["namespace"])
     raise ConflictError(
         f"Secret '{meta['name']}' is recreated by another client every time", hint="choose another name"
     )
 
 
-def _check_replaceable(there: Obj, wanted: Obj) -> None:
+def _check_replaceable(existing: Obj, wanted: Obj) -> None:
     """Raise NameTaken for the metadata of a Secret that xpk did not create for a workload of this name."""
-    labels = there.get("labels") or {}
+    labels = existing.get("labels") or {}
     if any(labels.get(key) != value for key, value in wanted["labels"].items()):
         raise NameTaken(
             f"Secret '{wanted['name']}' already exists in namespace '{wanted['namespace']}', not made by xpk",
@@ -270,35 +270,35 @@ def _what_fits(api: ObjectApi, spec: WorkloadSpec, quota: float, cluster: str) -
 def _read(api: ObjectApi, local_queue: Obj) -> Queue:
     name = local_queue["metadata"]["name"]
     try:
-        mine, there = _cluster_queues(api, local_queue["spec"]["clusterQueue"])
+        own, queues = _cluster_queues(api, local_queue["spec"]["clusterQueue"])
     except NotFoundError:
         return Queue(name, {})
-    cohort = members(mine, there) if cohort_of(mine) == names.COHORT else [mine]
+    cohort = members(own, queues) if cohort_of(own) == names.COHORT else [own]
     everybody = [allotments(each) for each in cohort]
-    types = types_of(api, [mine])
+    types = types_of(api, [own])
     most: dict[str, dict[str, float]] = {}
-    for (flavor, resource), each in allotments(mine).items():
+    for (flavor, resource), each in allotments(own).items():
         lent = [other[flavor, resource] for other in everybody if (flavor, resource) in other]
         of_type = most.setdefault(types[flavor], {})
         of_type[resource] = max(of_type.get(resource, 0), ceiling(each, lent))  # a workload gets one of its flavors
-    queued = frozenset(types[flavor] for flavor in queued_flavors(mine))
-    judged = cohort_of(mine) in ("", names.COHORT)
-    return Queue(name, most, is_judged=judged, queued=queued, max_priority=max_priority_of(mine))
+    queued = frozenset(types[flavor] for flavor in queued_flavors(own))
+    judged = cohort_of(own) in ("", names.COHORT)
+    return Queue(name, most, is_judged=judged, queued=queued, max_priority=max_priority_of(own))
 
 
 def _cluster_queues(api: ObjectApi, name: str) -> tuple[Obj, Objs]:
     """Return a ClusterQueue and all ClusterQueues, with one request if the user may list them."""
     try:
-        there = api.list("ClusterQueue", None)
+        queues = api.list("ClusterQueue", None)
     except AuthorizationError:
-        mine = api.get("ClusterQueue", name)
-        if cohort_of(mine) == names.COHORT:
+        own = api.get("ClusterQueue", name)
+        if cohort_of(own) == names.COHORT:
             raise
-        return mine, [mine]
-    found = [each for each in there if each["metadata"]["name"] == name]
-    if not found:
+        return own, [own]
+    named = [queue for queue in queues if queue["metadata"]["name"] == name]
+    if not named:
         raise NotFoundError(f"ClusterQueue '{name}' not found")
-    return found[0], there
+    return named[0], queues
 
 
 def _taken(have: Obj, spec: WorkloadSpec, cluster: str) -> NameTaken:

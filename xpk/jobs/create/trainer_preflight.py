@@ -57,7 +57,7 @@ def ask_trainer(runner: Runner, command: str, arguments: Sequence[str], folder: 
 
     They import nothing heavy, so they run in this process, through their command line: tool and trainer import
     nothing of each other. A folder with a trainer of its own has that one asked, as hosts would run it; it is
-    somebody's code, and gets a process of its own.
+    the user's code, and gets its own process.
     """
     argv = (sys.executable, "-m", "trainer", command, *arguments)
     if folder and any((folder / name).exists() for name in ("trainer/__init__.py", "trainer.py")):
@@ -73,7 +73,7 @@ def ask_trainer(runner: Runner, command: str, arguments: Sequence[str], folder: 
             importlib.import_module("trainer.main").main(argv[3:])
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        except Exception as error:  # as a process of its own would end: the tool goes on
+        except Exception as error:  # as a separate process would end; the tool continues
             code = 1
             print(f"{type(error).__name__}: {error}", file=err)
     return Result(argv, code, out.getvalue(), err.getvalue())

@@ -227,5 +227,5 @@ class Workload:
 
     @property
     def runs_trainer(self) -> bool:
-        """Whether hosts run the bundled trainer."""
+        """Return True if hosts run the bundled trainer."""
         return self.command is None
