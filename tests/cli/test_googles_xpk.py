@@ -133,7 +133,7 @@ def test_flags_that_mean_something_here_do_it(dev: Xpk) -> None:
         (("--fatal-exit-codes", "3", "--restart-on-exit-codes", "4"), "exclude each other"),
         (("--restart-on-exit-codes", "0-3"), "--restart-on-exit-codes '0-3' is not a list of codes"),
         (("--docker-image", "a", "--base-docker-image", "b"), "--base-docker-image and --docker-image exclude"),
-        (("--storage", "data"), "--storage: hosts are processes of this machine"),
+        (("--storage", "data"), "--storage is not supported: hosts are processes of this machine"),
         (("--label", "team"), "--label 'team' has no '='"),
         (("--label", "-x=1"), "invalid label name '-x'"),
         (("--label", "team=a b"), "invalid value 'a b' of label team"),

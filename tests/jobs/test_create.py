@@ -154,7 +154,7 @@ def test_a_priority_above_the_limit_of_the_queue_is_refused() -> None:
     check_fits(api, spec(queue="red", priority="medium"), cluster="c")
     with pytest.raises(CapacityError, match="'high' is too high: queue 'red' takes priorities up to medium") as raised:
         check_fits(api, spec(queue="red", priority="high"), cluster="c")
-    assert raised.value.hint.startswith("--priority medium")
+    assert raised.value.hint.startswith("use --priority medium")
 
 
 def secret_of(api: FakeApi) -> Obj:

@@ -23,7 +23,7 @@ def test_local_checkpoints_that_would_end_with_their_pods_are_refused() -> None:
     kind = Target(emulated=True, sets_slice_environment=True, output_root="/shared", shared_folder="/shared")
     with pytest.raises(UsageError) as refused:
         check_local_path(LOCAL_PATH, on(kind))
-    assert "ends with them" in str(refused.value) and "--node-folder /dev/shm/run" in str(refused.value.hint)
+    assert "is deleted with them" in str(refused.value) and "--node-folder /dev/shm/run" in str(refused.value.hint)
     with pytest.raises(UsageError):
         check_local_path(("--set=checkpoint.local_path=/dev/shmem",), on(kind, "/dev/shm"))
     check_local_path(LOCAL_PATH, on(kind, "/dev/shm"))
