@@ -1,4 +1,4 @@
-"""Child processes, in one place: argument lists, never a shell string, and errors that can be pasted."""
+"""Child processes: argument lists, never a shell string, and errors with commands that can be pasted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from xpk.model.errors import MissingToolError, TimedOutError, XpkError
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a program ended and what it printed."""
+    """Exit code and output of a program."""
 
     argv: tuple[str, ...]
     exit_code: int
@@ -26,30 +26,30 @@ class Result:
 
     @property
     def command(self) -> str:
-        """Return the command as one could paste it."""
+        """Return the command line, quoted for a shell."""
         return shlex.join(self.argv)
 
     @property
     def last_line(self) -> str:
-        """Return the last thing that it said."""
+        """Return the last non-empty line of output."""
         lines = (self.stderr.strip() or self.stdout.strip()).splitlines()
         return lines[-1] if lines else f"exit code {self.exit_code}"
 
 
 class Runner(Protocol):
-    """Something that runs programs."""
+    """Interface that runs programs."""
 
     def run(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, folder: Path | None = None) -> Result:
-        """Run a program to its end, in a `folder` or where we are. Raises MissingToolError if there is none."""
+        """Run a program to its end, in `folder` or the current one. Raises MissingToolError if it is not installed."""
         ...
 
     def attach(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> int:
-        """Run a program on our own stdin, stdout and stderr; return its exit code."""
+        """Run a program on this process's stdin, stdout and stderr; return its exit code."""
         ...
 
 
 class LocalRunner:
-    """Runs programs on this machine."""
+    """Runner on this machine."""
 
     def run(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, folder: Path | None = None) -> Result:
         """See `Runner.run`."""
@@ -68,7 +68,7 @@ class LocalRunner:
 
 
 def run_limited(argv: Sequence[str], *, env: Mapping[str, str], seconds: float, most: int, interactive: bool) -> Result:
-    """Run a program that may take `seconds` and print `most` bytes; `interactive` leaves it the terminal.
+    """Run a program for at most `seconds` with at most `most` bytes of output; `interactive` leaves it the terminal.
 
     Raises MissingToolError, TimedOutError, or XpkError for one that cannot be run or prints more. It is killed then.
     """
@@ -97,7 +97,7 @@ def run_limited(argv: Sequence[str], *, env: Mapping[str, str], seconds: float, 
 
 
 def _read_limited(program: subprocess.Popen[bytes], ends: float, most: int) -> tuple[bytes, bytes] | None:
-    """Return what a program prints on stdout and stderr, None for more than `most`. Raises TimeoutError."""
+    """Return a program's stdout and stderr, None if longer than `most`. Raises TimeoutError."""
     printed = {pipe: b"" for pipe in (program.stdout, program.stderr) if pipe}
     with selectors.DefaultSelector() as selector:
         for pipe in printed:

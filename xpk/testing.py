@@ -1,4 +1,4 @@
-"""Doubles for tests of code that uses xpk: programs that do not run, an API server in memory."""
+"""Test doubles for code that uses xpk: a runner that runs nothing, an API server in memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Answer = Result | str | int | Callable[[tuple[str, ...]], "Result | str | int"]
 
 
 class FakeRunner:
-    """A `Runner` that records what it is asked to run and gives scripted answers.
+    """A `Runner` that records commands and returns scripted results.
 
     `script` maps the beginning of a command line to its answer: stdout, an exit code, a whole `Result`, or a
     function of the arguments that returns one of these. The longest beginning that matches counts; without one a
@@ -55,15 +55,15 @@ class FakeRunner:
         return self.run(argv).exit_code
 
     def ran(self, beginning: str) -> list[tuple[str, ...]]:
-        """Return the commands that begin so."""
+        """Return the commands that start with these words."""
         return [call for call in self.calls if " ".join(call).startswith(beginning)]
 
 
 class FakeApi:
     """An `ObjectApi` that keeps objects in memory and runs no controllers.
 
-    `react` is called after each write with the kind and the stored object, to do what a controller would. `budgets`:
-    what a PodDisruptionBudget says against the eviction of a pod, by the pod's name.
+    `react` is called after each write with the kind and the stored object, to act as a controller.
+    `budgets`: by pod name, the message of the PodDisruptionBudget that forbids its eviction.
     """
 
     def __init__(self, objects: Sequence[Obj] = (), *, react: Callable[[str, Obj], None] | None = None) -> None:
@@ -85,7 +85,7 @@ class FakeApi:
         return copy.deepcopy(obj) if dry_run else self._store(obj)
 
     def apply(self, obj: Obj, *, dry_run: bool = False, force: bool = False) -> Applied:
-        """See `ObjectApi.apply`. Lists are replaced, fields that were applied before go; nobody else owns a field."""
+        """See `ObjectApi.apply`. Lists are replaced, previously applied fields removed; fields have no other owners."""
         self._note("apply", obj["kind"], obj["metadata"]["name"])
         before = self.objects.get(_key_of(obj))
         merged = _merged(_without(before, self._applied.get(_key_of(obj)), obj), obj) if before else obj
@@ -126,13 +126,13 @@ class FakeApi:
         return copy.deepcopy(self._store(_merged(self._find(kind, name.partition("/")[0], namespace), patch)))
 
     def delete(self, kind: str, name: str, namespace: str = "default", *, grace_seconds: int | None = None) -> None:
-        """See `ObjectApi.delete`. Nothing that the object owns goes with it."""
+        """See `ObjectApi.delete`. Owned objects are not deleted."""
         self._note("delete", kind, name)
         obj = self._find(kind, name, namespace)
         del self.objects[_key_of(obj)]
 
     def evict(self, name: str, namespace: str = "default") -> None:
-        """See `ObjectApi.evict`. The pod is gone at once."""
+        """See `ObjectApi.evict`. The pod is deleted at once."""
         self._note("evict", "Pod", name)
         if name in self.budgets:
             raise ProtectedError(f"Pod '{name}' may not be evicted now: {self.budgets[name]}")
@@ -146,14 +146,14 @@ class FakeApi:
         *,
         timeout: float | None = None,
     ) -> Iterator[tuple[Change, Obj]]:
-        """See `ObjectApi.watch`. Ends after what is there."""
+        """See `ObjectApi.watch`. Ends after the existing objects."""
         for obj in self.list(kind, namespace, selector):
             yield "ADDED", obj
 
     def logs(
         self, pod: Obj, *, follow: bool = False, since: datetime | None = None, tail: int | None = None
     ) -> Iterator[LogLine]:
-        """See `ObjectApi.logs`. Pods here write nothing."""
+        """See `ObjectApi.logs`. Logs are empty."""
         return iter(())
 
     def exec(self, pod: Obj, argv: Sequence[str], *, interactive: bool = False) -> int:
@@ -162,7 +162,7 @@ class FakeApi:
         return 0
 
     def connect(self, pod: Obj, port: int) -> Connection:
-        """See `ObjectApi.connect`. Nobody listens in pods here."""
+        """See `ObjectApi.connect`. No pod listens on any port."""
         raise ConflictError(f"nobody listens on port {port} of pod '{pod['metadata']['name']}'")
 
     def former_pods(self, namespace: str, selector: Mapping[str, str]) -> Objs:
@@ -198,7 +198,7 @@ def _key_of(obj: Obj) -> tuple[str, str, str]:
 
 
 def _without(have: Any, applied: Any, wanted: Any) -> Any:
-    """Return a value without the fields that were applied before and are not any more."""
+    """Return a value without fields that were applied before and are no longer."""
     if not (isinstance(have, dict) and isinstance(applied, dict) and isinstance(wanted, dict)):
         return have
     return {
@@ -209,7 +209,7 @@ def _without(have: Any, applied: Any, wanted: Any) -> Any:
 
 
 def _merged(have: Any, patch: Any) -> Any:
-    """Return what a JSON merge patch (RFC 7386) makes of a value."""
+    """Return a value changed by a JSON merge patch (RFC 7386)."""
     if not isinstance(patch, dict):
         return copy.deepcopy(patch)
     result = dict(have) if isinstance(have, dict) else {}

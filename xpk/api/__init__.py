@@ -1,1 +1,1 @@
-"""One small interface to an API server of JSON objects, whoever serves it."""
+"""A small interface to an API server of JSON objects, with several implementations."""

@@ -1,4 +1,7 @@
-"""What an API server answers, checked before anything else reads it. Pure, but for warnings.
+"""Validation of an API server's responses before other code reads them. Pure, except for warnings.
+
+A response that is not a Kubernetes object is an error. In an object, a field of an unexpected type is dropped with a
+warning, so that one malformed object does not hide all others.
 
 An answer that is no object of Kubernetes at all is an error. In an object, a field of another type than Kubernetes
 gives it is left out, with a warning: one odd object must not keep a user from all others.
@@ -101,7 +104,7 @@ _OTHERS: dict[str, dict[str, Any]] = {
 
 
 def parsed(host: str, answer: bytes) -> Obj:
-    """Return an API server's answer. Raises XpkError if it is not one's."""
+    """Return the parsed response of an API server. Raises XpkError if it is not one."""
     try:
         found = _json(answer or b"{}")
     except (ValueError, RecursionError):
@@ -112,9 +115,9 @@ def parsed(host: str, answer: bytes) -> Obj:
 
 
 def page_of(host: str, kind: Kind, answer: Obj) -> tuple[Objs, str, str]:
-    """Return the objects of one page of a list, its version, and where the next one begins, "" for none.
+    """Return one page of a list: its objects, its version, and the continue token ("" on the last page).
 
-    Raises XpkError if it is no list. Items that are no objects are left out, with a warning.
+    Raises XpkError if the response is not a list. Items that are not objects are dropped with a warning.
     """
     meta, items = answer.get("metadata"), answer.get("items", ...)
     if not isinstance(meta, dict) or not isinstance(items, list | None):
@@ -134,7 +137,7 @@ def page_of(host: str, kind: Kind, answer: Obj) -> tuple[Objs, str, str]:
 
 
 def object_of(host: str, kind: Kind, answer: Obj) -> Obj:
-    """Return a single object. Raises XpkError if it is none."""
+    """Return a single object. Raises XpkError if the response is not one."""
     if not is_object(answer):
         raise malformed(host, f"a {kind.name} without a name")
     _warn(host, _odd_in(kind, answer))
@@ -142,9 +145,9 @@ def object_of(host: str, kind: Kind, answer: Obj) -> Obj:
 
 
 def event_of(host: str, kind: Kind, line: str) -> tuple[Change | None, Obj]:
-    """Return one event of a watch: its change, None for a bookmark, and the object; an ERROR's is raised.
+    """Return one watch event: its type (None for a bookmark) and its object.
 
-    Raises XpkError for a line that is no event, and WatchError for what the server says went wrong.
+    Raises XpkError for a line that is not an event, and WatchError for an ERROR event.
     """
     event = parsed(host, line.encode())
     change, obj = event.get("type"), event.get("object")
@@ -159,11 +162,11 @@ def event_of(host: str, kind: Kind, line: str) -> tuple[Change | None, Obj]:
 
 
 class WatchError(Exception):
-    """The server has ended a watch with an error, such as 410: it has forgotten the version to go on from."""
+    """A watch that the server ended with an error, such as 410: the resource version to resume from expired."""
 
 
 def is_object(found: object) -> bool:
-    """Tell whether an answer is an object of Kubernetes: it has a name."""
+    """Return whether a response is a Kubernetes object, that is, has a name."""
     meta = found.get("metadata") if isinstance(found, dict) else None
     return isinstance(meta, dict) and isinstance(meta.get("name"), str) and bool(meta["name"])
 
@@ -180,7 +183,7 @@ def _refuse(constant: str) -> None:
 
 
 def _odd_in(kind: Kind, obj: Obj) -> list[str]:
-    """Remove an object's fields of a wrong type, give it those that each has, and return what was removed."""
+    """Drop an object's fields of unexpected types, add the fields of every object, and return what was dropped."""
     removed: list[str] = []
     _prune(obj, _OBJECT, "", removed)
     for part, shapes in (("spec", _SPECS), ("status", _STATUSES)):
@@ -196,7 +199,7 @@ def _odd_in(kind: Kind, obj: Obj) -> list[str]:
 
 
 def _prune(found: Obj, shape: dict[str, Any], path: str, removed: list[str]) -> None:
-    """Remove the fields of `found` that have not the types of `shape`; nulls are removed without a word."""
+    """Drop the fields of `found` whose types differ from `shape`; nulls are dropped silently."""
     other = shape.get(_ANY)
     for key in list(found) if other else [key for key in shape if key in found]:
         wanted, value = shape.get(key, other), found[key]
@@ -208,7 +211,7 @@ def _prune(found: Obj, shape: dict[str, Any], path: str, removed: list[str]) -> 
 
 
 def _fits(value: Any, wanted: Any, path: str, removed: list[str]) -> bool:
-    """Tell whether a value has a type; of lists and objects, what they contain is made to."""
+    """Return whether a value has a type; the contents of lists and objects are pruned to fit."""
     if isinstance(wanted, dict):
         if isinstance(value, dict):
             _prune(value, wanted, f"{path}.", removed)
@@ -236,7 +239,7 @@ def _is_time(text: str) -> bool:
 
 
 def _warn(host: str, odd: list[str]) -> None:
-    """Tell of odd objects: the first few, and how many more there are."""
+    """Warn about malformed objects: list the first few and count the rest."""
     for each in odd[:_MOST_WARNINGS]:
         _log.warning("warning: %s sent an odd object, and part of it is left out: %s", host, printable(short(each)))
     if len(odd) > _MOST_WARNINGS:

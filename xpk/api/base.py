@@ -1,7 +1,10 @@
-"""`ObjectApi`: what the jobs and capacity sides need of an API server.
+"""`ObjectApi`, the interface to an API server for the jobs and capacity packages.
 
-Objects are plain dicts in the shape that Kubernetes gives them. Two implementations exist: Kubernetes'
-own, and the embedded one of `xpk.local`; a conformance test runs the same cases on both.
+Objects are plain dicts in Kubernetes' shape. There are two implementations, Kubernetes' own and the embedded one of
+`xpk.local`; a conformance test runs the same cases on both.
+
+Objects are plain dicts in the shape that Kubernetes gives them. Two implementations exist: Kubernetes' own, and the
+embedded one of `xpk.local`; a conformance test runs the same cases on both.
 """
 
 from __future__ import annotations
@@ -22,21 +25,21 @@ Change = Literal["ADDED", "MODIFIED", "DELETED"]
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line that a host wrote, and when."""
+    """One log line of a host, and its time."""
 
     time: datetime
     text: str
 
     @classmethod
     def parse(cls, line: str) -> LogLine:
-        """Read a line as Kubernetes gives it: nanoseconds, of which datetime keeps six digits, and the text."""
+        """Parse a timestamped log line: Kubernetes sends nanoseconds, of which datetime keeps six digits."""
         stamp, _, text = line.partition(" ")
         whole, _, fraction = stamp.rstrip("Z").partition(".")
         return cls(datetime.fromisoformat(f"{whole}.{fraction[:6]:0<6}+00:00"), text)
 
 
 def is_selected(obj: Obj, labels: Mapping[str, str] | None, fields: Mapping[str, str] | None = None) -> bool:
-    """Tell whether an object has these labels, and these values at the paths of its fields."""
+    """Return whether an object has these labels and these values at the field paths."""
     has = obj["metadata"].get("labels") or {}
     return all(has.get(key) == value for key, value in (labels or {}).items()) and all(
         _at(obj, path) == value for path, value in (fields or {}).items()
@@ -51,10 +54,10 @@ def _at(obj: Any, path: str) -> Any:
 
 @runtime_checkable
 class Versioned(Protocol):
-    """An API server that has a version of its own."""
+    """An API server that reports its version."""
 
     def server_version(self) -> str:
-        """Return it as the server writes it, such as v1.34.3."""
+        """Return the version as the server reports it, such as v1.34.3."""
         ...
 
 
@@ -71,9 +74,9 @@ class ObjectApi(Protocol):
         ...
 
     def apply(self, obj: Obj, *, dry_run: bool = False, force: bool = False) -> Applied:
-        """Make the fields given here so, leaving fields that others own; say what that changed.
+        """Set the given fields, leave fields that others own, and return what changed.
 
-        `force` takes fields over that another manager has set otherwise.
+        `force` takes over fields that another manager has set to other values.
         """
         ...
 
@@ -89,9 +92,9 @@ class ObjectApi(Protocol):
         *,
         fields: Mapping[str, str] | None = None,
     ) -> Objs:
-        """Return the objects of a kind, by name; `namespace=None` means all namespaces.
+        """Return the objects of a kind, sorted by name; `namespace=None` means all namespaces.
 
-        `fields`: what fields have to be, by their paths; servers know few of them, such as `reason` of events.
+        `fields`: field selectors by path; servers support only a few of them, such as `reason` of events.
         """
         ...
 
@@ -100,13 +103,13 @@ class ObjectApi(Protocol):
         ...
 
     def delete(self, kind: str, name: str, namespace: str = "default", *, grace_seconds: int | None = None) -> None:
-        """Ask for an object's end; what it owns ends with it. Returns before that is finished."""
+        """Delete an object and everything that it owns. Returns before the deletion is complete."""
         ...
 
     def evict(self, name: str, namespace: str = "default") -> None:
-        """Ask for a pod's end as a drain does: it gets SIGTERM, its own grace period, and comes again elsewhere.
+        """Evict a pod as a drain does: it gets SIGTERM and its own grace period, and is recreated elsewhere.
 
-        Raises ProtectedError while a PodDisruptionBudget does not allow it.
+        Raises ProtectedError while a PodDisruptionBudget forbids it.
         """
         ...
 
@@ -118,7 +121,7 @@ class ObjectApi(Protocol):
         *,
         timeout: float | None = None,
     ) -> Iterator[tuple[Change, Obj]]:
-        """Yield what is there (as ADDED), then every change, until `timeout` seconds have passed."""
+        """Yield existing objects (as ADDED), then every change, until `timeout` seconds have passed."""
         ...
 
     def logs(
@@ -128,16 +131,16 @@ class ObjectApi(Protocol):
         ...
 
     def exec(self, pod: Obj, argv: Sequence[str], *, interactive: bool = False) -> int:
-        """Run a program beside a running host, on our own stdin and stdout; return its exit code.
+        """Run a program next to a running host, on this process's stdin and stdout; return its exit code.
 
-        `interactive` gives it a terminal. Raises ConflictError if the host does not run.
+        `interactive` gives it a terminal. Raises ConflictError if the host is not running.
         """
         ...
 
     def connect(self, pod: Obj, port: int) -> Connection:
-        """Return a connection to a port of a running host. Raises ConflictError if nobody listens there."""
+        """Return a connection to a port of a running host. Raises ConflictError if nothing listens on it."""
         ...
 
     def former_pods(self, namespace: str, selector: Mapping[str, str]) -> Objs:
-        """Return pods that are gone but whose logs are kept. Kubernetes keeps none."""
+        """Return deleted pods whose logs are kept. Kubernetes keeps none."""
         ...

@@ -1,4 +1,4 @@
-"""How a ClusterQueue's quotas are read, whoever made it."""
+"""Quotas of ClusterQueues, whichever tool made them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NUMBERED = re.compile(r"\d+x(?P<type>.+)")  # as Google's xpk calls flavors: th
 
 
 def allotments(cluster_queue: Obj) -> dict[Key, Allotment]:
-    """Return what a ClusterQueue has of each flavor's resources, and what is reserved of it."""
+    """Return a ClusterQueue's quota of each flavor's resources, and how much of it is reserved."""
     found = {
         (flavor["name"], entry["name"]): Allotment(
             nominal=quantity(entry.get("nominalQuota", 0)),
@@ -38,7 +38,7 @@ def allotments(cluster_queue: Obj) -> dict[Key, Allotment]:
 
 
 def queued_flavors(cluster_queue: Obj) -> frozenset[str]:
-    """Return the flavors of a ClusterQueue whose nodes come when a workload's ProvisioningRequest is granted."""
+    """Return the flavors of a ClusterQueue whose nodes are created when a ProvisioningRequest is granted."""
     checks = cluster_queue["spec"].get("admissionChecksStrategy", {}).get("admissionChecks") or []
     check = next((each for each in checks if each["name"] == names.PROVISIONING_CHECK), None)
     if check is None:
@@ -47,7 +47,7 @@ def queued_flavors(cluster_queue: Obj) -> frozenset[str]:
 
 
 def type_of(flavor: str) -> str:
-    """Return the accelerator type that a flavor's name tells, "" if it tells none."""
+    """Return the accelerator type that a flavor's name contains, "" if none."""
     match = _NUMBERED.fullmatch(flavor)
     for name in (flavor, *([match["type"]] if match else [])):
         try:
@@ -58,7 +58,7 @@ def type_of(flavor: str) -> str:
 
 
 def types_of(api: ObjectApi, cluster_queues: Iterable[Obj]) -> dict[str, str]:
-    """Return the accelerator type of each flavor: by its name, else by its nodes' labels, else what it is called."""
+    """Return the accelerator type of each flavor: from its name, else its nodes' labels, else the name itself."""
     flavors = {flavor for each in cluster_queues for flavor, _ in allotments(each)}
     return {flavor: type_of(flavor) or _type_by_nodes(api, flavor) or flavor for flavor in sorted(flavors)}
 
@@ -72,12 +72,12 @@ def _type_by_nodes(api: ObjectApi, flavor: str) -> str:
 
 
 def cohort_of(cluster_queue: Obj) -> str:
-    """Return the cohort that a ClusterQueue is in, "" if it is in none."""
+    """Return a ClusterQueue's cohort, "" if none."""
     return str(cluster_queue["spec"].get("cohortName") or "")
 
 
 def members(cluster_queue: Obj, cluster_queues: Iterable[Obj]) -> list[Obj]:
-    """Return the ClusterQueues that lend to each other with this one, itself among them."""
+    """Return the ClusterQueues that share a cohort with this one, including itself."""
     cohort = cohort_of(cluster_queue)
     return [each for each in cluster_queues if cohort and cohort_of(each) == cohort] or [cluster_queue]
 
@@ -87,6 +87,6 @@ def _limit(entry: Obj, name: str) -> float | None:
 
 
 def max_priority_of(cluster_queue: Obj) -> str | None:
-    """Return the highest priority that a queue's workloads may have, None for any."""
+    """Return the highest priority that a queue admits, None for any."""
     limit = (cluster_queue["metadata"].get("annotations") or {}).get(names.MAX_PRIORITY_ANNOTATION)
     return str(limit) if limit in names.PRIORITIES else None

@@ -1,4 +1,4 @@
-"""What it means when an API server does not answer, or something else answers in its place."""
+"""Errors for an API server that does not answer, or for another server that answers in its place."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ _IS_IT_UP = "is the cluster up? `xpk cluster list`; `kubectl cluster-info` asks 
 
 
 def unreachable(host: str, error: BaseException, *, sent: bool = False) -> UnavailableError:
-    """Return the error for a server that gives no answer; `sent`: the request may have been carried out."""
+    """Return the error for a server that does not answer; `sent`: the request may have been carried out."""
     why, hint = _reason(host, error)
     doubt = "; whether it was carried out is not known" if sent else ""
     return UnavailableError(f"no answer from {host}: {why}{doubt}", hint=hint)
 
 
 def is_final(error: BaseException) -> bool:
-    """Tell whether trying again cannot help: TLS and encodings do not get better with time, but for a hang-up."""
+    """Return whether a retry cannot help: TLS and encoding errors are permanent, except for a closed connection."""
     chain = list(_chain(error))
     kinds = (gone.SSLError, ssl.SSLError, gone.DecodeError)
     return any(isinstance(each, kinds) for each in chain) and not _hung_up(chain)
 
 
 def never_sent(error: BaseException) -> bool:
-    """Tell whether a request certainly did not reach the server."""
+    """Return whether a request certainly did not reach the server."""
     kinds = (gone.NewConnectionError, gone.ConnectTimeoutError, gone.SSLError, gone.ProxyError)
     return any(isinstance(each, kinds) for each in _chain(error))
 
 
 def too_late(host: str, why: str, *, sent: bool = False) -> UnavailableError:
-    """Return the error for a server that is given up; `sent`: the request may have been carried out."""
+    """Return the error for a request that is given up; `sent`: it may have been carried out."""
     doubt = "; whether it was carried out is not known" if sent else ""
     return UnavailableError(f"no answer from {host}: {why}{doubt}", hint=_IS_IT_UP)
 
 
 def too_large(host: str, most: int) -> XpkError:
-    """Return the error for an answer that is not read to its end."""
+    """Return the error for a response that exceeds the size limit."""
     return XpkError(
         f"the answer from {host} is larger than {most >> 20} MiB", hint="check the kubeconfig's server and HTTPS_PROXY"
     )
@@ -58,13 +58,13 @@ def malformed(host: str, what: str) -> XpkError:
 
 
 def looks_like_a_page(body: object) -> bool:
-    """Tell whether an answer is a web page, which no API server sends."""
+    """Return whether a response is a web page, which no API server sends."""
     text = _text(body)
     return text.lstrip().startswith("<")
 
 
 def somebody_else(host: str, body: object) -> XpkError:
-    """Return the error for an answer that is not an API server's."""
+    """Return the error for a response that does not come from an API server."""
     text = readable(body)
     match = _TITLE.search(text)
     title = re.sub(r"<[^>]+>|\s+", " ", next(filter(None, match.groups()), "") if match else text[:1000]).strip()
@@ -106,7 +106,7 @@ def _reason(host: str, error: BaseException) -> tuple[str, str]:
 
 
 def readable(body: object) -> str:
-    """Return an answer as text, "" of one that is none."""
+    """Return a response as text, "" if it is binary."""
     text = _text(body)
     return "" if "\ufffd" in text or "\0" in text else text
 
@@ -116,12 +116,12 @@ def _text(body: object) -> str:
 
 
 def _hung_up(chain: list[BaseException]) -> bool:
-    """Tell whether a connection was closed while TLS began: what stands before a server that is away does so."""
+    """Return whether the connection was closed during the TLS handshake, as a proxy does whose server is down."""
     return any(isinstance(each, ssl.SSLEOFError) for each in chain)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and what caused it; urllib3 keeps causes in three places."""
+    """Yield an error and its causes; urllib3 keeps them in three places."""
     seen: list[BaseException] = []
     queue: list[object] = [error]
     while queue:

@@ -1,4 +1,4 @@
-"""Credentials that a program prints, as a kubeconfig's `exec` names it."""
+"""Credentials from an exec plugin of a kubeconfig."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HINT = "log in again, as your cluster's provider says"
 
 
 class CredentialPlugin:
-    """A program that prints an ExecCredential. It is run once, and again when what it printed has expired."""
+    """A program that prints an ExecCredential. It runs once, and again when the credential has expired."""
 
     def __init__(self, plugin: Mapping[str, Any], cluster: Mapping[str, Any]) -> None:
         args, env = plugin.get("args") or [], plugin.get("env") or []
@@ -45,7 +45,7 @@ class CredentialPlugin:
         self._ran = 0.0
 
     def user(self) -> dict[str, str]:
-        """Return what the program printed, in the form of a kubeconfig's user."""
+        """Return the credential in the form of a kubeconfig's user."""
         if not self._status or (self._is_over() and time.monotonic() - self._ran > _RENEWAL_SECONDS):
             self._status = self._run()
             self._ran = time.monotonic()
@@ -93,7 +93,7 @@ class CredentialPlugin:
 
 
 def check_token(token: str) -> None:
-    """Raise AuthorizationError for a token that no HTTP header can contain. It is not shown."""
+    """Raise AuthorizationError for a token that an HTTP header cannot contain. The token is not shown."""
     if not token.isascii() or not token.isprintable():
         raise AuthorizationError(
             "invalid token in the kubeconfig: it has a line break or another control character", hint=_HINT

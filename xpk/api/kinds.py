@@ -1,4 +1,4 @@
-"""The kinds of objects that we read and write, and where an API server keeps them."""
+"""Object kinds that xpk reads and writes, and their API paths."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind: its name, its API version, its plural in the URL, and whether it lives in a namespace."""
+    """One kind: its name, its API version, its plural in the URL, and whether it is namespaced."""
 
     name: str
     api_version: str

@@ -1,4 +1,4 @@
-"""A client for a context of the user's kubeconfig, and what can be wrong with it."""
+"""A client for a context of the user's kubeconfig, and errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _listening() -> Iterator[list[str]]:
     heard: list[str] = []
 
     class Collector(logging.Handler):
-        """Keeps what it is given."""
+        """Log handler that collects records."""
 
         def emit(self, record: logging.LogRecord) -> None:
             heard.append(record.getMessage())

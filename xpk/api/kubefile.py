@@ -1,4 +1,4 @@
-"""Kubeconfig files: one context out of them, read with limits."""
+"""Kubeconfig files: extraction of one context, with size limits."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 def only_context(
     context: str | None, environ: Mapping[str, str] = os.environ, *, file: Path | None = None
 ) -> dict[str, Any]:
-    """Return a kubeconfig of one context, the current one by default, that works from any folder.
+    """Return a kubeconfig with a single context, by default the current one, that works from any folder.
 
-    It is read from `file`, or from the files that kubectl would read. Raises NotFoundError, naming those there are, if
-    it is not there, and UsageError for files that are no kubeconfigs.
+    It is read from `file`, or from the files that kubectl would read. Raises NotFoundError, naming the existing
+    contexts, if it does not exist, and UsageError for invalid files.
     """
     found: dict[str, dict[str, Any]] = {section: {} for section in _SECTIONS}
     current = ""
@@ -69,12 +69,12 @@ def only_context(
 
 
 def context_names(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """Return the contexts of the files that kubectl would read. Raises NotFoundError or UsageError."""
+    """Return the contexts in the files that kubectl would read. Raises NotFoundError or UsageError."""
     return [str(entry["name"]) for file in _files(None, environ) for entry in _entries(file, _read(file), "contexts")]
 
 
 def _files(file: Path | None, environ: Mapping[str, str]) -> Iterator[Path]:
-    """Yield the files that kubectl would read; the first that says something counts."""
+    """Yield the files that kubectl would read; the first one that sets a value wins."""
     given = (
         [file]
         if file
@@ -113,7 +113,7 @@ def _text(file: Path) -> str:
 
 
 def _check_size(text: str) -> None:
-    """Raise ValueError for YAML that is too deep, refers to itself, or grows by its aliases."""
+    """Raise ValueError for YAML that is too deep, refers to itself, or expands by its aliases."""
     sizes: dict[str, int] = {}  # by anchor, with aliases written out
     begun: list[tuple[str | None, int]] = []
     total = 0
@@ -140,7 +140,7 @@ def _check_size(text: str) -> None:
 
 
 def _entries(file: Path, content: Mapping[str, Any], section: str) -> Iterator[dict[str, Any]]:
-    """Yield the entries of a section. Raises UsageError for one of another form."""
+    """Yield the entries of a section. Raises UsageError for a malformed one."""
     entries = content.get(section) or []
     if not isinstance(entries, list):
         raise UsageError(f"cannot read kubeconfig {file}: {section} must be a list", hint=_HINT)
@@ -158,7 +158,7 @@ def _entries(file: Path, content: Mapping[str, Any], section: str) -> Iterator[d
 
 
 def _check_texts(file: Path, where: str, body: Mapping[str, Any]) -> None:
-    """Raise UsageError for a value that must be text in one line and is not. It may be a secret: it is not shown."""
+    """Raise UsageError for a value that must be a single line of text and is not. It may be secret: it is not shown."""
     for key in _TEXTS:
         value = body.get(key, "")
         if value is not None and not isinstance(value, str):
@@ -170,7 +170,7 @@ def _check_texts(file: Path, where: str, body: Mapping[str, Any]) -> None:
 
 
 def _absolute(entry: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return an entry whose files are named from the root: kubectl takes them relative to the kubeconfig."""
+    """Return an entry with absolute file paths: kubectl takes them relative to the kubeconfig."""
     body: dict[str, Any] = next(value for key, value in entry.items() if key in _SECTIONS.values())
     for key in _PATHS:
         if body.get(key):

@@ -1,5 +1,9 @@
 """`ObjectApi` on a real API server, through the official client; this, `kubeconfig` and `portforward` import it.
 
+Plain dicts in and out: the generated models reject what servers really send, and change between releases.
+Reads and idempotent writes are retried while the server is busy or unavailable; watches and followed logs resume
+where they were cut off.
+
 Plain dicts in and out: the generated models refuse what servers really send, and change between releases.
 Reads and idempotent writes are tried again while the server is busy or away; watches and followed logs go on
 where they were cut off.
@@ -48,7 +52,7 @@ _MOST_LOG_LINE_BYTES = 1 << 20
 
 
 class KubernetesApi:
-    """The API server that a kubeconfig's context names."""
+    """The API server of a kubeconfig's context."""
 
     def __init__(
         self,
@@ -80,7 +84,7 @@ class KubernetesApi:
         return object_of(self._transport.host, kind, made)
 
     def apply(self, obj: Obj, *, dry_run: bool = False, force: bool = False) -> Applied:
-        """See `ObjectApi.apply`. Not forced, a field that another manager has set otherwise is a ConflictError."""
+        """See `ObjectApi.apply`. Without `force`, a field that another manager set otherwise is a ConflictError."""
         meta = obj["metadata"]
         path = path_of(kind_of(obj["kind"]), meta.get("namespace", "default"), meta["name"])
         before = self._find(path)
@@ -138,7 +142,7 @@ class KubernetesApi:
         *,
         timeout: float | None = None,
     ) -> Iterator[tuple[Change, Obj]]:
-        """See `ObjectApi.watch`. A change that happens while the watch is cut off is seen afterwards."""
+        """See `ObjectApi.watch`. Changes made while the watch was interrupted are reported afterwards."""
         deadline = time.monotonic() + min(math.inf if timeout is None else timeout, seconds_left())
         known: dict[str, Obj] = {}
         version = ""
@@ -173,7 +177,7 @@ class KubernetesApi:
         return read_log(stream, has_ended, self._pause, follow=follow, since=since, tail=tail)
 
     def exec(self, pod: Obj, argv: Sequence[str], *, interactive: bool = False) -> int:
-        """See `ObjectApi.exec`. kubectl does it: it knows terminals and every version of the protocol."""
+        """See `ObjectApi.exec`. Runs kubectl, which supports terminals and every version of the protocol."""
         meta = pod["metadata"]
         if pod.get("status", {}).get("phase") != "Running":
             raise ConflictError(f"pod '{meta['name']}' does not run", hint="`xpk workload status` says why")
@@ -193,7 +197,7 @@ class KubernetesApi:
         return []
 
     def _check_may(self, verb: str, resource: str, part: str, namespace: str) -> None:
-        """Raise AuthorizationError if we may not do something that another program did for us."""
+        """Raise AuthorizationError if this user lacks a permission that another program would use on its behalf."""
         review = access_review(verb=verb, resource=resource, subresource=part, namespace=namespace)
         answer = self._transport.call("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", {}, review)
         status = answer.get("status")
@@ -204,7 +208,7 @@ class KubernetesApi:
             )
 
     def _has_ended(self, namespace: str, name: str) -> bool:
-        """Tell whether a pod has ended. Takes nothing of the budget: `read_log` pauses before it asks again."""
+        """Return whether a pod has ended. Does not use the request budget: `read_log` pauses between calls."""
         path, deadline, backoff = path_of(KINDS["Pod"], namespace, name), time.monotonic() + _AWAY_SECONDS, Backoff()
         while True:
             try:
@@ -258,7 +262,7 @@ class KubernetesApi:
         known: dict[str, Obj],
         deadline: float,
     ) -> Generator[tuple[Change, Obj], None, str]:
-        """Yield changes until the connection ends; return the version to go on from, "" to list again."""
+        """Yield changes until the connection ends; return the version to resume from, "" to list again."""
         left = min(_WATCH_SECONDS, max(0.01, deadline - time.monotonic()))
         query = {
             "watch": "1", "allowWatchBookmarks": "true", "resourceVersion": version,
@@ -286,13 +290,13 @@ class KubernetesApi:
 
 
 def _content(obj: Obj) -> Obj:
-    """Return an object without what every write changes: a dry run gives no new version to compare."""
+    """Return an object without the fields that every write changes, since a dry run has no new version to compare."""
     volatile = ("managedFields", "resourceVersion", "generation")
     return {**obj, "metadata": {key: value for key, value in obj["metadata"].items() if key not in volatile}}
 
 
 def _difference(known: dict[str, Obj], there: Objs) -> Iterator[tuple[Change, Obj]]:
-    """Yield what has changed since `known`, and bring it up to date."""
+    """Yield the changes since `known`, and update `known`."""
     now = {obj["metadata"]["uid"]: obj for obj in there}
     for uid in known.keys() - now.keys():
         yield "DELETED", known.pop(uid)

@@ -1,4 +1,4 @@
-"""How the API of a server is asked for objects: paths, queries, and what one may do. Pure."""
+"""Paths, queries and access reviews of API requests. Pure."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ _DEFAULT = "kubectl.kubernetes.io/default-container"
 
 
 def kind_of(kind: str) -> Kind:
-    """Return what is known of a kind. Raises MissingToolError if that is nothing."""
+    """Return the definition of a kind. Raises MissingToolError for an unknown one."""
     if kind not in KINDS:
         raise MissingToolError(f"xpk does not handle objects of kind {kind}", hint="use kubectl for them")
     return KINDS[kind]
 
 
 def path_of(kind: Kind, namespace: str | None, name: str | None = None) -> str:
-    """Return the path of an object, or of all of a kind; of all namespaces without one."""
+    """Return the path of an object, or of all objects of a kind; without a namespace, of all namespaces."""
     root = "/api" if kind.api_version == "v1" else "/apis"
     place = f"/namespaces/{namespace}" if kind.namespaced and namespace is not None else ""
     return f"{root}/{kind.api_version}{place}/{kind.plural}" + (f"/{name}" if name else "")
 
 
 def dry(dry_run: bool, **query: str) -> dict[str, str]:
-    """Return a query that, for a dry run, only asks what would be."""
+    """Return a query, for a dry run with `dryRun` set."""
     return query | ({"dryRun": "All"} if dry_run else {})
 
 
 def selecting(selector: Mapping[str, str] | None, by: str = "labelSelector") -> dict[str, str]:
-    """Return the query for objects that have these values; none for all."""
+    """Return the query for objects with these values; without values, for all."""
     return {by: ",".join(f"{key}={value}" for key, value in selector.items())} if selector else {}
 
 
 def access_review(**attributes: str) -> Obj:
-    """Return the question whether this user may do something: `verb`, `resource`, and where that matters more."""
+    """Return a SelfSubjectAccessReview for `verb` on `resource`, with a namespace where that matters."""
     return {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectAccessReview",
@@ -48,7 +48,7 @@ def access_review(**attributes: str) -> Obj:
 
 
 def container_of(pod: Obj) -> str:
-    """Return the container of a pod in which the user's program runs: ours, else the one that kubectl would take."""
+    """Return a pod's container with the user's program: xpk's, else kubectl's default container."""
     there = [str(container["name"]) for container in pod.get("spec", {}).get("containers") or []]
     if _OURS in there or not there:
         return _OURS

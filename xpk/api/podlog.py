@@ -1,4 +1,4 @@
-"""The log of one pod on a real API server, gone on with where the connection, the server or the node went away."""
+"""The log of one pod on a real API server, resumed after interruptions of the connection, the server or the node."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def read_log(
     since: datetime | None,
     tail: int | None,
 ) -> Iterator[LogLine]:
-    """Yield the lines of a log, each once. `has_ended` tells whether the pod will write no more.
+    """Yield the lines of a log, each once. `has_ended` returns whether the pod will write no more.
 
-    `stream` asks with a query and tells whether a last line without an end belongs to it. Raises what it raises, and
-    UnavailableError where a log that is not followed breaks off.
+    `stream` sends a query and returns whether a last line without a line end belongs to the log. Raises its errors,
+    and UnavailableError where a log that is not followed breaks off.
     """
     last: datetime | None = None
     final, connected = not follow, False
@@ -84,7 +84,7 @@ def _query(begin: datetime | None, follow: bool, tail: int | None) -> dict[str, 
 
 
 def _parsed(line: str) -> LogLine | None:
-    """Return a line of the container; None for kubelet's own words, such as that it cannot watch the file."""
+    """Return a line of the container; None for the kubelet's own messages, such as that it cannot watch the file."""
     try:
         return LogLine.parse(line)
     except ValueError:

@@ -18,7 +18,7 @@ _MISSING_VERB = re.compile(r"cannot (\w+) resource")  # releases differ in which
 def open_port(client: ApiClient, pod: Obj, port: int) -> Connection:
     """Return a connection to `port` of a running pod.
 
-    Raises AuthorizationError if that is not allowed, ConflictError if the pod does not run, XpkError otherwise.
+    Raises AuthorizationError if that is forbidden, ConflictError if the pod is not running, XpkError otherwise.
     """
     meta = pod["metadata"]
     # The library changes its client for the time of the call: a client of its own for each connection.

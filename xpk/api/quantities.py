@@ -1,4 +1,4 @@
-"""Amounts as Kubernetes writes them."""
+"""Kubernetes quantities."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def quantity(text: object) -> float:
 
 
 def requests(pod_spec: Obj) -> dict[str, float]:
-    """Return what one pod asks for; a limit without a request is a request."""
+    """Return the resource requests of one pod; a limit without a request counts as one."""
     found: dict[str, float] = {}
     for container in pod_spec["containers"]:
         resources = container.get("resources", {})

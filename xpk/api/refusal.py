@@ -1,4 +1,4 @@
-"""What an API server's refusals mean for a user. Pure: status codes and bodies in, our errors out."""
+"""Errors for responses that are not 2xx. Pure: status codes and bodies in, XpkErrors out."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ _PERMISSIONS = "`xpk docs permissions` has the roles to ask for"
 
 
 class GoneError(XpkError):
-    """The server no longer knows the version that a watch or the next page of a list wants to go on from."""
+    """The resource version of a watch, or the continue token of a list, has expired on the server."""
 
 
 class NotStartedError(ConflictError):
-    """A container has no log, since it has not started."""
+    """A container has no log because it has not started."""
 
 
 def explain(status: int, body: object, method: str, path: str, about: Obj | None = None) -> XpkError:
-    """Return the error for an answer that is not 2xx.
+    """Return the error for a response that is not 2xx.
 
-    `body` is what the server sent (text or bytes, usually a `Status` object), `path` what was asked for,
-    `about` the object that was sent.
+    `body`: the response (text or bytes, usually a `Status` object); `path`: the requested path;
+    `about`: the object that was sent.
     """
     answer = _answer(body)
     said = printable(str(answer.get("message") or "").strip(), limit=_LONGEST) or f"HTTP {status}"
@@ -85,7 +85,7 @@ def explain(status: int, body: object, method: str, path: str, about: Obj | None
 
 
 def other_version(group: str, wanted: str, served: list[str]) -> MissingToolError:
-    """Return the error for a controller that is there, but in a version that does not know our objects."""
+    """Return the error for a controller whose installed version does not serve these objects."""
     name = _CONTROLLERS.get(group, group)
     return MissingToolError(
         f"{name} on this cluster has another version: it serves {', '.join(served)}, and {wanted} is needed",
@@ -94,14 +94,14 @@ def other_version(group: str, wanted: str, served: list[str]) -> MissingToolErro
 
 
 def budget_of(body: object) -> str:
-    """Return what a PodDisruptionBudget says against an eviction; "" of an answer that is about nothing such."""
+    """Return the message of the PodDisruptionBudget that forbids an eviction; "" for other causes."""
     answer = _answer(body)
     said = [str(cause.get("message") or "") for cause in _causes(answer) if cause.get("reason") == "DisruptionBudget"]
     return "; ".join(filter(None, said)) or (str(answer.get("message") or "") if said else "")
 
 
 def _forbidden(said: str, method: str, path: str, what: str) -> XpkError:
-    """Return the error for a 403, which is not always about who asks."""
+    """Return the error for a 403, which is not always about the user's permissions."""
     if denied := _WEBHOOK_DENIES.search(said):
         return _denied(denied, what)
     if "exceeded quota" in said:
@@ -129,7 +129,7 @@ def _forbidden(said: str, method: str, path: str, what: str) -> XpkError:
 
 
 def _absent(said: str, path: str, what: str) -> XpkError:
-    """Tell an object that is not there from a kind that the server does not know."""
+    """Return the error for a 404: the object does not exist, or the server does not know the kind."""
     if match := _NO_NAMESPACE.match(said):
         return NotFoundError(
             f"there is no namespace '{match[1]}'", hint=f"`kubectl create namespace {match[1]}`, or another --namespace"
@@ -167,7 +167,7 @@ def _denied(match: re.Match[str], what: str) -> XpkError:
 
 
 def _failed(said: str, what: str) -> XpkError:
-    """Return the error for a server that has failed itself."""
+    """Return the error for an internal error of the server."""
     if match := _WEBHOOK_FAILS.search(said):
         place = _SERVICE.search(match["why"])
         namespace = place["namespace"] if place else next((n for n in _NAMESPACES.values() if n[:-7] in said), "")
@@ -202,21 +202,21 @@ def _conflict(answer: dict[str, Any], said: str, what: str) -> XpkError:
 
 
 def _subject(path: str) -> str:
-    """Return what a path asks for: `Pod 'x'`, or the plural for several."""
+    """Return the object that a path names: `Pod 'x'`, or the plural for several."""
     parts = _parts(path)
     kind = next((kind.name for kind in EVERY_KIND.values() if parts and kind.plural == parts[0]), "")
     return f"{kind} '{parts[1]}'" if kind and len(parts) > 1 else _resource(path)
 
 
 def _resource(path: str) -> str:
-    """Return the plural, with its group, that a path asks for."""
+    """Return the plural in a path, with its group."""
     split = path.strip("/").split("/")
     group, parts = ("" if split[0] == "api" else split[1]), _parts(path)
     return ".".join(filter(None, [parts[0] if parts else "", group]))
 
 
 def _parts(path: str) -> list[str]:
-    """Return a path from its plural on."""
+    """Return the segments of a path, starting with the plural."""
     parts = path.strip("/").split("/")
     rest = parts[2:] if parts[0] == "api" else parts[3:]
     return rest[2:] if rest[:1] == ["namespaces"] and len(rest) > 2 else rest

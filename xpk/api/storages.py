@@ -1,11 +1,11 @@
 """Storages of a namespace: claims and buckets that workloads mount by name. Each is a labelled ConfigMap.
 
-`xpk storage attach` writes them. `workload create --storage NAME` mounts those that are named and those that are
-mounted automatically:
+`xpk storage attach` writes them. `workload create --storage NAME` mounts the named ones and those that are mounted
+automatically:
 
     mounts = [each.mount for each in choose(api, namespace, names)]
 
-Where hosts are processes of this machine nothing can be mounted, so nothing is stored there: do not call this.
+Local clusters cannot mount anything and store no such ConfigMaps: do not call this for them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,11 @@ _TRUE = "true"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
-    """A named mount. `type`: one of `TYPES`; `auto_mount`: every workload of the namespace mounts it."""
+    """A named mount.
+
+    `type`: one of `TYPES`.
+    `auto_mount`: every workload of the namespace mounts it.
+    """
 
     name: str
     type: str
@@ -36,11 +40,11 @@ class Storage:
 
     @property
     def config_map(self) -> str:
-        """Return the name of the ConfigMap that records it."""
+        """Return the name of the ConfigMap that stores it."""
         return f"{_PREFIX}{self.name}"
 
     def record(self) -> Obj:
-        """Return the ConfigMap that records it."""
+        """Return the ConfigMap that stores it."""
         flags = {
             "read-only": self.mount.read_only,
             "auto-mount": self.auto_mount,
@@ -66,15 +70,15 @@ class Storage:
 
 
 def load(api: ObjectApi, namespace: str) -> list[Storage]:
-    """Return the storages of a namespace, by name. Raises AuthorizationError, or MissingToolError on this machine."""
+    """Return the storages of a namespace, by name. Raises AuthorizationError, or MissingToolError if it is local."""
     found = [_read(obj) for obj in api.list("ConfigMap", namespace, SELECTOR) if _is_storage(obj)]
     return sorted(found, key=lambda each: each.name)
 
 
 def choose(api: ObjectApi, namespace: str, wanted: Sequence[str]) -> list[Storage]:
-    """Return the storages that a workload mounts: those named, and those that are mounted automatically.
+    """Return the storages that a workload mounts: the named ones, and those that are mounted automatically.
 
-    Raises NotFoundError naming all that are not there. Nobody has to be allowed to read any where none is named.
+    Raises NotFoundError for all unknown names. Without names, a missing permission to list is not an error.
     """
     try:
         there = load(api, namespace)
@@ -93,7 +97,7 @@ def choose(api: ObjectApi, namespace: str, wanted: Sequence[str]) -> list[Storag
 
 
 def _is_storage(obj: Obj) -> bool:
-    """Tell whether a ConfigMap says what to mount and where; anything else is left alone."""
+    """Return whether a ConfigMap is a valid storage; others are ignored."""
     data = obj.get("data") or {}
     return obj["metadata"]["name"].startswith(_PREFIX) and bool(data.get("source") and data.get("mount-point"))
 

@@ -1,4 +1,4 @@
-"""Time limits, back-off and pacing of requests to a server."""
+"""Time limits, back-off and rate limiting of requests to a server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DEADLINE: ContextVar[float] = ContextVar("xpk_deadline", default=math.inf)  # a
 
 @contextmanager
 def time_limit(seconds: float | None) -> Iterator[None]:
-    """Limit all requests made inside, on this thread, to `seconds` in total. An outer limit that ends earlier holds."""
+    """Limit all requests inside the block, on this thread, to `seconds` in total. An earlier outer limit holds."""
     ends = math.inf if seconds is None else time.monotonic() + seconds
     token = _DEADLINE.set(min(ends, _DEADLINE.get()))
     try:
@@ -35,30 +35,30 @@ def seconds_left() -> float:
 
 
 class Backoff:
-    """Pauses that double from `first` to `longest` seconds, with jitter: clients that fail together return apart."""
+    """Pauses that double from `first` to `longest` seconds, with jitter, so that clients do not retry in step."""
 
     def __init__(self, first: float = 0.5, longest: float = 30.0) -> None:
         self._first, self._longest, self._next = first, longest, first
 
     def next(self) -> float:
-        """Return the seconds to pause now."""
+        """Return the next pause in seconds."""
         seconds, self._next = self._next, min(2 * self._next, self._longest)
         return seconds * random.uniform(1.0, 1.25)
 
     def reset(self) -> None:
-        """Begin with the first pause again."""
+        """Restart with the first pause."""
         self._next = self._first
 
 
 class Pace:
-    """A budget of requests: `burst` at once, `rate` a second in the long run."""
+    """A token bucket of requests: `burst` at once, `rate` per second in the long run."""
 
     def __init__(self, rate: float, burst: int, pause: Pause, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate, self._burst, self._pause, self._clock = rate, burst, pause, clock
         self._budget, self._last, self._lock = float(burst), clock(), threading.Lock()
 
     def take(self) -> None:
-        """Take one request of the budget, after a pause if it is used up."""
+        """Take one request from the budget; pause first if it is used up."""
         with self._lock:
             now = self._clock()
             self._budget = min(self._burst, self._budget + (now - self._last) * self._rate) - 1
@@ -69,10 +69,10 @@ class Pace:
 
 
 def within(seconds: float, work: Callable[[], T], *, notice_after: float, notice: Callable[[], None]) -> T:
-    """Return the result of `work`, which runs on a thread of its own; call `notice` if that takes long.
+    """Return the result of `work`, which runs on a thread of its own; call `notice` if it takes long.
 
-    Raises TimeoutError after `seconds`, however `work` spends them: name resolution and a peer that sends a byte
-    now and then know no time limit of their own. The thread is left behind.
+    Raises TimeoutError after `seconds` whatever `work` is doing: name resolution, and a peer that sends a byte now
+    and then, have no time limit of their own. The thread is abandoned.
     """
     done: Future[T] = Future()
 

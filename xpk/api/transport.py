@@ -1,4 +1,8 @@
-"""Requests to one API server, through the official client: repeated while it is away, and limited in time and size.
+"""Requests to one API server, through the official client: retried, and limited in time and size.
+
+Reads and idempotent writes are retried while the server is busy or unavailable, with back-off and as Retry-After
+asks.
+No request outlasts the limit of `time_limit`, nor half a minute of its own.
 
 Reads and idempotent writes are tried again while the server is busy or away, with back-off and as Retry-After asks.
 No request outlasts the limit of `time_limit`, nor half a minute of its own, however the server spends it.
@@ -62,7 +66,7 @@ class Transport:
         content: str = JSON,
         about: Obj | None = None,
     ) -> Obj:
-        """Make a request, again while the server is busy or away, and return its answer."""
+        """Send a request, retry it while the server is busy or unavailable, and return its response."""
         ends = time.monotonic() + min(_TOTAL_SECONDS, seconds_left())
         backoff = Backoff(_FIRST_PAUSE)
         cause: Exception
@@ -100,11 +104,11 @@ class Transport:
         must_flow: bool = False,
         most: int = _MOST_LINE_BYTES,
     ) -> Iterator[str]:
-        """Yield the lines of an answer as they come; a last one without an end was cut off, unless it may have none.
+        """Yield the lines of a response as they arrive; an unterminated last line counts only with `last_line`.
 
-        It ends at `ends`, a time of time.monotonic. A line of more than `most` bytes is cut. Raises urllib3's HTTPError
-        when nothing came for `quiet` seconds, and UnavailableError for a server that answers too slowly: with its
-        headers, or, where it `must_flow`, in between.
+        It ends at `ends`, a time of time.monotonic. A line of more than `most` bytes is cut. Raises urllib3's
+        HTTPError if nothing arrives for `quiet` seconds, and UnavailableError for a server that is too slow with its
+        headers or, with `must_flow`, with its body.
         """
         begins = time.monotonic() + min(_TOTAL_SECONDS, seconds_left())
         send = self._prepared("GET", path, query, None, {"Content-Type": JSON}, quiet)
@@ -119,7 +123,7 @@ class Transport:
     def _read(
         self, method: str, path: str, query: Mapping[str, str] | None, body: Obj | None, content: str, ends: float
     ) -> bytes:
-        """Make a request once, and return the body of the answer."""
+        """Send a request once, and return the body of the response."""
         # Compressed, a page of hundreds of pods comes in time over a slow line, too; what it becomes is limited below.
         headers = {"Content-Type": content, "Accept-Encoding": "gzip"}
         send = self._prepared(method, path, query, body, headers, max(0.01, ends - time.monotonic()))
@@ -140,7 +144,7 @@ class Transport:
         headers: Mapping[str, str],
         quiet: float,
     ) -> Callable[[], RESTResponse]:
-        """Return a function that sends a request and returns the answer, or raises ApiException for a refusal."""
+        """Return a function that sends a request and returns the response, or raises ApiException if it is refused."""
         self._obey_retry_after()
         serialized = self._client.param_serialize(
             method, path, query_params=list((query or {}).items()),
@@ -159,7 +163,7 @@ class Transport:
         raise ApiException(status=answer.status, reason=answer.reason, body=body.decode(errors="replace"))
 
     def _within(self, ends: float, work: Callable[[], T], method: str) -> T:
-        """Return the result of `work`. Raises UnavailableError or TimedOutError where it is not there at `ends`."""
+        """Return the result of `work`. Raises UnavailableError or TimedOutError if it is not done at `ends`."""
         seconds = max(0.01, ends - time.monotonic())
         notice = partial(self._tell, f"has not answered for {_NOTICE_SECONDS:g} s; waiting", ends)
         try:
@@ -171,11 +175,11 @@ class Transport:
         return self._in_time(connection.too_late(self.host, why, sent=sent), 0.05)
 
     def _in_time(self, found: XpkError, pause: float) -> XpkError:
-        """Return an error as TimedOutError where less than `pause` is left of the user's own time limit."""
+        """Return an error as TimedOutError if less than `pause` is left of the user's time limit."""
         return TimedOutError(found.message, hint=found.hint) if seconds_left() <= pause else found
 
     def _back_off(self, backoff: Backoff, ends: float, tries: int, found: XpkError, cause: Exception) -> None:
-        """Pause before the next try. Raises `found` where there is no time for one."""
+        """Pause before the next try. Raises `found` if no time is left for one."""
         pause = max(backoff.next(), self._not_before - time.monotonic())
         if time.monotonic() + pause >= ends:
             raise self._in_time(found, pause) from cause
@@ -184,7 +188,7 @@ class Transport:
         self._pause(pause)
 
     def _tell(self, what: str, ends: float) -> None:
-        """Tell the user once that the server is in trouble, until it has answered again."""
+        """Warn the user once that the server is in trouble; reset when it answers."""
         if not self._told:
             self._told = True
             left = max(1.0, ends - time.monotonic())
@@ -195,7 +199,7 @@ class Transport:
             self._not_before = time.monotonic() + _retry_seconds(header)
 
     def _obey_retry_after(self) -> None:
-        """Pause as long as the server has asked for. Raises UnavailableError where that is longer than we may take."""
+        """Pause as long as the server asks. Raises UnavailableError if that exceeds the time limit."""
         pause = self._not_before - time.monotonic()
         if pause > min(_TOTAL_SECONDS, seconds_left()):
             late = connection.too_late(self.host, f"it asks not to be called again for {pause:.0f} s")
@@ -204,7 +208,7 @@ class Transport:
             self._pause(pause)
 
     def _explained(self, error: ApiException, method: str, path: str, about: Obj | None) -> XpkError:
-        """Return what a refusal means; whether a kind is missing or only its version, the server is asked."""
+        """Return the error for a refusal; ask the server whether a kind is missing or only its version."""
         if not error.status:  # this client's word for TLS that fails
             return connection.unreachable(self.host, error)
         if connection.looks_like_a_page(error.body):
@@ -223,7 +227,7 @@ class Transport:
 
 
 def _retry_seconds(header: str) -> float:
-    """Return the seconds of a Retry-After header, which has them or a date; 0 for neither."""
+    """Return the delay in a Retry-After header, in seconds; 0 without one. The header holds seconds or a date."""
     with suppress(ValueError, OverflowError):
         return max(0.0, float(int(header)))
     with suppress(ValueError, TypeError, OverflowError):
@@ -234,7 +238,7 @@ def _retry_seconds(header: str) -> float:
 
 @contextmanager
 def _closing(response: urllib3.HTTPResponse, ends: float | None) -> Iterator[None]:
-    """Close an answer afterwards, and end it at a time of time.monotonic."""
+    """Close a response after the block, and abort it at `ends`, a time of time.monotonic."""
 
     def end() -> None:
         with suppress(Exception):  # it has just ended by itself
@@ -257,7 +261,7 @@ def _chunks(response: urllib3.HTTPResponse) -> Iterator[bytes]:
 
 
 def _whole(host: str, response: urllib3.HTTPResponse, most: int) -> bytes:
-    """Return the body of an answer. Raises XpkError if it is larger than `most` bytes."""
+    """Return the body of a response. Raises XpkError if it is larger than `most` bytes."""
     parts: list[bytes] = []
     size = 0
     for chunk in _chunks(response):
@@ -269,7 +273,7 @@ def _whole(host: str, response: urllib3.HTTPResponse, most: int) -> bytes:
 
 
 def _flowing(host: str, response: urllib3.HTTPResponse) -> Iterator[bytes]:
-    """Yield an answer's parts. Raises UnavailableError where fewer than 1 KiB came within a minute."""
+    """Yield the chunks of a response. Raises UnavailableError if fewer than 1 KiB arrive within a minute."""
     begun, size = time.monotonic(), 0
     while chunk := response.read1(_CHUNK, decode_content=True):
         yield chunk

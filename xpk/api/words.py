@@ -1,4 +1,4 @@
-"""Words for one line: counts, and what other programs say. Pure."""
+"""Text helpers for one-line messages: counts, and other programs' output. Pure."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ def counted(count: int, noun: str) -> str:
 
 
 def short(text: object, most: int = 200) -> str:
-    """Return a text in one line of at most `most` characters."""
+    """Return a text as one line of at most `most` characters."""
     line = re.sub(r"\s+", " ", str(text or "")).strip()
     return line if len(line) <= most else f"{line[: most - 1].rstrip()}…"
 
 
 def is_hopeless_pull(reason: str, message: str) -> bool:
-    """Tell whether an image that was refused for a reason will be refused again."""
+    """Return whether an image pull failed for a reason that a retry does not fix."""
     return is_missing_image(reason, message) or bool(_REFUSED_PULL.search(f"{reason} {message}"))
 
 
 def is_missing_image(reason: str, message: str) -> bool:
-    """Tell whether an image was refused because there is no such image."""
+    """Return whether an image pull failed because the image does not exist."""
     return bool(_NO_SUCH_IMAGE.search(f"{reason} {message}"))
 
 
 def image_words(message: str) -> str:
-    """Return the end of the chain of causes that a container runtime gives for an image that cannot be had."""
+    """Return the root cause in a container runtime's message for a failed image pull."""
     last = _IMAGE_STEPS.split(short(message, 2000))[-1]
     said = last.split(" desc = ")[-1]
     return short(re.sub(r'^Back-off pulling image "[^"]*"(: ErrImagePull)?:? ?', "", said).strip(": "), 200)

@@ -1,1 +1,1 @@
-"""Clusters and their slices: planned as steps, then carried out. Capacity never runs code."""
+"""Clusters and their slices, planned as steps and then changed. Capacity never runs code."""

@@ -1,4 +1,4 @@
-"""Docker and kind, as programs: what the kind provider asks of them, and what their failures mean."""
+"""Docker and kind: the commands of the kind provider, and explanations of their failures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HINTS = {  # by what the programs say
 
 
 class Engine:
-    """The container engine of this machine, and the kind clusters in it."""
+    """The container engine of this machine, and its kind clusters."""
 
     def __init__(
         self, runner: Runner, environ: Mapping[str, str] = os.environ, *, user: str = "the kind provider"
@@ -55,11 +55,11 @@ class Engine:
             )
 
     def clusters(self) -> list[str]:
-        """Return the names of all kind clusters, whoever made them."""
+        """Return the names of all kind clusters, including those that xpk did not create."""
         return self._must("kind", "get", "clusters", what="list kind clusters").stdout.split()
 
     def create(self, name: str, *, config: Path, kubeconfig: Path, image: str | None, retain: bool) -> None:
-        """Create a cluster; what a failed or interrupted attempt leaves is removed, unless `retain`."""
+        """Create a cluster; remove the remains of a failed or interrupted attempt, unless `retain`."""
         argv = ["kind", "create", "cluster", "--name", name, "--config", str(config)]
         argv += ["--kubeconfig", str(kubeconfig), "--wait", _READY]
         argv += [*(["--image", image] if image else []), *(["--retain"] if retain else [])]
@@ -81,12 +81,12 @@ class Engine:
             self._must("docker", "network", "rm", network, what=f"remove Docker network '{network}'")
 
     def empty_folder(self, cluster: str, folder: Path) -> None:
-        """Remove what pods wrote, as other users, from a folder that the nodes share. Best effort."""
+        """Remove files that pods wrote as other users from a folder that the nodes share. Best effort."""
         node = f"{cluster}-control-plane"
         self._run("docker", "exec", node, "find", str(folder), "-mindepth", "1", "-delete")
 
     def has_image(self, image: str) -> bool:
-        """Tell whether an image is in the local engine."""
+        """Return whether an image is in the local engine."""
         return self._run("docker", "image", "inspect", "--format", "{{.Id}}", image).exit_code == 0
 
     def build(self, image: str, folder: Path, arguments: Mapping[str, str], platform: str | None = None) -> None:
@@ -103,7 +103,7 @@ class Engine:
             )
 
     def push(self, image: str) -> None:
-        """Copy an image of the local engine to its registry. Raises XpkError with what the registry says."""
+        """Push an image of the local engine. Raises XpkError with the registry's message."""
         result = self._run("docker", "push", image)
         if result.exit_code:
             raise XpkError(
@@ -112,12 +112,12 @@ class Engine:
             )
 
     def load_archive(self, cluster: str, archive: Path) -> None:
-        """Copy the images of an archive, as `docker save` writes it, into every node."""
+        """Copy the images of a `docker save` archive into every node."""
         argv = ["kind", "load", "image-archive", str(archive), "--name", cluster]
         self._must(*argv, what=f"load {archive} into the nodes")
 
     def load(self, cluster: str, images: Sequence[str], nodes: Sequence[str]) -> None:
-        """Copy images of the local engine into nodes; those it lacks are left for the nodes to pull."""
+        """Copy images of the local engine into nodes; the nodes pull those that it lacks."""
         here = [image for image in images if self.has_image(image)]
         if here and nodes:
             argv = ["kind", "load", "docker-image", *here, "--name", cluster, "--nodes", ",".join(nodes)]
@@ -144,16 +144,16 @@ class Engine:
 
 
 def network_of(cluster: str) -> str:
-    """Return the name of the Docker network of a cluster."""
+    """Return the name of a cluster's Docker network."""
     return f"xpk-{cluster}"
 
 
 def _reason(result: Result) -> str:
-    """Return the line that says why: kind's begins with ERROR, and others may follow it."""
+    """Return the line with the cause: kind's begins with ERROR, and other lines may follow it."""
     lines = result.stderr.splitlines()
     return next((line.strip() for line in lines if line.startswith("ERROR")), result.last_line)
 
 
 def _hint(result: Result, otherwise: str) -> str:
-    """Return what helps against a known failure of a program."""
+    """Return the hint for a known failure of a program."""
     return next((hint for text, hint in _HINTS.items() if text in result.stderr), otherwise)

@@ -1,4 +1,4 @@
-"""A connection to a kubeconfig's API server, and private files."""
+"""Connections through kubeconfig files, and private files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def connect(kubeconfig: Path | None, context: str | None = None) -> ObjectApi:
 
 
 def write_private(file: Path, text: str) -> None:
-    """Write a file that only its owner may read: whole, or not at all. Raises XpkError if that fails."""
+    """Write a file with mode 0600 atomically. Raises XpkError if that fails."""
     try:
         make_missing(file.parent)
         fresh = file.with_name(f"{file.name}.{os.getpid()}.{threading.get_ident()}")

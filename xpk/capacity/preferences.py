@@ -1,7 +1,10 @@
-"""What a user prefers, in one file of `~/.config/xpk`: the defaults of flags that are not given.
+"""User preferences in a file of `~/.config/xpk`: default values of flags.
 
-A flag comes before a variable, a variable before the file, the file before the default. The file has a name of its own:
-Google's xpk keeps `config.yaml` in the same folder.
+Precedence: flag, environment variable, file, built-in default. The file's name differs from `config.yaml`, which
+Google's xpk keeps in the same folder.
+
+A flag comes before a variable, a variable before the file, the file before the default. The file has a name of its
+own: Google's xpk keeps `config.yaml` in the same folder.
 """
 
 from __future__ import annotations
@@ -33,9 +36,9 @@ _NEXT = "`xpk config list` shows all settings"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A setting: what it means, and the flag and variables that come before it. `default` is in words.
+    """A setting: its meaning, and the flag and variables that override it. `default` is a description.
 
-    `check` returns what is wrong with a value, one line each.
+    `check` returns the problems of a value, one line each.
     """
 
     name: str
@@ -49,7 +52,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class InForce:
-    """The value that counts where no flag is given, None if it is the default; and where it comes from."""
+    """The effective value without a flag (None for the default), and its source."""
 
     value: str | None
     source: str
@@ -192,24 +195,24 @@ SETTINGS = {
 
 
 def setting(name: str) -> Setting:
-    """Return a setting by its name, or by that of Google's xpk. Raises UsageError naming the nearest."""
+    """Return a setting by its name, or by its name in Google's xpk. Raises UsageError that names the closest one."""
     if problem := _why(name):
         raise UsageError(problem, hint=_NEXT)
     return SETTINGS[own_name(name)]
 
 
 def foreign_reason(name: str) -> str:
-    """Return why a setting of Google's xpk means nothing here, "" for any other."""
+    """Return why a setting of Google's xpk has no effect here, "" for any other."""
     return _FOREIGN.get(name, "")
 
 
 def own_name(name: str) -> str:
-    """Return what a setting is called here: Google's xpk has other names for some."""
+    """Return the name of a setting: some have another name in Google's xpk."""
     return _OTHER_NAMES.get(name, name)
 
 
 def path(environ: Mapping[str, str] = os.environ, home: Path | None = None) -> Path:
-    """Return the file; XPK_CONFIG_DIR names another folder for it."""
+    """Return the file's path; XPK_CONFIG_DIR overrides its folder."""
     if own := environ.get("XPK_CONFIG_DIR"):
         return Path(own).expanduser().absolute() / FILE
     base = environ.get("XDG_CONFIG_HOME")
@@ -217,7 +220,7 @@ def path(environ: Mapping[str, str] = os.environ, home: Path | None = None) -> P
 
 
 def load(environ: Mapping[str, str] = os.environ, home: Path | None = None) -> dict[str, str]:
-    """Return what is set in the file. Raises UsageError with all that is wrong with it."""
+    """Return the values in the file. Raises UsageError with all problems of the file."""
     file = path(environ, home)
     found = _parse(file)
     # Whether there is such a provider is said by whoever needs it: other packages bring some.
@@ -232,14 +235,14 @@ def load(environ: Mapping[str, str] = os.environ, home: Path | None = None) -> d
 
 
 def is_known(name: str) -> bool:
-    """Tell whether there is a setting of this name."""
+    """Return whether a setting of this name exists."""
     return own_name(name) in SETTINGS
 
 
 def change(changes: Mapping[str, str | None], environ: Mapping[str, str] = os.environ) -> None:
-    """Set what has a value and unset what has None, all at once or nothing. Raises UsageError with all problems.
+    """Set values, and unset those that are None, atomically. Raises UsageError with all problems.
 
-    What the file holds that means nothing here can be unset too.
+    Unknown keys in the file can be unset too.
     """
     problems = [each for key, value in changes.items() if value is not None for each in _problems(key, value)]
     file = path(environ)
@@ -265,7 +268,7 @@ def change(changes: Mapping[str, str | None], environ: Mapping[str, str] = os.en
 def in_force(
     name: str, saved: Mapping[str, str], environ: Mapping[str, str] = os.environ, home: Path | None = None
 ) -> InForce:
-    """Return the value of a setting that counts where no flag is given, and where it comes from."""
+    """Return the effective value of a setting without its flag, and the value's source."""
     for variable in SETTINGS[name].variables:
         if value := environ.get(variable):  # empty is as good as not set
             return InForce(value, f"variable {variable}")
@@ -329,7 +332,7 @@ def _write(file: Path, text: str) -> None:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Keep other processes from changing the file meanwhile. The folder is locked: no file has to stay for it."""
+    """Lock the file against other processes. The lock is on the folder, so no lock file stays behind."""
     from xpk.storage.private import make_missing, wait_for_lock
 
     try:

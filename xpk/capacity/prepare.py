@@ -1,4 +1,4 @@
-"""What makes a Kubernetes cluster take workloads: JobSet, Kueue, queues over its slices, and a note of how they run."""
+"""Setup of a Kubernetes cluster for workloads: queues, priorities, and a record of how workloads run on it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _TAKE_OVER = "take-over"  # there: quotas that another tool manages are changed 
 
 
 class Wishes(Protocol):
-    """What a user says of how workloads run on a cluster; None keeps what was said before."""
+    """Options for how workloads run on a cluster; None keeps the recorded value."""
 
     @property
     def emulated(self) -> bool:
-        """Whether the nodes have no accelerators."""
+        """Return whether the nodes have no accelerators."""
 
     @property
     def output_root(self) -> str | None:
@@ -40,22 +40,22 @@ class Wishes(Protocol):
 
     @property
     def fenced(self) -> bool | None:
-        """Whether a node that stays unreachable is dead for certain."""
+        """Return whether a node that stays unreachable is dead for certain."""
 
     @property
     def take_over(self) -> bool:
-        """Whether quotas that another tool manages are changed, from now on."""
+        """Return whether quotas that another tool manages are changed, from now on."""
 
 
 def whole_slices(nodes: Objs) -> dict[SliceShape, int]:
-    """Return how many slices of each type have all their chips."""
+    """Return the number of slices of each type with all their chips."""
     pools = pools_of(nodes).values()
     shapes = [shape for members in pools if (shape := shape_of(members[0])) and _chips(members, shape) >= shape.units]
     return dict(sorted(Counter(shapes).items(), key=lambda item: item[0].name))
 
 
 def specs_of(name: str, nodes: Objs) -> list[ClusterSpec]:
-    """Return what a cluster's whole slices are, by type."""
+    """Return the specs of a cluster's whole slices, by type."""
     queued = queued_types(nodes)
     return [
         ClusterSpec(name=name, shape=shape, num_slices=count, queued=shape in queued)
@@ -64,9 +64,9 @@ def specs_of(name: str, nodes: Objs) -> list[ClusterSpec]:
 
 
 def record(api: ObjectApi, specs: Sequence[ClusterSpec], wanted: Wishes, *, region: str | None = None) -> Obj:
-    """Return the ConfigMap that says how workloads run; what is not asked for stays as it was.
+    """Return the ConfigMap that records how workloads run; options that are not given keep their recorded values.
 
-    `region`: where a cluster of GKE is; without, its nodes tell whether it is one.
+    `region`: of a GKE cluster; otherwise, its nodes tell whether it is one.
     """
     before = recorded(api) or {}
     gke = region is not None
@@ -98,7 +98,7 @@ def record(api: ObjectApi, specs: Sequence[ClusterSpec], wanted: Wishes, *, regi
 
 
 def recorded(api: ObjectApi) -> dict[str, str] | None:
-    """Return what a cluster says of how workloads run on it, None if nothing."""
+    """Return the record of how workloads run on a cluster, None if it has none."""
     try:
         found: dict[str, str] = api.get("ConfigMap", _RECORD).get("data", {})
     except NotFoundError:
@@ -107,7 +107,7 @@ def recorded(api: ObjectApi) -> dict[str, str] | None:
 
 
 def target_of(api: ObjectApi, hint: str) -> Target:
-    """Return how workloads run on a cluster. Raises NotFoundError with `hint` if it does not say."""
+    """Return the target of a cluster. Raises NotFoundError with `hint` if it has no record."""
     found = recorded(api)
     if found is None:
         raise NotFoundError("the cluster was not adapted: nothing says how workloads run on it", hint=hint)
@@ -127,18 +127,18 @@ def target_of(api: ObjectApi, hint: str) -> Target:
 
 
 def autoprovisioned_of(specs: Sequence[ClusterSpec]) -> dict[str, str]:
-    """Return the types of which GKE makes more by itself, with the capacity that is asked for."""
+    """Return the types that GKE autoprovisions, with the requested capacity."""
     return {spec.shape.name: spec.provisions for spec in specs if spec.max_slices is not None}
 
 
 def autoprovisioned_in(found: Mapping[str, str] | None) -> dict[str, str]:
-    """Return the types of which GKE makes slices by itself, each with its capacity, as a cluster says it."""
+    """Return the types that GKE autoprovisions, each with its capacity, from a cluster's record."""
     types: dict[str, str] = json.loads((found or {}).get("autoprovisioned", "{}"))
     return types
 
 
 def config_map(data: dict[str, str]) -> Obj:
-    """Return the ConfigMap that holds what a cluster says."""
+    """Return the ConfigMap with a cluster's record."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -148,7 +148,7 @@ def config_map(data: dict[str, str]) -> Obj:
 
 
 def apply_queues(api: ObjectApi, specs: Sequence[ClusterSpec], *, take_over: bool = False) -> None:
-    """Make a cluster's queues; other queues keep what they were promised.
+    """Apply a cluster's queues; other queues keep their quota.
 
     `take_over`: change fields that another tool manages.
     """
@@ -158,7 +158,7 @@ def apply_queues(api: ObjectApi, specs: Sequence[ClusterSpec], *, take_over: boo
 def judge_queues(
     api: ObjectApi, specs: Sequence[ClusterSpec], *, take_over: bool = False, ends: bool = False
 ) -> Judgement:
-    """Tell what a cluster's queues would change of those of others, and whether they may; changes nothing."""
+    """Return how a cluster's queues would change those of others, and whether that is allowed; change nothing."""
     try:
         objects = _queues(api, specs)
     except MissingToolError:  # without Kueue there are no others
@@ -167,7 +167,7 @@ def judge_queues(
 
 
 def _took_over(api: ObjectApi) -> bool:
-    """Tell whether a user said that quotas are xpk's to change, whoever made them."""
+    """Return whether the user has allowed xpk to change quotas that other tools manage."""
     return (recorded(api) or {}).get(_TAKE_OVER) == "true"
 
 
@@ -176,12 +176,12 @@ def _queues(api: ObjectApi, specs: Sequence[ClusterSpec]) -> Objs:
 
 
 def is_set_up(api: ObjectApi, *specs: ClusterSpec) -> bool:
-    """Tell whether all is there that `set_up` makes."""
+    """Return whether everything that `set_up` creates exists."""
     return has_queues(api, *specs) and provisioning.is_settled(api) and not _lacking_priorities(api)
 
 
 def set_up(api: ObjectApi, specs: Sequence[ClusterSpec], *, take_over: bool = False) -> None:
-    """Make a cluster's queues, and what the pods of Google's xpk need beside them."""
+    """Create a cluster's queues, and the priority classes for pods of Google's xpk."""
     apply_queues(api, specs, take_over=take_over or _took_over(api))
     provisioning.settle(api)
     for obj in _lacking_priorities(api):
@@ -189,7 +189,7 @@ def set_up(api: ObjectApi, specs: Sequence[ClusterSpec], *, take_over: bool = Fa
 
 
 def remove_priorities(api: ObjectApi) -> None:
-    """Remove the priority classes of pods that `set_up` made."""
+    """Delete the pod priority classes that `set_up` created."""
     wanted = {obj["metadata"]["name"] for obj in render_priorities()}
     for each in api.list("PriorityClass", None):
         if each["metadata"]["name"] in wanted and maker_of(each) == "xpk":
@@ -197,14 +197,14 @@ def remove_priorities(api: ObjectApi) -> None:
 
 
 def output_root_problems(output_root: str | None) -> list[str]:
-    """Return what is wrong with a place for output, one line each."""
+    """Return the problems of an output root, one line each."""
     if output_root and not output_root.startswith(("gs://", "/")):
         return [f"--output-root '{output_root}' is neither gs://BUCKET/PREFIX nor a folder from /"]
     return []
 
 
 def _bought(specs: Sequence[ClusterSpec]) -> dict[str, str]:
-    """Return as what a cloud's slices are bought, and of which types it makes more, as JSON."""
+    """Return the capacity of a cloud's slices and its autoprovisioned types, as JSON."""
     capacities = {spec.shape.name: spec.capacities for spec in specs if spec.capacities}
     made = autoprovisioned_of(specs)
     return {
@@ -214,7 +214,7 @@ def _bought(specs: Sequence[ClusterSpec]) -> dict[str, str]:
 
 
 def _lacking_priorities(api: ObjectApi) -> Objs:
-    """Return those that are not there. One that somebody else made, with another value, stays as it is."""
+    """Return the missing priority classes. One that another tool made with another value is not changed."""
     there = {each["metadata"]["name"] for each in api.list("PriorityClass", None)}
     return [obj for obj in render_priorities() if obj["metadata"]["name"] not in there]
 

@@ -1,4 +1,4 @@
-"""What every kind of capacity can do, and where the kinds are found."""
+"""The `Provider` interface of all kinds of capacity, and a registry of its implementations."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ CONTEXT = "context:"  # before the name of a context of the user's kubeconfig th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceInfo:
-    """One slice that exists: its node pool, its hosts and the workload that holds it, if any.
+    """An existing slice: its node pool, its hosts and the workload on it, if any.
 
-    `spare`: no quota counts it; a workload moves there when a node of its own fails. `accelerator_type`: "" if nothing
-    tells it.
+    `spare`: not part of any quota; a workload moves there if one of its nodes fails.
+    `accelerator_type`: "" if unknown.
     """
 
     node_pool: str
@@ -45,7 +45,7 @@ class SliceInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterInfo:
-    """A cluster that exists. `created` is an RFC 3339 time; `location` is for people to read."""
+    """An existing cluster. `created` is an RFC 3339 time; `location` is text for display."""
 
     name: str
     provider: str
@@ -60,32 +60,32 @@ class ClusterInfo:
 
 
 class Provider(Protocol):
-    """A kind of capacity. Plans are made from what exists; nothing changes until they are carried out.
+    """A kind of capacity. Plans are made from the present state; nothing changes until they are carried out.
 
-    `settings`: the flags of `xpk cluster create` that are for it alone, and the variable that each one sets.
+    `settings`: the flags of `xpk cluster create` that only this provider has, and the variable of each.
     """
 
     name: str
     settings: ClassVar[Mapping[str, str]]
 
     def plan_create(self, spec: ClusterSpec) -> Plan:
-        """Plan a cluster; no steps if it is there. Raises ConflictError if it is there in another shape."""
+        """Plan a cluster; no steps if it exists. Raises ConflictError if it exists in another shape."""
         ...
 
     def plan_resize(self, name: str, num_slices: int, *, force: bool) -> Plan:
-        """Plan another number of slices. Raises ConflictError if slices in use would go, unless forced."""
+        """Plan another number of slices. Raises ConflictError if slices in use would be removed, unless forced."""
         ...
 
     def plan_delete(self, name: str, *, force: bool) -> Plan:
-        """Plan its end. Raises NotFoundError, or ConflictError if workloads are on it, unless forced."""
+        """Plan a deletion. Raises NotFoundError, or ConflictError if workloads are on the cluster, unless forced."""
         ...
 
     def names(self) -> list[str]:
-        """Return the names of the clusters there are."""
+        """Return the names of the existing clusters."""
         ...
 
     def describe(self, name: str) -> ClusterInfo:
-        """Return what there is under a name. Raises NotFoundError."""
+        """Return a cluster's description. Raises NotFoundError."""
         ...
 
     def connect(self, name: str) -> ObjectApi:
@@ -93,7 +93,7 @@ class Provider(Protocol):
         ...
 
     def kubeconfig(self, name: str) -> str:
-        """Return a kubeconfig that reaches a cluster. Raises NotFoundError if none can."""
+        """Return a cluster's kubeconfig. Raises NotFoundError if it has none."""
         ...
 
     def target(self, name: str) -> Target:
@@ -103,39 +103,39 @@ class Provider(Protocol):
 
 @runtime_checkable
 class Checks(Protocol):
-    """What a provider may have as well: it tells what is wrong with a request before it looks at what there is."""
+    """Optional part of a provider that validates a request before any existing state is read."""
 
     def check_create(self, spec: ClusterSpec | None, *, lenient: bool = False) -> None:
-        """Raise UsageError with all that is wrong; None: the type is unknown, but there may be more to tell.
+        """Raise UsageError with all problems; None: the type is unknown, but other parts are checked.
 
-        `lenient`: without what a plan can be shown without, but not carried out; it is the plan's refusal.
+        `lenient`: skip requirements for carrying a plan out that showing it does not have; they are its refusal.
         """
         ...
 
 
 @runtime_checkable
 class Counts(Protocol):
-    """What a provider may have as well: it knows better than `describe` which slices a create has to keep."""
+    """Optional part of a provider that knows more exactly than `describe` which slices a create has to keep."""
 
     def slices_of(self, name: str, shape: SliceShape) -> int:
-        """Return how many slices of a type there are that were asked for."""
+        """Return the number of slices of a type that were requested."""
         ...
 
 
 def provider_names() -> list[str]:
-    """Return the names that `--provider` takes."""
+    """Return the values of `--provider`."""
     return sorted({*_BUILT_IN, *_plugins()})
 
 
 def maker_names() -> list[str]:
-    """Return the names of the providers that make clusters."""
+    """Return the names of the providers that create clusters."""
     return [name for name in provider_names() if name != "adapted"]
 
 
 def load_provider(name: str, flags: Mapping[str, str] | None = None) -> Provider:
-    """Import a provider by name, on first use only, and set it up by `flags`.
+    """Import a provider by name, on first use only, and configure it with `flags`.
 
-    Raises UsageError for an unknown one, or for flags that are not for it.
+    Raises UsageError for an unknown provider, or for flags that it does not support.
     """
     if name in _BUILT_IN:
         module, _, attribute = _BUILT_IN[name].partition(":")
@@ -149,7 +149,7 @@ def load_provider(name: str, flags: Mapping[str, str] | None = None) -> Provider
 
 
 def environment(provider: str, settings: Mapping[str, str], flags: Mapping[str, str]) -> dict[str, str]:
-    """Return this process's environment with the variables that flags set. Raises UsageError for unknown ones."""
+    """Return this process's environment with the variables that flags set. Raises UsageError for unknown flags."""
     strange = [flag for flag in flags if flag not in settings]
     if strange:
         problems = [f"{flag} means nothing to the {provider} provider" for flag in strange]
@@ -159,19 +159,19 @@ def environment(provider: str, settings: Mapping[str, str], flags: Mapping[str, 
 
 @cache
 def _plugins() -> dict[str, EntryPoint]:
-    """Return the providers that other packages bring."""
+    """Return the providers of other installed packages."""
     from importlib.metadata import entry_points  # costs as much as the rest of a short command
 
     return {point.name: point for point in entry_points(group=_GROUP) if point.name not in _BUILT_IN}
 
 
 def cluster_names(provider: str | None = None) -> list[str]:
-    """Return the clusters there are, of one provider or of all."""
+    """Return the existing clusters, of one provider or of all."""
     return [name for kind in ([provider] if provider else provider_names()) for name in load_provider(kind).names()]
 
 
 def slices_there(provider: Provider, name: str, shape: SliceShape) -> int | None:
-    """Return how many slices of a type a cluster has; None without it, or where nobody can tell: a plan says why."""
+    """Return a cluster's number of slices of a type; None if unknown, where a plan will report why."""
     try:
         if name not in provider.names():
             return None
@@ -184,7 +184,7 @@ def slices_there(provider: Provider, name: str, shape: SliceShape) -> int | None
 
 
 def check_free(cluster: str, provider: str) -> None:
-    """Raise ConflictError if another provider has a cluster of this name: commands could not tell them apart."""
+    """Raise ConflictError if another provider has a cluster of this name: commands could not distinguish them."""
     for other in provider_names():
         if other != provider and cluster in load_provider(other).names():
             raise ConflictError(
@@ -194,7 +194,7 @@ def check_free(cluster: str, provider: str) -> None:
 
 
 def provider_of(cluster: str, preferred: str | None = None) -> Provider:
-    """Return the provider that has a cluster, `preferred` if it is given. Raises NotFoundError."""
+    """Return the provider of a cluster, `preferred` if given. Raises NotFoundError."""
     if cluster.startswith(CONTEXT):
         return load_provider("adapted")
     candidates = [preferred] if preferred else provider_names()

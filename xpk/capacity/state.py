@@ -1,4 +1,4 @@
-"""The folders on this machine in which providers keep what they know of their clusters."""
+"""Local folders in which providers store the state of their clusters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from xpk.storage.private import check_owner
 
 
 def state_dir() -> Path:
-    """Return the folder of this user's clusters; XPK_STATE_DIR overrides it. Raises XpkError for somebody else's."""
+    """Return the folder of this user's clusters, or XPK_STATE_DIR. Raises XpkError if another user owns it."""
     override = os.environ.get("XPK_STATE_DIR")
     folder = Path(override).expanduser().absolute() if override else platformdirs.user_state_path("xpk")
     check_owner(folder, root_may=True)
@@ -19,7 +19,7 @@ def state_dir() -> Path:
 
 
 def state_of(provider: str, root: Path | None = None) -> Path:
-    """Return the folder of a provider's clusters. Raises XpkError if it is somebody else's."""
+    """Return the folder of a provider's clusters. Raises XpkError if another user owns it."""
     folder = (root or state_dir()) / provider
     check_owner(folder)
     return folder

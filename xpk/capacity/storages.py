@@ -1,4 +1,4 @@
-"""Attaching claims and buckets to a cluster under a name, making Filestore instances, and letting go of both."""
+"""Named storages of a cluster: attach and detach claims and buckets, create and delete Filestore instances."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MADE = {"app.kubernetes.io/managed-by": "xpk"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a user asks for. `manifest`: a file with the volume and its claim; `claim`: one that exists."""
+    """A request. `manifest`: a file with the volume and its claim; `claim`: an existing one."""
 
     name: str
     type: str
@@ -51,7 +51,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filestore:
-    """The instance to make. `size`: in GiB."""
+    """A Filestore instance to create. `size`: in GiB."""
 
     size: str
     tier: str
@@ -59,9 +59,9 @@ class Filestore:
 
 
 def plan_attach(wanted: Wanted, connect: Connect | None) -> Plan:
-    """Plan what gives a volume a name. `connect`: None looks at nothing, for dry runs.
+    """Plan attaching a volume under a name. `connect`: None skips all lookups, for dry runs.
 
-    Raises UsageError with all that is wrong, NotFoundError without the claim.
+    Raises UsageError with all problems, NotFoundError without the claim.
     """
     objects, mount, problems = _volume(wanted)
     problems += _problems(wanted, mount)
@@ -76,7 +76,7 @@ def plan_attach(wanted: Wanted, connect: Connect | None) -> Plan:
 
 
 def plan_create(wanted: Wanted, instance: Filestore, connect: Connect | None) -> Plan:
-    """Plan a Filestore instance, by a claim that the driver makes it for. Raises UsageError."""
+    """Plan a Filestore instance, created by its driver for a claim. Raises UsageError."""
     mount = _mount(wanted, wanted.name)
     problems = _problems(wanted, mount)
     if not _SIZE.fullmatch(instance.size):
@@ -93,7 +93,7 @@ def plan_create(wanted: Wanted, instance: Filestore, connect: Connect | None) ->
 
 
 def plan_detach(name: str, namespace: str, connect: Connect | None) -> Plan:
-    """Plan that a name is forgotten; volume and claim stay. Raises NotFoundError."""
+    """Plan the removal of a name; volume and claim stay. Raises NotFoundError."""
     source = _known(name, namespace, connect).mount.source if connect else "its volume"
     return Plan(
         f"detach storage '{name}' in namespace '{namespace}'; {source} stays",
@@ -102,7 +102,7 @@ def plan_detach(name: str, namespace: str, connect: Connect | None) -> Plan:
 
 
 def plan_delete(name: str, namespace: str, connect: Connect | None) -> Plan:
-    """Plan the end of an instance that `plan_create` made, with its data. Raises ConflictError for any other."""
+    """Plan the deletion of an instance from `plan_create`, with its data. Raises ConflictError for any other."""
     if connect:
         storage, api = _known(name, namespace, connect), connect()
         made = storage.type == _FILESTORE and _is_made(api, storage)
@@ -129,7 +129,7 @@ def _plan(summary: str, wanted: Wanted, mount: Mount, objects: Objs, connect: Co
 
 
 def _volume(wanted: Wanted) -> tuple[Objs, Mount, list[str]]:
-    """Return the objects to apply, what workloads mount, and what is wrong, one line each."""
+    """Return the objects to apply, the mount of workloads, and the problems, one line each."""
     if wanted.manifest is None:
         source = f"gs://{wanted.bucket or wanted.name}" if wanted.type == "gcsfuse" else wanted.claim or wanted.name
         needed = wanted.type in ("parallelstore", "pd", "lustre") and not wanted.claim
@@ -147,7 +147,7 @@ def _volume(wanted: Wanted) -> tuple[Objs, Mount, list[str]]:
 
 
 def _bucket_of(objects: Objs, wanted: Wanted) -> tuple[Objs, Mount, list[str]]:
-    """Return the bucket of a manifest's volume: pods mount it themselves, so that they get the driver's sidecar."""
+    """Return the bucket of a manifest's volume: pods mount it directly, so that they get the driver's sidecar."""
     volumes = [obj.get("spec") or {} for obj in objects if obj["kind"] == "PersistentVolume"]
     found = [each for each in volumes if (each.get("csi") or {}).get("driver") == GCSFUSE_DRIVER]
     if len(found) != 1:
@@ -183,7 +183,7 @@ def _read(file: Path, namespace: str) -> Objs:
 
 
 def _not_a_mapping(obj: Obj) -> str:
-    """Return which field of a volume or a claim should be a mapping and is not, "" if none."""
+    """Return the name of a field of a volume or a claim that must be a mapping and is not, "" if none."""
     spec = obj.get("spec") or {}
     if not isinstance(spec, dict):
         return "spec"

@@ -1,1 +1,1 @@
-"""An embedded control plane: the objects of Kubernetes, JobSet and Kueue, run as local processes."""
+"""An embedded control plane: objects of Kubernetes, JobSet and Kueue, run as local processes."""

@@ -1,4 +1,6 @@
-"""Who may start and who must stop: the whole of the scheduling, as a pure function.
+"""Admission and preemption: all scheduling decisions, as a pure function.
+
+Queues of one cohort lend to each other as Kueue's do without fair sharing (0.19, pkg/scheduler/preemption).
 
 Queues of one cohort lend to each other as Kueue's do without fair sharing (0.19, pkg/scheduler/preemption).
 """
@@ -20,7 +22,7 @@ _POLICIES: Mapping[str, Callable[[int, int], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What one workload needs, and of which queue's quota. A UID sorts by time of creation."""
+    """A workload's requests, and the queue whose quota it uses. UIDs sort by creation time."""
 
     uid: str
     priority: int
@@ -30,7 +32,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
-    """What a queue has by resource, who lends to it, and whom its workloads may stop: Kueue's policies by name."""
+    """A queue's quota by resource, its cohort, and its preemption policies, named as in Kueue."""
 
     allotments: Mapping[str, Allotment]
     cohort: str = ""
@@ -41,7 +43,7 @@ class Queue:
 
 @dataclass(slots=True)
 class Decision:
-    """Whom to admit, whom to stop for whom and why (in Kueue's word), and what the others lack."""
+    """Workloads to admit, workloads to preempt with cause and reason (as in Kueue), and what the others lack."""
 
     admit: list[str] = field(default_factory=list)
     preempt: dict[str, str] = field(default_factory=dict)
@@ -50,7 +52,7 @@ class Decision:
 
 
 class Ledger:
-    """What is taken of each queue's quota, and of what all queues share (`shared`, by name)."""
+    """The used part of each queue's quota, and of the capacity that all queues share (`shared`, by name)."""
 
     def __init__(self, queues: Mapping[str, Queue], shared: Mapping[str, int], claims: Collection[Claim]) -> None:
         self.queues, self.shared, self.claims = queues, shared, list(claims)
@@ -59,21 +61,21 @@ class Ledger:
             self._count(claim, 1)
 
     def copy(self) -> Ledger:
-        """Return one that can be changed alone."""
+        """Return an independent copy."""
         return Ledger(self.queues, self.shared, self.claims)
 
     def add(self, claim: Claim) -> None:
-        """Let a claim take its share."""
+        """Add a claim's requests to the use."""
         self.claims.append(claim)
         self._count(claim, 1)
 
     def remove(self, claim: Claim) -> None:
-        """Give back what a claim took."""
+        """Subtract a claim's requests from the use."""
         self.claims.remove(claim)
         self._count(claim, -1)
 
     def room(self, queue: str, name: str) -> int:
-        """Return what is left of a resource for a queue, borrowed quota included."""
+        """Return the available amount of a resource for a queue, including borrowing."""
         if name in self.shared:
             return self.shared[name] - sum(used for (_, each), used in self._used.items() if each == name)
         mine = self._allotment(queue, name)
@@ -84,21 +86,21 @@ class Ledger:
         return int(available(mine, [mine, *filter(None, (self._allotment(each, name) for each in others))]))
 
     def fits(self, claim: Claim) -> bool:
-        """Tell whether there is room for all that a claim needs."""
+        """Return whether all requests of a claim are available."""
         return all(self.room(claim.queue, name) >= amount for name, amount in claim.needs.items())
 
     def is_over(self, queue: str, names: Collection[str]) -> bool:
-        """Tell whether a queue has more than its own quota of any of these."""
+        """Return whether a queue uses more than its own quota of any of these resources."""
         found = (self._allotment(queue, name) for name in names)
         return any(each.used > each.nominal for each in found if each)
 
     def is_under(self, queue: str, names: Collection[str]) -> bool:
-        """Tell whether a queue has less than its own quota of all of these."""
+        """Return whether a queue uses less than its own quota of all of these resources."""
         found = (self._allotment(queue, name) for name in names)
         return all(each.used < each.nominal for each in found if each)
 
     def borrows(self, claim: Claim) -> bool:
-        """Tell whether its queue would have more than its own quota with a claim."""
+        """Return whether its queue would exceed its own quota with a claim."""
         found = ((self._allotment(claim.queue, name), amount) for name, amount in claim.needs.items())
         return any(each.used + amount > each.nominal for each, amount in found if each)
 
@@ -119,10 +121,10 @@ def decide(
     leaving: Sequence[Claim],
     waiting: Sequence[Claim],
 ) -> Decision:
-    """Decide one round: the first of every queue, those first that borrow nothing; then the next of each.
+    """Decide one round: the head of every queue, those first that do not borrow; then the next of each.
 
-    In a queue the highest priority comes first, then the oldest. `held` runs on; `leaving` has been told to stop but
-    still holds its share. What is about to become free is kept for the one it was freed for.
+    A queue is sorted by priority, then by age. `held` workloads are running; `leaving` ones were told to stop but
+    still hold their quota. Quota that is about to become free is reserved for the workload it was freed for.
     """
     decision = Decision()
     future, free = Ledger(queues, shared, held), Ledger(queues, shared, [*held, *leaving])
@@ -154,7 +156,7 @@ def _rank(claim: Claim) -> tuple[int, str]:
 
 
 def _victims(claim: Claim, ledger: Ledger) -> list[tuple[Claim, str]]:
-    """Return whose end lets `claim` fit, and why they: other queues' first, then the lowest, then the newest."""
+    """Return workloads to preempt so that `claim` fits, with reasons: other queues' first, then lowest, then newest."""
     queue = ledger.queues[claim.queue]
     short = [name for name, amount in claim.needs.items() if ledger.room(claim.queue, name) < amount]
     quotas = [name for name in short if name not in ledger.shared]
@@ -181,7 +183,7 @@ def _victims(claim: Claim, ledger: Ledger) -> list[tuple[Claim, str]]:
 def _candidates(
     claim: Claim, ledger: Ledger, short: Sequence[str], quotas: Sequence[str]
 ) -> tuple[list[Claim], list[Claim]]:
-    """Return who may be stopped for a claim: in its own queue, and in those of its cohort that have borrowed."""
+    """Return workloads that a claim may preempt: in its own queue, and borrowing ones in its cohort."""
     queue = ledger.queues[claim.queue]
     newest = sorted(ledger.claims, key=lambda c: c.uid, reverse=True)
     ordered = [c for c in sorted(newest, key=lambda c: c.priority) if any(c.needs.get(name) for name in short)]
@@ -202,7 +204,7 @@ def _candidates(
 def _fewest(
     claim: Claim, ledger: Ledger, candidates: Sequence[Claim], quotas: Sequence[str], *, borrowing: bool
 ) -> list[Claim]:
-    """Return the first candidates that are enough, without those that turn out not to be needed."""
+    """Return a sufficient prefix of the candidates, without those that are not needed."""
     trial, chosen = ledger.copy(), list[Claim]()
 
     def fits() -> bool:

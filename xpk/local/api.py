@@ -30,7 +30,7 @@ _SERVER_FIELDS = ("uid", "creationTimestamp", "generation", "resourceVersion")
 
 
 class LocalApi:
-    """The objects of the cluster in `folder`. Opens the store anew for each call, so threads may share it."""
+    """The objects of the cluster in `folder`. Opens the store for each call, so threads may share it."""
 
     def __init__(self, folder: Path, *, workloads: str | None = None) -> None:
         self._folder = folder.absolute()
@@ -38,7 +38,7 @@ class LocalApi:
 
     @contextmanager
     def _change(self, *, dry_run: bool = False) -> Iterator[Transaction]:
-        """Give a transaction; what it wrote is seen by the daemon at once."""
+        """Yield a transaction; wake the daemon after it."""
         if not dry_run:
             with _saying("nothing was changed"):
                 starter.ensure(self._folder, self._workloads)
@@ -61,7 +61,7 @@ class LocalApi:
         return new
 
     def apply(self, obj: Obj, *, dry_run: bool = False, force: bool = False) -> Applied:
-        """Make the fields given here so, leaving fields that others own; say what that changed."""
+        """Set the given fields, leave fields that others own, and return what changed."""
         new = validated(obj)
         with self._change(dry_run=dry_run) as tx:
             live = _find(tx, new)
@@ -84,7 +84,7 @@ class LocalApi:
         return "configured"
 
     def get(self, kind: str, name: str, namespace: str = "default") -> Obj:
-        """Return one object. A Secret is that of a JobSet's hosts: there are no others here."""
+        """Return one object. The only Secrets are those of JobSets' hosts."""
         if kind == "Secret":
             return self._peer_secret(name, namespace)
         with Store(self._folder) as store, store.transaction(write=False) as tx:
@@ -132,7 +132,7 @@ class LocalApi:
         return result
 
     def delete(self, kind: str, name: str, namespace: str = "default", *, grace_seconds: int | None = None) -> None:
-        """Ask for an object's end; what it owns ends with it. Returns before that is finished."""
+        """Delete an object and everything that it owns. Returns before the deletion is complete."""
         with self._change() as tx:
             obj = _existing(tx, kind, name, namespace)
             if kind == "JobSet":
@@ -145,7 +145,7 @@ class LocalApi:
                 tx.remove(obj)
 
     def evict(self, name: str, namespace: str = "default") -> None:
-        """Ask for a pod's end: its host gets SIGTERM. There are no budgets here."""
+        """Evict a pod: its host gets SIGTERM. There are no PodDisruptionBudgets here."""
         self.delete("Pod", name, namespace)
 
     def watch(
@@ -156,7 +156,7 @@ class LocalApi:
         *,
         timeout: float | None = None,
     ) -> Iterator[tuple[Change, Obj]]:
-        """Yield what is there (as ADDED), then every change, until `timeout` seconds have passed."""
+        """Yield existing objects (as ADDED), then every change, until `timeout` seconds have passed."""
         where = _namespace(kind, namespace)
         starter.ensure(self._folder, self._workloads)
         end = None if timeout is None else time.monotonic() + timeout
@@ -209,7 +209,7 @@ class LocalApi:
             ) from error
 
     def former_pods(self, namespace: str, selector: Mapping[str, str]) -> Objs:
-        """Return the last state of pods that are gone, the oldest first."""
+        """Return the last state of deleted pods, the oldest first."""
         with Store(self._folder) as store, store.transaction(write=False) as tx:
             found = [obj | {"kind": "Pod"} for obj in tx.list("FormerPod", namespace) if is_selected(obj, selector)]
         return sorted(found, key=lambda pod: str(pod["metadata"]["uid"]))
@@ -217,7 +217,7 @@ class LocalApi:
 
 @contextmanager
 def _saying(what: str) -> Iterator[None]:
-    """Add to an error what became of the change."""
+    """Add to an error whether the change was made."""
     try:
         yield
     except XpkError as error:
@@ -225,7 +225,7 @@ def _saying(what: str) -> Iterator[None]:
 
 
 def _follow(store: Store, kind: str, end: float | None) -> Iterator[tuple[int, Change, Obj]]:
-    """Yield what is there, then changes; start over where the log of changes does not reach back."""
+    """Yield existing objects, then changes; start over if the change log does not reach back far enough."""
     known: dict[str, Obj] = {}
     revision: int | None = None
     while True:
@@ -256,7 +256,7 @@ def _follow(store: Store, kind: str, end: float | None) -> Iterator[tuple[int, C
 
 
 def _namespace(kind: str, namespace: str | None) -> str | None:
-    """Return where objects of a kind are kept. Raises MissingToolError."""
+    """Return the namespace in which an object is stored. Raises MissingToolError."""
     if kind not in KINDS:
         raise MissingToolError(f"the local control plane has no kind '{kind}'")
     return namespace if KINDS[kind].namespaced else ""
@@ -281,7 +281,7 @@ def _check_revision(live: Obj, wanted: Obj) -> None:
 
 
 def _admit(tx: Transaction, obj: Obj) -> None:
-    """Hold a queued JobSet back until it is admitted, as Kueue's webhook does."""
+    """Suspend a queued JobSet until it is admitted, as Kueue's webhook does."""
     check_priority(tx, obj, None)
     if obj["kind"] == "JobSet" and o.label(obj, o.QUEUE_LABEL):
         obj["spec"]["suspend"] = True

@@ -19,7 +19,7 @@ _REMOVE_TRIES = 20
 
 
 def create_cluster(folder: Path, *, workloads: str | None = None) -> LocalApi:
-    """Create the cluster of a folder, if there is none yet, and open it."""
+    """Create the cluster of a folder unless it exists, and open it."""
     try:
         make_folder(folder)
         make_folder(folder / process.PODS)
@@ -46,9 +46,9 @@ def open_cluster(folder: Path, *, workloads: str | None = None) -> LocalApi:
 
 
 def delete_cluster(folder: Path, *, force: bool = False) -> None:
-    """Stop all that runs in a cluster and remove it; with `force`, whatever state it is in.
+    """Stop all processes of a cluster and remove it; with `force`, even if its store is damaged.
 
-    Raises NotFoundError, and XpkError for somebody else's.
+    Raises NotFoundError, and XpkError if another user owns it.
     """
     check_owner(folder)
     if not force:

@@ -1,7 +1,7 @@
-"""The daemon of one cluster: looks at the hosts and the store, and brings both in line.
+"""The daemon of one cluster: a loop that reconciles hosts and store.
 
-One pass is one transaction, so killing the daemon anywhere loses and doubles nothing; what it does outside of
-the store (starting, signalling) may be done twice without harm. It ends when there is nothing to do.
+One pass is one transaction, so killing the daemon loses and duplicates nothing; actions outside of the store
+(starting, signalling) are idempotent. It exits when there is nothing to do.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Daemon:
         return self._folder / process.PODS / str(pod["metadata"]["uid"])
 
     def _observe(self, pod: Obj) -> Host:
-        """Look at a host. One without a supervisor ends here, unless it may still be started."""
+        """Observe a host. One without a supervisor is recorded as ended, unless it may still be started."""
         folder, shim = self._pod_folder(pod), self._shims.get(pod["metadata"]["uid"])
         host = process.observe(folder)
         left = shim is not None and shim.poll() is not None
@@ -100,7 +100,7 @@ class Daemon:
         peer_secrets.sweep(self._folder, jobsets)
 
     def _act(self, group: list[Obj], *, startable: bool) -> None:
-        """Start and stop hosts of one JobSet, as the store now says."""
+        """Start and stop hosts of one JobSet according to the store."""
         addresses = addresses_of(group)
         for pod in group:
             uid = pod["metadata"]["uid"]
@@ -127,12 +127,12 @@ class Daemon:
             process.bury(folder, "StartError", str(error))
 
     def _reap(self) -> None:
-        """Let go of supervisors that have ended, but not before it is known what became of their hosts."""
+        """Wait for supervisors that have ended, after the results of their hosts have been recorded."""
         live = {pod["metadata"]["uid"] for pod in self._live}
         self._shims = {uid: shim for uid, shim in self._shims.items() if uid in live or shim.poll() is None}
 
     def _changed(self) -> bool:
-        """Look at the live hosts, and at those whose time to end is over."""
+        """Observe the live hosts, and those whose grace period is over."""
         for pod in self._live:
             meta = pod["metadata"]
             if o.is_terminating(pod):
@@ -142,7 +142,7 @@ class Daemon:
         return False
 
     def run(self) -> None:
-        """Work until there has been nothing to do for a while, or until told to stop."""
+        """Reconcile until there has been nothing to do for a while, or until a signal."""
         version, last_step, last_active = -1, 0.0, time.monotonic()
         while not self.stopping:
             now = time.monotonic()
@@ -166,9 +166,9 @@ class Daemon:
             self._reap()
 
     def close(self, lock: int) -> None:
-        """Give up the lock while nobody can write: whoever writes later sees that no daemon runs.
+        """Release the lock inside a transaction: whoever writes afterwards sees that no daemon runs.
 
-        Who tells it to stop waits for the lock, and may remove the store then.
+        A command that stops the daemon waits for the lock, and may remove the store then.
         """
         if not self.stopping:
             with self._store.transaction():
@@ -179,7 +179,7 @@ class Daemon:
 
 
 def main(folder: Path, workloads: str) -> int:
-    """Become the daemon of a cluster, unless it has one; the first process returns once that is so."""
+    """Run the daemon of a cluster unless one is running; the first process returns once it runs."""
     lock = open_file(folder / LOCK, os.O_RDWR)
     for _ in range(20):  # whoever asks whether we run holds it for a moment
         with contextlib.suppress(BlockingIOError):

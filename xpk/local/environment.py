@@ -1,4 +1,4 @@
-"""What a host's process is given: arguments, environment and working folder, as the kubelet would."""
+"""A host's process: arguments, environment and working folder, as the kubelet would set them."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _FIELDS = {
 
 
 def expand(text: str, values: Mapping[str, str]) -> str:
-    """Expand `$(NAME)`; `$$` stands for `$`, and an unknown name is left as it is."""
+    """Expand `$(NAME)`; `$$` stands for `$`, and an unknown name is left unchanged."""
     return _REFERENCE.sub(lambda m: "$" if m[1] is None else values.get(m[1], m[0]), text)
 
 
 def is_field(path: str) -> bool:
-    """Return whether the downward API here has a field."""
+    """Return whether the local downward API supports a field."""
     return path in _FIELDS or bool(_FIELD.fullmatch(path))
 
 
@@ -49,7 +49,7 @@ def _field(pod: Obj, path: str) -> str:
 
 
 def _resolve(text: str, pod: Obj, addresses: Mapping[str, str]) -> str:
-    """Replace the DNS names of the pods of a JobSet by the loopback addresses that they run on."""
+    """Replace DNS names of a JobSet's pods by their loopback addresses."""
     subdomain, namespace = re.escape(pod["spec"]["subdomain"]), re.escape(pod["metadata"]["namespace"])
     suffix = rf"(?:\.{namespace}\.svc(?:\.cluster\.local)?)?"
     name = re.compile(rf"(?<![\w.-])([a-z0-9-]+)\.{subdomain}{suffix}(?![\w-])(?!\.\w)")
@@ -57,9 +57,9 @@ def _resolve(text: str, pod: Obj, addresses: Mapping[str, str]) -> str:
 
 
 def launch_spec(pod: Obj, addresses: Mapping[str, str], folder: Path, workloads: str, secret: Path) -> Obj:
-    """Return what the supervisor of a pod's host needs to know; `addresses` maps host names.
+    """Return the launch parameters for a host's supervisor; `addresses` maps host names.
 
-    `secret`: the file of that which the hosts of its JobSet share.
+    `secret`: the file with the secret that the hosts of its JobSet share.
     """
     container = pod["spec"]["containers"][0]
     given: dict[str, str] = {}

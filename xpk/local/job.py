@@ -1,4 +1,4 @@
-"""Job: the hosts of one slice, one pod each, counted by completion index."""
+"""Job controller: the hosts of one slice, one pod each, by completion index."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _create_pod(tx: Transaction, job: Obj, index: int) -> None:
 
 
 def _terminated(pod: Obj) -> Obj:
-    """Return how a pod's host ended, empty if it never ran."""
+    """Return the terminated state of a pod's host, empty if it never ran."""
     statuses = pod["status"].get("containerStatuses") or [{}]
     found: Obj = statuses[0].get("state", {}).get("terminated", {})
     return found
@@ -53,7 +53,7 @@ def _matches(rule: Obj, pod: Obj) -> bool:
 
 
 def _judge(job: Obj, pod: Obj) -> tuple[str, str]:
-    """Return what the Job's podFailurePolicy says to a failed pod: an action and why."""
+    """Return the podFailurePolicy's action for a failed pod, and the reason."""
     for index, rule in enumerate(job["spec"].get("podFailurePolicy", {}).get("rules", ())):
         if not _matches(rule, pod):
             continue
@@ -67,7 +67,7 @@ def _judge(job: Obj, pod: Obj) -> tuple[str, str]:
 
 
 def _indexes(job: Obj) -> set[int]:
-    """Read `completedIndexes`, e.g. `0,2-4`."""
+    """Parse `completedIndexes`, e.g. `0,2-4`."""
     found: set[int] = set()
     for part in filter(None, job["status"].get("completedIndexes", "").split(",")):
         first, _, last = part.partition("-")
@@ -86,7 +86,7 @@ def _written(indexes: set[int]) -> str:
 
 
 def _account(job: Obj, pods: list[Obj], tx: Transaction) -> None:
-    """Count each ended pod once: its tracking finalizer goes in the same transaction."""
+    """Count each ended pod once: its tracking finalizer is removed in the same transaction."""
     status, done = job["status"], _indexes(job)
     fresh = [p for p in pods if o.has_ended(p) and o.TRACKING in p["metadata"].get("finalizers", ())]
     for pod in sorted(fresh, key=lambda p: str(_terminated(p).get("finishedAt", ""))):
@@ -117,7 +117,7 @@ def _end(tx: Transaction, job: Obj, kind: str, reason: str, message: str) -> Non
 
 
 def _progress(tx: Transaction, job: Obj, pods: list[Obj]) -> None:
-    """Start, stop or end a Job that has not ended."""
+    """Start, stop or complete a Job that has not ended."""
     alive = [pod for pod in pods if not o.has_ended(pod)]
     target = o.condition(job, "FailureTarget")
     if target or job["spec"].get("suspend"):
@@ -142,7 +142,7 @@ def _progress(tx: Transaction, job: Obj, pods: list[Obj]) -> None:
 
 
 def reconcile(tx: Transaction) -> None:
-    """Bring every Job one step further."""
+    """Reconcile all Jobs once."""
     for job in tx.list("Job"):
         pods = owned(tx, "Pod", job)
         if o.is_terminating(job):

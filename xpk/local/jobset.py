@@ -1,4 +1,4 @@
-"""JobSet: N Jobs that start, restart, finish and fail together."""
+"""JobSet controller: N Jobs that start, restart, finish and fail together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TTL_AT_LEAST = 5.0  # whoever waits for the end must get to see it before it is
 
 
 def delete_pod(tx: Transaction, pod: Obj, grace: int | None = None, *, why: str = "") -> None:
-    """Ask for a pod's end. One that its controller ends (`why`) no longer counts as a failure."""
+    """Delete a pod. One that its controller deletes (`why`) does not count as a failure."""
     meta = pod["metadata"]
     if why and o.TRACKING in meta.get("finalizers", ()):
         meta["finalizers"].remove(o.TRACKING)
@@ -31,7 +31,7 @@ def delete_pod(tx: Transaction, pod: Obj, grace: int | None = None, *, why: str 
 
 
 def delete_job(tx: Transaction, job: Obj, grace: int | None = None, *, why: str) -> None:
-    """Ask for a Job's end: it goes once its pods have gone."""
+    """Delete a Job: it is removed once its pods are gone."""
     job["metadata"].setdefault("deletionTimestamp", o.now())
     tx.put(job)
     for pod in owned(tx, "Pod", job):
@@ -39,7 +39,7 @@ def delete_job(tx: Transaction, job: Obj, grace: int | None = None, *, why: str)
 
 
 def delete_jobset(tx: Transaction, jobset: Obj, grace: int | None = None) -> None:
-    """Remove a JobSet and ask for the end of all that it owns."""
+    """Remove a JobSet and delete everything that it owns."""
     for job in owned(tx, "Job", jobset):
         delete_job(tx, job, grace, why="the JobSet was deleted")
     for kind in ("Workload", "FormerPod"):
@@ -123,7 +123,7 @@ def _finish(tx: Transaction, jobset: Obj, kind: str, reason: str, message: str) 
 
 
 def _first_match(rules: list[Obj], failed: list[Obj]) -> tuple[Obj | None, Obj]:
-    """Return the first rule that matches a failed Job, and that Job; else no rule and the first failure."""
+    """Return the first rule that matches a failed Job, and that Job; else None and the first failed Job."""
     for rule in rules:
         for job in failed:
             why = failure(job)
@@ -139,16 +139,16 @@ def _first_match(rules: list[Obj], failed: list[Obj]) -> tuple[Obj | None, Obj]:
 
 
 def failure(job: Obj) -> Obj:
-    """Return the condition that says why a Job fails, empty if it does not.
+    """Return the condition with the cause of a Job's failure, empty if it has not failed.
 
-    `FailureTarget` is enough: waiting for `Failed`, as JobSet does, would let the hosts of the other slices
-    run on until the last one of this slice has ended.
+    `FailureTarget` is sufficient: waiting for `Failed`, as JobSet does, would let the hosts of the other slices
+    run until the last one of this slice has ended.
     """
     return next((c for c in job["status"].get("conditions", ()) if c["type"] in ("FailureTarget", "Failed")), {})
 
 
 def _back_off(tx: Transaction, jobset: Obj, failed: list[Obj]) -> None:
-    """Say when the next attempt may start: at once, but later and later where attempts end early in a row."""
+    """Return when the next attempt may start: at once, but with growing delays after several short attempts."""
     status = jobset["status"]
     lived = max(o.age(job["status"].get("startTime", o.now())) for job in failed)
     count = status["shortAttempts"] = status.get("shortAttempts", 0) + 1 if lived < _SHORT_SECONDS else 0
@@ -234,7 +234,7 @@ def _suspend_or_resume(tx: Transaction, jobset: Obj, jobs: list[Obj]) -> None:
 
 
 def _create_jobs(tx: Transaction, jobset: Obj) -> None:
-    """Create the Jobs of this attempt that may be created now."""
+    """Create the Jobs of this attempt that may start now."""
     old = [job for job in owned(tx, "Job", jobset) if o.is_terminating(job)]
     if old and jobset["spec"].get("failurePolicy", {}).get("restartStrategy") == "BlockingRecreate":
         return
@@ -249,7 +249,7 @@ def _create_jobs(tx: Transaction, jobset: Obj) -> None:
 
 
 def reconcile(tx: Transaction) -> None:
-    """Bring every JobSet one step further."""
+    """Reconcile all JobSets once."""
     for jobset in tx.list("JobSet"):
         status = jobset.setdefault("status", {})
         status.setdefault("restarts", 0)

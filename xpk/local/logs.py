@@ -1,4 +1,4 @@
-"""Reading what hosts wrote: the log files of the supervisors."""
+"""Logs of hosts, from the files of their supervisors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _POLL_SECONDS = 0.05
 
 
 def _parsed(raw: Iterator[bytes]) -> Iterator[LogLine]:
-    """Join the parts of long lines of each stream; skip what a full disk has cut off."""
+    """Join the parts of long lines of each stream; skip lines that a full disk has cut off."""
     parts: dict[bytes, list[bytes]] = {}
     for line in raw:
         try:
@@ -28,7 +28,7 @@ def _parsed(raw: Iterator[bytes]) -> Iterator[LogLine]:
 
 
 def _raw(folder: Path, *, follow: bool) -> Iterator[bytes]:
-    """Yield the lines of a log; with `follow`, until its host has ended or its folder is gone."""
+    """Yield the lines of a log; with `follow`, until its host has ended or its folder is removed."""
     path = folder / "log"
     while follow and not path.exists() and not (folder / "exit.json").exists() and folder.exists():
         time.sleep(_POLL_SECONDS)

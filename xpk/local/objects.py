@@ -1,4 +1,4 @@
-"""What every controller here does with an object: owners, conditions, requests, times."""
+"""Object helpers that all local controllers share: owners, conditions, requests, times."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ ENDED = ("Succeeded", "Failed")
 
 
 def now() -> str:
-    """Return the time in the form that Kubernetes writes."""
+    """Return the current time in Kubernetes' format."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def later(seconds: float) -> str:
-    """Return the time that it will be, exactly."""
+    """Return a future time with full precision."""
     return datetime.fromtimestamp(time.time() + seconds, UTC).isoformat()
 
 
 def age(stamp: str) -> float:
-    """Return how many seconds ago a time was."""
+    """Return the seconds since a time."""
     return time.time() - datetime.fromisoformat(stamp).timestamp()
 
 
 def new_uid() -> str:
-    """Return a UID that sorts by time of creation, which times of whole seconds do not."""
+    """Return a UID that sorts by creation time, which timestamps in whole seconds do not."""
     ticks = time.time_ns() >> 2
     value = (ticks >> 12) << 80 | 8 << 76 | (ticks & 0xFFF) << 64 | 2 << 62 | int.from_bytes(os.urandom(7))
     return str(uuid.UUID(int=value))
 
 
 def label(obj: Obj, key: str) -> str:
-    """Return a label's value, or nothing."""
+    """Return a label's value, "" if it is not set."""
     return str(obj["metadata"].get("labels", {}).get(key, ""))
 
 
@@ -67,18 +67,18 @@ def owner_reference(owner: Obj) -> Obj:
 
 
 def owner_uid(obj: Obj) -> str:
-    """Return the UID of an object's controller, or nothing."""
+    """Return the UID of an object's controller, "" without one."""
     return next((str(ref["uid"]) for ref in obj["metadata"].get("ownerReferences", ())), "")
 
 
 def condition(obj: Obj, kind: str) -> Obj:
-    """Return a condition, empty where there is none."""
+    """Return a condition, empty if it is not set."""
     found: list[Obj] = obj.get("status", {}).get("conditions", [])
     return next((item for item in found if item["type"] == kind), {})
 
 
 def coordinator_address(jobset: Obj) -> str:
-    """Return the DNS name of a JobSet's coordinator, or nothing."""
+    """Return the DNS name of a JobSet's coordinator, "" without one."""
     leader, name = jobset["spec"].get("coordinator"), jobset["metadata"]["name"]
     if not leader:
         return ""
@@ -87,12 +87,12 @@ def coordinator_address(jobset: Obj) -> str:
 
 
 def is_true(obj: Obj, *kinds: str) -> bool:
-    """Return whether one of these conditions holds."""
+    """Return whether one of these conditions is true."""
     return any(condition(obj, kind).get("status") == "True" for kind in kinds)
 
 
 def set_condition(obj: Obj, kind: str, holds: bool, reason: str, message: str = "") -> bool:
-    """Set a condition; its time moves only with its status. Return whether the status changed."""
+    """Set a condition; its time changes only with its status. Return whether the status changed."""
     old = condition(obj, kind)
     status = str(holds)
     changed = old.get("status") != status
@@ -107,7 +107,7 @@ def set_condition(obj: Obj, kind: str, holds: bool, reason: str, message: str = 
 
 
 def is_terminating(obj: Obj) -> bool:
-    """Return whether an object is on its way out."""
+    """Return whether an object is being deleted."""
     return "deletionTimestamp" in obj["metadata"]
 
 
@@ -117,7 +117,7 @@ def has_ended(pod: Obj) -> bool:
 
 
 def is_fenced(node: Obj) -> bool:
-    """Return whether a node's taints drive its hosts away."""
+    """Return whether a node's taints evict its hosts."""
     return any(taint.get("effect") == "NoExecute" for taint in node.get("spec", {}).get("taints", ()))
 
 
@@ -135,7 +135,7 @@ def merge_patch(target: object, patch: object) -> object:
 
 
 def merge_applied(live: object, before: object, wanted: object) -> object:
-    """Return `live` with `wanted` made so and what only `before` asked for removed; lists are whole."""
+    """Return `live` with the fields of `wanted` set and those only in `before` removed; lists are replaced."""
     if not isinstance(wanted, dict) or not isinstance(live, dict):
         return copy.deepcopy(wanted)
     old = before if isinstance(before, dict) else {}

@@ -1,4 +1,4 @@
-"""The secrets by which the hosts of a JobSet know each other: a private file each, beside the pods' folders."""
+"""Secrets by which the hosts of a JobSet authenticate each other: a private file each, next to the pods' folders."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _BYTES = 32
 
 
 def path(cluster: Path, uid: str) -> Path:
-    """Return the file of a JobSet's secret, which need not be there."""
+    """Return the path of a JobSet's secret, which may not exist."""
     return cluster / _FOLDER / uid
 
 
 def make(cluster: Path, uid: str) -> Path:
-    """Return the file of a JobSet's secret; make it, once, where there is none. For the daemon alone."""
+    """Return the file of a JobSet's secret; create it if it does not exist. For the daemon only."""
     file = path(cluster, uid)
     if not file.exists():
         file.parent.mkdir(mode=0o700, exist_ok=True)
@@ -29,7 +29,7 @@ def make(cluster: Path, uid: str) -> Path:
 
 
 def sweep(cluster: Path, wanted: set[str]) -> None:
-    """Remove the secrets of JobSets that are gone."""
+    """Remove the secrets of deleted JobSets."""
     for file in (cluster / _FOLDER).glob("*"):
         if file.name not in wanted:
             file.unlink(missing_ok=True)

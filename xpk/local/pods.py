@@ -1,4 +1,4 @@
-"""Pods: put on nodes, kept in line with their hosts, evicted, and remembered when they are gone."""
+"""Pod controller: scheduling, synchronization with hosts, eviction, and records of deleted pods."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _address(node: Obj) -> str:
 
 
 class Placement:
-    """Who runs where, and where there is room."""
+    """Pods by node, and free capacity."""
 
     def __init__(self, tx: Transaction) -> None:
         nodes = [n for n in tx.list("Node") if o.is_true(n, "Ready") and not n.get("spec", {}).get("unschedulable")]
@@ -46,7 +46,7 @@ class Placement:
                 self.add(pod, pod["spec"]["nodeName"])
 
     def add(self, pod: Obj, node: str, sign: int = 1) -> None:
-        """Count a pod on a node, or with -1 take it away again."""
+        """Add a pod to a node, or with -1 remove it."""
         for name, amount in o.requests(pod["spec"]).items():
             self.free[node][name] = self.free[node].get(name, 0) - sign * amount
         self.load[node] += sign
@@ -54,7 +54,7 @@ class Placement:
         self.tenants[node].add(owner) if sign > 0 else self.tenants[node].discard(owner)
 
     def pools(self, pods: Sequence[Obj], fixed: str | None) -> list[list[str]]:
-        """Return the groups of nodes that may take all these pods of one Job."""
+        """Return the groups of nodes that may run all these pods of one Job."""
         selector = pods[0]["spec"].get("nodeSelector", {}).items()
         names = [name for name, n in self.nodes.items() if selector <= n["metadata"].get("labels", {}).items()]
         topology = pods[0]["metadata"]["annotations"].get(o.TOPOLOGY)
@@ -71,7 +71,7 @@ class Placement:
         ]
 
     def place(self, pods: Sequence[Obj], group: Sequence[str]) -> Plan | None:
-        """Put pods on the least busy nodes of a group that have room; None if they do not all fit."""
+        """Place pods on the least busy nodes of a group with free capacity; None if they do not all fit."""
         plan: Plan = []
         for pod in pods:
             needs = o.requests(pod["spec"]).items()
@@ -95,7 +95,7 @@ def by_jobset(tx: Transaction) -> dict[str, list[Obj]]:
 
 
 def is_complete(tx: Transaction, jobset: Obj, pods: Sequence[Obj], *, bound: bool) -> bool:
-    """Return whether all hosts of the present attempt are there, or bound: names need addresses."""
+    """Return whether all hosts of the current attempt exist, or are bound: names need addresses."""
     attempt = str(jobset["status"].get("restarts", 0))
     here = [
         pod
@@ -109,7 +109,7 @@ def is_complete(tx: Transaction, jobset: Obj, pods: Sequence[Obj], *, bound: boo
 
 
 def _bind(tx: Transaction) -> None:
-    """Put all waiting pods of a JobSet on nodes, or none of them."""
+    """Bind all pending pods of a JobSet to nodes, or none of them."""
     pods_of, placement = by_jobset(tx), None
     for jobset in tx.list("JobSet"):
         pods = pods_of.get(jobset["metadata"]["uid"], [])
@@ -166,7 +166,7 @@ def _set_container(pod: Obj, state: Obj, pid: int | None = None) -> None:
 
 
 def _is_asked(tx: Transaction, pod: Obj, facts: Obj) -> bool:
-    """Return whether a host of the same attempt was asked to end: it may have told the others. Some say so."""
+    """Return whether a host of the same attempt got SIGTERM: it may have told the others. Some report that."""
     keys = (f"{o.JOBSET}jobset-uid", f"{o.JOBSET}restart-attempt")
     mine = [o.label(pod, key) for key in keys]
     asked = (each for each in tx.list("Pod") if o.is_terminating(each))
@@ -189,7 +189,7 @@ def _end(tx: Transaction, pod: Obj, facts: Obj) -> None:
 
 
 def observe(tx: Transaction, hosts: Mapping[str, Host]) -> None:
-    """Write into pods what became of their hosts."""
+    """Record the state of hosts in their pods."""
     for pod in tx.list("Pod"):
         host = hosts.get(pod["metadata"]["uid"], _ABSENT)
         if o.has_ended(pod):
@@ -216,7 +216,7 @@ def _evict(tx: Transaction, pod: Obj, nodes: Mapping[str, Obj]) -> None:
 
 
 def _end_lost(tx: Transaction, pods: Sequence[Obj]) -> None:
-    """Kill hosts that others of their attempt have declared dead: nobody there would use a grace period."""
+    """Kill hosts that their peers have declared dead: they would not use a grace period."""
     keys = (f"{o.JOBSET}jobset-uid", f"{o.JOBSET}restart-attempt", f"{o.JOBSET}job-index", o.INDEX)
     lost = set()
     for pod in pods:
@@ -238,7 +238,7 @@ def _remember(tx: Transaction, pod: Obj) -> None:
 
 
 def reconcile(tx: Transaction, hosts: Mapping[str, Host]) -> None:
-    """Evict, bind, and let go of pods whose hosts have ended."""
+    """Evict and bind pods, and release those whose hosts have ended."""
     nodes = {node["metadata"]["name"]: node for node in tx.list("Node")}
     jobsets = {jobset["metadata"]["uid"] for jobset in tx.list("JobSet")}
     _end_lost(tx, tx.list("Pod"))

@@ -1,4 +1,4 @@
-"""A queue's limit of priorities, kept to as an API server does by the policies that `xpk queue create` installs."""
+"""A queue's priority limit, enforced as the policies of `xpk queue create` do on an API server."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from xpk.model.errors import UsageError
 
 
 def check_priority(tx: Transaction, new: Obj, old: Obj | None) -> None:
-    """Raise UsageError for a JobSet or a Workload whose priority is above the limit of its queue.
+    """Raise UsageError for a JobSet or a Workload whose priority exceeds the limit of its queue.
 
-    What was in the queue before may keep its priority.
+    A workload that is already in the queue may keep its priority.
     """
     if new["kind"] not in ("JobSet", "Workload"):
         return

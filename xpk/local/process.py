@@ -1,4 +1,4 @@
-"""The daemon's side of a host: its folder tells what became of it, its supervisor is told what to do."""
+"""Hosts as the daemon sees them: state from their folders, and signals to their supervisors."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _ROUNDS = 10
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What became of a host.
+    """State of a host.
 
-    `absent`: never asked for; `prepared`: asked for, but no supervisor runs; `lost`: its supervisor died.
+    `absent`: never requested; `prepared`: requested, but no supervisor runs; `lost`: its supervisor died.
     """
 
     state: Literal["absent", "prepared", "starting", "running", "ended", "lost"] = "absent"
@@ -49,7 +49,7 @@ def _read(path: Path) -> Obj:
 
 @contextlib.contextmanager
 def locked(path: Path, how: int = fcntl.LOCK_EX) -> Iterator[int | None]:
-    """Take a lock for the block and give its descriptor, or None where somebody else holds it."""
+    """Take a lock for the block and yield its descriptor, or None if another process holds it."""
     fd = open_file(path, os.O_RDWR)
     try:
         try:
@@ -63,7 +63,7 @@ def locked(path: Path, how: int = fcntl.LOCK_EX) -> Iterator[int | None]:
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether somebody holds a lock. A lock is released by death; a pid may be another's by then."""
+    """Return whether a process holds a lock. A lock is released on death; a pid may be reused by then."""
     try:
         if not stat.S_ISREG(path.lstat().st_mode):
             return False  # nobody could take it
@@ -74,7 +74,7 @@ def is_locked(path: Path) -> bool:
 
 
 def observe(folder: Path) -> Host:
-    """Return what became of the host of a pod's folder."""
+    """Return the state of the host of a pod's folder."""
     if not (folder / "spec.json").exists():
         return Host()
     # Whether the supervisor lives is asked first: it may end between the two questions.
@@ -89,7 +89,7 @@ def observe(folder: Path) -> Host:
 
 
 def launch(folder: Path, spec: Obj, bell: Path) -> subprocess.Popen[bytes]:
-    """Start the supervisor of a host. A second one for the same folder would find the lock and leave."""
+    """Start the supervisor of a host. A second one for the same folder would find the lock and exit."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     shim.write(str(folder), "spec.json", {**spec, "bell": str(bell)})
     os.chmod(folder / "spec.json", 0o600)
@@ -103,7 +103,7 @@ def launch(folder: Path, spec: Obj, bell: Path) -> subprocess.Popen[bytes]:
 
 
 def tell(lock: Path, number: signal.Signals) -> bool:
-    """Send a signal to whoever holds a lock and wrote its pid there; return whether it was sent."""
+    """Send a signal to the process that holds a lock and wrote its pid there; return whether it was sent."""
     with contextlib.suppress(OSError, ValueError):
         pidfd = os.pidfd_open(int(lock.read_text(encoding="ascii")))
         try:
@@ -116,7 +116,7 @@ def tell(lock: Path, number: signal.Signals) -> bool:
 
 
 def terminate(folder: Path, grace: float) -> None:
-    """Ask a host to end; kill it once its time is over. To be called again until it has ended."""
+    """Send SIGTERM to a host; kill it after the grace period. To be called repeatedly until it has ended."""
     asked = folder / "terminated"
     if not asked.exists() and (grace <= 0 or tell(folder / "lock", signal.SIGTERM)):
         asked.touch()
@@ -125,7 +125,7 @@ def terminate(folder: Path, grace: float) -> None:
 
 
 def bury(folder: Path, reason: str, message: str) -> None:
-    """Record the end of a host whose supervisor is gone or never came, and make sure that it is true."""
+    """Record the end of a host whose supervisor is gone or never started, and kill its remaining processes."""
     with locked(folder / "lock") as fd:
         if fd is not None and not (folder / "exit.json").exists():
             kill_strays(folder)
@@ -145,7 +145,7 @@ def strays(folder: Path) -> list[int]:
 
 
 def kill_strays(folder: Path) -> None:
-    """Kill what a dead supervisor left: only the host itself dies with it. What begins meanwhile is killed too."""
+    """Kill processes that outlived a dead supervisor, with which only the host itself dies; repeat for new ones."""
     for _ in range(_ROUNDS):
         found = strays(folder)
         for pid in found:
@@ -156,7 +156,7 @@ def kill_strays(folder: Path) -> None:
 
 
 def stop_all(cluster: Path, grace: float) -> None:
-    """End every host of a cluster, whatever its store says."""
+    """Kill every host of a cluster, whatever its store says."""
     left = {folder: Host() for folder in (cluster / PODS).glob("*")}
     deadline, late = time.monotonic() + grace, 0.0
     while left := {folder: host for folder in left if (host := observe(folder)).state not in ("absent", "ended")}:
@@ -177,12 +177,12 @@ def stop_all(cluster: Path, grace: float) -> None:
 
 
 def sweep(cluster: Path, wanted: set[str]) -> None:
-    """Remove the folders of pods that nobody knows any more."""
+    """Remove the folders of unknown pods."""
     for folder in (cluster / PODS).glob("*"):
         if folder.name not in wanted and not is_locked(folder / "lock"):
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def ring(cluster: Path) -> None:
-    """Wake the daemon of a cluster up, if it runs."""
+    """Wake up the daemon of a cluster, if it runs."""
     shim.ring(str(cluster / BELL))

@@ -1,4 +1,4 @@
-"""The queue: a workload for each queued JobSet, and what was decided about it in Kueue's conditions."""
+"""Queue controller: a workload for each queued JobSet, and admission decisions as Kueue's conditions."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _evict(tx: Transaction, workload: Obj, reason: str, message: str, *, preempt
 
 
 def _sync(tx: Transaction, jobset: Obj, workload: Obj, alive: bool) -> None:
-    """Bring a JobSet and its workload in line with each other."""
+    """Synchronize a JobSet and its workload."""
     active = workload["spec"].get("active", True)
     reserved, evicted = o.is_true(workload, "QuotaReserved"), o.is_true(workload, "Evicted")
     if jobset.get("status", {}).get("terminalState"):
@@ -135,19 +135,19 @@ def _refuse(tx: Transaction, workload: Obj, message: str, reason: str = "Pending
 
 
 def _is_stalled(workload: Obj, reason: str) -> bool:
-    """Return whether what no longer fits has stopped running; what runs may run on, as in Kueue."""
+    """Return whether a workload that no longer fits has stopped; a running one may continue, as in Kueue."""
     ready = o.condition(workload, "PodsReady")
     lost = ready.get("status") == "False"
     return lost and (reason != "NodeFailures" or o.age(ready["lastTransitionTime"]) >= _RECOVERY_SECONDS)
 
 
 def _flavor_of(queue: Obj) -> str:
-    """Return the flavor of a ClusterQueue; there is one at most."""
+    """Return the flavor of a ClusterQueue; it has at most one."""
     return next((str(flavor) for flavor, _ in allotments(queue)), "")
 
 
 def _model(queue: Obj) -> Queue:
-    """Return a ClusterQueue as admission sees it."""
+    """Return a ClusterQueue as an `admission.Queue`."""
     preemption = queue["spec"].get("preemption", {})
     return Queue(
         allotments={resource: each for (_, resource), each in allotments(queue).items()},
@@ -159,7 +159,7 @@ def _model(queue: Obj) -> Queue:
 
 
 def _ceilings(name: str, queues: Mapping[str, Queue]) -> dict[str, int]:
-    """Return what a queue could have of each resource if nobody used anything."""
+    """Return the quota of each resource available to a queue if nothing were in use."""
     mine = queues[name]
     cohort = [each for other, each in queues.items() if other == name or (mine.cohort and each.cohort == mine.cohort)]
     return {
@@ -173,7 +173,7 @@ def _schedule(
 ) -> None:
     """Run one round for the ClusterQueues of a flavor.
 
-    `mine` maps a workload's UID to its JobSet, itself and its ClusterQueue's name.
+    `mine` maps a workload's UID to its JobSet, the workload and its ClusterQueue's name.
     """
     queues = {queue["metadata"]["name"]: _model(queue) for queue in found}
     pools = usable_pools(tx, flavor)
@@ -212,7 +212,7 @@ def _schedule(
 
 
 def _status(queue: Obj, workloads: Sequence[Obj], nominal: Sequence[Obj]) -> None:
-    """Count the workloads of a LocalQueue or ClusterQueue and what they use."""
+    """Count the workloads of a LocalQueue or ClusterQueue, and their use."""
     open_ones = [w for w in workloads if not o.is_true(w, "Finished")]
     reserving = [w for w in open_ones if o.is_true(w, "QuotaReserved")]
     flavors, meta = [], queue["metadata"]
@@ -234,10 +234,10 @@ def _status(queue: Obj, workloads: Sequence[Obj], nominal: Sequence[Obj]) -> Non
 
 
 def _others(tx: Transaction, holding: set[str], queued: Mapping[str, str], evicted: Mapping[str, Obj]) -> list[Claim]:
-    """Return claims for what runs on without a reservation that counts: stopped hosts, and those of no queue.
+    """Return claims for running hosts without a valid reservation: stopped ones, and those outside of queues.
 
-    Those of JobSets that wait in a ClusterQueue, `queued` by UID, take from its quota too, all others from the node
-    pools alone. `evicted` JobSets keep their whole reservation until their last host has ended.
+    Hosts of JobSets that wait in a ClusterQueue, `queued` by UID, use its quota too, all others only the node
+    pools. `evicted` JobSets keep their whole reservation until their last host has ended.
     """
     free_jobsets = {j["metadata"]["uid"] for j in tx.list("JobSet") if not o.label(j, o.QUEUE_LABEL)}
     slices: dict[str, set[str]] = {}
@@ -260,7 +260,7 @@ def _others(tx: Transaction, holding: set[str], queued: Mapping[str, str], evict
 
 
 def reconcile(tx: Transaction) -> None:
-    """Give every queued JobSet its workload, admit and evict, and keep the counts of the queues."""
+    """Create a workload for every queued JobSet, admit and evict, and update the queues' counts."""
     alive = {o.label(pod, f"{o.JOBSET}jobset-uid") for pod in tx.list("Pod") if not o.has_ended(pod)}
     workloads = {o.owner_uid(workload): workload for workload in tx.list("Workload")}
     flavors: dict[str, list[Obj]] = {}
@@ -299,7 +299,7 @@ def reconcile(tx: Transaction) -> None:
 
 
 def _count(tx: Transaction, workloads: Iterable[Obj]) -> None:
-    """Write into every queue how many workloads it has and what they use."""
+    """Update every queue's number of workloads and their use."""
     of: dict[tuple[str, str], list[Obj]] = {}
     for workload in workloads:
         of.setdefault((workload["metadata"]["namespace"], workload["spec"]["queueName"]), []).append(workload)

@@ -1,4 +1,4 @@
-"""Whether a workload fits at all: into the quota of its queue, and onto the node pools that are usable."""
+"""Feasibility of workloads: whether one fits into its queue's quota, and onto the usable node pools."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Pools = Mapping[str, Sequence[Obj]]
 
 
 def needs_of(jobset: Obj) -> dict[str, int]:
-    """Return what all hosts of a JobSet ask for, and how many node pools."""
+    """Return the requests of all hosts of a JobSet, and its number of node pools."""
     total: dict[str, float] = {}
     for job in jobset["spec"]["replicatedJobs"]:
         spec = job["template"]["spec"]
@@ -26,7 +26,7 @@ def needs_of(jobset: Obj) -> dict[str, int]:
 
 
 def usable_pools(tx: Transaction, flavor: str) -> dict[str, list[Obj]]:
-    """Return the nodes of a flavor that hosts may be put on, by node pool."""
+    """Return the schedulable nodes of a flavor, by node pool."""
     found, pools = tx.get("ResourceFlavor", "", flavor), dict[str, list[Obj]]()
     labels = found["spec"].get("nodeLabels", {}).items() if found else ()
     for node in tx.list("Node") if found else ():
@@ -37,13 +37,13 @@ def usable_pools(tx: Transaction, flavor: str) -> dict[str, list[Obj]]:
 
 
 def _hosts(node: Obj, wanted: Mapping[str, float]) -> int:
-    """Return how many hosts that want so much an empty node has room for."""
+    """Return how many hosts with these requests fit on an empty node."""
     have = node.get("status", {}).get("allocatable", {})
     return int(min((o.quantity(have.get(name, 0)) // amount for name, amount in wanted.items() if amount), default=999))
 
 
 def fitting_pools(pools: Pools, jobset: Obj) -> int:
-    """Return how many node pools, were they empty, could take a slice of a JobSet."""
+    """Return how many empty node pools could take a slice of a JobSet."""
     if o.TOPOLOGY not in jobset["metadata"].get("annotations", {}):
         return len(pools)
     slices = [job["template"]["spec"] for job in jobset["spec"]["replicatedJobs"]]
@@ -54,9 +54,9 @@ def fitting_pools(pools: Pools, jobset: Obj) -> int:
 
 
 def never_fits(workload: Obj, jobset: Obj, most: Mapping[str, int], pools: Pools, flavor: str) -> tuple[str, str]:
-    """Return a reason and Kueue's words if a workload would not even fit into the empty cluster, else nothing.
+    """Return a reason and Kueue's message if a workload would not fit even into the empty cluster, else nothing.
 
-    `most`: what its queue could have of each resource, borrowed quota included.
+    `most`: its queue's maximum of each resource, including borrowing.
     """
     needs, room = needs_of(jobset), fitting_pools(pools, jobset)
     lacking = {**dict.fromkeys(needs, 0), POOLS: needs.get(POOLS, 0) - room}
@@ -74,7 +74,7 @@ def why_not(
     flavor: str,
     pools: int,
 ) -> str:
-    """Say in Kueue's words why a workload waits."""
+    """Return Kueue's message for a workload that waits."""
     who = f"couldn't assign flavors to pod set {workload['spec']['podSets'][0]['name']}: "
     for name, amount in needs.items():
         if name == POOLS:

@@ -1,7 +1,7 @@
 """The supervisor of one host: `python -S -E -s shim.py POD_FOLDER`.
 
 It is the host's parent, so hosts outlive the daemon. It imports nothing of xpk and little of the standard
-library, because a restart of the workload waits for it to start. What it leaves in the folder is all that the
+library, because a restart of the workload waits for it to start. Its files in the folder are all that the
 daemon knows about the host: `lock` (held while this runs), `start.json`, `log` and `exit.json`.
 """
 
@@ -29,13 +29,13 @@ _prctl = ctypes.CDLL(None).prctl
 
 
 def stamp() -> str:
-    """Return the time in nanoseconds, as container logs have it."""
+    """Return the time in nanoseconds, in the format of container logs."""
     seconds, rest = divmod(time.time_ns(), 10**9)
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{rest:09d}Z"
 
 
 def write(folder: str, name: str, content: object) -> None:
-    """Write a file that is either whole or not there, also when the daemon and a supervisor do at once."""
+    """Write a file atomically, even if the daemon and a supervisor write it at once."""
     path = os.path.join(folder, name)
     with open(f"{path}.{os.getpid()}", "w", encoding="utf-8") as file:
         json.dump(content, file)
@@ -43,7 +43,7 @@ def write(folder: str, name: str, content: object) -> None:
 
 
 def insist(folder: str, action: Callable[[], object]) -> None:
-    """Do what needs room on the disk however long that takes; give up only once the folder is gone."""
+    """Retry an action that needs disk space for as long as it takes; give up only once the folder is gone."""
     while os.path.isdir(folder):
         with contextlib.suppress(OSError):
             action()
@@ -53,7 +53,7 @@ def insist(folder: str, action: Callable[[], object]) -> None:
 
 
 class Log:
-    """Copies the host's output, line by line, into one file with times. A full disk costs lines, never the host."""
+    """Log file with a timestamped copy of the host's output. A full disk loses lines, never the host."""
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -61,7 +61,7 @@ class Log:
         self._dropped = 0
 
     def _put(self, data: bytes) -> int:
-        """Write lines; return how many did not get there whole."""
+        """Write lines; return the number of lines that were not written completely."""
         with contextlib.suppress(OSError):
             while data:
                 data = data[os.write(self._file, data) :]
@@ -78,7 +78,7 @@ class Log:
         self._dropped += self._put(data)
 
     def add(self, stream: bytes, data: bytes) -> None:
-        """Take what was read; an unfinished line waits for its end unless it is long."""
+        """Log a chunk of output; an unfinished line is kept until its end, unless it is long."""
         *lines, rest = (self._rest[stream] + data).split(b"\n")
         parts = [part for line in lines for part in _parts(line)]
         while len(rest) > _LONGEST:
@@ -88,13 +88,13 @@ class Log:
         self._write(stream, parts)
 
     def end(self) -> None:
-        """Write what had no line end."""
+        """Log a last line without a line end."""
         for stream, rest in self._rest.items():
             if rest:
                 self._write(stream, [(b"F", rest)])
 
     def say(self, text: str) -> None:
-        """Write a line of the supervisor's own."""
+        """Log a line of the supervisor itself."""
         self._write(b"stderr", [(b"F", text.encode())])
 
 
@@ -106,7 +106,7 @@ def _parts(line: bytes) -> Iterable[tuple[bytes, bytes]]:
 
 
 def _become_host(spec: dict[str, object], out: int, err: int, report: int, parent: int) -> None:
-    """Turn this forked process into the host. Returns only by failing: then says why through `report`."""
+    """Turn this forked process into the host. Returns only on failure, after reporting it through `report`."""
     os.setpgid(0, 0)
     _prctl(_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -129,7 +129,7 @@ def _become_host(spec: dict[str, object], out: int, err: int, report: int, paren
 
 
 def _spawn(spec: dict[str, object], record: Callable[[int], None]) -> tuple[int, dict[int, bytes], str]:
-    """Start the host once its pid is recorded; return that, its outputs and why it could not start, if so."""
+    """Start the host once its pid is recorded; return its pid, its outputs and the error if it could not start."""
     out, err, report, gate = os.pipe(), os.pipe(), os.pipe(), os.pipe()
     parent, pid = os.getpid(), os.fork()
     if not pid:
@@ -155,14 +155,14 @@ def _children() -> set[int]:
 
 
 def _kill_rest(group: int) -> None:
-    """Kill what the host left behind: its group, and orphans that were given to us."""
+    """Kill processes that the host left behind: its group, and orphans that this process adopted."""
     with contextlib.suppress(OSError):
         os.killpg(group, signal.SIGKILL)
     _kill_children()
 
 
 def _kill_children() -> None:
-    """Kill children, and the orphans that come to us by that, until none is left."""
+    """Kill children, and orphans that this process adopts by that, until none is left."""
     while True:
         for pid in _children():
             os.kill(pid, signal.SIGKILL)
@@ -173,10 +173,10 @@ def _kill_children() -> None:
 
 
 def _guard() -> int | None:
-    """Go on in a child, where None is returned; stay behind, and return its exit code.
+    """Fork; return None in the child, and its exit code in the parent, which guards it.
 
-    If it is killed its host dies with it, but not what that has started: orphans come to this process, whatever they
-    have done to their environment and session, and are killed.
+    If the child is killed, its host dies with it, but the host's descendants do not: this process adopts and kills
+    them, whatever they have done to their environment and session.
     """
     _prctl(_CHILD_SUBREAPER, 1)
     child = os.fork()
@@ -191,7 +191,7 @@ def _guard() -> int | None:
 
 
 class Supervisor:
-    """Watches one running host until it has ended."""
+    """Monitor of one running host until it has ended."""
 
     def __init__(self, pid: int, outputs: dict[int, bytes], log: Log, wake: int) -> None:
         self._pid, self._outputs, self._log, self._wake = pid, outputs, log, wake
@@ -200,7 +200,7 @@ class Supervisor:
         self._passed, self._told = set[int](), set[int]()
 
     def deliver(self) -> None:
-        """Pass signals on to the host's group."""
+        """Forward signals to the host's group."""
         while self.asked:
             number = self.asked.pop(0)
             self._passed.add(number)
@@ -208,7 +208,7 @@ class Supervisor:
                 os.killpg(self._pid, signal.SIGKILL if number == signal.SIGUSR1 else number)
 
     def reap(self) -> bool:
-        """Collect children that have ended, adopted ones too; return whether any are left."""
+        """Collect children that have ended, including adopted ones; return whether any are left."""
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -219,7 +219,7 @@ class Supervisor:
         return False
 
     def _tell_adopted(self) -> None:
-        """Pass SIGTERM, once, to orphans that had left the host's group."""
+        """Send SIGTERM, once, to orphans that had left the host's group."""
         for pid in _children() - self._told:
             self._told.add(pid)
             with contextlib.suppress(OSError):
@@ -227,7 +227,7 @@ class Supervisor:
                     os.kill(pid, signal.SIGTERM)
 
     def copy(self, timeout: float | None) -> bool:
-        """Copy output until none is ready; return whether any was."""
+        """Copy output until none is ready; return whether there was any."""
         ready = select.select([*self._outputs, self._wake], [], [], timeout)[0]
         if self._wake in ready:
             os.read(self._wake, 512)
@@ -241,7 +241,7 @@ class Supervisor:
         return bool(ready)
 
     def run(self) -> int:
-        """Return the host's exit status, negative for a signal, once nothing of it is left."""
+        """Return the host's exit status, negative for a signal, once all its processes have ended."""
         while self.status is None:
             self.deliver()
             self.reap()
@@ -276,7 +276,7 @@ def _lock(folder: str) -> int | None:
 
 
 def _last_word(folder: str) -> str:
-    """Return what the host left to be known of its end."""
+    """Return the host's termination message."""
     with contextlib.suppress(OSError), open(os.path.join(folder, LAST_WORD), "rb") as file:
         return file.read(_LONGEST_WORD).decode("utf-8", "replace").strip()
     return ""
@@ -330,7 +330,7 @@ def main(folder: str) -> int:
 
 
 def ring(bell: str) -> None:
-    """Wake the daemon up, if there is one."""
+    """Wake up the daemon, if there is one."""
     with contextlib.suppress(OSError):
         fd = os.open(bell, os.O_WRONLY | os.O_NONBLOCK)
         os.write(fd, b"!")

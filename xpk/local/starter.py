@@ -1,4 +1,4 @@
-"""The daemon seen from outside: whether it runs, and how it is started and stopped."""
+"""Control of the daemon from other processes: status, start and stop."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _LAUNCHES = 2  # what launches the daemon may be killed, by the OOM killer for e
 
 
 def fingerprint(workloads: str) -> str:
-    """Return what must be the same for a running daemon to be of use."""
+    """Return the values that must match for a running daemon to be usable."""
     newest = max(path.stat().st_mtime_ns for path in Path(__file__).parent.glob("*.py"))
     return f"{xpk.__version__} {newest}\n{workloads}"
 
 
 def ensure(folder: Path, workloads: str) -> None:
-    """Make sure that the cluster's daemon runs, and that it is of this version. Its hosts run on."""
+    """Make sure that the cluster's daemon runs in this version. Its hosts keep running."""
     for _ in range(_PATIENCE):  # it may be starting, and have its lock but not have said so
         recorded = _recorded(folder)
         workloads = workloads or recorded.partition("\n")[2]  # who has no opinion keeps what is there
@@ -57,7 +57,7 @@ def ensure(folder: Path, workloads: str) -> None:
 
 
 def _recorded(folder: Path) -> str:
-    """Return what the daemon said of itself, "" if there was none. Raises XpkError if its files are damaged."""
+    """Return the daemon's own record, "" if there is none. Raises XpkError if its files are damaged."""
     for file in (folder / LOCK, folder / INFO, folder / LOG):
         if os.path.lexists(file) and not stat.S_ISREG(file.lstat().st_mode):
             raise damaged(folder, f"{file.name} is not a file")
@@ -70,7 +70,7 @@ def _recorded(folder: Path) -> str:
 
 
 def stop(folder: Path) -> None:
-    """Stop the daemon; the hosts run on."""
+    """Stop the daemon; the hosts keep running."""
     deadline, number = time.monotonic() + _STOP_SECONDS, signal.SIGTERM
     while process.is_locked(folder / LOCK):
         process.tell(folder / LOCK, number)

@@ -30,7 +30,7 @@ Key = tuple[str, str]
 
 @contextmanager
 def explained(folder: Path) -> Iterator[None]:
-    """Say what a failure of SQLite means for the user of the cluster in `folder`."""
+    """Return the XpkError for an SQLite failure of the cluster in `folder`."""
     try:
         yield
     except sqlite3.DatabaseError as error:
@@ -53,7 +53,7 @@ def explained(folder: Path) -> Iterator[None]:
 
 
 def damaged(folder: Path, why: str) -> XpkError:
-    """Return what is said of a cluster whose files are not what they have to be."""
+    """Return the message for a cluster with damaged files."""
     return XpkError(
         f"the store of cluster '{folder.name}' is damaged ({why})",
         hint=f"xpk cluster delete {folder.name} --provider local --force",
@@ -61,9 +61,9 @@ def damaged(folder: Path, why: str) -> XpkError:
 
 
 class Transaction:
-    """One state of the store: all reads see it, all writes happen together or not at all.
+    """One state of the store: all reads see it; writes are atomic.
 
-    Objects are handed out as they are kept here: change one, then `put` it.
+    Returned objects are the cached ones: change one, then `put` it.
     """
 
     def __init__(self, db: sqlite3.Connection) -> None:
@@ -86,7 +86,7 @@ class Transaction:
         return self._load(kind).get((namespace, name))
 
     def list(self, kind: str, namespace: str | None = None) -> list[Obj]:
-        """Return the objects of a kind by name."""
+        """Return the objects of a kind, sorted by name."""
         found = sorted(self._load(kind).items())
         return [obj for (where, _), obj in found if namespace in (None, where)]
 
@@ -113,7 +113,7 @@ class Transaction:
         return True
 
     def remember(self, obj: Obj) -> None:
-        """Write an object that keeps the identity it had elsewhere."""
+        """Write an object with the identity it had elsewhere."""
         meta = dict(obj["metadata"])
         self.put(obj)
         obj["metadata"] |= {key: meta[key] for key in ("uid", "creationTimestamp", "generation")}
@@ -127,7 +127,7 @@ class Transaction:
             self._db.execute("DELETE FROM objects WHERE kind = ? AND namespace = ? AND name = ?", (kind, *key))
 
     def applied(self, obj: Obj) -> Obj:
-        """Return what was last applied to an object: what `apply` may take away again."""
+        """Return the last applied version of an object, whose fields `apply` may remove."""
         kind, key = _key(obj)
         query = "SELECT applied FROM objects WHERE kind = ? AND namespace = ? AND name = ?"
         row = self._db.execute(query, (kind, *key)).fetchone()
@@ -135,13 +135,13 @@ class Transaction:
         return found
 
     def set_applied(self, obj: Obj, applied: Obj) -> None:
-        """Remember what was applied to an object."""
+        """Store the applied version of an object."""
         kind, key = _key(obj)
         query = "UPDATE objects SET applied = ? WHERE kind = ? AND namespace = ? AND name = ?"
         self._db.execute(query, (json.dumps(applied), kind, *key))
 
     def event(self, about: Obj, reason: str, message: str, *, warning: bool = False) -> None:
-        """Record what happened to an object; the same again only counts. The oldest are dropped."""
+        """Record an event of an object; a repeated one only increases its count. The oldest are dropped."""
         meta = about["metadata"]
         owner = label(about, "jobset.sigs.k8s.io/jobset-name") or meta["name"]
         namespace = meta.get("namespace", "default")
@@ -215,7 +215,7 @@ class Store:
 
     @contextmanager
     def transaction(self, *, write: bool = True) -> Iterator[Transaction]:
-        """Run the block on one state of the store; an exception undoes it."""
+        """Run the block on one state of the store; an exception rolls it back."""
         with explained(self.folder):
             self._db.execute("BEGIN IMMEDIATE" if write else "BEGIN")
             try:
@@ -227,7 +227,7 @@ class Store:
                 raise
 
     def version(self) -> int:
-        """Return a number that changes when somebody else has written."""
+        """Return a number that changes with every write of another connection."""
         with explained(self.folder):
             return int(self._db.execute("PRAGMA data_version").fetchone()[0])
 
@@ -238,7 +238,7 @@ class Store:
             return int(row[0]) if row else 0
 
     def changes(self, kind: str, after: int) -> list[tuple[int, Change, Obj]] | None:
-        """Return the changes of a kind after a revision; None if the log no longer reaches back so far."""
+        """Return the changes of a kind after a revision; None if the log no longer reaches back that far."""
         with explained(self.folder):
             oldest = self._db.execute("SELECT min(revision) FROM changes").fetchone()[0]
             if oldest is not None and oldest > after + 1:
@@ -264,7 +264,7 @@ def _with_revision(text: str, revision: int) -> Obj:
 
 
 def _object(text: str) -> Obj:
-    """Return an object as it was written. Raises DatabaseError for anything else."""
+    """Return an object as it was written. Raises DatabaseError for malformed data."""
     try:
         found: Obj = json.loads(text)
         if not isinstance(found["metadata"]["name"], str):

@@ -1,4 +1,4 @@
-"""What this control plane obeys. Any other field is refused by its path, never silently dropped."""
+"""Fields that the local control plane supports. Any other field is rejected by its path, never silently dropped."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def _check_queue(obj: Obj, problems: list[str]) -> None:
 
 
 def defaulted(obj: Obj) -> Obj:
-    """Return a copy with the defaults that JobSet's webhook gives; the same input gives the same copy."""
+    """Return a copy with the defaults of JobSet's webhook; the same input gives the same copy."""
     obj = copy.deepcopy(obj)
     meta = obj.setdefault("metadata", {})
     if KINDS[obj["kind"]].namespaced:
@@ -207,7 +207,7 @@ def defaulted(obj: Obj) -> Obj:
 
 
 def validated(obj: Obj) -> Obj:
-    """Return an object with its defaults. Raises UsageError with all that is wrong, MissingToolError."""
+    """Return an object with its defaults. Raises UsageError with all problems, MissingToolError."""
     kind = obj.get("kind")
     if kind not in KINDS:
         raise MissingToolError(f"the local control plane has no kind '{kind}'")
@@ -241,7 +241,7 @@ def validated(obj: Obj) -> Obj:
 
 
 def check_unchanged(old: Obj, new: Obj) -> None:
-    """Refuse a change of what JobSet does not let change. Raises UsageError."""
+    """Raise UsageError for a change of a field that is immutable in a JobSet."""
     if old["kind"] != "JobSet":
         return
     fields = [field for field in IMMUTABLE if old["spec"].get(field) != new["spec"].get(field)]

@@ -1,1 +1,1 @@
-"""What everything else speaks about: specs, accelerators, names, errors. No I/O."""
+"""Types that all packages share: specs, accelerators, names, errors. No I/O."""

@@ -1,4 +1,4 @@
-"""Accelerator types: what a slice of each is made of. Data in `accelerators.yaml`, arithmetic here."""
+"""Accelerator types and the shape of a slice of each. Data in `accelerators.yaml`, arithmetic here."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _MOST_CPU_HOSTS = 1024
 class SliceShape:
     """One slice of an accelerator type: `hosts` machines with `chips_per_host` chips each.
 
-    `resource` and `resource_per_host` are what a host's pod requests of Kubernetes. `hbm_gib`,
-    `peak_bf16` (FLOP/s) and `peak_int8` (OP/s) are per chip; None where there is none or it is not published.
+    `resource`, `resource_per_host`: the resource request of a host's pod.
+    `hbm_gib`, `peak_bf16` (FLOP/s), `peak_int8` (OP/s): per chip; None if it has none or none is published.
     """
 
     name: str
@@ -49,17 +49,17 @@ class SliceShape:
 
     @property
     def units(self) -> int:
-        """Return how much of `resource` a slice has."""
+        """Return a slice's amount of `resource`."""
         return self.hosts * self.resource_per_host
 
     @property
     def accelerator(self) -> str:
-        """Return what GKE calls the accelerator of its nodes, "" if they have none."""
+        """Return GKE's name of its nodes' accelerator, "" if they have none."""
         return next((value for label, value in self.node_labels.items() if label.endswith("accelerator")), "")
 
 
 def find_shape(name: str) -> SliceShape:
-    """Return the shape of a type by any of its names. Raises UsageError naming the closest ones."""
+    """Return the shape of a type by any of its names. Raises UsageError that names the closest ones."""
     shapes = _by_name()
     shape = shapes.get(name) or _cpu_shape(name)
     if shape is None:
@@ -70,13 +70,13 @@ def find_shape(name: str) -> SliceShape:
 
 
 def type_of_nodes(labels: Mapping[str, str]) -> str:
-    """Return the type of the slices that nodes with these labels belong to, "" if they do not tell."""
+    """Return the slice type of nodes with these labels, "" if the labels do not tell."""
     key = (labels.get("cloud.google.com/gke-tpu-accelerator"), labels.get("cloud.google.com/gke-tpu-topology"))
     return _by_nodes().get(key, labels.get("cloud.google.com/gke-accelerator", ""))
 
 
 def _closest(name: str, known: list[str]) -> list[str]:
-    """Return up to five names: of the same family those nearest in size, else those it begins or is spelt like."""
+    """Return up to five names: of the same family by size, else of the same prefix or a similar spelling."""
     family, _, size = name.rpartition("-")
     if size.isdecimal():
         sizes = {int(rest): other for other in known if (rest := other.removeprefix(f"{family}-")).isdecimal()}
@@ -156,7 +156,7 @@ def _tpu_shapes(family: str, row: Mapping[str, Any]) -> Iterator[SliceShape]:
 
 
 def _topologies(row: Mapping[str, Any]) -> list[str]:
-    """Return the topologies of a family, smallest first and, among equals, the most cubic first."""
+    """Return the topologies of a family, smallest first; of equal ones, the most cubic first."""
     found = {tuple(_sides(topology)) for topology in row["topologies"]}
     found.update(_boxes(row["cubes"], ordered=row["ordered"]) if "cubes" in row else ())
     ordered = sorted(found, key=lambda sides: (math.prod(sides), max(sides), list(sides)))
@@ -196,7 +196,7 @@ def _gpu_shape(family: str, row: Mapping[str, Any], count: int) -> SliceShape:
 
 
 def _cpu_shape(name: str) -> SliceShape | None:
-    """Return the shape of `<machine>-<hosts>`, or None if it is not one."""
+    """Return the shape of `<machine>-<hosts>`, or None for other names."""
     match = _CPU_NAME.fullmatch(name)
     row = _table()["cpu"].get(match["machine"]) if match else None
     if match is None or row is None or int(match["hosts"]) > _MOST_CPU_HOSTS:

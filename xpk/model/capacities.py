@@ -1,4 +1,6 @@
-"""As what slices are bought: on demand, spot, flex-start, or of a reservation. Pure.
+"""Capacity types of slices: on demand, spot, flex-start, or a reservation. Pure.
+
+A capacity is written like its flag: `spot` for --spot, `reservation=R` for --reservation R.
 
 A capacity is a word as its flag has it: `spot` for --spot, `reservation=R` for --reservation R.
 """
@@ -16,17 +18,17 @@ _LABELS = "cloud.google.com/"
 
 
 def reserved(reservation: str) -> str:
-    """Return the capacity of a reservation: its name, or its path where it is of another project."""
+    """Return the capacity of a reservation: its name, or its path if it belongs to another project."""
     return f"{_RESERVED}{reservation}"
 
 
 def flag_of(capacity: str) -> str:
-    """Return the flag that asks for a capacity."""
+    """Return the flag that requests a capacity."""
     return f"--{capacity}"
 
 
 def is_same(one: str, other: str) -> bool:
-    """Tell whether two capacities are the same: a reservation's project may be left out, and its block."""
+    """Return whether two capacities are the same; a reservation's project and block are optional."""
     if not (one.startswith(_RESERVED) and other.startswith(_RESERVED)):
         return one == other
     (project, name), (theirs, other_name) = _parts(one), _parts(other)
@@ -34,10 +36,10 @@ def is_same(one: str, other: str) -> bool:
 
 
 def node_selector(capacity: str) -> dict[str, str]:
-    """Return the labels by which pods ask node autoprovisioning for a capacity.
+    """Return the labels by which pods request a capacity from node autoprovisioning.
 
-    They are those of Google's xpk, but for a reservation of another project, whose path is no label's value, and
-    flex-start without a queue, where pods that ask for `gke-queued` would wait for a ProvisioningRequest.
+    They are those of Google's xpk, with two exceptions: a reservation of another project, whose path is not a valid
+    label value, and flex-start without a queue, where pods with `gke-queued` would wait for a ProvisioningRequest.
     """
     if capacity == SPOT:
         return {f"{_LABELS}gke-spot": "true"}
@@ -51,11 +53,11 @@ def node_selector(capacity: str) -> dict[str, str]:
 
 
 def tolerated(capacity: str) -> dict[str, str]:
-    """Return the taints of the nodes that are made for a capacity, which its pods have to tolerate."""
+    """Return the taints of nodes of a capacity, which its pods have to tolerate."""
     return {f"{_LABELS}gke-spot": "true"} if capacity == SPOT else {}
 
 
 def _parts(capacity: str) -> tuple[str, str]:
-    """Return a reservation's project, "" if it is the cluster's, and its name."""
+    """Return a reservation's project ("" if it is the cluster's) and its name."""
     path = capacity.removeprefix(_RESERVED).split("/")
     return (path[1], path[3]) if path[0] == "projects" else ("", path[0])

@@ -1,4 +1,17 @@
-"""Every error that a user can meet, and the exit code of each.
+"""User-facing errors and their exit codes.
+
+* XpkError (1)                something failed
+  + UsageError (2)            the request is invalid; several problems are reported together
+  + NotFoundError (3)         the cluster, workload or object does not exist
+  + ConflictError (4)         it already exists, or was modified concurrently
+  + CapacityError (5)         not enough quota, or it can never fit
+  + AuthorizationError (6)    the API server denies this user access
+  + MissingToolError (7)      a program, package or controller is not installed
+  + WorkloadFailedError (8)   the workload itself failed
+  + UnavailableError (1)      the API server does not answer
+  + TimedOutError (124)       the time limit was exceeded
+
+Ctrl-C exits with 130. Every message states what failed and why; `hint` is the next command to run.
 
 * XpkError (1)                something failed
   + UsageError (2)            the request itself is wrong; several problems are reported together
@@ -24,7 +37,7 @@ _T = TypeVar("_T")
 
 
 class XpkError(Exception):
-    """Something failed; `message` says what and why, `hint` what to do next."""
+    """A failed operation; `message` states what failed and why, `hint` the next step."""
 
     exit_code = 1
 
@@ -36,7 +49,7 @@ class XpkError(Exception):
 
 
 class UsageError(XpkError):
-    """The request is wrong. `problems` holds all that was found, each one line."""
+    """An invalid request. `problems` lists every problem found, one line each."""
 
     exit_code = 2
 
@@ -46,13 +59,13 @@ class UsageError(XpkError):
 
 
 class Problems:
-    """What is wrong with several parts of a request, told together."""
+    """Collected problems of a request, reported together."""
 
     def __init__(self) -> None:
         self._found: list[UsageError] = []
 
     def read(self, otherwise: _T, parse: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Return what `parse` makes of a part; `otherwise`, to look at the rest, where it raises UsageError."""
+        """Return the result of `parse`; record a UsageError and return `otherwise`, so that other parts are checked."""
         try:
             return parse(*args, **kwargs)
         except UsageError as error:
@@ -60,11 +73,11 @@ class Problems:
             return otherwise
 
     def add(self, problem: str, *, hint: str = "") -> None:
-        """Take note of a problem."""
+        """Record a problem."""
         self._found.append(UsageError(problem, hint=hint))
 
     def check(self, message: str, *, hint: str) -> None:
-        """Raise UsageError if anything was wrong: one error as it was, several as `message`, with the hint of each."""
+        """Raise UsageError if there are problems: a single one unchanged, several under `message` with their hints."""
         if len(self._found) == 1:
             raise self._found[0]
         if self._found:
@@ -87,51 +100,51 @@ class Problems:
 
 
 class NotFoundError(XpkError):
-    """There is no such thing."""
+    """A cluster, workload or object that does not exist."""
 
     exit_code = 3
 
 
 class ConflictError(XpkError):
-    """It exists already in another shape, or somebody else changed it meanwhile."""
+    """An object that already exists in another shape, or that was modified concurrently."""
 
     exit_code = 4
 
 
 class ProtectedError(ConflictError):
-    """A PodDisruptionBudget does not let a pod be evicted now; it may later."""
+    """An eviction that a PodDisruptionBudget does not allow at present."""
 
 
 class CapacityError(XpkError):
-    """No quota for it now, or it can never fit on this cluster."""
+    """Insufficient quota, or a workload that can never fit on the cluster."""
 
     exit_code = 5
 
 
 class AuthorizationError(XpkError):
-    """The API server refuses this user."""
+    """A request that the API server does not allow this user."""
 
     exit_code = 6
 
 
 class MissingToolError(XpkError):
-    """A program, a Python package or a controller that this needs is not installed."""
+    """A required program, Python package or controller that is not installed."""
 
     exit_code = 7
 
 
 class WorkloadFailedError(XpkError):
-    """The workload ran and failed."""
+    """A workload that ran and failed."""
 
     exit_code = 8
 
 
 class UnavailableError(XpkError):
-    """The API server does not answer, or cannot now; it may later."""
+    """An API server that does not answer at present."""
 
 
 class TimedOutError(XpkError):
-    """It did not happen in the time that was given."""
+    """An operation that exceeded its time limit."""
 
     exit_code = 124
 

@@ -1,4 +1,4 @@
-"""Storage that hosts mount: a PersistentVolumeClaim or a bucket, at a path. Read and judged without a cluster."""
+"""Storage mounts of hosts: a PersistentVolumeClaim or a bucket, at a path. Parsed and checked without a cluster."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """What all hosts find at the path `target`.
+    """Storage that all hosts see at the path `target`.
 
-    `source`: the name of a claim in the workload's namespace, or gs://BUCKET/PREFIX; `sub_path`: a folder of a claim.
-    `options` and `prefetch_metadata` are for the driver that mounts a bucket.
+    `source`: the name of a claim in the workload's namespace, or gs://BUCKET/PREFIX.
+    `sub_path`: a folder in a claim.
+    `options`, `prefetch_metadata`: for the driver that mounts a bucket.
     """
 
     source: str
@@ -42,7 +43,7 @@ class Mount:
 
     @property
     def is_bucket(self) -> bool:
-        """Whether it is a bucket, or what it has under a prefix."""
+        """Return whether the source is a bucket or a prefix in one."""
         return self.source.startswith(_SCHEME)
 
     @property
@@ -52,18 +53,18 @@ class Mount:
 
     @property
     def prefix(self) -> str:
-        """Return the folder in the bucket, without slashes around it; "" is all of it."""
+        """Return the prefix in the bucket, without slashes around it; "" for the whole bucket."""
         return self.source.removeprefix(_SCHEME).partition("/")[2].rstrip("/")
 
     def __str__(self) -> str:
-        """Return it in words."""
+        """Return a description for messages."""
         inside = f", folder {self.sub_path}" if self.sub_path else ""
         what = self.source if self.is_bucket else f"claim {self.source}{inside}"
         return f"{self.target} from {what}" + (", read-only" if self.read_only else "")
 
 
 def parse_mounts(texts: Iterable[str]) -> tuple[tuple[Mount, ...], list[str]]:
-    """Return what `--mount` values mean, and all that keeps others from meaning anything, one line each."""
+    """Return the mounts of `--mount` values, and all problems of invalid ones, one line each."""
     found: list[Mount] = []
     problems: list[str] = []
     for text in texts:
@@ -75,7 +76,7 @@ def parse_mounts(texts: Iterable[str]) -> tuple[tuple[Mount, ...], list[str]]:
 
 
 def mount_problems(mounts: Sequence[Mount], taken: Iterable[str]) -> list[str]:
-    """Return everything that is wrong with mounts together, one line each. `taken`: folders that hosts need."""
+    """Return all problems of a set of mounts, one line each. `taken`: folders that hosts need."""
     kept = [PurePosixPath(folder) for folder in taken]
     problems: list[str] = []
     before: list[Mount] = []
@@ -96,7 +97,7 @@ def mount_problems(mounts: Sequence[Mount], taken: Iterable[str]) -> list[str]:
 
 
 def _fields(text: str) -> tuple[dict[str, str], list[str]]:
-    """Return the fields of one value by their first names, and what is wrong with it."""
+    """Return the fields of one value by their canonical names, and its problems."""
     fields: dict[str, str] = {}
     problems: list[str] = []
     for part in text.split(","):

@@ -1,4 +1,4 @@
-"""The names that a workload and a cluster may have, and the names that follow from them."""
+"""Rules for names of workloads and clusters, and names derived from them."""
 
 from __future__ import annotations
 
@@ -52,28 +52,28 @@ _OURS = re.compile(r"XPK_.*|MEGASCALE_.*|TPU_WORKER_(ID|HOSTNAMES)")
 
 
 def where(cluster: str, namespace: str) -> str:
-    """Return what commands need beside a workload's name to find it."""
+    """Return the flags that commands need besides a workload's name to find it."""
     return f" --cluster {cluster}" + ("" if namespace == "default" else f" --namespace {namespace}")
 
 
 def peer_secret(workload: str) -> str:
-    """Return the name of the Secret that is made with a workload. No Secret of a person is called so."""
+    """Return the name of the Secret that is created with a workload. Users cannot choose such a name."""
     return f"xpk-peers.{workload}"
 
 
 def qualified(name: str, namespace: str) -> str:
-    """Return how to call a workload among those of all namespaces: names are unique in one only."""
+    """Return a workload's name with its namespace, since names are unique only within one."""
     return name if namespace == "default" else f"{namespace}/{name}"
 
 
 def addressed(workload: str, cluster: str) -> str:
-    """Return what commands need to find a workload that is called by its `qualified` name."""
+    """Return the flags that commands need to find a workload with this `qualified` name."""
     namespace, _, name = workload.rpartition("/")
     return name + where(cluster, namespace or "default")
 
 
 def ending(holder: str, cluster: str) -> str:
-    """Return the command that ends what holds a slice: a workload by its `qualified` name, or a pod of none."""
+    """Return the command that deletes the holder of a slice: a workload by its `qualified` name, or a plain pod."""
     namespace, _, name = holder.rpartition("/")
     if name.startswith(f"{POD} "):
         return f"kubectl delete pod {name.removeprefix(f'{POD} ')} --namespace {namespace or 'default'}"
@@ -81,7 +81,7 @@ def ending(holder: str, cluster: str) -> str:
 
 
 def workload_name_problems(name: str, *, num_slices: int, hosts_per_slice: int) -> list[str]:
-    """Return what is wrong with a workload's name, one line each.
+    """Return the problems of a workload's name, one line each.
 
     JobSet derives from it `<name>-slice-job-<slice>-<host>-<5 characters>` for pods, and the coordinator's
     `<name>-slice-job-0-0.<subdomain>` as a label: each at most 63 characters.
@@ -99,39 +99,39 @@ def workload_name_problems(name: str, *, num_slices: int, hosts_per_slice: int) 
 
 
 def cluster_name_problems(name: str) -> list[str]:
-    """Return what is wrong with a cluster's name, one line each."""
+    """Return the problems of a cluster's name, one line each."""
     return _label_problems("cluster", name, _CLUSTER_LENGTH)
 
 
 def queue_name_problems(name: str) -> list[str]:
-    """Return what is wrong with a queue's name, one line each: workloads carry it as a label's value."""
+    """Return the problems of a queue's name, one line each: workloads carry it as a label value."""
     if name == CLUSTER_QUEUE:
         return [f"'{CLUSTER_QUEUE}' has what no other queue was given; its queue is '{QUEUE}'"]
     return _label_problems("queue", name)
 
 
 def namespace_problems(name: str) -> list[str]:
-    """Return what is wrong with a namespace's name, one line each."""
+    """Return the problems of a namespace's name, one line each."""
     return _label_problems("namespace", name)
 
 
 def output_folder(workload: str, namespace: str) -> str:
-    """Return the name of a workload's folder below the output root: no two workloads of a cluster share one."""
+    """Return the name of a workload's folder below the output root, unique within a cluster."""
     return workload if namespace == "default" else f"{namespace}.{workload}"  # neither holds a dot
 
 
 def is_folder_name(name: str) -> bool:
-    """Tell whether an output folder can have this name: it leads nowhere else."""
+    """Return whether an output folder can have this name without leaving the output root."""
     return bool(_FOLDER.fullmatch(name))
 
 
 def storage_name_problems(name: str) -> list[str]:
-    """Return what is wrong with a storage's name, one line each."""
+    """Return the problems of a storage's name, one line each."""
     return _label_problems("storage", name, _CLUSTER_LENGTH)
 
 
 def env_problems(name: str, value: str) -> list[str]:
-    """Return what is wrong with an environment variable, one line each."""
+    """Return the problems of an environment variable, one line each."""
     if not _ENV_NAME.fullmatch(name):
         return [f"'{name}' cannot be an environment variable's name: letters, digits and _ only, no digit first"]
     if _OURS.fullmatch(name):
@@ -140,7 +140,7 @@ def env_problems(name: str, value: str) -> list[str]:
 
 
 def label_problems(name: str, value: str) -> list[str]:
-    """Return what is wrong with a label of a workload, one line each."""
+    """Return the problems of a workload label, one line each."""
     prefix, slash, rest = name.rpartition("/")
     if not _LABEL_NAME.fullmatch(rest) or (slash and not _LABEL_PREFIX.fullmatch(prefix)) or len(prefix) > 253:
         return [f"invalid label name '{name}': expected [PREFIX/]NAME of letters, digits, '-', '_' and '.'"]
@@ -152,13 +152,13 @@ def label_problems(name: str, value: str) -> list[str]:
 
 
 def secret_problems(secret: str, key: str) -> list[str]:
-    """Return what is wrong with the names of a Secret and of a key in it, one line each."""
+    """Return the problems of a Secret's name and of a key in it, one line each."""
     found = [] if _FOLDER.fullmatch(secret) and len(secret) <= 253 else [f"'{secret}' is not the name of a Secret"]
     return [*found, *([] if _KEY.fullmatch(key) else [f"'{key}' is not a key of a Secret"])]
 
 
 def node_folder_problems(folder: str, shared: str | None) -> list[str]:
-    """Return why a folder of the nodes cannot be given to hosts at its own path, where `shared` is mounted too."""
+    """Return why a node folder cannot be mounted at its own path; `shared` is mounted as well."""
     path, what = PurePosixPath(folder), f"--node-folder '{folder}'"
     if not path.is_absolute() or ".." in path.parts or ":" in folder or text_problems(folder):
         return [f"{what} is no absolute path, such as /dev/shm or /mnt/disks/ssd0"]
@@ -171,12 +171,12 @@ def node_folder_problems(folder: str, shared: str | None) -> list[str]:
 
 
 def is_of_system(path: PurePosixPath) -> bool:
-    """Tell whether an absolute path is, or is inside, a folder that an image's programs are in, or ours."""
+    """Return whether an absolute path is, or is inside, a folder of an image's programs or of xpk."""
     return len(path.parts) == 1 or path.parts[1] in _SYSTEM
 
 
 def text_problems(value: str) -> list[str]:
-    """Return why a text cannot travel through a manifest into a process, if it cannot."""
+    """Return why a text cannot be passed through a manifest to a process, if it cannot."""
     if "\0" in value:
         return ["holds a NUL character, which no process can be given"]
     try:
@@ -187,14 +187,15 @@ def text_problems(value: str) -> list[str]:
 
 
 def host_name(workload: str, slice_id: int | str, host: int | str) -> str:
-    """Return the DNS name of a host, as JobSet's headless service gives it."""
+    """Return the DNS name of a host in JobSet's headless service."""
     return f"{workload}-{SLICE_JOB}-{slice_id}-{host}.{subdomain(workload)}"
 
 
 def subdomain(workload: str) -> str:
-    """Return the name of a workload's headless service: its own or, where the coordinator's label is too short, a hash.
+    """Return the name of a workload's headless service: its own name, or a hash if the label would be too long.
 
-    The label holds `<name>-slice-job-0-0.<subdomain>`. Services are unique in a namespace, so a constant cannot do.
+    The label holds `<name>-slice-job-0-0.<subdomain>`. Services are unique in a namespace, so a constant cannot be
+    used.
     """
     if len(f"{workload}-{SLICE_JOB}-0-0.{workload}") <= _LABEL_LENGTH:
         return workload
@@ -203,7 +204,7 @@ def subdomain(workload: str) -> str:
 
 
 def node_pool_name(cluster: str, slice_index: int) -> str:
-    """Return the name of the node pool that holds a slice."""
+    """Return the name of a slice's node pool."""
     return f"{cluster}-np-{slice_index}"
 
 
@@ -223,7 +224,7 @@ def _pattern_problem(what: str, name: str) -> str:
 
 
 def limit_message(queue: str, limit: str) -> str:
-    """Return what is said of a priority above a queue's limit, by every kind of cluster."""
+    """Return the message for a priority above a queue's limit; all kinds of cluster use it."""
     return f"queue '{queue}' takes priorities up to {limit}"
 
 

@@ -1,4 +1,4 @@
-"""What queues that lend to each other can have: Kueue's arithmetic (0.19, pkg/cache/scheduler/resource_node.go).
+"""Available quota of queues in a cohort: Kueue's arithmetic (0.19, pkg/cache/scheduler/resource_node.go).
 
 One flavor and one resource at a time, in units of the resource. A queue without a cohort is a cohort of one.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allotment:
-    """What a queue has: its own quota, how much more it may borrow and how much of its own it lends; None is all."""
+    """A queue's own quota, how much it may borrow beyond that, and how much of its own it lends; None is unlimited."""
 
     nominal: float
     borrowing_limit: float | None = None
@@ -20,14 +20,14 @@ class Allotment:
 
     @property
     def kept(self) -> float:
-        """Return what is never lent."""
+        """Return the quota that is never lent."""
         return 0 if self.lending_limit is None else max(0, self.nominal - self.lending_limit)
 
 
 def available(mine: Allotment, cohort: Collection[Allotment]) -> float:
-    """Return what is left for a queue now; `cohort` are all that lend to each other, `mine` among them.
+    """Return the quota available to a queue now; `cohort` includes `mine`.
 
-    It is negative where more is used than there is: a quota was taken back.
+    It is negative if more is used than the quota, after a quota was reduced.
     """
     pooled = sum(each.nominal - each.kept - max(0, each.used - each.kept) for each in cohort)
     if mine.borrowing_limit is not None:
@@ -37,6 +37,6 @@ def available(mine: Allotment, cohort: Collection[Allotment]) -> float:
 
 
 def ceiling(mine: Allotment, cohort: Collection[Allotment]) -> float:
-    """Return what a queue could have if nobody used anything."""
+    """Return the quota available to a queue if nothing were in use."""
     most = mine.kept + sum(each.nominal - each.kept for each in cohort)
     return most if mine.borrowing_limit is None else min(most, mine.nominal + mine.borrowing_limit)

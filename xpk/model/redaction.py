@@ -1,4 +1,4 @@
-"""Secrets taken out of text and objects that other people see. Pure."""
+"""Redaction of secrets in text and objects that other people see. Pure."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _USER = re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^\s/:@]*:[^\s/@]+@")
 
 
 def redact(text: str) -> str:
-    """Return a text without what looks like a secret."""
+    """Return a text with everything that looks like a secret redacted."""
     for pattern in _SECRETS:
         text = pattern.sub(GONE, text)
     text = _BEARER.sub(rf"\1 {GONE}", text)
@@ -48,7 +48,7 @@ def redact(text: str) -> str:
 
 
 def redact_words(words: list[Any]) -> list[Any]:
-    """Return the items of a list, without the values that flags named like secrets have as words of their own."""
+    """Return a list of words with the values of secret-like flags redacted where they are words of their own."""
     before = ["", *words]
     return [
         GONE if _is_flag(flag) and isinstance(word, str) and not word.startswith("-") else word
@@ -57,7 +57,7 @@ def redact_words(words: list[Any]) -> list[Any]:
 
 
 def redacted(value: Any) -> Any:
-    """Return an object of Kubernetes without the values of users' variables and of what is named like a secret."""
+    """Return a Kubernetes object with values of user variables and of secret-like fields redacted."""
     if isinstance(value, list):
         return [redacted(each) for each in redact_words(value)]
     if isinstance(value, str):

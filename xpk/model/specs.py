@@ -1,4 +1,4 @@
-"""What a user asks for: a cluster of slices, a workload on them. Checked whole, all problems at once."""
+"""Specs of clusters, queues and workloads. Each is checked as a whole; all problems are reported together."""
 
 from __future__ import annotations
 
@@ -26,24 +26,19 @@ FATAL_EXIT_CODES = (42, 126, 127)  # ours; "not executable" and "not found", as 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
-    """N slices of one accelerator type under a name.
-
-    `sub_slicing`: workloads may share a slice by parts. `queued`: their nodes come when a workload asks for them.
-    `max_slices`: how many there may be where GKE adds node pools by itself, of the capacity `provisions` if a workload
-    does not say; None: it adds none. `capacities`: of the slices that are there, as their flags have it.
-    """
+    """N slices of one accelerator type under a name."""
 
     name: str
     shape: SliceShape
     num_slices: int
-    sub_slicing: bool = False
-    queued: bool = False
-    max_slices: int | None = None
-    provisions: str = ""
-    capacities: tuple[str, ...] = ()
+    sub_slicing: bool = False  # workloads may use parts of a slice
+    queued: bool = False  # nodes are created when a workload requests them
+    max_slices: int | None = None  # limit of node autoprovisioning; None without it
+    provisions: str = ""  # default capacity of autoprovisioned slices
+    capacities: tuple[str, ...] = ()  # of the existing slices, written like their flags
 
     def problems(self) -> list[str]:
-        """Return everything that is wrong with it, one line each."""
+        """Return all problems of the spec, one line each."""
         found = cluster_problems(self.name, self.num_slices if self.num_slices or not self.max_slices else 1)
         if self.sub_slicing and not sub_slices.parts(self.shape):
             families = " and ".join(sub_slices.FAMILIES)
@@ -52,12 +47,12 @@ class ClusterSpec:
 
     @property
     def quota(self) -> int:
-        """Return the units of `shape.resource` that all slices have."""
+        """Return the quota of all slices, in units of `shape.resource`."""
         return self.quota_slices * self.shape.units
 
     @property
     def quota_slices(self) -> int:
-        """Return the slices that workloads may have: those that there are, or may be."""
+        """Return the number of slices that workloads may use, including slices that GKE may add."""
         return self.num_slices if self.max_slices is None else self.max_slices
 
     @property
@@ -78,69 +73,52 @@ class ClusterSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceQuota:
-    """What a queue has of one type, how much more it may borrow, and how much of its own it lends; None is all.
-
-    In slices. `queued`: their nodes come when a workload asks for them.
-    """
+    """A queue's quota of one type, in slices."""
 
     shape: SliceShape
     num_slices: float
-    borrowing_limit: float | None = None
-    lending_limit: float | None = None
-    queued: bool = False
+    borrowing_limit: float | None = None  # None: unlimited
+    lending_limit: float | None = None  # of its own slices; None: all
+    queued: bool = False  # nodes are created when a workload requests them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSpec:
-    """A queue with a quota of its own, for workloads of some namespaces.
-
-    `reclaim`: for whom it takes back what it lent, in Kueue's words: `Any`, `LowerPriority` or `Never`.
-    `max_priority`: the highest that its workloads may have, None for any.
-    """
+    """A queue with its own quota, for the workloads of some namespaces."""
 
     name: str
     namespaces: tuple[str, ...]
     quotas: tuple[SliceQuota, ...]
-    reclaim: str = "Any"
-    max_priority: str | None = None
+    reclaim: str = "Any"  # whose loans it takes back, as in Kueue: `Any`, `LowerPriority` or `Never`
+    max_priority: str | None = None  # of its workloads; None: any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What differs between the places where a workload's hosts run.
+    """Properties of the cluster on which a workload's hosts run."""
 
-    `emulated`: the chips are virtual CPU devices. `sets_slice_environment`: nobody else injects
-    MEGASCALE_* and TPU_WORKER_*, so the manifest does. `output_root`: the shared folder or bucket.
-    `shared_folder`: a folder of the nodes that pods mount at the same path; `exclusive`: of no other cluster.
-    `fenced`: hosts of a node that is gone are declared dead, so that the workload goes on elsewhere; only where
-    such a node is sure not to run them any more, or a second incarnation does no harm. `trainer_image`: the
-    bundled trainer's image, where the nodes have one. `on_this_machine`: hosts are processes here, which see all
-    files and need no image.
-    `region`: of a cloud that charges for the slices. `sub_slicing`: the type of slices that are shared by parts.
-    `capacities`: of the slices of each type. `autoprovisioned`: the types of which the cloud makes slices when
-    workloads ask for them, and the capacity that these have if a workload does not say.
-    """
-
-    emulated: bool
-    sets_slice_environment: bool
-    output_root: str
-    shared_folder: str | None = None
-    exclusive: bool = False
+    emulated: bool  # chips are virtual CPU devices
+    sets_slice_environment: bool  # the manifest sets MEGASCALE_* and TPU_WORKER_*, since no webhook injects them
+    output_root: str  # shared folder or bucket
+    shared_folder: str | None = None  # folder of the nodes that pods mount at the same path
+    exclusive: bool = False  # no other cluster uses that folder
+    # Hosts of a lost node are declared dead, so that the workload restarts elsewhere: only where such a node certainly
+    # does not run them any more, or a second incarnation does no harm.
     fenced: bool = False
-    trainer_image: str | None = None
-    region: str | None = None
-    on_this_machine: bool = False
-    sub_slicing: str | None = None
-    capacities: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    autoprovisioned: Mapping[str, str] = field(default_factory=dict)
+    trainer_image: str | None = None  # the bundled trainer's image, if the nodes have one
+    region: str | None = None  # of a cloud that charges for the slices
+    on_this_machine: bool = False  # hosts are local processes, which see all files and need no image
+    sub_slicing: str | None = None  # type of the slices that are shared by parts
+    capacities: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of the slices, by type
+    autoprovisioned: Mapping[str, str] = field(default_factory=dict)  # default capacity by autoprovisioned type
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Code:
-    """Code that every host starts in. The name follows from the content.
+    """Code that is the working folder of every host. The name is derived from the content.
 
-    `archive` is a .tar.gz that travels with the workload as a ConfigMap. Without it hosts find the code at
-    `source`: an archive in a shared folder or a bucket or, on this machine, the folder where it is unpacked.
+    `archive` is a .tar.gz that is stored with the workload as a ConfigMap. Without it, `source` is an archive in a
+    shared folder or a bucket or, on a local cluster, the folder where it is unpacked.
     """
 
     name: str
@@ -150,19 +128,7 @@ class Code:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadSpec:
-    """A job over `num_slices` slices: the same `command` on every host.
-
-    `secret_env`: variables whose values are keys of Secrets, as (Secret, key).
-    `within`: the type of the slices that these slices are parts of, where slices are shared. Times are in seconds.
-    `fatal_exit_codes` fail the workload at once, any other restarts it, up to
-    `max_restarts` times. With `peer_watch`, a host that is gone ends the command on all others at once.
-    With `ray` the command makes the hosts a Ray cluster. `node_folder`: a folder of each node that hosts there see at
-    the same path, which outlives them. `mounts`: claims and buckets that all hosts see. `max_run_seconds`: how long it
-    may keep slices of queued provisioning. `capacity`: of the nodes that hosts ask for; "": they do not say.
-    `scheduler`: places its pods; "": the cluster's default one. `labels`: of the JobSet and its pods, beside ours. What
-    `requires_output` cannot run where there is no place for it.
-    `run_as_user`: the UID of pods, their image's if None. `non_root`: their user must not be root.
-    """
+    """A job over `num_slices` slices that runs the same `command` on every host. Times are in seconds."""
 
     name: str
     shape: SliceShape
@@ -174,30 +140,30 @@ class WorkloadSpec:
     queue: str = names.QUEUE
     priority: str = "medium"
     env: Mapping[str, str] = field(default_factory=dict)
-    secret_env: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    secret_env: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # values from Secrets: (Secret, key)
     max_restarts: int = 0
-    fatal_exit_codes: tuple[int, ...] = FATAL_EXIT_CODES
+    fatal_exit_codes: tuple[int, ...] = FATAL_EXIT_CODES  # fail the workload at once; any other code restarts it
     termination_grace_seconds: int = 30
     ttl_seconds: int = 12 * 3600
     working_dir: str | None = None
     image_pull_secret: str | None = None
-    run_as_user: int | None = None
-    non_root: bool = False
+    run_as_user: int | None = None  # UID of the pods; None: the image's
+    non_root: bool = False  # refuse to run as root
     code: Code | None = None
     user: str = ""
-    within: SliceShape | None = None
-    peer_watch: bool = False
-    ray: bool = False
-    node_folder: str | None = None
+    within: SliceShape | None = None  # with sub-slicing: the type of the whole slices
+    peer_watch: bool = False  # a lost host ends the command on all others at once
+    ray: bool = False  # the command makes the hosts a Ray cluster
+    node_folder: str | None = None  # folder of each node, mounted at the same path, that outlives its hosts
     mounts: tuple[Mount, ...] = ()
-    max_run_seconds: int | None = None
-    capacity: str = ""
-    scheduler: str = ""
-    labels: Mapping[str, str] = field(default_factory=dict)
-    requires_output: bool = True
+    max_run_seconds: int | None = None  # how long it may keep slices of queued provisioning
+    capacity: str = ""  # requested capacity of the nodes; "": any
+    scheduler: str = ""  # of its pods; "": the cluster's default
+    labels: Mapping[str, str] = field(default_factory=dict)  # added to the JobSet and its pods
+    requires_output: bool = True  # cannot run without an output root
 
     def problems(self) -> list[str]:
-        """Return everything that is wrong with it, one line each."""
+        """Return all problems of the spec, one line each."""
         found = _slices_problems(self.num_slices)
         found += names.workload_name_problems(self.name, num_slices=self.num_slices, hosts_per_slice=self.shape.hosts)
         for key, value in self.env.items():
@@ -240,13 +206,13 @@ class WorkloadSpec:
 
     @property
     def output_dir(self) -> str:
-        """Return the folder that all hosts share and that outlives restarts, "" where there is none."""
+        """Return the folder that all hosts share and that outlives restarts, "" if there is none."""
         root = self.target.output_root
         return f"{root}/{names.output_folder(self.name, self.namespace)}" if root else ""
 
     @property
     def total(self) -> int:
-        """Return the units of `shape.resource` that it needs."""
+        """Return the units of `shape.resource` that the workload needs."""
         return self.num_slices * self.shape.units
 
     @property
@@ -262,30 +228,26 @@ class WorkloadSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageCacheSpec:
-    """Images that the nodes of some node pools are to pull before anything runs there.
-
-    `taints`: the keys of those that slices' nodes have; `architecture`: as their label says it. `seconds`: for how
-    long it is tried at most. `have_first`: an image that a node has is not asked for again, whatever its tag.
-    """
+    """Images to pull on the nodes of some node pools before workloads run there."""
 
     images: tuple[str, ...]
     pools: tuple[str, ...]
-    taints: tuple[str, ...]
-    seconds: int
-    architecture: str = "amd64"
+    taints: tuple[str, ...]  # keys of the taints of slices' nodes
+    seconds: int  # time limit of the pulls
+    architecture: str = "amd64"  # as in the nodes' label
     namespace: str = "default"
     image_pull_secret: str | None = None
-    have_first: bool = False
+    have_first: bool = False  # do not pull an image that a node has, whatever its tag
 
     @property
     def name(self) -> str:
-        """Return what its objects are called: the same images for the same pools are one thing."""
+        """Return the name of its objects; equal images for equal pools share one."""
         parts = "\n".join([*self.images, "", *sorted(self.pools), "", self.image_pull_secret or ""])
         return f"xpk-images-{hashlib.sha256(parts.encode()).hexdigest()[:10]}"
 
 
 def image_problems(images: Sequence[str]) -> list[str]:
-    """Return what is wrong with names of images, one line each.
+    """Return the problems of image names, one line each.
 
     The grammar is that of https://github.com/distribution/reference: [host[:port]/]path[:tag][@digest].
     """
@@ -308,7 +270,7 @@ def count_slices(num_slices: int | None, num_nodes: int | None, kind: str) -> in
 
 
 def cluster_problems(name: str, num_slices: int) -> list[str]:
-    """Return what is wrong with a cluster's name and size whatever its type, one line each."""
+    """Return the problems of a cluster's name and size, regardless of its type, one line each."""
     return [*names.cluster_name_problems(name), *_slices_problems(num_slices)]
 
 

@@ -1,4 +1,4 @@
-"""What is known of a workload, read from its objects."""
+"""Status of a workload, read from its objects."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from xpk.model.mounts import Mount
 
 
 class Phase(StrEnum):
-    """Where a workload is in its life."""
+    """Phase of a workload's life."""
 
     QUEUED = "Queued"
     STARTING = "Starting"
@@ -23,13 +23,13 @@ class Phase(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing more will happen."""
+        """Return whether the phase is final."""
         return self in (Phase.SUCCEEDED, Phase.FAILED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostStatus:
-    """One host of the current attempt. `pid` is known where hosts are processes of this machine."""
+    """One host of the current attempt. `pid` is set on local clusters only."""
 
     slice: int
     host: int
@@ -50,7 +50,7 @@ class HostStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restart:
-    """One restart: when, and what caused it, in words and, as far as is known, as fields.
+    """One restart: its time and its cause, as text and, where known, as fields.
 
     `attempt` is the one that ended. `exit_code` is that of host `host` of slice `slice`.
     """
@@ -65,7 +65,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """What the queue's controller says of a workload: `status` is `True` or `False`, `reason` one word."""
+    """A condition that the queue controller set on a workload: `status` is `True` or `False`, `reason` one word."""
 
     type: str
     status: str
@@ -76,7 +76,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """How much of a quota one workload holds. `workload` names its namespace too where that is another one."""
+    """The amount of a quota that one workload holds. `workload` includes its namespace if that is another one."""
 
     workload: str
     amount: float
@@ -84,10 +84,10 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """What a flavor has of a resource that a queued workload needs.
+    """Quota of a resource, in one flavor, that a queued workload needs.
 
-    `free`: what its queue could have now, and `most`: what it could ever have, both with what others lend it.
-    `holders`: who has some of it, those of queues that could lend it among them.
+    `free`: available to its queue now; `most`: available if nothing were in use. Both include borrowing.
+    `holders`: workloads that hold some of it, including those of queues that could lend it.
     """
 
     flavor: str
@@ -102,9 +102,9 @@ class Quota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """What a workload waits for beside its quota: `state` is Kueue's Pending, Retry, Ready or Rejected.
+    """An admission check of a workload: `state` is Kueue's Pending, Retry, Ready or Rejected.
 
-    `failures`: attempts before this one. `next_attempt`: when it is tried again, after a failure.
+    `failures`: earlier attempts. `next_attempt`: time of the next try after a failure.
     """
 
     name: str
@@ -116,7 +116,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """Why hosts do not start or go on. `hosts` are labels such as `s1/h0`; none: it is not about a single host."""
+    """A reason why hosts do not start or run. `hosts` are labels such as `s1/h0`; empty: no single host is affected."""
 
     reason: str
     message: str
@@ -124,7 +124,7 @@ class Trouble:
     image: str | None = None
 
     def __str__(self) -> str:
-        """Return it in a line, by the name of its first host."""
+        """Return a one-line description that names the first host."""
         more = f" and {len(self.hosts) - 1} more" if len(self.hosts) > 1 else ""
         who = f"{self.hosts[0]}{more}" if self.hosts else "no host"
         verb = "has no node" if self.reason == "Unschedulable" else f"cannot start: {self.reason}"
@@ -135,7 +135,7 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occurrence:
-    """An event, or several that say the same: `time` is the last one's, `first` the first one's."""
+    """An event, or several equal ones: `first` is the time of the first one, `time` of the last one."""
 
     time: str
     first: str
@@ -148,12 +148,9 @@ class Occurrence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadStatus:
-    """A workload as its objects show it. Times are RFC 3339.
+    """Status of a workload, as its objects show it. Times are RFC 3339.
 
-    `ahead` names the workloads before it in its cluster queue, while it is queued; `quota` is what it then waits
-    for. `restarts_counted` are those that `max_restarts` limits. What only the status of a single workload tells is
-    empty in a list: `quota`, `restart_history`, `events`. `maker` is "xpk", also for Google's, or who else made it.
-    `mounts`: the claims and buckets that hosts see. `previous_logs`: whether the logs of earlier attempts are kept.
+    `quota`, `restart_history` and `events` are empty in lists of workloads.
     """
 
     name: str
@@ -166,7 +163,7 @@ class WorkloadStatus:
     hosts_per_slice: int
     num_hosts: int
     restarts: int
-    restarts_counted: int
+    restarts_counted: int  # those that `max_restarts` limits
     max_restarts: int
     created: str
     started: str | None
@@ -174,10 +171,10 @@ class WorkloadStatus:
     queue: str | None
     cluster_queue: str | None
     position: int | None
-    ahead: tuple[str, ...]
+    ahead: tuple[str, ...]  # workloads before it in its cluster queue, while it is queued
     conditions: tuple[Condition, ...]
     checks: tuple[Check, ...]
-    quota: tuple[Quota, ...]
+    quota: tuple[Quota, ...]  # that it waits for, while it is queued
     user: str
     command: tuple[str, ...]
     output_dir: str
@@ -185,9 +182,9 @@ class WorkloadStatus:
     troubles: tuple[Trouble, ...]
     restart_history: tuple[Restart, ...]
     events: tuple[Occurrence, ...]
-    maker: str
+    maker: str  # "xpk", also for Google's, or the tool that created it
     mounts: tuple[Mount, ...] = ()
-    previous_logs: bool = False
+    previous_logs: bool = False  # logs of earlier attempts are kept
     launcher: str = "plain"  # or "ray"
 
 
@@ -200,7 +197,7 @@ _KNOWN = {
 
 
 def exit_words(code: int) -> str:
-    """Return an exit code with what it means: `exit code 137 (SIGKILL)`."""
+    """Return an exit code with its meaning: `exit code 137 (SIGKILL)`."""
     known = _KNOWN.get(code)
     if known is None and 128 < code <= 128 + max(signal.Signals):
         known = next((each.name for each in signal.Signals if each == code - 128), None)

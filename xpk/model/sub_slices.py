@@ -1,7 +1,10 @@
-"""Parts of a TPU slice that workloads can have to themselves: sub-slicing, where Kueue places them. Pure.
+"""Sub-slicing: parts of a TPU slice for single workloads, placed by Kueue. Pure.
 
-GKE labels the nodes of a v6e slice in a Cluster Director reservation with the part of each size that they are in; Kueue
-finds free parts by these labels. The sizes and labels are those of Google's xpk (docs/gke.md, "Sub-slicing").
+GKE labels the nodes of a v6e slice in a Cluster Director reservation with the part of each size that they are in;
+Kueue finds free parts by these labels. The sizes and labels are those of Google's xpk (docs/gke.md, "Sub-slicing").
+
+GKE labels the nodes of a v6e slice in a Cluster Director reservation with the part of each size that they are in;
+Kueue finds free parts by these labels. The sizes and labels are those of Google's xpk (docs/gke.md, "Sub-slicing").
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ _HOST = "kubernetes.io/hostname"
 
 
 def parts(shape: SliceShape) -> list[SliceShape]:
-    """Return the types of the parts that a slice can be shared by, itself first; none where it cannot be shared."""
+    """Return the types of a slice's parts, the whole slice first; none if it cannot be shared."""
     if shape.family not in FAMILIES or shape.chips < _FEWEST_CHIPS:
         return []
     found = [each for each in all_shapes() if each.family == shape.family and each.chips >= _FEWEST_CHIPS]
@@ -27,17 +30,17 @@ def parts(shape: SliceShape) -> list[SliceShape]:
 
 
 def level(part: SliceShape) -> str:
-    """Return the label of nodes by which a part's hosts are together."""
+    """Return the node label that groups the hosts of a part."""
     return f"cloud.google.com/gke-tpu-slice-{part.topology}-id"
 
 
 def levels(shape: SliceShape) -> list[str]:
-    """Return the labels of a slice's nodes, from the whole slice to a host: the levels of a Topology of Kueue."""
+    """Return the node labels from the whole slice to a host: the levels of a Kueue Topology."""
     return [*map(level, parts(shape)), _HOST]
 
 
 def placement(part: SliceShape) -> dict[str, str]:
-    """Return the annotations of pods with which Kueue places each slice of a workload onto one part."""
+    """Return the pod annotations with which Kueue places each slice of a workload onto one part."""
     return {
         "kueue.x-k8s.io/podset-slice-required-topology": level(part),
         "kueue.x-k8s.io/podset-slice-size": str(part.hosts),

@@ -1,4 +1,4 @@
-"""Text from elsewhere, made safe for a terminal."""
+"""Text from untrusted sources, made safe for a terminal."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _COLOUR = re.compile(r"\x1b\[(?:0|1|3[1-6]|9[1-6])m")  # what `click.style` give
 
 
 def printable(text: str, *, limit: int | None = None, colours: bool = False) -> str:
-    r"""Return `text` with nothing in it that a terminal would obey, and no more than about `limit` characters of it.
+    r"""Return `text` without terminal control sequences, shortened to about `limit` characters.
 
     Tabs and newlines stay. Colours and cursor movements (ECMA-48 CSI) are removed; every other control character,
-    bidi override and lone surrogate is shown as an escape such as `\x1b`. The result can be encoded as UTF-8, and
-    printing it again changes nothing. With `colours`, plain ones of letters stay.
+    bidi override and lone surrogate is shown as an escape such as `\\x1b`. The result can be encoded as UTF-8, and
+    printing it again changes nothing. With `colours`, plain colour sequences stay.
     """
     shown = _UNSAFE.sub(_escape_all_but_colours if colours else _escape, text if limit is None else text[:limit])
     if limit is None or max(len(text), len(shown)) <= limit:
@@ -29,7 +29,7 @@ def printable(text: str, *, limit: int | None = None, colours: bool = False) -> 
 
 
 def shortened(text: str, limit: int) -> str:
-    """Return a text of at most about `limit` characters: where it is longer, its middle is left out."""
+    """Return a text of at most about `limit` characters; the middle of a longer one is left out."""
     if len(text) <= limit:
         return text
     end = limit // 3
@@ -37,7 +37,7 @@ def shortened(text: str, limit: int) -> str:
 
 
 def escaped_json(text: str) -> str:
-    """Return a JSON text as another one of the same value that a terminal shows as it is."""
+    """Return an equivalent JSON text that a terminal shows unchanged."""
     return _UNSAFE.sub(_json_escape, text)
 
 

@@ -1,4 +1,4 @@
-"""From a spec to the objects that an API server gets, through the templates in `manifests/`."""
+"""Rendering of specs as objects for an API server, through the templates in `manifests/`."""
 
 from xpk.render.objects import (
     render_image_cache,

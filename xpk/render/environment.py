@@ -1,4 +1,4 @@
-"""The environment of a workload's hosts: values, and fields of their pods."""
+"""Environment variables of a workload's hosts: values, and references to fields of their pods."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _POD_INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 
 
 def host_values(spec: WorkloadSpec) -> dict[str, str]:
-    """Return the user's variables over ours; their XLA_FLAGS come after ours, where the later flag counts."""
+    """Return xpk's variables overridden by the user's; the user's XLA_FLAGS are appended, where the later flag wins."""
     ours, theirs = _device_values(spec) | _launch_values(spec), dict(spec.env)
     if "XLA_FLAGS" in ours and "XLA_FLAGS" in theirs:
         theirs["XLA_FLAGS"] = f"{ours['XLA_FLAGS']} {theirs['XLA_FLAGS']}"
@@ -21,7 +21,7 @@ def host_values(spec: WorkloadSpec) -> dict[str, str]:
 
 
 def host_fields(spec: WorkloadSpec) -> list[dict[str, Any]]:
-    """Return the variables that are references: to fields of a host's pod, and to keys of Secrets."""
+    """Return variables that are references: to fields of a host's pod, and to keys of Secrets."""
     secrets = [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
         for name, (secret, key) in spec.secret_env.items()
@@ -30,7 +30,7 @@ def host_fields(spec: WorkloadSpec) -> list[dict[str, Any]]:
 
 
 def _pod_fields(spec: WorkloadSpec) -> list[dict[str, Any]]:
-    """Return the variables of GPU and CPU types that differ between hosts, but for those that the user sets."""
+    """Return the per-host variables of GPU and CPU types, except those that the user sets."""
     if spec.shape.kind == "tpu":
         return []
     fields = {"JOB_INDEX": _JOB_INDEX}
@@ -45,7 +45,7 @@ def _pod_fields(spec: WorkloadSpec) -> list[dict[str, Any]]:
 
 
 def _device_values(spec: WorkloadSpec) -> dict[str, str]:
-    """Return the chips' peaks or, where they are emulated, what makes a JAX program find as many CPU devices."""
+    """Return the chips' peaks or, if they are emulated, what gives a JAX program as many CPU devices."""
     if spec.target.emulated:  # CPUs reach no noticeable part of a chip's peak
         return {
             "JAX_PLATFORMS": "cpu",
@@ -59,7 +59,7 @@ def _device_values(spec: WorkloadSpec) -> dict[str, str]:
 
 
 def _launch_values(spec: WorkloadSpec) -> dict[str, str]:
-    """Return what torchrun, NCCL's tests and JAX programs on GPUs and CPUs read, as Google's xpk names it."""
+    """Return the variables of torchrun, NCCL's tests and JAX programs on GPUs and CPUs, named as in Google's xpk."""
     if spec.shape.kind == "tpu":
         return {}
     hosts, first = str(spec.num_hosts), names.host_name(spec.name, 0, 0)

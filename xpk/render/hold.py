@@ -1,7 +1,7 @@
-"""A program that waits and does nothing else, small enough for a ConfigMap: it runs in any image, even an empty one.
+"""A program that only waits, small enough for a ConfigMap; it runs in any image, even an empty one.
 
-Containers that only have an image pulled run it: nothing that is in the image is started, and an image without a
-shell, or with nothing to execute at all, does as well as any other.
+Containers that only have their image pulled run it: nothing in the image is started, so images without a shell, or
+with nothing to execute at all, work as well.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a pod has for the storage that its host mounts: volumes, where they are mounted, and annotations."""
+"""Volumes, volume mounts and annotations of pods for their hosts' storage."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pod_annotations(mounts: Sequence[Mount]) -> dict[str, str]:
 
 
 def volumes(mounts: Sequence[Mount]) -> list[dict[str, Any]]:
-    """Return the pods' volumes: one for each source, since kubelet waits for ever for one that has two names."""
+    """Return the pods' volumes: one per source, since the kubelet waits forever for a source that has two names."""
     return [
         {"name": name, **_volume(source, [mount for mount in mounts if mount.source == source])}
         for source, name in _names(mounts).items()
@@ -33,7 +33,7 @@ def volumes(mounts: Sequence[Mount]) -> list[dict[str, Any]]:
 
 
 def volume_mounts(mounts: Sequence[Mount]) -> list[dict[str, Any]]:
-    """Return where the host's container finds them."""
+    """Return the volume mounts of the host's container."""
     of_source = _names(mounts)
     return [
         {

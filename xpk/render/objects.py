@@ -1,7 +1,7 @@
-"""Specs in, plain dicts out.
+"""Objects of workloads, clusters and queues, rendered from specs as plain dicts.
 
-Templates hold no logic: what they print is computed here, every value goes through `tojson`, an unknown
-name is an error, and the text is parsed back before anybody uses it.
+Templates hold no logic: their values are computed here, every value goes through `tojson`, an unknown name is an
+error, and the text is parsed back before use.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ARCHIVE_FOLDER, _ARCHIVE = "/xpk/archive", "code.tar.gz"
 
 
 def render_workload(spec: WorkloadSpec) -> list[dict[str, Any]]:
-    """Return the objects of one workload: its JobSet and, before it, its code where that is a ConfigMap."""
+    """Return the objects of one workload: its code if that is a ConfigMap, then its JobSet."""
     code = [_code_object(spec)] if spec.code and spec.code.archive is not None else []
     return [*code, *render_template("jobset.yaml.j2", w=spec, h=_host_view(spec))]
 
@@ -49,7 +49,7 @@ def render_queues(
 ) -> list[dict[str, Any]]:
     """Return the Kueue objects of a cluster: a flavor and a quota for each type, queue and priorities.
 
-    `promised`: how many slices of each type other queues have, which lend theirs and borrow the rest; None: there are
+    `promised`: slices of each type allotted to other queues, which lend theirs and borrow the rest; None: there are
     no other queues.
     """
     left = [
@@ -81,12 +81,12 @@ def render_queues(
 
 
 def render_priorities() -> list[dict[str, Any]]:
-    """Return Kubernetes' priority classes of the names that Google's xpk gives them: its workloads' pods need them."""
+    """Return PriorityClasses with the names of Google's xpk: pods of its workloads need them."""
     return render_template("kueue/priorities.yaml.j2", priorities=names.PRIORITIES)
 
 
 def render_queue(spec: QueueSpec) -> list[dict[str, Any]]:
-    """Return the objects of a queue with a quota of its own: its ClusterQueue, and a LocalQueue in each namespace."""
+    """Return the objects of a queue with its own quota: a ClusterQueue, and a LocalQueue in each namespace."""
     queue = _cluster_queue(spec.name, spec.quotas, spec.reclaim, cohort=True)
     if spec.max_priority:
         queue["annotations"] = {names.MAX_PRIORITY_ANNOTATION: spec.max_priority}
@@ -94,17 +94,17 @@ def render_queue(spec: QueueSpec) -> list[dict[str, Any]]:
 
 
 def render_priority_limit(queue: str, limit: str) -> list[dict[str, Any]]:
-    """Return what lets an API server refuse workloads of a queue whose priority is above its limit."""
+    """Return the policies by which an API server rejects workloads above a queue's priority limit."""
     return render_template("kueue/max-priority.yaml.j2", m=limit_view(queue, limit))
 
 
 def render_local_queue(namespace: str) -> dict[str, Any]:
-    """Return what lets a namespace's workloads into the cluster's own queue."""
+    """Return the LocalQueue that admits a namespace's workloads to the cluster's own queue."""
     return next(obj for obj in render_queues(namespace=namespace) if obj["kind"] == "LocalQueue")
 
 
 def _cluster_queue(name: str, quotas: Sequence[SliceQuota], reclaim: str, *, cohort: bool) -> dict[str, Any]:
-    """Return what `cluster-queue.yaml.j2` prints. Beyond its own quota a queue's workloads go by priority."""
+    """Return the values of `cluster-queue.yaml.j2`. Beyond a queue's own quota, priority decides."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for quota in quotas:
         entry: dict[str, Any] = {"name": quota.shape.resource, "nominalQuota": _units(quota, quota.num_slices)}
@@ -150,9 +150,9 @@ def render_kind(spec: ClusterSpec, *, nodes_per_slice: int, spare_slices: int, s
 
 
 def render_image_cache(spec: ImageCacheSpec) -> list[dict[str, Any]]:
-    """Return what makes nodes pull images: a Job that is its clock, the program that holds them, a DaemonSet.
+    """Return the objects that make nodes pull images: a Job with a deadline, the program to run, a DaemonSet.
 
-    The Job goes first, and is to own the others: that they end with it cannot be written before it has its UID.
+    The Job comes first and will own the others; the owner reference needs its UID, so it cannot be rendered here.
     """
     selector = {names.IMAGE_CACHE_LABEL: spec.name}
     labels = {"app.kubernetes.io/managed-by": "xpk", **selector}
@@ -189,7 +189,7 @@ def to_yaml(objects: list[dict[str, Any]]) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes programs as people read them; what cannot be written so, PyYAML quotes."""
+    """YAML dumper that writes programs as literal blocks where YAML allows."""
 
 
 def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
@@ -201,7 +201,7 @@ _Dumper.add_representer(str, _text)
 
 
 def _host_view(spec: WorkloadSpec) -> dict[str, Any]:
-    """Return what `jobset.yaml.j2` prints beside the fields of the spec."""
+    """Return the values of `jobset.yaml.j2` other than the fields of the spec."""
     coordinator, is_watched = names.host_name(spec.name, 0, 0), _is_watched(spec)
     hosts = (names.host_name(spec.name, "$(MEGASCALE_SLICE_ID)", host) for host in range(spec.shape.hosts))
     unpack, command = _unpack(spec), [_literal(part) for part in spec.command]
@@ -234,7 +234,7 @@ def _host_view(spec: WorkloadSpec) -> dict[str, Any]:
 
 
 def _pod_security(spec: WorkloadSpec) -> dict[str, Any] | None:
-    """Return which user pods run as, None if that is their image's affair; containers say the rest themselves."""
+    """Return the pods' security context, None to keep the image's user; containers have their own."""
     if spec.run_as_user is None:
         return {"runAsNonRoot": True} if spec.non_root else None
     uid = spec.run_as_user
@@ -244,7 +244,7 @@ def _pod_security(spec: WorkloadSpec) -> dict[str, Any] | None:
 
 
 def _is_watched(spec: WorkloadSpec) -> bool:
-    """Tell whether a program looks after command and peers. On this machine the control plane does."""
+    """Return whether the peer-watch program wraps the command. On a local cluster the control plane does that."""
     return spec.peer_watch and not spec.target.on_this_machine
 
 
@@ -270,13 +270,13 @@ def _pod_annotations(spec: WorkloadSpec) -> dict[str, str]:
 
 
 def _values(spec: WorkloadSpec) -> dict[str, str]:
-    """Return the variables of all hosts, with the program of watched ones."""
+    """Return the variables of all hosts, including the peer-watch program where it is used."""
     values = host_values(spec)
     return {names.PEER_WATCH_VARIABLE: _program("peer_watch.py"), **values} if _is_watched(spec) else values
 
 
 def _unpack(spec: WorkloadSpec) -> dict[str, Any] | None:
-    """Return what the init container is given that puts the code into place; None where it needs none."""
+    """Return the command of the init container that unpacks the code; None where none is needed."""
     code = spec.code
     if code is None or spec.target.on_this_machine:
         return None
@@ -316,5 +316,5 @@ def _code_object(spec: WorkloadSpec) -> dict[str, Any]:
 
 
 def _literal(value: str) -> str:
-    """Escape a value so that Kubernetes' expansion of `$(NAME)` gives it back unchanged."""
+    """Escape a value so that Kubernetes' expansion of `$(NAME)` leaves it unchanged."""
     return re.sub(r"\$(?=[$(])", "$$", value)

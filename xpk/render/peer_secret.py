@@ -1,4 +1,4 @@
-"""The secret of a workload: by it its hosts know each other, whoever else reaches their ports."""
+"""The peer secret of a workload, by which its hosts authenticate each other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BYTES = 32
 
 
 def mounted_peer_secret(spec: WorkloadSpec) -> dict[str, str] | None:
-    """Return how the pods of a workload have its Secret."""
+    """Return the volume with the workload's Secret."""
     if spec.target.on_this_machine:
         return None
     return {
@@ -27,7 +27,7 @@ def mounted_peer_secret(spec: WorkloadSpec) -> dict[str, str] | None:
 def render_peer_secret(spec: WorkloadSpec) -> list[dict[str, Any]]:
     """Return the Secret of a workload's pods, with a new value in each call; none for hosts of this machine.
 
-    Their control plane makes one of its own for them.
+    The local control plane creates its own.
     """
     if spec.target.on_this_machine:
         return []

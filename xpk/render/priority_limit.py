@@ -1,4 +1,4 @@
-"""What lets an API server refuse priorities above a queue's limit: ValidatingAdmissionPolicies, in CEL."""
+"""ValidatingAdmissionPolicies, in CEL, that reject priorities above a queue's limit."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from xpk.model import names
 
 
 def limit_view(queue: str, limit: str) -> dict[str, Any]:
-    """Return what `kueue/max-priority.yaml.j2` prints.
+    """Return the values of `kueue/max-priority.yaml.j2`.
 
-    JobSets are refused by their label, at once; Kueue's Workloads by the priority that counts, wherever it is from.
-    What was in the queue before may keep its priority, so that it can be updated, and end.
+    JobSets are rejected at once, by their label; Kueue's Workloads by their effective priority, whatever set it.
+    A workload that is already in the queue may keep its priority, so that it can be updated, and end.
     """
     most, here = names.PRIORITIES[limit], json.dumps(queue)
     higher = json.dumps([name for name, value in names.PRIORITIES.items() if value > most])
@@ -45,6 +45,6 @@ _LABELS = (names.QUEUE_LABEL, names.PRIORITY_LABEL)
 
 
 def _label(of: str, key: str) -> str:
-    """Return the CEL of a label, '' where there is none."""
+    """Return the CEL of a label, '' if it is not set."""
     labels = f"{of}.metadata.labels"
     return f"(has({labels}) && {json.dumps(key)} in {labels} ? {labels}[{json.dumps(key)}] : '')"

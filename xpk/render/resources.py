@@ -1,4 +1,4 @@
-"""Where the files that travel with the package are: in the wheel, or in a checkout."""
+"""Paths of the data files of the package, in a wheel or in a checkout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def workloads_dir() -> Path:
 
 
 def recipe_dir() -> Path:
-    """Return the folder of the Dockerfile, and of the files that say which versions go into the image."""
+    """Return the folder of the Dockerfile and of the files that pin the image's versions."""
     return _first(_PACKAGE / "_image", _PACKAGE.parent)
 
 

@@ -1,4 +1,4 @@
-"""Templates of `manifests/`: every value goes through `tojson`, and the text is parsed back before anybody uses it."""
+"""Templates of `manifests/`: every value goes through `tojson`, and the text is parsed back before use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SURROGATES = re.compile(r"\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})")
 
 
 def render_template(template: str, **values: Any) -> list[dict[str, Any]]:
-    """Return the objects that a template of `manifests/` gives for these values."""
+    """Return the objects of a template of `manifests/` for these values."""
     text = _environment().get_template(template).render(**values)
     return [document for document in yaml.safe_load_all(text) if document is not None]
 

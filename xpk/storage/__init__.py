@@ -1,4 +1,4 @@
-"""Folders that hosts and this machine both see: on a disk, or in a bucket of Google Cloud Storage."""
+"""Folders that both hosts and this machine access: on a disk, or in a Google Cloud Storage bucket."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A folder in a bucket, through the official client; the only module that imports `google.cloud.storage`.
 
 Objects whose names begin with the folder's prefix are its files. STORAGE_EMULATOR_HOST names another server
-than Google's, as for every client of Google Cloud Storage; it is asked without credentials.
+than Google's, as for every client of Google Cloud Storage; it is accessed without credentials.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 
 
 class BucketFolder:
-    """A `Folder` in a bucket. The client is made when it is first needed: that may ask for credentials."""
+    """A `Folder` in a bucket. The client is created on first use, since it may require credentials."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -132,7 +132,7 @@ class BucketFolder:
         return found
 
     def _download(self, name: str, *, start: int | None = None) -> bytes | None:
-        """Return an object's content, or what is behind `start`; None when there is no such object."""
+        """Return an object's content, or its part from `start` on; None if it does not exist."""
         with self._explained("read"):
             try:
                 content: bytes = self._bucket.blob(name).download_as_bytes(
@@ -162,7 +162,7 @@ class BucketFolder:
 
     @contextmanager
     def _explained(self, verb: str) -> Iterator[None]:
-        """Say what a failure of the client means for whoever wants to `verb` this folder."""
+        """Return the error for a failure of the client while it tried to `verb` this folder."""
         try:
             yield
         except api.RetryError as error:
@@ -200,7 +200,7 @@ class BucketFolder:
 
 
 def _said(error: BaseException) -> str:
-    """Return the server's own words, in one line."""
+    """Return the server's error message in one line."""
     if isinstance(error, api.GoogleAPICallError):
         details = [str(each.get("message")) for each in error.errors if isinstance(each, Mapping)]
         text = next(filter(None, details), "") or error.message or f"HTTP {error.code}"

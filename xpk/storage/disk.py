@@ -1,4 +1,4 @@
-"""A folder of this machine's file system."""
+"""A folder in this machine's file system."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ class DiskFolder:
                 raise
 
     def _read(self, path: str, tail: int | None = None) -> bytes | None:
-        """Return a file's content, or its last `tail` bytes; None where there is no file.
+        """Return a file's content, or its last `tail` bytes; None if it does not exist.
 
-        A host may have put anything in place of a file, and links to files that are none of its own.
+        A host may have replaced the file by anything, such as a link to a file outside the folder.
         """
         file = self.path / path
         with _explained("read", file):

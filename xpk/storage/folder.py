@@ -1,4 +1,4 @@
-"""What we need of a folder, and how one is opened by its path or URL."""
+"""The `Folder` interface, and a factory that opens a path or URL."""
 
 from __future__ import annotations
 
@@ -17,50 +17,50 @@ class Folder(Protocol):
     """A folder of files. Paths inside it are relative, with `/`.
 
     Every method may raise NotFoundError (the bucket is missing), AuthorizationError, MissingToolError (no
-    credentials) and XpkError (it does not answer, cannot be written, is not a regular file, or is larger than
-    MOST_BYTES). What is not there is no error.
+    credentials) and XpkError (no answer, not writable, not a regular file, or larger than MOST_BYTES).
+    A missing file is not an error.
     """
 
     @property
     def url(self) -> str:
-        """The path or URL by which it was opened."""
+        """Path or URL of the folder, as given."""
         ...
 
     def is_empty(self) -> bool:
-        """Return whether there is nothing in it, or no such folder."""
+        """Return whether the folder is empty or does not exist."""
         ...
 
     def has(self, path: str) -> bool:
-        """Return whether there is a file."""
+        """Return whether a file exists."""
         ...
 
     def read(self, path: str) -> bytes | None:
-        """Return a file's content; None when there is no such file."""
+        """Return a file's content; None if it does not exist."""
         ...
 
     def read_end(self, path: str, size: int) -> bytes | None:
-        """Return the last `size` bytes of a file without reading the rest; None when there is no such file."""
+        """Return the last `size` bytes of a file without reading the rest; None if it does not exist."""
         ...
 
     def read_all(self, folder: str) -> dict[str, bytes]:
-        """Return name and content of the files right inside a folder, by name."""
+        """Return names and contents of the files directly in a folder, sorted by name."""
         ...
 
     def write(self, path: str, content: bytes) -> None:
-        """Write a file that all users may read; whoever reads sees all of it or none."""
+        """Write a world-readable file atomically."""
         ...
 
     def rename(self, name: str) -> None:
-        """Give the whole folder another name beside its own. A checkpoint is never committed by halves."""
+        """Rename the whole folder within its parent. A partial result must not look like a committed checkpoint."""
         ...
 
     def remove(self) -> None:
-        """Remove it with all that is in it."""
+        """Remove the folder with all its contents."""
         ...
 
 
 def check_size(size: int, place: str) -> None:
-    """Raise XpkError where more than MOST_BYTES would be read."""
+    """Raise XpkError if a read would exceed MOST_BYTES."""
     if size > MOST_BYTES:
         raise XpkError(
             f"cannot read {place}: it holds {size >> 20} MiB, and at most {MOST_BYTES >> 20} MiB are read",
@@ -74,7 +74,7 @@ def in_bucket(url: str) -> bool:
 
 
 def url_problems(url: str) -> list[str]:
-    """Return what is wrong with the path or URL of a folder, one line each."""
+    """Return the problems of a folder's path or URL, one line each."""
     scheme = _SCHEME.fullmatch(url)
     if _CONTROL.search(url):
         return [f"{url!r} holds control characters"]
@@ -96,7 +96,7 @@ def url_problems(url: str) -> list[str]:
 
 
 def split_url(url: str) -> tuple[str, str]:
-    """Return bucket and prefix of a `gs://` URL without problems; the prefix ends with `/` unless it is empty."""
+    """Return bucket and prefix of a valid `gs://` URL; the prefix ends with `/` unless it is empty."""
     bucket, _, prefix = url.removeprefix("gs://").partition("/")
     prefix = prefix.rstrip("/")
     return bucket, f"{prefix}/" if prefix else ""

@@ -1,4 +1,4 @@
-"""Folders and files of this user alone, whatever the umask, and locks that nobody can redirect."""
+"""Private folders and files of this user, whatever the umask, and locks that no symbolic link can redirect."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _SAY_SECONDS, _POLL_SECONDS = 1.0, 0.05
 
 
 def check_owner(folder: Path, *, root_may: bool = False) -> None:
-    """Raise XpkError if a folder is somebody else's: what is in it decides what runs here.
+    """Raise XpkError if another user owns a folder, since its contents decide what runs here.
 
-    `root_may`: one of root's does too.
+    `root_may`: root may own it too.
     """
     try:
         found = folder.stat()
@@ -34,7 +34,7 @@ def check_owner(folder: Path, *, root_may: bool = False) -> None:
 
 
 def make_missing(folder: Path) -> None:
-    """Make a folder, and those above it that lack, for this user alone. Those that are there stay as they are."""
+    """Create a folder and its missing parents with mode 0700. Existing ones stay unchanged."""
     for missing in reversed([each for each in (folder, *folder.parents) if not each.exists()]):
         with contextlib.suppress(FileExistsError):  # another process was first
             missing.mkdir(mode=0o700)
@@ -43,9 +43,9 @@ def make_missing(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder as `make_missing`; one that is there loses others' right to write.
+    """Create a folder like `make_missing`; an existing one loses other users' write permission.
 
-    Raises XpkError for somebody else's, OSError where it cannot be made.
+    Raises XpkError if another user owns it, OSError if it cannot be created.
     """
     make_missing(folder)
     check_owner(folder)
@@ -55,7 +55,7 @@ def make_folder(folder: Path) -> None:
 
 
 def open_file(path: Path, flags: int) -> int:
-    """Open a file of this user alone, made if it lacks; never what a symbolic link points to."""
+    """Open a file with mode 0600, creating it if it does not exist; never follow a symbolic link."""
     fd = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         if stat.S_IMODE(os.fstat(fd).st_mode) != 0o600:
@@ -67,7 +67,7 @@ def open_file(path: Path, flags: int) -> int:
 
 
 def wait_for_lock(fd: int, what: str, *, seconds: float, tell: Callable[[str], None], hint: str) -> None:
-    """Take a lock. Tell after a second what is waited for; raise TimedOutError after `seconds`."""
+    """Take a lock. Report after a second what it waits for; raise TimedOutError after `seconds`."""
     began, told = time.monotonic(), False
     while True:
         try:

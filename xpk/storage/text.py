@@ -1,4 +1,4 @@
-"""Small files that a user names: read whole, with limits."""
+"""Small text files that a user names, read whole and with limits."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ MOST_BYTES = 1 << 20
 
 
 def read_text(file: Path, *, what: str = "", hint: str = "", encoding: str = "utf-8") -> str:
-    """Return the text of a file. Raises FileNotFoundError without it, UsageError for all else that is wrong with it.
+    """Return the text of a file. Raises FileNotFoundError if it does not exist, UsageError for any other problem.
 
-    `what` is the flag that names it. Pipes and devices are refused: they may have no end.
+    `what` is the flag that names it. Pipes and devices are rejected: they may be endless.
     """
     try:
         handle = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -1,1 +1,1 @@
-"""Clusters that xpk did not make."""
+"""Clusters that xpk did not create."""

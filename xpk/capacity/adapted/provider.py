@@ -1,4 +1,4 @@
-"""Clusters that somebody else made: prepared for workloads with JobSet, Kueue and queues over the slices they have."""
+"""Provider of existing clusters: JobSet, Kueue and queues are installed for the slices that they have."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _OF_TYPES = ("ResourceFlavor", "Topology", "ProvisioningRequestConfig", "Admissi
 
 
 class AdaptedProvider:
-    """Clusters that exist without us, each with a folder below `root` that holds how to reach it."""
+    """Clusters that xpk did not create; a folder for each below `root` holds its kubeconfig."""
 
     name = "adapted"
     settings: ClassVar[Mapping[str, str]] = install.SETTINGS
@@ -73,9 +73,9 @@ class AdaptedProvider:
         self._pause = pause
 
     def plan_adapt(self, wanted: Adaptation) -> Plan:
-        """Plan what a cluster lacks to take workloads; no steps if it lacks nothing.
+        """Plan the missing parts that a cluster needs to run workloads; no steps if none are missing.
 
-        Raises UsageError with all that is wrong, NotFoundError without such a context.
+        Raises UsageError with all problems, NotFoundError if the context does not exist.
         """
         kubeconfig = self._kubeconfig(wanted)
         context = str(kubeconfig["current-context"])
@@ -106,14 +106,14 @@ class AdaptedProvider:
         return Plan(summary, steps, notes=(*notes, *others.notes), refusal=others.refusal)
 
     def plan_create(self, spec: ClusterSpec) -> Plan:
-        """See `Provider.plan_create`. Not this provider's to do."""
+        """See `Provider.plan_create`. This provider does not create clusters."""
         raise UsageError(
             "clusters that exist are adapted, not created",
             hint=f"`xpk cluster adapt {spec.name} --context CONTEXT`; `kubectl config get-contexts` lists yours",
         )
 
     def plan_resize(self, name: str, num_slices: int, *, force: bool) -> Plan:
-        """See `Provider.plan_resize`. The nodes are somebody else's."""
+        """See `Provider.plan_resize`. xpk does not manage the nodes."""
         self._known(name)
         raise UsageError(
             f"the nodes of '{name}' were not made by xpk, so it neither adds nor removes any",
@@ -121,7 +121,7 @@ class AdaptedProvider:
         )
 
     def plan_delete(self, name: str, *, force: bool) -> Plan:
-        """See `Provider.plan_delete`. What was there before stays, and so do JobSet and Kueue."""
+        """See `Provider.plan_delete`. Existing objects stay, and so do JobSet and Kueue."""
         self._known(name)
         remembered = Step(f"forget '{name}'", partial(shutil.rmtree, self._root / name))
         try:
@@ -216,7 +216,7 @@ class AdaptedProvider:
 
 
 def _found(nodes: Objs, wanted: Adaptation) -> ClusterSpec:
-    """Return the slices that a cluster's nodes make up. Raises UsageError unless they are of one type."""
+    """Return the slices of a cluster's nodes. Raises UsageError unless they are all of one type."""
     whole = whole_slices(in_slices(nodes))
     shapes = [shape for shape in whole if wanted.shape in (None, shape)]
     if len(shapes) == 1:
@@ -231,7 +231,7 @@ def _found(nodes: Objs, wanted: Adaptation) -> ClusterSpec:
 
 
 def _remove(api: ObjectApi, objects: Objs) -> None:
-    """Remove objects that are there; what somebody else made under the same name stays."""
+    """Delete objects that exist and that xpk created."""
     for obj in reversed(objects):
         key = (obj["kind"], obj["metadata"]["name"], obj["metadata"].get("namespace", "default"))
         try:

@@ -1,4 +1,7 @@
-"""JobSet and Kueue on a cluster: their release manifests, applied server-side, until their webhooks answer.
+"""Installation of JobSet and Kueue: their release manifests, applied server-side, until their webhooks answer.
+
+Fields of other managers are never taken over; they are reported. An upgrade applies the newer manifest over the
+older one, so queues and workloads stay.
 
 Never forced: a field that somebody else manages is reported. An upgrade applies the newer manifest over the older
 one, so that queues and workloads stay.
@@ -41,7 +44,8 @@ _HOW_TO_SET = (
 class Controller:
     """A controller that workloads need.
 
-    `sha256`: that of its manifest at `url`. `sources`: variables that name another manifest, a path or an https URL.
+    `sha256`: checksum of the manifest at `url`.
+    `sources`: variables that name another manifest, as a path or an https URL.
     """
 
     name: str
@@ -76,15 +80,15 @@ SETTINGS = {f"--{each.name.lower()}-manifest": each.sources[0] for each in CONTR
 
 
 def title_of(controller: Controller) -> str:
-    """Return in words what installs a controller."""
+    """Return the title of the step that installs a controller."""
     return f"install {controller.name} {controller.version}"
 
 
 def whats_missing(api: ObjectApi, controller: Controller, *, hosts: int = 0) -> str | None:
-    """Return what has to be done, in words; None if this version or a newer one is there and runs.
+    """Return the title of the required step; None if this version or a newer one is installed and running.
 
-    `hosts`: how many it looks after. What xpk installed in this version is also set up anew where it may take too
-    little for them, or lacks a setting; what others installed is theirs (`notes_of`).
+    `hosts`: number of hosts it manages. An installation of this version by xpk is also reconfigured if its resources
+    may be too small for them, or if it lacks a setting; other installations are left alone (`notes_of`).
     """
     try:
         deployment = api.get("Deployment", controller.deployment, controller.namespace)
@@ -104,9 +108,10 @@ def whats_missing(api: ObjectApi, controller: Controller, *, hosts: int = 0) -> 
 
 
 def notes_of(api: ObjectApi, *, hosts: int, fenced: bool | None) -> tuple[str, ...]:
-    """Return what controllers that others installed lack, one line each.
+    """Return the missing settings of controllers that xpk did not install, one line each.
 
-    Raises ConflictError if that is what `fenced` needs: a dead node's hosts would be waited for all the same.
+    Raises ConflictError if `fenced` needs one of them: without it, a workload would still wait for a dead node's
+    hosts.
     """
     notes = []
     for controller in CONTROLLERS:
@@ -130,7 +135,7 @@ def notes_of(api: ObjectApi, *, hosts: int, fenced: bool | None) -> tuple[str, .
 
 
 def version_of(deployment: Obj) -> Version:
-    """Return the version in the tag of a controller's image, () if it does not tell."""
+    """Return the version in the tag of a controller's image, () if the tag has none."""
     image = _containers(deployment)[0]["image"]
     return _numbers(image.rpartition(":")[2])
 
@@ -147,9 +152,10 @@ def install(
 ) -> None:
     """Apply a controller's manifest and wait until it answers.
 
-    `pinned`: it runs on the control plane, which outlives the slices' nodes. `hosts`: how many it looks after. `load`
-    is given its images first.
-    Raises ConflictError if somebody else manages a field, TimedOutError if it does not come up.
+    `pinned`: it runs on the control plane, which outlives the slices' nodes.
+    `hosts`: number of hosts it manages.
+    `load`: called first with its images.
+    Raises ConflictError if another manager owns a field, TimedOutError if it does not become ready.
     """
     objects = prepare(read_manifest(controller, environ), pinned=pinned, hosts=hosts)
     load([item["image"] for obj in objects if obj["kind"] == "Deployment" for item in _containers(obj)])
@@ -159,7 +165,7 @@ def install(
 
 
 def source_problems(environ: Mapping[str, str]) -> list[str]:
-    """Return what is wrong with where manifests are to come from, one line each."""
+    """Return the problems of the manifests' sources, one line each."""
     return [
         problem
         for each in CONTROLLERS
@@ -168,7 +174,7 @@ def source_problems(environ: Mapping[str, str]) -> list[str]:
 
 
 def read_manifest(controller: Controller, environ: Mapping[str, str] = os.environ) -> list[Obj]:
-    """Return a release's objects. Raises XpkError if its manifest cannot be had, or is not the one that is pinned."""
+    """Return a release's objects. Raises XpkError if its manifest is unavailable or differs from the pinned one."""
     hint = f"download it elsewhere, and set {controller.sources[0]} to its path"
     return release_manifest.read_objects(
         controller.name, _source(controller, environ), hint=hint, pinned=controller.sha256
@@ -180,10 +186,10 @@ def _source(controller: Controller, environ: Mapping[str, str]) -> str:
 
 
 def prepare(objects: list[Obj], *, pinned: bool, hosts: int = 0) -> list[Obj]:
-    """Return a release's objects as we apply them: in a safe order, for JobSets alone, pinned if asked for.
+    """Return a release's objects as applied: in a safe order, for JobSets only, pinned if requested.
 
-    `hosts`: how many the controller looks after; it may take more for many.
-    What is pinned shares its machine with the API server, and must not end itself whenever that machine is busy.
+    `hosts`: number of hosts it manages; its resources may grow with them.
+    A pinned controller shares its machine with the API server, so it must not exit whenever that machine is busy.
     """
     for obj in objects:
         if obj["kind"] == "Deployment":
@@ -204,7 +210,7 @@ def prepare(objects: list[Obj], *, pinned: bool, hosts: int = 0) -> list[Obj]:
 def wait_until_ready(
     api: ObjectApi, controller: Controller, *, pause: Pause = time.sleep, seconds: float = _READY_SECONDS
 ) -> None:
-    """Return when the controller runs and its webhooks let our objects through. Raises TimedOutError."""
+    """Wait until the controller runs and its webhooks accept xpk's objects. Raises TimedOutError."""
     waited, reason = 0.0, ""
     while True:
         try:
@@ -238,7 +244,7 @@ def _place(deployment: Obj, *, pinned: bool) -> None:
 
 
 def _stamp(objects: list[Obj]) -> None:
-    """Let a controller restart when its configuration changes, which it reads only as it begins."""
+    """Restart a controller when its configuration changes, which it reads only at start."""
     texts = "".join(obj["data"][CONFIG] for obj in objects if obj["kind"] == "ConfigMap" and CONFIG in obj["data"])
     for obj in objects:
         if texts and obj["kind"] == "Deployment":
@@ -259,7 +265,7 @@ def _configured(text: str, *, pinned: bool) -> str:
 
 
 def _is_wanted(webhook: Obj) -> bool:
-    """Tell whether a webhook looks at what we use; Kueue's others would be asked about every pod for nothing."""
+    """Return whether a webhook handles kinds that xpk uses; Kueue's others would be called for every pod in vain."""
     groups = {group for rule in webhook["rules"] for group in rule["apiGroups"]}
     ours = all(group.endswith(".x-k8s.io") and group.split(".")[0] in ("jobset", "kueue") for group in groups)
     return ours or "objectSelector" in webhook  # JobSet's own, which look at pods of JobSets alone
@@ -270,9 +276,9 @@ def _lacks(api: ObjectApi, controller: Controller, deployment: Obj) -> tuple[str
 
 
 def _is_stale(api: ObjectApi, deployment: Obj) -> bool:
-    """Tell whether a controller began with another configuration than the one that is there.
+    """Return whether a controller started with another configuration than the current one.
 
-    So it is where setting it up anew was interrupted between the two.
+    This happens if an upgrade was interrupted between the two.
     """
     began = (deployment["spec"]["template"].get("metadata", {}).get("annotations") or {}).get(names.CONFIG_ANNOTATION)
     if not began:
@@ -290,7 +296,7 @@ def _digest(text: str) -> str:
 
 
 def _is_ours(deployment: Obj) -> bool:
-    """Tell whether it was we who applied it."""
+    """Return whether xpk applied it."""
     managers = deployment["metadata"].get("managedFields") or []
     return any(each.get("manager") == MANAGER and each.get("operation") == "Apply" for each in managers)
 
@@ -303,7 +309,7 @@ def _runs(deployment: Obj) -> bool:
 
 
 def _why_not(api: ObjectApi, controller: Controller) -> str:
-    """Return what its pods wait for."""
+    """Return why its pods are not ready."""
     for pod in api.list("Pod", controller.namespace):
         status = pod.get("status", {})
         for container in status.get("containerStatuses", []):
@@ -317,7 +323,7 @@ def _why_not(api: ObjectApi, controller: Controller) -> str:
 
 
 def _probes(controller: Controller) -> list[Obj]:
-    """Return objects that pass only when the controller's webhooks answer. None of them is kept."""
+    """Return objects that are accepted only when the controller's webhooks answer. None of them is stored."""
     jobset: Obj = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",

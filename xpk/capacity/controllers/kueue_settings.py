@@ -1,4 +1,4 @@
-"""What Kueue has to be told in its configuration, and what of it a cluster's Kueue lacks."""
+"""Kueue's configuration: the settings that xpk needs, and a check for missing ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GATE = "FailureRecoveryPolicy"
 
 
 def configured(config: dict[str, Any]) -> dict[str, Any]:
-    """Return Kueue's configuration with JobSet as its only framework, and the gate that fencing needs."""
+    """Return Kueue's configuration with JobSet as its only framework and the feature gate that fencing needs."""
     return {
         **config,
         "integrations": {**config.get("integrations", {}), "frameworks": [FRAMEWORK]},
@@ -27,7 +27,7 @@ def configured(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def lacks(api: ObjectApi, deployment: Obj) -> tuple[str, ...]:
-    """Return what a cluster's Kueue lacks, in words; nothing where its configuration is not to be seen."""
+    """Return the missing settings of a cluster's Kueue as text; empty if its configuration is not readable."""
     try:
         found = api.get("ConfigMap", CONFIG_MAP, deployment["metadata"]["namespace"])
     except (NotFoundError, AuthorizationError):

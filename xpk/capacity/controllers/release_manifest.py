@@ -1,7 +1,10 @@
-"""Manifests that others publish: read from a file or over https, and compared with their SHA-256 before they are used.
+"""Release manifests, read from a file or over https and verified by their SHA-256 before use.
 
-What a controller's manifest holds may do anything in a cluster. `SOURCE#sha256=HEX` says which content is meant, as in
-pip's URLs; without it, what comes from the web must be the content that is pinned here.
+A controller's manifest may contain anything. `SOURCE#sha256=HEX` pins its content, as in pip's URLs; without it, a
+manifest from the web must match the checksum that is pinned here.
+
+What a controller's manifest holds may do anything in a cluster. `SOURCE#sha256=HEX` says which content is meant, as
+in pip's URLs; without it, what comes from the web must be the content that is pinned here.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ _PARSER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C, where there is 
 
 
 def problems_of(name: str, source: str, *, pinned: str = "") -> list[str]:
-    """Return what is wrong with a source, one line each, without reading it. `pinned`: see `read_objects`."""
+    """Return the problems of a source, one line each, without reading it. `pinned`: see `read_objects`."""
     place, sha256 = _parts(source)
     if sha256 and not _SHA256.fullmatch(sha256):
         return [f"invalid SHA-256 '{sha256}' of the manifest of {name}: expected 64 hexadecimal digits"]
@@ -39,9 +42,9 @@ def problems_of(name: str, source: str, *, pinned: str = "") -> list[str]:
 
 
 def read_objects(name: str, source: str, *, hint: str, pinned: str = "") -> list[Obj]:
-    """Return the objects of a manifest. `pinned`: the SHA-256 of what comes from the web and names none itself.
+    """Return the objects of a manifest. `pinned`: the SHA-256 of a source from the web that does not contain one.
 
-    Raises XpkError if it cannot be had, or is not what the checksum says.
+    Raises XpkError if it is unavailable or does not match the checksum.
     """
     if found := problems_of(name, source, pinned=pinned):
         raise XpkError(f"cannot read the manifest of {name}: {found[0]}", hint=hint)
@@ -70,6 +73,6 @@ def read_objects(name: str, source: str, *, hint: str, pinned: str = "") -> list
 
 
 def _parts(source: str) -> tuple[str, str]:
-    """Return where a manifest is, and the SHA-256 that the source names, "" if none."""
+    """Return a source's location, and its SHA-256 ("" if none)."""
     place, _, sha256 = source.partition(_FRAGMENT)
     return place, sha256.lower()

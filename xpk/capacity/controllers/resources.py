@@ -1,4 +1,6 @@
-"""How much memory and CPU JobSet's and Kueue's controllers may take, by the number of hosts they look after. Pure.
+"""Memory and CPU of JobSet's and Kueue's controllers by number of hosts. Pure.
+
+docs/scale.md gives the sources of the numbers.
 
 docs/scale.md says where the numbers are from.
 """
@@ -18,7 +20,7 @@ Amounts = dict[str, dict[str, str]]
 
 
 def amounts(hosts: int) -> Amounts:
-    """Return the least that a controller gets for so many hosts; nothing where a release's own will do."""
+    """Return the minimum resources of a controller for this many hosts; empty if its release's own suffice."""
     if hosts <= _SMALL:
         return {}
     mebibytes = math.ceil((_BASE_MIB + _MIB_PER_HOST * hosts) / _STEP_MIB) * _STEP_MIB
@@ -28,13 +30,13 @@ def amounts(hosts: int) -> Amounts:
 
 
 def enlarge(deployment: Obj, hosts: int) -> None:
-    """Give a controller what it needs, never less than its release does; what has no limit gets none."""
+    """Raise a controller's resources to the minimum; resources without a limit stay unlimited."""
     for part, name, amount in _lacking(deployment, hosts):
         deployment["spec"]["template"]["spec"]["containers"][0]["resources"][part][name] = amount
 
 
 def more_memory(deployment: Obj, hosts: int) -> str:
-    """Return how much a controller may take for so many hosts, if it may take less now; "" if it is enough."""
+    """Return the resources that a controller needs for this many hosts if it has less; "" if it has enough."""
     lacking = _lacking(deployment, hosts)
     words = {"memory": "{} of memory", "cpu": "{} CPUs"}
     most = [words[name].format(amount) for part, name, amount in lacking if part == "limits"]

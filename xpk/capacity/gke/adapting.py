@@ -1,4 +1,4 @@
-"""What a command says of a cluster of GKE that is adapted: slices it should have, add-ons that it should get. Pure."""
+"""Options of `cluster adapt` for a GKE cluster: expected slices and requested add-ons. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PARTS = ("workload_identity_config", "addons_config")  # of a cluster, that are
 
 
 def addon_changes(name: str, request: Request, have: Observed) -> list[Change]:
-    """Return what gives a cluster the add-ons that are asked for."""
+    """Return the changes that enable the requested add-ons."""
     wanted = {part: body for part, body in desired.changeable(request).items() if part in _PARTS}
     if have.guess:
         return [Change("update-cluster", part, {"name": name, part: body}) for part, body in wanted.items()]
@@ -24,7 +24,7 @@ def addon_changes(name: str, request: Request, have: Observed) -> list[Change]:
 
 
 def difference(stated: ClusterSpec, counted: bool, specs: Sequence[ClusterSpec]) -> tuple[str, ...]:
-    """Return in what the slices that there are differ from those that are stated; `counted`: so are their numbers.
+    """Return how the existing slices differ from the stated ones; `counted`: compare their numbers too.
 
     Raises UsageError if there is none of the type.
     """

@@ -1,4 +1,4 @@
-"""Changes become steps: each starts an operation and waits for it, however often that is interrupted."""
+"""Steps of a plan from changes: each starts an operation and waits for it, and can be repeated after interruptions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _POLL_SECONDS = 5.0
 
 
 class Applier:
-    """Carries changes out on one cluster. All that wait share one listing of operations a `poll`."""
+    """Applies changes to one cluster. All waiting steps share one listing of operations per `poll` seconds."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Applier:
 
     @property
     def parent(self) -> str:
-        """Return the resource name of the cluster's place."""
+        """Return the resource name of the cluster's location."""
         return f"projects/{self._project}/locations/{self._location}"
 
     @property
@@ -54,7 +54,7 @@ class Applier:
         return f"{self.parent}/clusters/{self._cluster}"
 
     def steps(self, changes: list[Change], *, may_fail: bool = False) -> list[Step]:
-        """Return the steps that carry changes out. `may_fail`: node pools that do not come up hold up nothing."""
+        """Return the steps that apply changes. `may_fail`: a node pool that fails does not block later steps."""
         makes_cluster = any(change.kind == "create-cluster" for change in changes)
         return [self._step(change, makes_cluster=makes_cluster, may_fail=may_fail) for change in changes]
 
@@ -78,7 +78,7 @@ class Applier:
         )
 
     def _doing(self, change: Change) -> tuple[str, Callable[[], None]]:
-        """Return what a change does, in words, and the doing."""
+        """Return the title and the action of a change."""
         subject, title = change.subject, title_of(change, self._location)
         run = partial(self._run, title=title)
         if change.kind == "create-policy":
@@ -107,7 +107,7 @@ class Applier:
         return title, partial(self._await_change, change, title)
 
     def _run(self, method: str, request: Dict, title: str, subject: str | None, *, beta: bool = False) -> None:
-        """Start an operation and wait until it is done. Raises XpkError with why it failed."""
+        """Start an operation and wait until it is done. Raises XpkError with the cause if it failed."""
         self._activity.tell(title, "asking")
         try:
             operation = self._start(method, request, title, subject, beta=beta)
@@ -117,7 +117,7 @@ class Applier:
             self._activity.forget(title)
 
     def _start(self, method: str, request: Dict, title: str, subject: str | None, *, beta: bool) -> str | None:
-        """Return the operation that does it, None if it is done. What others hold is waited for first."""
+        """Return the started operation, None if nothing is left to do. Waits for blocking operations first."""
         begun = time.monotonic()
         while True:
             try:
@@ -136,7 +136,7 @@ class Applier:
             self._again(begun)
 
     def _await_state(self, subject: str | None, title: str) -> None:
-        """Wait until a node pool, or the cluster, is neither being made nor ended. Raises XpkError if it failed."""
+        """Wait until a node pool, or the cluster, is neither being created nor deleted. Raises XpkError on failure."""
         begun = time.monotonic()
         method, name = ("get_node_pool", self._pool(subject)) if subject else ("get_cluster", self.name)
         while True:
@@ -150,7 +150,7 @@ class Applier:
             self._again(begun)
 
     def wait(self, name: str, title: str) -> None:
-        """Wait until an operation is done. Raises XpkError with why it failed, TimedOutError."""
+        """Wait until an operation is done. Raises XpkError with the cause if it failed, TimedOutError."""
         begun = time.monotonic()
         self._activity.tell(title, "pending")
         self._activity.pause(self._poll)  # by then, the shared listing knows of it
@@ -164,13 +164,13 @@ class Applier:
             self._again(begun)
 
     def _wait_for_other(self, name: str) -> None:
-        """Wait for an operation of somebody else: how it ends is not our concern."""
+        """Wait for another client's operation; its result is not checked."""
         begun = time.monotonic()
         while self._look(name).get("status", "DONE") != "DONE":
             self._again(begun)
 
     def _await_change(self, change: Change, title: str) -> None:
-        """Wait for what an earlier run, or somebody else, has begun."""
+        """Wait for operations that an earlier run or another client has started."""
         try:
             if change.body.get("name"):
                 self.wait(str(change.body["name"]), title)
@@ -194,7 +194,7 @@ class Applier:
             return self._listed
 
     def _again(self, begun: float) -> None:
-        """Pause before something is looked at again. Raises TimedOutError if that has gone on for too long."""
+        """Pause between two polls. Raises TimedOutError after the time limit."""
         if time.monotonic() - begun > self._timeout:
             raise TimedOutError(
                 f"it takes longer than {self._timeout:.0f} s",
@@ -223,7 +223,7 @@ _UPDATE_TITLES = {
 
 
 def title_of(change: Change, location: str) -> str:
-    """Return what a change does, in words."""
+    """Return the title of a change."""
     subject, body = change.subject, change.body
     if change.kind == "create-policy":
         return f"create workload policy {subject}"

@@ -1,4 +1,4 @@
-"""What a command asks for beside slices, in lines for people: whatever is asked for shows in the plan. Pure."""
+"""Requested options besides slices, as lines of the plan: the plan shows every requested option. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from xpk.capacity.gke.request import DEFAULT_SCOPES, DRIVERS, Request
 
 
 def asked_lines(request: Request, cluster: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what is asked for. `cluster`: what GKE is told of a new one; empty for one that exists."""
+    """Return the requested options, one line each. `cluster`: the body of a new cluster; empty for an existing one."""
     groups = {
         "control plane": [*_version(request, cluster), *_endpoints(request)],
         "nodes": list(_nodes(request)),

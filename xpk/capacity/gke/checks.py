@@ -1,4 +1,4 @@
-"""What is wrong with a cluster that is asked for, whatever there is. Pure."""
+"""Validation of a cluster request that needs no cloud access. Pure."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _NAME_LENGTH = 63  # of Compute Engine's resources
 
 
 def fitted(spec: ClusterSpec, request: Request) -> ClusterSpec:
-    """Return the slices that are asked for with what flags of GKE say of them."""
+    """Return the requested slices with the options of GKE flags."""
     most = request.max_chips // spec.shape.chips if request.autoprovisioning and request.max_chips else None
     return replace(spec, sub_slicing=request.sub_slicing, queued=request.queued, max_slices=most)
 
 
 def with_room(spec: ClusterSpec, request: Request) -> Request:
-    """Return a request whose limit of chips holds the slices that are asked for: GKE adds none beyond them then."""
+    """Return a request whose chip limit includes the requested slices: GKE adds none beyond the limit."""
     if request.max_chips is None:
         return request
     return replace(request, max_chips=max(request.max_chips, max(1, spec.num_slices) * spec.shape.chips))
 
 
 def warnings(asked: Request, request: Request) -> tuple[str, ...]:
-    """Return what is planned otherwise than `asked`, one line each."""
+    """Return how the plan deviates from `asked`, one line each."""
     if asked.max_chips == request.max_chips:
         return ()
     most = f"raised from {asked.max_chips} to {request.max_chips} chips, those of the slices"
@@ -38,7 +38,7 @@ def warnings(asked: Request, request: Request) -> tuple[str, ...]:
 
 
 def lacks(request: Request) -> list[str]:
-    """Return what a plan can be shown without, but not carried out, one line each."""
+    """Return requirements for carrying a plan out, but not for showing it, one line each."""
     found = []
     if request.capacity is None:
         found.append("which capacity? one of --on-demand, --spot, --flex, --reservation R")
@@ -46,9 +46,9 @@ def lacks(request: Request) -> list[str]:
 
 
 def check(spec: ClusterSpec | None, environ: Mapping[str, str], *, lenient: bool = False) -> Request:
-    """Return what flags and variables ask for. Raises UsageError with all that is wrong with that and the slices.
+    """Return the request of flags and variables. Raises UsageError with all problems of them and of the slices.
 
-    Without `spec`, as for a type that nobody knows, only what flags and variables say is looked at. `lenient`: see
+    Without `spec`, as for an unknown type, only flags and variables are checked. `lenient`: see
     `Checks.check_create`.
     """
     request, problems = parse_request(environ)
@@ -68,7 +68,7 @@ def check(spec: ClusterSpec | None, environ: Mapping[str, str], *, lenient: bool
 
 
 def _name_problems(spec: ClusterSpec, request: Request) -> list[str]:
-    """Return which names of what is made for a cluster are too long, one line each."""
+    """Return names derived from the cluster's that are too long, one line each."""
     found = []
     longest = len(names.node_pool_name(spec.name, max(0, spec.num_slices - 1)))
     if longest > limits.NAME_LENGTH:
@@ -84,7 +84,7 @@ def _name_problems(spec: ClusterSpec, request: Request) -> list[str]:
 
 
 def _limit_problems(request: Request) -> list[str]:
-    """Return what node autoprovisioning does not go with, one line each."""
+    """Return conflicts with node autoprovisioning, one line each."""
     found = []
     if request.sub_slicing:
         found.append("--sub-slicing and --enable-autoprovisioning exclude each other: GKE makes whole slices")

@@ -1,7 +1,10 @@
-"""Google Cloud's APIs, plain dicts in and out: GKE by its own client, the few calls to Compute Engine over HTTP.
+"""Google Cloud APIs, plain dicts in and out: GKE by its client library, a few Compute Engine calls over HTTP.
 
-The only module that imports google.*; XPK_GKE_ENDPOINT (host:port) and XPK_COMPUTE_ENDPOINT (a URL) name an emulator,
-which is asked without credentials.
+The only module that imports google.*; XPK_GKE_ENDPOINT (host:port) and XPK_COMPUTE_ENDPOINT (a URL) name an
+emulator, which is called without credentials.
+
+The only module that imports google.*; XPK_GKE_ENDPOINT (host:port) and XPK_COMPUTE_ENDPOINT (a URL) name an
+emulator, which is asked without credentials.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ _NOT_YET = re.compile(r"is not ready|is already being used by")
 
 
 class RefusedError(Exception):
-    """A call that the server refused: a canonical code, and what it says."""
+    """A call that the server rejected, with its canonical code and message."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(f"{code}: {text}")
@@ -39,7 +42,7 @@ class RefusedError(Exception):
 
 
 class Google:
-    """The APIs of one user. `unit` is the seconds of the shortest pause between two tries."""
+    """The APIs with one user's credentials. `unit`: seconds of the shortest pause between two tries."""
 
     def __init__(self, environ: Mapping[str, str], *, pause: Pause, unit: float = _FIRST_PAUSE) -> None:
         self._environ, self._pause, self._unit = environ, pause, unit
@@ -53,21 +56,20 @@ class Google:
         self._connect()
 
     def call(self, method: str, request: Dict, *, beta: bool = False) -> Dict:
-        """Call a method of ClusterManager, again while the server is busy. Raises XpkError.
+        """Call a method of ClusterManager; retry while the server is busy. Raises XpkError.
 
-        `beta`: of v1beta1, which has fields that v1 lacks. What another operation holds is waited for by the caller:
-        see `blocked`.
+        `beta`: use v1beta1, which has fields that v1 lacks. The caller waits for blocking operations: see `blocked`.
         """
         return self._tried(lambda: self._grpc("container_v1beta1" if beta else "container_v1", method, request))
 
     def compute(self, path: str, body: Dict | None = None, *, delete: bool = False) -> Dict:
-        """GET a resource of Compute Engine, POST one, or DELETE it. Raises XpkError."""
+        """GET, POST or DELETE a Compute Engine resource. Raises XpkError."""
         base = self._environ.get("XPK_COMPUTE_ENDPOINT") or "https://compute.googleapis.com"
         verb = "DELETE" if delete else "GET" if body is None else "POST"
         return self._tried(lambda: self._rest(verb, f"{base.rstrip('/')}/compute/v1/{path}", body))
 
     def matching(self, path: str, names: str) -> list[Dict]:
-        """Return the resources of a collection of Compute Engine whose names match a pattern. Raises XpkError."""
+        """Return a collection's Compute Engine resources whose names match a pattern. Raises XpkError."""
         found: list[Dict] = []
         query = {"filter": f"name eq {names}"}
         while True:
@@ -78,13 +80,13 @@ class Google:
             query["pageToken"] = answer["nextPageToken"]
 
     def quota_info(self, project: str, quota: str) -> Dict:
-        """GET a quota that has dimensions, such as TPUs per family. Raises XpkError."""
+        """GET a quota with dimensions, such as TPUs per family. Raises XpkError."""
         base = self._environ.get("XPK_COMPUTE_ENDPOINT") or "https://cloudquotas.googleapis.com"
         path = f"projects/{project}/locations/global/services/compute.googleapis.com/quotaInfos/{quota}"
         return self._tried(lambda: self._rest("GET", f"{base.rstrip('/')}/v1/{path}", None))
 
     def token(self) -> tuple[str, str]:
-        """Return an access token and when it ends (RFC 3339). Raises AuthorizationError."""
+        """Return an access token and its expiry (RFC 3339). Raises AuthorizationError."""
         from google.auth.transport.requests import Request
 
         credentials = self._default_credentials()
@@ -159,7 +161,7 @@ class Google:
             self._http = self._session()
 
     def _manager(self, version: str) -> tuple[Any, Any]:
-        """Return a client of one version of ClusterManager, and the module of its types."""
+        """Return a client of one version of ClusterManager, and its module of types."""
         types: Any = importlib.import_module(f"google.cloud.{version}")
         with self._lock:
             if version not in self._managers:
@@ -200,24 +202,24 @@ class Google:
 
 
 def blocked(error: XpkError) -> str | None:
-    """Return the operation that has to end before a refused call can be tried again."""
+    """Return the operation that has to end before a rejected call can be retried."""
     cause = error.__cause__
     return blocker(cause.text) if isinstance(cause, RefusedError) else None
 
 
 def exists_already(error: XpkError) -> bool:
-    """Tell whether a call to create something was refused because it is there."""
+    """Return whether a create call failed because the resource exists."""
     return isinstance(error.__cause__, RefusedError) and error.__cause__.code == "ALREADY_EXISTS"
 
 
 def not_yet(error: XpkError) -> bool:
-    """Tell whether Compute Engine refused since something is not ready, or is still in use."""
+    """Return whether Compute Engine rejected a call because a resource is not ready or still in use."""
     cause = error.__cause__
     return isinstance(cause, RefusedError) and bool(_NOT_YET.search(cause.text))
 
 
 def maybe(ask: Callable[[], Dict]) -> Dict | None:
-    """Return what a call gives, None if there is no such thing."""
+    """Return the result of a call, None for a 404."""
     try:
         return ask()
     except NotFoundError:

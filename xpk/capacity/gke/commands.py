@@ -1,4 +1,4 @@
-"""Changes as gcloud's commands, for those who want to paste them. What gcloud has no flag for, a comment says."""
+"""gcloud commands equivalent to changes, to paste. A comment names the fields for which gcloud has no flag."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ _ELSEWHERE = ("name", "locations", "node_pools", "config.reservation_affinity.",
 
 
 def commands_of(change: Change, project: str, location: str, cluster: str) -> tuple[str, ...]:
-    """Return the commands that make a change, as lines for a shell."""
+    """Return the commands of a change, as lines for a shell."""
     place = [f"--project={project}", f"--location={location}"]
     container, pool = ["gcloud", "beta", "container"], change.subject
     body = dict(change.body)
@@ -126,7 +126,7 @@ def _flags(body: Mapping[str, Any], whole: Mapping[str, Any]) -> list[str]:
 
 
 def _network_commands(change: Change, project: str, location: str) -> tuple[str, ...]:
-    """Return the commands for a data network; those that remove it begin with what is in it."""
+    """Return the commands for a data network; deletion begins with the resources inside it."""
     compute, where = ["gcloud", "compute"], [f"--project={project}"]
     network, subnetwork, firewall = (change.body[part] for part in ("network", "subnetwork", "firewall"))
     verb = change.kind.partition("-")[0]
@@ -194,7 +194,7 @@ def _config_flags(config: Mapping[str, Any]) -> list[str]:
 
 
 def _unsaid(body: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a comment that names the fields for which the command has no flag."""
+    """Return a comment with the fields that no flag of the command sets."""
     left = [
         f"{path}={json.dumps(value)}"
         for path, value in _leaves(body)

@@ -1,4 +1,4 @@
-"""What comes after a cluster's node pools: JobSet, Kueue, queues, ready hosts, by the same code as everywhere."""
+"""Steps after a cluster's node pools: JobSet, Kueue, queues, ready hosts, with the code that all providers share."""
 
 from __future__ import annotations
 
@@ -46,11 +46,14 @@ def steps_for(
     slices: Slices | None,
     data_networks: Sequence[gpudirect.Config] = (),
 ) -> list[Step]:
-    """Return what a cluster lacks to take workloads.
+    """Return the steps that a cluster still needs to run workloads.
 
-    `planned`: the slices that it is to have. `specs` says at the end which came up: the queues are for those. `slices`:
-    which of them have nodes, that are waited for; None waits for none. `data_networks`: of the slices' hosts.
-    `there`: the cluster can be asked already. `after`: the changes to the cluster (`cluster:`), its pools (the rest).
+    `planned`: its slices after the plan.
+    `specs`: called at the end, returns the slices that came up; the queues are for those.
+    `slices`: types by node pool whose hosts are waited for; None waits for none.
+    `data_networks`: of the slices' hosts.
+    `there`: the cluster is reachable already.
+    `after`: keys of the changes to the cluster (`cluster:`) and its pools (the rest).
     """
     api, nodes = _reached(connect) if there else (None, [])
     pause = activity.pause
@@ -92,7 +95,7 @@ def _install_steps(
     environ: Mapping[str, str],
     pause: install.Pause,
 ) -> list[Step]:
-    """Return what installs the controllers, one after the other."""
+    """Return the steps that install the controllers, in sequence."""
     steps: list[Step] = []
     for controller in install.CONTROLLERS:
         missing = install.whats_missing(api, controller, hosts=hosts) if api else install.title_of(controller)
@@ -107,7 +110,7 @@ def _install_steps(
 
 
 def notes_for(connect: Connect, specs: Sequence[ClusterSpec], request: Request, *, there: bool) -> tuple[str, ...]:
-    """Return what controllers lack that others installed. Raises ConflictError if what `--fenced` needs does."""
+    """Return missing settings of controllers that xpk did not install. Raises ConflictError if `--fenced` needs one."""
     api, _ = _reached(connect) if there else (None, [])
     return install.notes_of(api, hosts=_hosts(specs), fenced=request.fenced) if api else ()
 
@@ -115,13 +118,13 @@ def notes_for(connect: Connect, specs: Sequence[ClusterSpec], request: Request, 
 def judge_others(
     connect: Connect, specs: Sequence[ClusterSpec], request: Request, *, there: bool, ends: bool = False
 ) -> Judgement:
-    """Tell what the quota of these slices changes of queues that another tool made, and whether it may."""
+    """Judge the quota changes of queues that another tool made, for these slices."""
     api, _ = _reached(connect) if there else (None, [])
     return judge_queues(api, specs, take_over=request.take_over, ends=ends) if api else Judgement()
 
 
 def autoprovisioned(connect: Connect, cluster: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return the types of which GKE makes slices by itself, each with its capacity: as written, else guessed."""
+    """Return the types that GKE autoprovisions, each with its capacity: as recorded, else guessed."""
     if cluster is None or not limits_of(cluster.get("autoscaling")):
         return {}
     if is_there(cluster):
@@ -132,7 +135,7 @@ def autoprovisioned(connect: Connect, cluster: Mapping[str, Any] | None) -> dict
 
 
 def check_limits(connect: Connect, cluster: Mapping[str, Any] | None, specs: Sequence[ClusterSpec]) -> None:
-    """Raise ConflictError if node autoprovisioning's limits left less than queues were promised."""
+    """Raise ConflictError if node autoprovisioning's limits were below the quota of the queues."""
     limited = [spec for spec in specs if spec.max_slices is not None] if is_there(cluster) else []
     api = _reached(connect)[0] if limited else None
     for spec in limited:
@@ -145,7 +148,7 @@ def _hosts(specs: Sequence[ClusterSpec]) -> int:
 
 
 def _reached(connect: Connect) -> tuple[ObjectApi | None, Objs]:
-    """Return the API server and its nodes, None if it does not answer: all is applied again, which does no harm."""
+    """Return the API server and its nodes; None if it does not answer: all steps are repeated then, harmlessly."""
     try:
         api = connect()
         return api, api.list("Node")

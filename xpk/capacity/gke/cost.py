@@ -1,4 +1,4 @@
-"""What slices cost: chip-hours always, money where the price table has a price."""
+"""Cost of slices: always in chip-hours, in dollars where the price table has a price."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from xpk.storage.text import read_text
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What an hour costs. `dollars` is the list price on demand, None if unknown; `bound`: it costs at most that.
+    """Cost per hour.
 
-    `confirmed`: more than one source has this price. `most_chips`, `most_dollars`: with all that GKE may add by itself;
-    None where it adds nothing.
+    `dollars`: the on-demand list price, None if unknown; `bound`: it is an upper bound.
+    `confirmed`: more than one source has this price.
+    `most_chips`, `most_dollars`: including all slices that GKE may add; None where it adds none.
     """
 
     chips: int
@@ -33,7 +34,7 @@ class Cost:
     most_dollars: float | None = None
 
     def line(self) -> str:
-        """Return it as a line for people."""
+        """Return the cost as a line of text."""
         line = f"cost: {self._hours(self.chips, self.dollars)}"
         if self.dollars is None:
             line += "; no list price known"
@@ -57,9 +58,9 @@ def cost_of(
     file: Path | None = None,
     most_slices: int | None = None,
 ) -> Cost:
-    """Return what slices cost in an hour. Spot and flex-start vary, but not above the price on demand.
+    """Return the cost of slices per hour. Spot and flex-start prices vary, but stay below the on-demand price.
 
-    `most_slices`: with those that GKE may add by itself. Raises UsageError if `file` is not a price table.
+    `most_slices`: including those that GKE may add. Raises UsageError if `file` is not a price table.
     """
     table = _table(file)
     price = (table["chip_hour"].get(shape.family) or {}).get(region)
@@ -72,7 +73,7 @@ def cost_of(
 
 
 def _of(table: Mapping[str, Any], key: str, shape: SliceShape, default: str) -> str:
-    """Return what the table says of a family, else of its kind, else of all."""
+    """Return the table's entry for a family, else for its kind, else the default."""
     value = table.get(key)
     if isinstance(value, Mapping):
         value = value.get(shape.family) or value.get(shape.kind)
@@ -80,7 +81,7 @@ def _of(table: Mapping[str, Any], key: str, shape: SliceShape, default: str) -> 
 
 
 def check_cost(cost: Cost, most: float | None) -> CapacityError | None:
-    """Return why it is too dear: also where the price is not known, since then nobody can say that it is not."""
+    """Return why the cost exceeds the limit; an unknown price exceeds any limit."""
     if most is None or (cost.dollars is not None and max(cost.dollars, cost.most_dollars or 0) <= most):
         return None
     if cost.dollars is None:

@@ -1,4 +1,6 @@
-"""Arguments of gcloud that users pass through: each becomes the field of GKE's API that gcloud would set.
+"""gcloud arguments that users pass through, translated to the fields of GKE's API that gcloud would set.
+
+Besides the arguments in the table, `field.path=VALUE` sets any field of the API's Cluster or NodePool.
 
 Beside those of the table, `field.path=VALUE` sets any field of the API's Cluster or NodePool.
 """
@@ -27,16 +29,16 @@ _FIELD = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+=.*", re.DOTALL)
 
 
 def scopes(text: str) -> list[str]:
-    """Return OAuth scopes by gcloud's short names, each once."""
+    """Return OAuth scopes for gcloud's short names, without duplicates."""
     names = [name for short in text.split(",") for name in SCOPES.get(short, [short])]
     full = [name if name.startswith("https://") else f"{_AUTH}{name}" for name in names]
     return list(dict.fromkeys(full))
 
 
 def apply_cluster(body: Dict, arguments: Sequence[str]) -> None:
-    """Set what `--custom-cluster-arguments` says. Raises UsageError for values of another form.
+    """Set the fields of `--custom-cluster-arguments`. Raises UsageError for malformed values.
 
-    What is said of nodes is said of the default pool, as gcloud has it.
+    Arguments about nodes apply to the default pool, as in gcloud.
     """
     pool = body["node_pools"][0]
     body["node_pool"] = pool
@@ -45,7 +47,7 @@ def apply_cluster(body: Dict, arguments: Sequence[str]) -> None:
 
 
 def default_nodes(arguments: Sequence[str], otherwise: int) -> int:
-    """Return the nodes of the default pool: as the arguments say. Raises UsageError as above."""
+    """Return the number of nodes of the default pool, as the arguments set it. Raises UsageError as above."""
     pool: Dict = {"initial_node_count": otherwise}
     apply_cluster({"node_pools": [pool]}, arguments)
     count = pool["initial_node_count"]
@@ -53,12 +55,12 @@ def default_nodes(arguments: Sequence[str], otherwise: int) -> int:
 
 
 def apply_pool(body: Dict, arguments: Sequence[str]) -> None:
-    """Set what `--custom-nodepool-arguments` says. Raises UsageError as above."""
+    """Set the fields of `--custom-nodepool-arguments`. Raises UsageError as above."""
     _apply(body, arguments, _POOL, "--custom-nodepool-arguments")
 
 
 def put(body: Dict, path: str, value: Any) -> None:
-    """Set a field by its path; lists are appended to, mappings merged. Raises ValueError for values of another form."""
+    """Set a field by its path; append to lists, merge mappings. Raises ValueError for malformed values."""
     *parents, last = path.split(".")
     for name in parents:
         body = body.setdefault(name, {})
@@ -93,7 +95,7 @@ def _apply(body: Dict, arguments: Sequence[str], table: dict[str, tuple[str, Con
 
 
 def unknown_arguments(cluster: Sequence[str], pool: Sequence[str]) -> list[str]:
-    """Return which arguments mean nothing here, one line for each flag that has some."""
+    """Return unsupported arguments, one line for each flag that has some."""
     found = []
     flags = (("--custom-cluster-arguments", cluster, _CLUSTER), ("--custom-nodepool-arguments", pool, _POOL))
     for flag, arguments, table in flags:
@@ -111,7 +113,7 @@ def unknown_arguments(cluster: Sequence[str], pool: Sequence[str]) -> list[str]:
 
 
 def _is_field(name: str, value: str) -> bool:
-    """Tell whether an argument sets a field of the API by its path."""
+    """Return whether an argument sets a field of the API by its path."""
     return _FIELD.fullmatch(f"{name}={value}") is not None
 
 
@@ -173,7 +175,7 @@ def _value(text: str) -> Any:
 
 
 def _components(value: str) -> list[str]:
-    """Return the components of logging and monitoring as the API calls them."""
+    """Return logging or monitoring components with the API's names."""
     names = {"SYSTEM": "SYSTEM_COMPONENTS", "WORKLOAD": "WORKLOADS"}
     return [] if value.upper() == "NONE" else [names.get(each.upper(), each.upper()) for each in _list(value)]
 

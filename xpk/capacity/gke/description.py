@@ -1,4 +1,4 @@
-"""What is told of a cluster of GKE: its node pools and, where it answers, what is on them."""
+"""Description of a GKE cluster: its node pools and, if it is reachable, the workloads on them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from xpk.model.specs import ClusterSpec
 def describe(
     cluster: Mapping[str, Any], specs: Sequence[ClusterSpec], connect: Callable[[], ObjectApi], **known: str
 ) -> ClusterInfo:
-    """Return what a cluster is. `specs`: its slices by type; `known`: its name, provider and location."""
+    """Return a cluster's description. `specs`: its slices by type; `known`: its name, provider and location."""
     pools = {pool["name"]: pool for pool in cluster.get("node_pools", [])}
     there = slices_of_pools(pools, every=True)
     spec = specs[0] if len(specs) == 1 else None

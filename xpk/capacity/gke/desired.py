@@ -1,4 +1,4 @@
-"""From what is asked for to what GKE is told: clusters and node pools as the fields of its API. Pure."""
+"""Desired clusters and node pools, as request bodies of GKE's API. Pure."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _OF_PODS = {"mode": "GKE_METADATA"}  # pods are not given the credentials of the
 
 
 def cluster_body(spec: ClusterSpec, request: Request, version: str | None, sizing: Sizing) -> Dict:
-    """Return the cluster that is asked for, with its default pool alone: the field `cluster` of CreateCluster.
+    """Return the requested cluster with only its default pool: the field `cluster` of CreateCluster.
 
-    Raises UsageError for custom arguments that mean nothing.
+    Raises UsageError for unsupported custom arguments.
     """
     channel = request.channel or ("REGULAR" if request.version else "RAPID")
     large = sizing.nodes > MULTI_NETWORK_NODES
@@ -78,7 +78,7 @@ def cluster_body(spec: ClusterSpec, request: Request, version: str | None, sizin
 
 
 def changeable(request: Request) -> dict[str, Dict]:
-    """Return those parts of a cluster that can also be changed later, by the field that holds each."""
+    """Return the parts of a cluster that can be changed later, by field name."""
     found: dict[str, Dict] = {}
     endpoints: Dict = {}
     if not request.private_endpoint:
@@ -100,7 +100,7 @@ def changeable(request: Request) -> dict[str, Dict]:
 
 
 def autoprovisioning(shape: SliceShape, request: Request, chips: int) -> Dict | None:
-    """Return the limits of node autoprovisioning, None if it is not asked for."""
+    """Return the limits of node autoprovisioning, None if it is not requested."""
     if not request.autoprovisioning:
         return None
     limits: list[Dict] = [
@@ -170,12 +170,12 @@ def pool_body(
 
 
 def needs_beta(pool: Mapping[str, Any]) -> bool:
-    """Tell whether a node pool has fields that only v1beta1 of GKE's API knows."""
+    """Return whether a node pool has fields that exist only in v1beta1 of GKE's API."""
     return MAINTENANCE in pool.get("config", {})
 
 
 def policy_name(shape: SliceShape) -> str | None:
-    """Return the workload policy that a type's slices are placed by, None if they need none."""
+    """Return the workload policy for the placement of a type's slices, None if they need none."""
     if domain := _DOMAINS.get(shape.family):
         return f"{shape.name}-{domain}-placement-policy"
     if shape.family in _POLICY_FAMILIES and shape.hosts > 1:
@@ -184,13 +184,13 @@ def policy_name(shape: SliceShape) -> str | None:
 
 
 def policy_body(name: str, shape: SliceShape) -> Dict:
-    """Return a workload policy: what resourcePolicies.insert of Compute Engine takes."""
+    """Return a workload policy: the body of Compute Engine's resourcePolicies.insert."""
     topology = _DOMAINS.get(shape.family, shape.topology)
     return {"name": name, "workloadPolicy": {"type": "HIGH_THROUGHPUT", "acceleratorTopology": topology}}
 
 
 def pods_per_node(shape: SliceShape, request: Request) -> int:
-    """Return how many pods one of a slice's nodes may hold."""
+    """Return the maximum number of pods on a node of a slice."""
     if request.max_pods_per_node:
         return request.max_pods_per_node
     if shape.family == "h100-mega-80gb":
@@ -238,7 +238,7 @@ def _gpu(shape: SliceShape) -> Dict:
 
 
 def _ranges(body: Dict, request: Request, sizing: Sizing) -> None:
-    """Ask for IP ranges where GKE's defaults do not hold the nodes."""
+    """Request IP ranges where GKE's defaults are too small for the nodes."""
     if request.network:
         body["network"] = request.network
     if request.subnetwork:

@@ -1,4 +1,4 @@
-"""From what there is to what is wanted: the changes, each with those that have to come before. Pure."""
+"""Changes from the observed to the desired state, each with its prerequisites. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change. `subject` is what it is made to, `body` what the API is told; `why` it is needed, in words."""
+    """One change: `subject` is the changed resource, `body` the API request, `why` the reason."""
 
     kind: Kind
     subject: str
@@ -32,12 +32,12 @@ class Change:
 
     @property
     def key(self) -> str:
-        """Return the name by which other changes wait for this one."""
+        """Return the key by which other changes wait for this one."""
         return f"{self.kind}:{self.subject}"
 
 
 def cluster_changes(have: Observed, cluster: Dict, changeable: Mapping[str, Dict]) -> list[Change]:
-    """Return what makes a cluster as it is wanted, its node pools aside. Raises ConflictError if nothing can."""
+    """Return the changes to a cluster, except its node pools. Raises ConflictError if it cannot be changed."""
     name = cluster["name"]
     if have.cluster is None:
         return [Change("create-cluster", name, cluster)]
@@ -71,9 +71,9 @@ def cluster_changes(have: Observed, cluster: Dict, changeable: Mapping[str, Dict
 def pool_changes(
     have: Observed, name: str, shape: SliceShape, bodies: Iterable[Dict], *, after: Sequence[str]
 ) -> list[Change]:
-    """Return what gives a cluster its slices: `bodies` are those that it lacks, in the order of their names.
+    """Return the changes that add slices; `bodies` are the missing node pools in the order of their names.
 
-    What is being made is waited for, what failed is made again; pools of other types are left alone.
+    Pools that are being created are waited for, failed ones are recreated; pools of other types are left alone.
     """
     changes: list[Change] = []
     for pool_name, pool in have.slices(shape).items():
@@ -99,7 +99,7 @@ def pool_changes(
 
 
 def missing_names(have: Observed, name: str, shape: SliceShape, num_slices: int) -> list[str]:
-    """Return the names of the node pools that lack for so many slices: broken ones again, then the first free ones."""
+    """Return the names of node pools to create: those of broken ones first, then the first unused ones."""
     there = have.slices(shape)
     whole = [each for each, pool in there.items() if pool.get("status", "RUNNING") not in (LOST, GOING)]
     again = sorted(set(there) - set(whole), key=_order)
@@ -109,7 +109,7 @@ def missing_names(have: Observed, name: str, shape: SliceShape, num_slices: int)
 
 
 def covers(have: Any, wanted: Any) -> bool:
-    """Tell whether what there is has everything that is wanted, and perhaps more. False and absent are the same."""
+    """Return whether `found` contains everything in `wanted`. False and absent are the same."""
     if isinstance(wanted, Mapping):
         there = have if isinstance(have, Mapping) else {}
         return all(covers(there.get(key), value) for key, value in wanted.items())
@@ -122,7 +122,7 @@ def covers(have: Any, wanted: Any) -> bool:
 
 
 def _fixed_differences(have: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """Return in words what of a cluster can never be changed and is not as it is wanted."""
+    """Return differences in fields of a cluster that can never be changed, as text."""
     found = []
     zone, place = str(wanted["locations"][0]), str(have.get("location"))
     if place not in (zone, region_of(zone)):  # node pools may be in any zone of the region

@@ -1,4 +1,4 @@
-"""What Google Cloud says when something does not work, as errors of ours: the cause, and the next command."""
+"""Errors of Google Cloud as XpkErrors: the cause, and the next command."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ AGAIN = "run the same command again: what is there is kept"
 
 
 def explained(code: str, text: str) -> XpkError:
-    """Return the error for a canonical code (`RESOURCE_EXHAUSTED`, ...) and what the server says."""
+    """Return the error for a canonical code (`RESOURCE_EXHAUSTED`, ...) and the server's message."""
     short = _short(text)
     if _ADDRESSES.search(text):
         return CapacityError(f"there are not enough IP addresses: {short}", hint="`xpk docs scale` has the number")
@@ -67,7 +67,7 @@ def explained(code: str, text: str) -> XpkError:
 
 
 def of_operation(operation: Mapping[str, Any]) -> XpkError | None:
-    """Return why an operation failed, None if it did not."""
+    """Return the error of a failed operation, None if it succeeded."""
     error = operation.get("error") or {}
     conditions = [*operation.get("nodepool_conditions", ()), *operation.get("cluster_conditions", ())]
     # Conditions also tell of what lasts beyond an operation: only with an error do they say why.
@@ -79,7 +79,7 @@ def of_operation(operation: Mapping[str, Any]) -> XpkError | None:
 
 
 def of_compute(operation: Mapping[str, Any]) -> XpkError | None:
-    """Return why an operation of Compute Engine failed, None if it did not."""
+    """Return the error of a failed Compute Engine operation, None if it succeeded."""
     errors = (operation.get("error") or {}).get("errors") or []
     if not errors:
         return None
@@ -87,13 +87,13 @@ def of_compute(operation: Mapping[str, Any]) -> XpkError | None:
 
 
 def blocker(text: str) -> str | None:
-    """Return the operation that has to end first, if that is what the server says."""
+    """Return the operation that blocks a call, if the server's message names one."""
     match = _BUSY.search(text)
     return match[1] if match else None
 
 
 def is_passing(code: str, text: str) -> bool:
-    """Tell whether asking again in a while may help."""
+    """Return whether a retry may help."""
     if code in ("UNAVAILABLE", "ABORTED", "DEADLINE_EXCEEDED", "INTERNAL"):
         return True
     return code == "RESOURCE_EXHAUSTED" and not (_QUOTA.search(text) and not _RATE.search(text))

@@ -1,4 +1,4 @@
-"""The flags of the command line that are for Google Cloud."""
+"""Command-line flags of the GKE provider."""
 
 from __future__ import annotations
 

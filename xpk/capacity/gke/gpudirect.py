@@ -1,7 +1,10 @@
-"""What GPU hosts need in the cluster to use their data NICs: objects that name the networks, and NCCL's plugins.
+"""Objects for the data NICs of GPU hosts: network objects and NCCL plugins.
 
-The plugins come by Google's DaemonSets, of a fixed commit; XPK_GPUDIRECT_MANIFESTS names a folder or https URL with the
-same files instead.
+The plugins come from Google's DaemonSets at a fixed commit; XPK_GPUDIRECT_MANIFESTS names a folder or https URL with
+the same files instead.
+
+The plugins come by Google's DaemonSets, of a fixed commit; XPK_GPUDIRECT_MANIFESTS names a folder or https URL with
+the same files instead.
 """
 
 from __future__ import annotations
@@ -47,14 +50,14 @@ _READY_SECONDS, _POLL_SECONDS = 300.0, 2.0
 
 
 def network_configs(pools: Iterable[Mapping[str, Any]]) -> list[Config]:
-    """Return the data networks of A3 High's and Mega's node pools, one for each NIC: those of the pool with most."""
+    """Return the data networks of A3 High's and Mega's node pools, one per NIC: those of the pool with most."""
     ours = (pool for pool in pools if (shape := shape_of_pool(pool)) and shape.family in DATA_NICS)
     configs = [pool.get("network_config", {}).get("additional_node_network_configs", []) for pool in ours]
     return max(configs, key=len, default=[])
 
 
 def network_objects(configs: Sequence[Config]) -> list[Obj]:
-    """Return what lets pods name data networks: `vpc1`, `vpc2` and so on, as in Google's documents."""
+    """Return the objects by which pods refer to data networks: `vpc1`, `vpc2` and so on, as in Google's documents."""
     objects: list[Obj] = []
     for number, config in enumerate(configs, start=1):
         name = f"vpc{number}"
@@ -83,7 +86,7 @@ def steps_for(
     environ: Mapping[str, str],
     pause: install.Pause,
 ) -> list[Step]:
-    """Return what a cluster lacks for the data NICs of its GPU hosts. `api`: None if it cannot be asked yet."""
+    """Return the missing steps for the data NICs of GPU hosts. `api`: None if it is not reachable yet."""
     steps: list[Step] = []
     objects = [] if _named(api, configs) else network_objects(configs)
     objects = [each for each in objects if _lacks(api, each["kind"], each["metadata"]["name"])]
@@ -107,7 +110,7 @@ def steps_for(
 
 
 def _named(api: ObjectApi | None, configs: Sequence[Config]) -> bool:
-    """Tell whether somebody has named the data networks for pods already, by other names."""
+    """Return whether other objects already expose the data networks to pods, under other names."""
     try:
         there = api.list("GKENetworkParamSet") if api and configs else []
     except (NotFoundError, MissingToolError):  # a cluster without multi-networking has no such kind
@@ -131,7 +134,7 @@ def _install(connect: Connect, name: str, source: str, sha256: str, pause: insta
 
 
 def _apply(connect: Connect, objects: Sequence[Obj], pause: install.Pause) -> None:
-    """Apply objects; a new cluster may get their kinds only a while after it runs."""
+    """Apply objects; a new cluster may define their kinds only a while after it starts."""
     api, waited = connect(), 0.0
     for obj in objects:
         while True:

@@ -1,4 +1,4 @@
-"""Plans for clusters that cannot be looked at, for want of credentials: what a dry run can say without."""
+"""Plans for clusters that are not observed, for lack of credentials; used by dry runs."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _DELETED = "no Google Cloud credentials found: this plan assumes that the cluste
 
 
 def place_of(request: Request) -> Place:
-    """Return where a cluster is that was asked for by its project and zone."""
+    """Return a cluster's location from the given project and zone."""
     return Place(project=request.project, location=request.region, zone=request.zone)
 
 
 def adaptation(
     name: str, request: Request, specs: Sequence[ClusterSpec], steps: Sequence[Step], why: AuthorizationError
 ) -> Plan:
-    """Return what adapting does to a cluster."""
+    """Return the plan of adapting a cluster."""
     there = ", ".join(f"{spec.num_slices} x {spec.shape.name}" for spec in specs) or "the slices that it has"
     return _unseen(f"cluster '{name}' in {request.region}: {there}", steps, _ADAPTED, why, asked_lines(request, {}))
 
 
 def deletion(name: str, place: Place, steps: Sequence[Step], why: AuthorizationError) -> Plan:
-    """Return what deletes a cluster."""
+    """Return the plan of deleting a cluster."""
     return _unseen(f"delete cluster '{name}' in {place.location} of project {place.project}", steps, _DELETED, why)
 
 

@@ -1,4 +1,6 @@
-"""What a cluster takes against what there may be: IP ranges, nodes, quota, reservations, names. Pure.
+"""Limits and usage of a cluster: IP ranges, nodes, quota, reservations, names. Pure.
+
+docs/scale.md gives the source of each number.
 
 docs/scale.md says where each number is from.
 """
@@ -42,7 +44,7 @@ _GPU_FAMILIES = {
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """The nodes of the whole cluster, and the prefix lengths to ask for where GKE's own do not hold them."""
+    """Number of nodes of the whole cluster, and the prefix lengths to request where GKE's defaults are too small."""
 
     nodes: int
     pod_addresses: int
@@ -52,9 +54,10 @@ class Sizing:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """One limit: how much it takes and how much there is, None where nobody says. `advice` is what to do.
+    """One limit: the amount needed and the amount available (None if unknown). `advice` is the hint.
 
-    `firm`: beyond it nothing can be made; the others may have been raised for this project, which nobody tells.
+    `firm`: nothing can be created beyond it; other limits may have been raised for this project, which no API
+    reports.
     """
 
     name: str
@@ -65,11 +68,11 @@ class Limit:
 
     @property
     def fits(self) -> bool | None:
-        """Whether there is enough; None if that is not known."""
+        """Return whether the amount is available; None if unknown."""
         return None if self.have is None else self.need <= self.have
 
     def line(self) -> str:
-        """Return it as a line for people."""
+        """Return the limit as a line of text."""
         if self.have is None:
             return f"{self.name}: needs {self.need:,}, available: unknown"
         mark = "ok" if self.fits else "too little"
@@ -78,7 +81,7 @@ class Limit:
 
 
 def lines_of(limits: Sequence[Limit]) -> list[str]:
-    """Return limits as lines for people: those that hold in one, each of the others in one of its own."""
+    """Return limits as text: satisfied ones in one line, each of the others in a line of its own."""
     holding = sum(limit.fits is True for limit in limits)
     return [
         *([f"{counted(holding, 'limit')} checked: ok"] if holding else []),
@@ -87,14 +90,14 @@ def lines_of(limits: Sequence[Limit]) -> list[str]:
 
 
 def pod_prefix(pods: int) -> int:
-    """Return the prefix length of a node's own pod range: twice its pods, in a power of two."""
+    """Return the prefix length of a node's pod range: twice its pods, rounded up to a power of two."""
     return 32 - math.ceil(math.log2(2 * pods))
 
 
 def size_of(groups: Sequence[tuple[int, int]], *, given_pods: bool, subnetwork: Dict | None, own: bool) -> Sizing:
-    """Return what nodes take: `groups` are nodes and the pods that each of them may hold.
+    """Return the sizing for nodes: `groups` are pairs of nodes and pods per node.
 
-    `given_pods`: the user says which pod range; `own`: the user names the subnetwork.
+    `given_pods`: the user names a pod range; `own`: the user names the subnetwork.
     """
     nodes = sum(count for count, _ in groups)
     addresses = sum(count << (32 - pod_prefix(pods)) for count, pods in groups)
@@ -109,13 +112,13 @@ def size_of(groups: Sequence[tuple[int, int]], *, given_pods: bool, subnetwork: 
 
 
 def node_addresses(subnetwork: Dict | None) -> int:
-    """Return how many nodes a subnetwork holds; an auto-mode network's if it is not known."""
+    """Return how many nodes fit into a subnetwork; an auto-mode network's size is assumed if it is unknown."""
     block = str((subnetwork or {}).get("ipCidrRange") or f"10.0.0.0/{DEFAULT_NODE_RANGE}")
     return ipaddress.ip_network(block, strict=False).num_addresses - RESERVED_ADDRESSES
 
 
 def range_limits(sizing: Sizing, pod_block: str | None, subnetwork: Dict | None, *, known: bool = True) -> list[Limit]:
-    """Return the limits of addresses and nodes. `pod_block`: the range that a cluster has or is given.
+    """Return the limits of addresses and nodes. `pod_block`: the cluster's existing or requested pod range.
 
     `known`: without `subnetwork`, it is the one of an auto-mode network.
     """
@@ -143,7 +146,7 @@ def range_limits(sizing: Sizing, pod_block: str | None, subnetwork: Dict | None,
 def size_limits(longest: int, shape: SliceShape, total_pods: int, hosts: int, request: Request) -> list[Limit]:
     """Return the limits of pools, pods, names and DNS.
 
-    `longest`: of the node pools' names; `hosts`: those that one workload may have.
+    `longest`: length of the longest node pool name; `hosts`: the maximum of one workload.
     """
     found = [
         Limit("nodes of one node pool", shape.hosts, NODES_PER_POOL),
@@ -156,7 +159,7 @@ def size_limits(longest: int, shape: SliceShape, total_pods: int, hosts: int, re
 
 
 def chips_limit(shape: SliceShape, chips: int, request: Request, region: Dict | None, info: Dict | None) -> Limit:
-    """Return the quota of chips: from a region's quotas, or from the Cloud Quotas API where it has dimensions."""
+    """Return the quota of chips: from a region's quotas, or from the Cloud Quotas API if it has dimensions."""
     spot = request.capacity in ("spot", "flex")
     name, quota = quota_of(shape, spot=spot)
     have = free_quota(region, name) if quota is None else _in_info(info, shape, request.region)
@@ -165,9 +168,9 @@ def chips_limit(shape: SliceShape, chips: int, request: Request, region: Dict | 
 
 
 def quota_of(shape: SliceShape, *, spot: bool) -> tuple[str, str | None]:
-    """Return a quota's name, and its id where it is the Cloud Quotas API that shows it.
+    """Return a quota's name, and its id if the Cloud Quotas API reports it.
 
-    Names in words are all that Google publishes of a quota: it is not looked for.
+    A name in words is all that Google publishes of some quotas; these are not queried.
     """
     before, family = "PREEMPTIBLE_" if spot else "", shape.family
     if metric := _REGION_TPUS.get(family) or _REGION_GPUS.get(family):
@@ -193,9 +196,9 @@ def default_pool_limit(vcpus: int, region: Dict | None) -> Limit:
 
 
 def nodes_limits(nodes: int, shape: SliceShape, region: Dict | None, *, private: bool, own_disks: bool) -> list[Limit]:
-    """Return the region's quotas of what `nodes` more take: machines, external addresses, and boot disks.
+    """Return the region's quotas for `nodes` more nodes: machines, external addresses, and boot disks.
 
-    `own_disks`: the user says which. Without that, GKE gives 100 GB of pd-balanced to machines that can have it.
+    `own_disks`: the user configures disks. By default GKE gives 100 GB of pd-balanced to machines that support it.
     """
     needs = {"INSTANCES": nodes}
     if not private:
@@ -210,7 +213,7 @@ def nodes_limits(nodes: int, shape: SliceShape, region: Dict | None, *, private:
 
 
 def free_hosts(reservation: Dict | None) -> int | None:
-    """Return how many machines of a reservation, a block or a sub-block are free; None if it does not say."""
+    """Return the number of free machines in a reservation, a block or a sub-block; None if unknown."""
     if reservation is None:
         return None
     resource = reservation.get("resource", reservation)
@@ -236,7 +239,7 @@ def _accelerators(resources: Sequence[Dict]) -> int:
 
 
 def free_quota(place: Dict | None, metric: str) -> int | None:
-    """Return what a region or a project has left of a quota, None if it does not say."""
+    """Return the remaining quota of a region or a project, None if unknown."""
     for quota in (place or {}).get("quotas", ()):
         if quota.get("metric") == metric:
             return int(quota.get("limit", 0) - quota.get("usage", 0))
@@ -244,7 +247,7 @@ def free_quota(place: Dict | None, metric: str) -> int | None:
 
 
 def _in_info(info: Dict | None, shape: SliceShape, region: str) -> int | None:
-    """Return what the Cloud Quotas API says of a region: the entry with the most dimensions counts."""
+    """Return a region's entry of the Cloud Quotas API: the one with the most dimensions."""
     family = _TPU_FAMILIES.get(shape.family) or _GPU_FAMILIES.get(shape.family, "")
     found: list[tuple[int, int]] = []
     for entry in (info or {}).get("dimensionsInfos", ()):
@@ -258,6 +261,6 @@ def _in_info(info: Dict | None, shape: SliceShape, region: str) -> int | None:
 
 
 def _is_family(dimensions: Dict, family: str) -> bool:
-    """Tell whether a quota's dimensions name a family, or none: TPU7x is spelt in both cases."""
+    """Return whether a quota's dimensions match a family, or name none: TPU7x is spelt in both cases."""
     given = dimensions.get("tpu_family") or dimensions.get("gpu_family") or family
     return str(given).lower() == family.lower()

@@ -1,5 +1,8 @@
 """Networks for GPUDirect-TCPX and -TCPXO: a VPC network for each data NIC of an A3 High or A3 Mega host. Pure.
 
+They follow the manual setup in Google's documents (docs/gke.md, "Networks of GPU hosts"). Later GPUs and v6e use
+RDMA or NICs that GKE manages: the accelerator network profile.
+
 They are what Google's documents have one make by hand (docs/gke.md, "Networks of GPU hosts"). Later GPUs and v6e use
 RDMA or NICs that GKE manages by itself: the accelerator network profile.
 """
@@ -26,7 +29,7 @@ _SMALLEST, _LARGEST = 24, 20  # prefix lengths of a subnetwork: 252 hosts, and 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataNetwork:
-    """One data network of a cluster: its names in Compute Engine, and the addresses of its subnetwork."""
+    """One data network of a cluster: its resource names in Compute Engine, and its subnetwork's addresses."""
 
     network: str
     subnetwork: str
@@ -35,7 +38,7 @@ class DataNetwork:
 
     @property
     def config(self) -> Dict:
-        """Return it as node pools name it: an AdditionalNodeNetworkConfig of GKE's API."""
+        """Return the network's AdditionalNodeNetworkConfig of GKE's API, for node pools."""
         return {"network": self.network, "subnetwork": self.subnetwork}
 
     @property
@@ -45,11 +48,11 @@ class DataNetwork:
 
     @property
     def parts(self) -> Dict:
-        """Return the names of what it is made of, by its part."""
+        """Return the names of its resources, by part."""
         return {part: {"name": name} for part, name in zip(PARTS, self.names, strict=True)}
 
     def bodies(self, project: str, description: str) -> Dict:
-        """Return what Compute Engine is told: networks.insert, subnetworks.insert and firewalls.insert."""
+        """Return the request bodies of networks.insert, subnetworks.insert and firewalls.insert."""
         there = {"network": f"projects/{project}/global/networks/{self.network}", "description": description}
         anything = [{"IPProtocol": each, "ports": ["0-65535"]} for each in ("tcp", "udp")]
         return {
@@ -66,9 +69,9 @@ class DataNetwork:
 
 
 def data_networks(cluster: str, region: str, shape: SliceShape, hosts: int) -> list[DataNetwork]:
-    """Return the data networks of a cluster's slices of a type, named as Google's xpk names them; none for most types.
+    """Return the data networks of a type's slices, named as in Google's xpk; none for most types.
 
-    Each subnetwork has room for `hosts`, or as many as can be: within a cluster, ranges must not overlap.
+    Each subnetwork has addresses for `hosts`, or the maximum: within a cluster, ranges must not overlap.
     """
     if shape.family not in DATA_NICS:
         return []
@@ -94,12 +97,12 @@ def network_name(cluster: str, number: int | str) -> str:
 
 
 def description(cluster: str, location: str) -> str:
-    """Return what is written on networks that we make: by it they are known when the cluster is deleted."""
+    """Return the description of networks that xpk creates; deleting a cluster identifies them by it."""
     return f"made by xpk for cluster {cluster} in {location}"
 
 
 def ours(listed: Iterable[Mapping[str, Any]], cluster: str, location: str) -> list[str]:
-    """Return the names of those networks that we made for a cluster."""
+    """Return the names of the networks that xpk created for a cluster."""
     wanted = description(cluster, location)
     return sorted(str(each["name"]) for each in listed if each.get("description") == wanted)
 
@@ -107,9 +110,9 @@ def ours(listed: Iterable[Mapping[str, Any]], cluster: str, location: str) -> li
 def network_limits(
     wanted: Sequence[DataNetwork], there: Mapping[str, Mapping[str, Any]], hosts: int, project: Mapping[str, Any] | None
 ) -> list[Limit]:
-    """Return the limits of data networks: the project's quotas, and the hosts that the smallest subnetwork holds.
+    """Return the limits of data networks: the project's quotas, and the hosts that fit into the smallest subnetwork.
 
-    `there` has what exists, by name; `project` is None if this user may not see its quotas.
+    `there`: existing resources by name; `project`: None if this user may not read its quotas.
     """
     blocks = [str(there.get(each.subnetwork, {}).get("ipCidrRange") or each.block) for each in wanted]
     least = min(ipaddress.ip_network(block, strict=False).num_addresses for block in blocks) - RESERVED_ADDRESSES

@@ -1,4 +1,4 @@
-"""What there is in a project: read in a few calls, at the same time."""
+"""Observed state of a project, read in a few parallel calls."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ GOING, LOST = "STOPPING", "ERROR"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """A project as far as one cluster is concerned; dictionaries are as Google Cloud gives them.
+    """The part of a project that concerns one cluster; dictionaries are Google Cloud's responses.
 
-    `operations`: those that run on the cluster. `networks`: what its data networks are made of, by name. `guess`:
-    nothing was asked, for want of credentials. `autoprovisioned`: the types of which GKE makes slices by itself, with
-    the capacity of these.
+    `operations`: running operations on the cluster.
+    `networks`: the resources of its data networks, by name.
+    `guess`: nothing was read, for lack of credentials.
+    `autoprovisioned`: the types that GKE autoprovisions, with their capacity.
     """
 
     cluster: Dict | None = None
@@ -51,11 +52,11 @@ class Observed:
 
     @property
     def location(self) -> str | None:
-        """Return where the cluster's control plane is."""
+        """Return the location of the cluster's control plane."""
         return str(self.cluster["location"]) if self.cluster else None
 
     def slices(self, shape: SliceShape) -> dict[str, Dict]:
-        """Return the node pools that hold slices of a type, by name; not those that GKE made by itself."""
+        """Return the node pools with slices of a type, by name; without autoprovisioned ones."""
         return {
             name: pool
             for name, pool in self.pools.items()
@@ -64,7 +65,7 @@ class Observed:
 
 
 def find_cluster(google: Google, project: str, name: str) -> Dict | None:
-    """Return a project's cluster by its name, wherever it is. Raises UsageError if there are several."""
+    """Return a project's cluster by its name, in any location. Raises UsageError if there are several."""
     listed = google.call("list_clusters", {"parent": f"projects/{project}/locations/-"})
     found: list[Dict] = [each for each in listed.get("clusters", []) if each["name"] == name]
     if len(found) > 1:
@@ -74,12 +75,12 @@ def find_cluster(google: Google, project: str, name: str) -> Dict | None:
 
 
 def is_there(cluster: Mapping[str, Any] | None) -> bool:
-    """Tell whether a cluster is neither being made nor ended: it can be asked."""
+    """Return whether a cluster is neither being created nor deleted, and can be reached."""
     return cluster is not None and cluster.get("status") not in ("PROVISIONING", "STOPPING")
 
 
 def running_operations(google: Google, project: str, location: str, cluster: str) -> tuple[Dict, ...]:
-    """Return the operations that run on a cluster or its node pools."""
+    """Return the running operations on a cluster or its node pools."""
     listed = google.call("list_operations", {"parent": f"projects/{project}/locations/{location}"})
     return tuple(
         each for each in listed.get("operations", []) if each.get("status") not in ENDED and is_about(each, cluster)
@@ -87,7 +88,7 @@ def running_operations(google: Google, project: str, location: str, cluster: str
 
 
 def is_about(operation: Mapping[str, Any], cluster: str, pool: str | None = None) -> bool:
-    """Tell whether an operation is on a cluster (its pools included), or on one of its pools."""
+    """Return whether an operation concerns a cluster (including its pools), or one of its pools."""
     link = str(operation.get("target_link", ""))
     if pool:
         return link.endswith(f"/clusters/{cluster}/nodePools/{pool}")
@@ -95,7 +96,7 @@ def is_about(operation: Mapping[str, Any], cluster: str, pool: str | None = None
 
 
 def observe(google: Google, request: Request, name: str, shape: SliceShape) -> Observed:
-    """Return what there is; the calls do not wait for each other. Raises XpkError."""
+    """Return the observed state; the calls run in parallel. Raises XpkError."""
     parent, region = request.parent, f"projects/{request.project}/regions/{request.region}"
     zone = f"projects/{request.project}/zones/{request.zone}"
     policy = desired.policy_name(shape)
@@ -132,7 +133,7 @@ def observe(google: Google, request: Request, name: str, shape: SliceShape) -> O
 
 
 def shape_of_pool(pool: Mapping[str, Any]) -> SliceShape | None:
-    """Return the type of slice that a node pool holds, None if it is none of ours."""
+    """Return the slice type of a node pool, None if it is not a slice."""
     config = pool.get("config", {})
     if label := config.get("labels", {}).get(TYPE_ANNOTATION):
         try:
@@ -155,12 +156,12 @@ def shape_of_pool(pool: Mapping[str, Any]) -> SliceShape | None:
 
 
 def is_autoprovisioned(pool: Mapping[str, Any]) -> bool:
-    """Tell whether GKE made a node pool by itself: it goes when nobody uses it."""
+    """Return whether GKE autoprovisioned a node pool: GKE deletes it when it is unused."""
     return bool(pool.get("autoscaling", {}).get("autoprovisioned"))
 
 
 def capacity_of(pool: Mapping[str, Any]) -> str:
-    """Return as what a node pool was bought."""
+    """Return a node pool's capacity."""
     config = pool.get("config", {})
     if config.get("spot"):
         return SPOT
@@ -171,20 +172,20 @@ def capacity_of(pool: Mapping[str, Any]) -> str:
 
 
 def slice_of_pool(pool: Mapping[str, Any], held: Mapping[str, str]) -> SliceInfo:
-    """Return the slice that a node pool is. `held`: the workloads on node pools, by their names."""
+    """Return a node pool as a slice. `held`: workloads by node pool name."""
     hosts = tuple(f"{pool['name']}/{host}" for host in range(int(pool.get("initial_node_count", 0))))
     name, shape = str(pool["name"]), shape_of_pool(pool)
     return SliceInfo(node_pool=name, hosts=hosts, workload=held.get(name), accelerator_type=shape.name if shape else "")
 
 
 def _zonal(path: str, zone: str) -> str:
-    """Return where Compute Engine keeps a reservation."""
+    """Return the Compute Engine path of a reservation."""
     project, _, rest = path.removeprefix("projects/").partition("/")
     return f"projects/{project}/zones/{zone}/{rest}"
 
 
 def _reservation(google: Google, path: str) -> Dict | None:
-    """Return a reservation; None if there is none, nothing in it if its project does not show it to this user."""
+    """Return a reservation; None if it does not exist, {} if its project does not show it to this user."""
     try:
         return google.compute(path)
     except NotFoundError:
@@ -194,7 +195,7 @@ def _reservation(google: Google, path: str) -> Dict | None:
 
 
 def _networks(google: Google, project: str, region: str, cluster: str) -> Dict:
-    """Return what there is of a cluster's data networks: networks, subnetworks and firewall rules, by name."""
+    """Return the existing resources of a cluster's data networks, by name: networks, subnetworks, firewall rules."""
     there = f"projects/{project}"
     parts = (
         google.matching(f"{there}/global/networks", network_name(cluster, "[0-9]+")),
@@ -205,7 +206,7 @@ def _networks(google: Google, project: str, region: str, cluster: str) -> Dict:
 
 
 def own_networks(google: Google, project: str, cluster: str, location: str) -> list[str]:
-    """Return the data networks that we made for a cluster; none if this user may not look."""
+    """Return the data networks that xpk created for a cluster; none if this user may not list them."""
     path = f"projects/{project}/global/networks"
     try:
         listed = google.matching(path, network_name(cluster, "[0-9]+"))
@@ -215,7 +216,7 @@ def own_networks(google: Google, project: str, cluster: str, location: str) -> l
 
 
 def _told(ask: Callable[[], Dict]) -> Dict | None:
-    """Return what a call gives, None if this user may not know: such calls make the plan's limits, nothing else."""
+    """Return the result of a call, None if this user lacks the permission: such calls serve the plan's limits only."""
     try:
         return ask()
     except XpkError:

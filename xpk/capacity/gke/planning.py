@@ -1,4 +1,4 @@
-"""The plan of a cluster: what is asked for, what there is, the changes between them, whether all of it fits. Pure."""
+"""Plan of a cluster: the request, the observed state, the changes between them, and limits. Pure."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ Dict = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """What a plan is made of. `specs` are all slices that the cluster has afterwards, by type.
+    """The contents of a plan. `specs` are all slices of the cluster after it, by type.
 
-    `asked`: what is asked for beside slices, in lines for people.
+    `asked`: requested options besides slices, as lines of text.
     """
 
     changes: list[Change]
@@ -43,12 +43,12 @@ class Draft:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return what is asked for, the limits and the cost as lines for people."""
+        """Return the requested options, the limits and the cost as lines of text."""
         return (*self.asked, *limits.lines_of(self.limits), f"{self.cost.line()}; slices only, no other machines")
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Return the changes, the limits and the cost for programs."""
+        """Return the changes, the limits and the cost as structured data."""
         return {
             "changes": [asdict(change) | {"key": change.key} for change in self.changes],
             "limits": [asdict(limit) | {"fits": limit.fits} for limit in self.limits],
@@ -58,9 +58,10 @@ class Draft:
 
 
 def draft(spec: ClusterSpec, request: Request, have: Observed) -> Draft:
-    """Return what leads from what there is to what is asked for.
+    """Return the changes from the observed to the requested state.
 
-    Raises ConflictError, NotFoundError or UsageError where nothing can; what does not fit is the draft's refusal.
+    Raises ConflictError, NotFoundError or UsageError if it cannot be reached; exceeded limits are the draft's
+    refusal.
     """
     shape, there = spec.shape, have.slices(spec.shape)
     _check_sub_slicing(spec, request, have)
@@ -93,9 +94,9 @@ def draft(spec: ClusterSpec, request: Request, have: Observed) -> Draft:
 
 
 def grown(spec: ClusterSpec, request: Request, have: Observed, changes: list[Change]) -> Draft:
-    """Return a draft of `changes` that add slices like those there are: what they take, as where they are created.
+    """Return a draft of `changes` that add slices like existing ones, with the limits of a create.
 
-    Raises ConflictError where there can be no such slices.
+    Raises ConflictError if such slices are impossible.
     """
     missing = [change.subject for change in changes if change.kind == "create-pool"]
     networks = _data_networks(spec, request, have, _sizing(spec, request, have)) if missing else []
@@ -111,7 +112,7 @@ def _weighed(
     networks: Sequence[DataNetwork],
     body: Dict,
 ) -> Draft:
-    """Return a draft with its limits and its cost, and why it is not carried out."""
+    """Return a draft with its limits, its cost, and its refusal if it exceeds them."""
     found = _limits(spec, request, have, missing, body)
     if networks:
         found += network_limits(networks, have.networks, _data_hosts(spec, have), have.project)
@@ -127,7 +128,7 @@ def _weighed(
 
 
 def choose_version(server: Mapping[str, Any], request: Request) -> str | None:
-    """Return the version to ask for: the channel's default, or the newest that begins as the user says.
+    """Return the version to request: the channel's default, or the newest one with the user's prefix.
 
     Raises UsageError for one that GKE does not offer.
     """
@@ -150,7 +151,7 @@ def choose_version(server: Mapping[str, Any], request: Request) -> str | None:
 
 
 def summary_of(spec: ClusterSpec, request: Request) -> str:
-    """Return what is asked for, in one line."""
+    """Return a one-line summary of the request."""
     return (
         f"{cluster_summary(spec)}, {request.capacity or 'no capacity chosen: on-demand'}, in {request.zone} of "
         f"project {request.project}" + (f"; GKE adds slices up to {spec.max_slices}" if spec.max_slices else "")
@@ -158,7 +159,7 @@ def summary_of(spec: ClusterSpec, request: Request) -> str:
 
 
 def _check_sub_slicing(spec: ClusterSpec, request: Request, have: Observed) -> None:
-    """Raise ConflictError where slices cannot be shared, or are by others."""
+    """Raise ConflictError if slices cannot be shared, or are shared by other parts."""
     for name, pool in have.pools.items():
         if shape_of_pool(pool) == spec.shape and is_shared(pool) != spec.sub_slicing:
             there = "with" if is_shared(pool) else "without"
@@ -187,7 +188,7 @@ def _policy_changes(shape: SliceShape, have: Observed) -> list[Change]:
 
 
 def _data_networks(spec: ClusterSpec, request: Request, have: Observed, sizing: Sizing) -> list[DataNetwork]:
-    """Return the data networks that a type's slices need. Raises ConflictError where there can be none."""
+    """Return the data networks of a type's slices. Raises ConflictError if they cannot be created."""
     region = region_of(have.location or request.region)
     networks = data_networks(spec.name, region, spec.shape, _data_hosts(spec, have))
     if networks and have.cluster and not have.cluster.get("network_config", {}).get("enable_multi_networking"):
@@ -205,13 +206,13 @@ def _data_networks(spec: ClusterSpec, request: Request, have: Observed, sizing: 
 
 
 def _data_hosts(spec: ClusterSpec, have: Observed) -> int:
-    """Return how many hosts share the data networks."""
+    """Return the number of hosts that share the data networks."""
     others = [shape for pool in have.pools.values() if (shape := shape_of_pool(pool)) and shape != spec.shape]
     return (spec.num_slices + sum(shape.family in DATA_NICS for shape in others)) * spec.shape.hosts
 
 
 def _network_changes(networks: Sequence[DataNetwork], name: str, request: Request, have: Observed) -> list[Change]:
-    """Return what makes the data networks that lack, or parts of them."""
+    """Return the changes that create missing data networks or parts of them."""
     text = description(name, have.location or request.region)
     return [
         Change("create-network", each.network, each.bodies(request.project, text), why=_lacking(each, have))
@@ -221,13 +222,13 @@ def _network_changes(networks: Sequence[DataNetwork], name: str, request: Reques
 
 
 def _lacking(network: DataNetwork, have: Observed) -> str:
-    """Return which parts a data network lacks, "" if it lacks itself."""
+    """Return the missing parts of a data network, "" if all of it is missing."""
     lacking = [name for name in network.names if name not in have.networks]
     return "" if network.network in lacking else f"{' and '.join(lacking)} lack{'s' if len(lacking) == 1 else ''}"
 
 
 def _with_identity(request: Request, have: Observed) -> Request:
-    """Return a request that says whether pods act as service accounts of their own: as before in a cluster there is."""
+    """Return a request with workload identity set: an existing cluster keeps its setting."""
     if request.workload_identity is not None:
         return request
     pool = (have.cluster or {}).get("workload_identity_config", {}).get("workload_pool")
@@ -237,7 +238,7 @@ def _with_identity(request: Request, have: Observed) -> Request:
 def _identity_changes(
     have: Observed, shape: SliceShape, request: Request, missing: Sequence[str], after: Sequence[str]
 ) -> list[Change]:
-    """Return what gives the slices that are there the cluster's workload identity."""
+    """Return the changes that give existing slices the cluster's workload identity."""
     mode = {"mode": "GKE_METADATA"}
     return [
         Change("update-pool", name, {"workload_metadata_config": mode}, tuple(after), "workload identity")
@@ -256,7 +257,7 @@ def _assigned(
     version: str | None,
     networks: Sequence[DataNetwork],
 ) -> list[Dict]:
-    """Return the node pools that lack, spread over the reservations that have room."""
+    """Return the missing node pools, distributed over the reservations with free machines."""
     paths = [reservation_path(each, request.project) for each in request.reservations]
     gone = [path for path in paths if not have.guess and have.reservations.get(path) is None]
     if gone:
@@ -337,7 +338,7 @@ def _limits(spec: ClusterSpec, request: Request, have: Observed, missing: Sequen
 
 
 def _too_little(found: Sequence[Limit], *, new: bool) -> CapacityError | None:
-    """Return why it cannot fit, None if it may."""
+    """Return why the request cannot fit, None if it may."""
     short = [limit for limit in found if limit.firm and limit.fits is False]
     if not short or not new:
         return None
@@ -346,7 +347,7 @@ def _too_little(found: Sequence[Limit], *, new: bool) -> CapacityError | None:
 
 
 def _specs_after(spec: ClusterSpec, request: Request, have: Observed, changes: Sequence[Change]) -> list[ClusterSpec]:
-    """Return all slices that the cluster has afterwards, and may have."""
+    """Return all slices of the cluster after the plan, including those that GKE may add."""
     others = [each for each in specs_of_pools(spec.name, have.pools) if each.shape != spec.shape]
     new = {change.subject: change.body for change in changes if change.kind == "create-pool"}
     bought = {capacity_of(pool) for pool in (have.slices(spec.shape) | new).values()}
@@ -358,14 +359,14 @@ def _specs_after(spec: ClusterSpec, request: Request, have: Observed, changes: S
 
 
 def _chips_alike(spec: ClusterSpec, have: Observed) -> int:
-    """Return the chips of all slices with a type's accelerator: what there is of other types, and what is asked for."""
+    """Return the chips of all slices with a type's accelerator: existing ones of other types, and requested ones."""
     others = [each for each in specs_of_pools(spec.name, have.pools) if each.shape != spec.shape]
     alike = [each for each in others if each.shape.accelerator == spec.shape.accelerator]
     return sum(each.num_chips for each in [*alike, spec])
 
 
 def _with_others(nap: Dict, cluster: Mapping[str, Any] | None) -> Dict:
-    """Return autoprovisioning's limits with those that a cluster has for other accelerators."""
+    """Return autoprovisioning's limits merged with the cluster's limits for other accelerators."""
     ours = {limit["resource_type"] for limit in nap["resource_limits"]}
     have = (cluster or {}).get("autoscaling", {}).get("resource_limits", [])
     others = [  # as we write them: GKE leaves zeros out, and gives numbers as text

@@ -1,4 +1,4 @@
-"""Google Kubernetes Engine: plans are made from what a project has, and carried out many steps at once."""
+"""Provider of Google Kubernetes Engine: plans from a project's state, applied with many steps in parallel."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _CLOSED = "cordon"  # the key of the step before a cluster is deleted
 
 
 class GkeProvider:
-    """Clusters of GKE. Those that xpk made have a folder below `root`; others are found by --project."""
+    """GKE clusters. A folder below `root` stores each known one; others are found by --project."""
 
     name = "gke"
     settings: ClassVar[Mapping[str, str]] = {**SETTINGS, "--tpu-type": _TYPE}
@@ -63,7 +63,7 @@ class GkeProvider:
         check(spec, self._environ, lenient=lenient)
 
     def plan_create(self, spec: ClusterSpec) -> Plan:
-        """See `Provider.plan_create`. Slices that lack are added; those of other types stay."""
+        """See `Provider.plan_create`. Adds missing slices; slices of other types stay."""
         asked = check(spec, self._environ, lenient=True)
         request = with_room(spec, asked)
         spec = fitted(spec, request)
@@ -98,11 +98,11 @@ class GkeProvider:
         stated: ClusterSpec | None = None,
         counted: bool = False,
     ) -> Plan:
-        """Plan what a cluster of GKE lacks to take workloads on the slices it has. Raises NotFoundError.
+        """Plan the parts that a GKE cluster lacks to run workloads on its slices. Raises NotFoundError.
 
-        `fenced`: whether a node that stays unreachable is dead for certain; None keeps what was said before.
-        `take_over`: quotas that another tool manages are changed too. `stated`: slices that it should have;
-        `counted`: in this number.
+        `fenced`: a node that stays unreachable is certainly dead; None keeps the recorded value.
+        `take_over`: change quotas that another tool manages.
+        `stated`: expected slices; `counted`: compare their number too.
         """
         known = self._known.place(name)
         check_project(name, known, self._environ.get(SETTINGS["--project"]))
@@ -139,7 +139,7 @@ class GkeProvider:
         )  # fmt: skip
 
     def plan_resize(self, name: str, num_slices: int, *, force: bool) -> Plan:
-        """See `Provider.plan_resize`. New slices are like those there are."""
+        """See `Provider.plan_resize`. New slices are like existing ones."""
         place, cluster = self._found(name)
         pools = {pool["name"]: pool for pool in cluster.get("node_pools", [])}
         shape = resizing.the_shape(name, pools, self._environ.get(_TYPE))
@@ -170,7 +170,7 @@ class GkeProvider:
         )  # fmt: skip
 
     def _grow(self, summary: str, spec: ClusterSpec, place: Place, cluster: Mapping[str, Any]) -> Plan:
-        """Return the plan of more slices; what they take is shown and checked as by a create."""
+        """Return the plan of adding slices, with the limits and checks of a create."""
         name, shape = spec.name, spec.shape
         request = resizing.request_like(self._request(place, "resize"), cluster, shape)
         have = self._observed(request, name, shape)
@@ -216,7 +216,7 @@ class GkeProvider:
         return Plan(f"delete cluster '{name}'", steps, at_once=request.at_once, activity=self._activity)
 
     def _deletion(self, name: str, cluster: Mapping[str, Any], *, force: bool) -> Change:
-        """Return what deletes a cluster. Raises ConflictError if workloads are on it, unless forced."""
+        """Return the plan of deleting a cluster. Raises ConflictError if workloads run on it, unless forced."""
         if cluster.get("status") == "STOPPING":
             return Change("wait", name, {}, why="it is being deleted")
         if not force and cluster.get("status") not in ("ERROR", "PROVISIONING"):
@@ -225,7 +225,7 @@ class GkeProvider:
         return Change("delete-cluster", name)
 
     def names(self) -> list[str]:
-        """See `Provider.names`. Those that are known; with --project, all of the project's."""
+        """See `Provider.names`. The known clusters; with --project, all of the project's."""
         known = set(self._known.names())
         project = self._environ.get(SETTINGS["--project"])
         if self._given and project:
@@ -234,14 +234,14 @@ class GkeProvider:
         return sorted(known)
 
     def describe(self, name: str) -> ClusterInfo:
-        """See `Provider.describe`. Slices are node pools; their workloads are shown where the cluster answers."""
+        """See `Provider.describe`. Slices are node pools; workloads are included if the cluster is reachable."""
         place, cluster = self._found(name)
         location = f"{place.project}/{place.location} ({place.zone})"
         known = {"name": name, "provider": self.name, "location": location}
         return description.describe(cluster, self._specs(name, cluster), lambda: self._api(name, cluster), **known)
 
     def slices_of(self, name: str, shape: SliceShape) -> int:
-        """See `Counts.slices_of`. Those that GKE made by itself come and go."""
+        """See `Counts.slices_of`. Excludes autoprovisioned ones."""
         return len(Observed(pools=self._pools_now(name)).slices(shape))
 
     def connect(self, name: str) -> ObjectApi:
@@ -251,7 +251,7 @@ class GkeProvider:
         return self._api(name, self._found(name)[1])
 
     def kubeconfig(self, name: str) -> str:
-        """See `Provider.kubeconfig`. Its tokens are google-auth's: gcloud is not needed."""
+        """See `Provider.kubeconfig`. Its tokens come from google-auth: gcloud is not needed."""
         return self._known.kubeconfig(self._found(name)[1])
 
     def target(self, name: str) -> Target:
@@ -310,7 +310,7 @@ class GkeProvider:
         *,
         force: bool,
     ) -> list[Step]:
-        """Return what removes slices, and opens those that an earlier run has closed and that stay."""
+        """Return the plan of removing slices; uncordon those that an earlier run cordoned and that stay."""
         name = spec.name
         broken = frozenset(key for key in there if have.pools[key].get("status") == "ERROR")
         seen = replace(shrinking.see(name, partial(self._api, name, have.cluster), must=not force), broken=broken)
@@ -332,7 +332,7 @@ class GkeProvider:
     def _others(
         self, name: str, cluster: Any, specs: list[ClusterSpec], request: Request, *, ends: bool = False
     ) -> Judgement:
-        """Return what these slices' quota changes of queues that another tool made."""
+        """Return the quota changes of queues that another tool made, for these slices."""
         connect = partial(self._api, name, cluster)
         return controllers.judge_others(connect, specs, request, there=is_there(cluster), ends=ends)
 
@@ -343,7 +343,7 @@ class GkeProvider:
         )  # fmt: skip
 
     def _found(self, name: str, place: Place | None = None) -> tuple[Place, dict[str, Any]]:
-        """Return where a cluster is and what GKE says of it. Raises NotFoundError."""
+        """Return a cluster's location and GKE's description of it. Raises NotFoundError."""
         place = place or self._known.place(name)
         project = place.project if place else self._environ.get(SETTINGS["--project"])
         if not project:
@@ -362,7 +362,7 @@ class GkeProvider:
         return self._known.connect(name, cluster)
 
     def _pool_of(self, name: str, place: Place, pool: str) -> dict[str, Any]:
-        """Return a node pool as v1beta1 has it."""
+        """Return a node pool from v1beta1."""
         where = f"projects/{place.project}/locations/{place.location}/clusters/{name}"
         return self._google.call("get_node_pool", {"name": f"{where}/nodePools/{pool}"}, beta=True)
 

@@ -1,4 +1,4 @@
-"""Node pools whose nodes come by queued provisioning: all or none of a type, since its workloads ask alike."""
+"""Node pools with queued provisioning: all or none of a type, since its workloads make equal requests."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from xpk.model.specs import ClusterSpec
 
 
 def is_queued(pool: Mapping[str, Any]) -> bool:
-    """Tell whether a node pool's nodes come when a workload's ProvisioningRequest is granted."""
+    """Return whether a node pool's nodes are created when a ProvisioningRequest is granted."""
     return bool(pool.get("queued_provisioning", {}).get("enabled"))
 
 
 def check_alike(spec: ClusterSpec, slices: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raise ConflictError if the slices that there are of a type come otherwise than those that are asked for."""
+    """Raise ConflictError if existing slices of a type are provisioned differently from the requested ones."""
     for name, pool in slices.items():
         if pool.get("status") != "STOPPING" and is_queued(pool) != spec.queued:
             there = "with" if is_queued(pool) else "without"

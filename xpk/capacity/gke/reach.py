@@ -1,4 +1,4 @@
-"""How the API server of a GKE cluster is reached: a kubeconfig of its own, with tokens by google-auth."""
+"""Access to the API server of a GKE cluster: a kubeconfig of its own, with tokens from google-auth."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KUBECONFIG, _PLACE = "kubeconfig", "cluster.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a cluster is: its project, the location of its control plane, the zone of its nodes."""
+    """A cluster's location: its project, the location of its control plane, the zone of its nodes."""
 
     project: str
     location: str
@@ -34,17 +34,17 @@ class Place:
 
 
 class Known:
-    """The clusters that xpk has made or been shown, each with a folder below `root`."""
+    """The known clusters, each with a folder below `root`."""
 
     def __init__(self, root: Path, open_api: Connect, environ: Mapping[str, str]) -> None:
         self._root, self._open, self._environ = root, open_api, environ
 
     def names(self) -> list[str]:
-        """Return their names."""
+        """Return the names of the known clusters."""
         return sorted(each.parent.name for each in self._root.glob(f"*/{_PLACE}"))
 
     def place(self, name: str) -> Place | None:
-        """Return where a cluster is, None if it is not known."""
+        """Return a cluster's location, None if it is unknown."""
         try:
             return Place(**json.loads((self._root / name / _PLACE).read_text(encoding="utf-8")))
         except (FileNotFoundError, NotADirectoryError):
@@ -53,16 +53,16 @@ class Known:
             raise XpkError(f"{self._root / name / _PLACE} is damaged: {error}", hint="remove it") from error
 
     def remember(self, name: str, place: Place) -> None:
-        """Keep where a cluster is."""
+        """Store a cluster's location."""
         write_private(
             self._root / name / _PLACE,
             json.dumps({"project": place.project, "location": place.location, "zone": place.zone}),
         )
 
     def step(self, name: str, place: Place) -> Step:
-        """Return what keeps where a cluster is.
+        """Return the step that stores a cluster's location.
 
-        It is taken back when all else is: whoever cannot take back the cluster itself still has to find it.
+        A rollback undoes it last: as long as the cluster itself exists, commands have to find it.
         """
         before = self.place(name)
         undo = partial(self.remember, name, before) if before and before != place else partial(self.forget, name)
@@ -70,7 +70,7 @@ class Known:
         return Step(f"remember '{name}' and where it is", act, key="remember", undo=undo, undo_last=True)
 
     def forget(self, name: str) -> None:
-        """Keep nothing of a cluster."""
+        """Remove everything that is stored about a cluster."""
         folder = self._root / name
         # Where it is goes last: whoever is killed in between can still forget it.
         for file in folder.glob("*"):
@@ -79,18 +79,18 @@ class Known:
         shutil.rmtree(folder, ignore_errors=True)
 
     def connect(self, name: str, cluster: Mapping[str, Any] | None) -> ObjectApi:
-        """Return a cluster's API server; `cluster` is what GKE says of it, None if it has been reached before."""
+        """Return a cluster's API server; `cluster` is GKE's description, None if a kubeconfig is stored."""
         file = self._root / name / _KUBECONFIG
         if cluster is not None:
             write_private(self._root / name / _KUBECONFIG, self.kubeconfig(cluster))
         return self._open(file)
 
     def has_kubeconfig(self, name: str) -> bool:
-        """Tell whether a cluster has been reached before."""
+        """Return whether a cluster's kubeconfig is stored."""
         return (self._root / name / _KUBECONFIG).exists()
 
     def kubeconfig(self, cluster: Mapping[str, Any]) -> str:
-        """Return a kubeconfig for a cluster as GKE describes it. kubectl asks this Python for tokens, not gcloud."""
+        """Return a kubeconfig for a cluster. kubectl runs this Python for tokens, not gcloud."""
         emulated = bool(self._environ.get("XPK_GKE_ENDPOINT"))
         endpoints = cluster.get("control_plane_endpoints_config", {})
         dns = endpoints.get("dns_endpoint_config", {})
@@ -123,7 +123,7 @@ class Known:
 
 
 def check_project(name: str, known: Place | None, project: str | None) -> None:
-    """Raise UsageError if a cluster that is known is in another project than asked for."""
+    """Raise UsageError if a known cluster is in another project than the requested one."""
     if known and project and known.project != project:
         raise UsageError(
             f"cluster '{name}' is in project {known.project} (asked for {project})", hint="leave --project out"

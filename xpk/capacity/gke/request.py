@@ -1,4 +1,4 @@
-"""What a user asks of Google Kubernetes Engine: flags, the variables that they set, and what is wrong with them."""
+"""Requests to the GKE provider: flags, the variables that they set, and their validation."""
 
 from __future__ import annotations
 
@@ -47,14 +47,7 @@ _POLL, _LONGEST_POLL = "XPK_GKE_POLL_SECONDS", 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is asked for, beside the slices. `max_cost` is in US dollars per hour; `custom_*` are gcloud's arguments.
-
-    `workload_identity`: None where nothing was said: new clusters have it, others stay as they are. `node_scopes`:
-    OAuth scopes, by gcloud's short names; None where nothing was said, see `scopes`. `timeout`: seconds that one
-    operation may take. `periodic_maintenance`: of the slices' hosts.
-
-    `emulated` and `fenced` belong to how workloads run there, as for clusters that are adapted.
-    """
+    """Options of the GKE provider besides the slices. `custom_*` are gcloud's arguments."""
 
     project: str
     zone: str
@@ -62,7 +55,7 @@ class Request:
     reservations: tuple[str, ...] = ()
     queued: bool = False
     sub_slicing: bool = False
-    periodic_maintenance: bool = False
+    periodic_maintenance: bool = False  # of the slices' hosts
     version: str | None = None
     channel: str | None = None
     default_machine: str = "e2-standard-16"
@@ -74,8 +67,8 @@ class Request:
     global_access: bool = False
     network: str | None = None
     subnetwork: str | None = None
-    workload_identity: bool | None = None
-    node_scopes: tuple[str, ...] | None = None
+    workload_identity: bool | None = None  # None: enable it on new clusters, leave others unchanged
+    node_scopes: tuple[str, ...] | None = None  # OAuth scopes by gcloud's short names; None: see `scopes`
     drivers: tuple[str, ...] = ()
     legacy_lustre_port: bool = False
     autoprovisioning: bool = False
@@ -88,39 +81,40 @@ class Request:
     ignore_pool_errors: bool = False
     roll_back: bool = False
     at_once: int = 100
-    max_cost: float | None = None
+    max_cost: float | None = None  # US dollars per hour
     prices: Path | None = None
     max_pods_per_node: int | None = None
-    timeout: int = 3600
+    timeout: int = 3600  # seconds, for one operation
     output_root: str | None = None
     trainer_image: str | None = None
+    # How workloads run on the cluster, as for adapted ones.
     emulated: bool = False
     fenced: bool | None = None
     take_over: bool = False
 
     @property
     def region(self) -> str:
-        """Return the region that the zone is in: the control plane is regional, the nodes in one zone."""
+        """Return the zone's region: the control plane is regional, the nodes are in one zone."""
         return region_of(self.zone)
 
     @property
     def scopes(self) -> tuple[str, ...]:
-        """Return the scopes of the nodes: wide ones only where pods act as the nodes' service account."""
+        """Return the nodes' scopes: broad ones only if pods use the nodes' service account."""
         return self.node_scopes or (FORMER_SCOPES if self.workload_identity is False else DEFAULT_SCOPES)
 
     @property
     def parent(self) -> str:
-        """Return the resource name of the place where the cluster is made."""
+        """Return the resource name of the cluster's location."""
         return f"projects/{self.project}/locations/{self.region}"
 
 
 def region_of(location: str) -> str:
-    """Return the region of a zone (us-east5-b), or of a region itself (us-east5)."""
+    """Return the region of a zone (us-east5-b), or of a region (us-east5)."""
     return location.rpartition("-")[0] if location.count("-") > 1 else location
 
 
 class _Reader:
-    """Reads variables and keeps all that is wrong."""
+    """Reader of variables that collects all problems."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ, self.problems = environ, list[str]()
@@ -158,7 +152,7 @@ class _Reader:
 
 
 def read_request(environ: Mapping[str, str], home: Path | None = None, *, command: str = "create") -> Request:
-    """Return what flags and variables of `xpk cluster COMMAND` ask for. Raises UsageError with all that is wrong."""
+    """Return the request of `xpk cluster COMMAND`'s flags and variables. Raises UsageError with all problems."""
     request, problems = parse_request(environ, home)
     if problems:
         raise UsageError("this cannot be asked of GKE", problems=problems, hint=f"see `xpk cluster {command} --help`")
@@ -166,7 +160,7 @@ def read_request(environ: Mapping[str, str], home: Path | None = None, *, comman
 
 
 def parse_request(environ: Mapping[str, str], home: Path | None = None) -> tuple[Request, list[str]]:
-    """Return what flags and variables ask for, and all that is wrong with it, one line each."""
+    """Return the request of flags and variables, and all its problems, one line each."""
     reader, configured = _Reader(environ), _configured(environ, home)
     project = project_of(environ, home)
     zone = reader.text("--zone") or environ.get("CLOUDSDK_COMPUTE_ZONE") or configured.get("zone", "")
@@ -216,13 +210,13 @@ def parse_request(environ: Mapping[str, str], home: Path | None = None) -> tuple
 
 
 def project_of(environ: Mapping[str, str], home: Path | None = None) -> str:
-    """Return the project that flags, variables, preferences or gcloud's configuration name, "" if none does."""
+    """Return the project from flags, variables, preferences or gcloud's configuration, "" if none has one."""
     given = environ.get(SETTINGS["--project"]) or environ.get("GOOGLE_CLOUD_PROJECT")
     return given or _configured(environ, home).get("project", "")
 
 
 def read_poll_seconds(environ: Mapping[str, str]) -> float:
-    """Return the seconds between two looks at what goes on. Raises UsageError."""
+    """Return the polling interval in seconds. Raises UsageError."""
     text = environ.get(_POLL) or "5"
     try:
         seconds = float(text)
@@ -241,7 +235,7 @@ def reservation_path(reservation: str, project: str) -> str:
 
 
 def provisions_of(request: Request) -> str:
-    """Return the capacity that is asked for, as workloads can ask for it."""
+    """Return the requested capacity in the form that workloads use."""
     if request.reservations:
         path = reservation_path(request.reservations[0], request.project)
         return reserved(path.removeprefix(f"projects/{request.project}/reservations/"))
@@ -259,7 +253,7 @@ def _autoprovisioning(reader: _Reader) -> dict[str, Any]:
 
 
 def _workload_identity(reader: _Reader) -> bool | None:
-    """Return whether pods are to act as service accounts of their own, None where nothing is said of it."""
+    """Return whether pods use service accounts of their own, None if not specified."""
     needs = [each for each in ("--enable-workload-identity", "--enable-gcsfuse-csi-driver") if reader.flag(each)]
     if not reader.flag("--disable-workload-identity"):
         return True if needs else None
@@ -313,7 +307,7 @@ def _problems(reader: _Reader, request: Request) -> list[str]:
 
 
 def _unused(reader: _Reader, request: Request) -> list[str]:
-    """Return the flags that would do nothing, for want of another one."""
+    """Return flags without effect, because another one is missing."""
     needs = {
         "--sub-slicing": (request.capacity == "reservation", "--reservation: one made for Cluster Director"),
         "--queued-provisioning": (request.capacity == "flex", "--flex"),
@@ -340,12 +334,12 @@ def _money(reader: _Reader, flag: str) -> float | None:
 
 
 def _configured(environ: Mapping[str, str], home: Path | None) -> dict[str, str]:
-    """Return the project and zone that the user prefers, else those of gcloud."""
+    """Return the project and zone from the preferences, else from gcloud."""
     return _gcloud_settings(environ, home) | preferences.load(environ, home)
 
 
 def _gcloud_settings(environ: Mapping[str, str], home: Path | None) -> dict[str, str]:
-    """Return the project and zone of gcloud's active configuration, if there is one: its file is read, not gcloud."""
+    """Return the project and zone of gcloud's active configuration, read from its file without running gcloud."""
     folder = Path(environ.get("CLOUDSDK_CONFIG") or (home or Path.home()) / ".config" / "gcloud")
     parser = configparser.ConfigParser()
     try:

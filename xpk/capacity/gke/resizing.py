@@ -1,4 +1,4 @@
-"""The plan of more slices: new ones are like those there are."""
+"""Plan of more slices, copied from existing ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CONFIG_ANSWERS = ("effective_cgroup_mode", "resource_labels", "boot_disk")
 
 
 def the_shape(name: str, pools: Mapping[str, Mapping[str, Any]], wanted: str | None) -> SliceShape:
-    """Return the type of the slices that are meant. Raises UsageError where there are several, or none."""
+    """Return the type of slice to resize. Raises UsageError if there are several, or none."""
     if wanted:
         return find_shape(wanted)
     shapes = {shape for pool in pools.values() if (shape := shape_of_pool(pool))}
@@ -41,7 +41,7 @@ def the_shape(name: str, pools: Mapping[str, Mapping[str, Any]], wanted: str | N
 
 
 def request_like(request: Request, cluster: Mapping[str, Any], shape: SliceShape) -> Request:
-    """Return a request for slices like those that a cluster has: what they take is counted as if they were created."""
+    """Return a request for slices like existing ones, so that limits are computed as for a create."""
     pools = cluster.get("node_pools", [])
     others = sum(int(pool.get("initial_node_count", 0)) for pool in pools if shape_of_pool(pool) is None)
     request = replace(request, default_nodes=others)
@@ -63,9 +63,9 @@ def request_like(request: Request, cluster: Mapping[str, Any], shape: SliceShape
 
 
 def growing(have: Observed, name: str, shape: SliceShape, num_slices: int, read: Read) -> list[Change]:
-    """Return the changes that add slices like those there are. Raises ConflictError if there is none to be like.
+    """Return the changes that add slices like existing ones. Raises ConflictError if there is none to copy.
 
-    `read` gives a node pool by its name as v1beta1 of GKE's API has it.
+    `read` returns a node pool by name from v1beta1 of GKE's API.
     """
     model = next((pool for pool in have.slices(shape).values() if pool.get("status") != "STOPPING"), None)
     missing = missing_names(have, name, shape, num_slices)
@@ -86,7 +86,7 @@ def _alike(model: Dict, beta: Mapping[str, Any], missing: Sequence[str]) -> list
 
 
 def like(pool: Mapping[str, Any], name: str) -> Dict:
-    """Return what asks for another node pool like one that there is."""
+    """Return the request for another node pool like an existing one."""
     body = {key: value for key, value in copy.deepcopy(dict(pool)).items() if key not in _ANSWERS}
     for part, answers in (("network_config", _NETWORK_ANSWERS), ("config", _CONFIG_ANSWERS)):
         body[part] = {key: value for key, value in body.get(part, {}).items() if key not in answers}

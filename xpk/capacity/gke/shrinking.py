@@ -1,4 +1,4 @@
-"""Slices that go: free ones if possible, closed before they are looked at again, drained where a user chose that."""
+"""Scale-down: choose, cordon, check, drain and delete node pools; free ones first."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ _CORDON, _LOOK = "cordon", "look-again"
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A cluster's node pools as its API server has them; None if it does not answer.
+    """A cluster's node pools as its API server reports them; None if it does not answer.
 
-    `held`: the workload on each; `marked`: those that a command has cordoned which did not end; `broken`: those that
-    never came up.
+    `held`: the workload on each pool.
+    `marked`: pools that an interrupted command has cordoned.
+    `broken`: pools that never became ready.
     """
 
     api: ObjectApi | None = None
@@ -50,7 +51,7 @@ class Seen:
 
 
 def see(name: str, connect: Callable[[], ObjectApi], *, must: bool = False) -> Seen:
-    """Look at a cluster's node pools. Raises ConflictError if it `must` answer and does not."""
+    """Read the state of a cluster's node pools. Raises ConflictError if it `must` answer and does not."""
     try:
         api = connect()
         nodes = slice_nodes(api)
@@ -65,13 +66,13 @@ def see(name: str, connect: Callable[[], ObjectApi], *, must: bool = False) -> S
 
 
 def held_pools(api: ObjectApi, nodes: Objs) -> dict[str, str]:
-    """Return the workload that is on each node pool, by the pool's name."""
+    """Return the workload on each node pool, by the pool's name."""
     held = holders(api)
     return {pool_of(node): held[name] for node in nodes if (name := node["metadata"]["name"]) in held}
 
 
 def victims(pools: Sequence[str], seen: Seen, count: int) -> list[str]:
-    """Return the pools that go: free ones first, of them broken ones, those that were to go before, the highest."""
+    """Return the pools to delete: free ones first, of them broken ones, then cordoned ones, then the highest number."""
     ordered = sorted(pools, key=pool_order, reverse=True)
     return sorted(ordered, key=lambda pool: (pool in seen.held, pool not in seen.broken, pool not in seen.marked))[
         :count
@@ -79,7 +80,7 @@ def victims(pools: Sequence[str], seen: Seen, count: int) -> list[str]:
 
 
 def choose(seen: Seen, pools: Sequence[str], spec: ClusterSpec, *, force: bool) -> list[str]:
-    """Return the pools that go. Raises ConflictError if that would end or starve a workload, unless forced."""
+    """Return the pools to delete. Raises ConflictError if that would end or starve a workload, unless forced."""
     going = victims(pools, seen, len(pools) - spec.num_slices)
     busy = sorted({seen.held[pool] for pool in going if pool in seen.held})
     if busy and not force:
@@ -94,14 +95,14 @@ def choose(seen: Seen, pools: Sequence[str], spec: ClusterSpec, *, force: bool) 
 
 
 def opening(seen: Seen, staying: Sequence[str]) -> list[Step]:
-    """Return what opens node pools that a resize has cordoned which did not end, and that are to stay."""
+    """Return the steps that uncordon pools of an interrupted resize that stay."""
     return opening_steps(seen.api, _nodes(seen.api, staying)) if seen.api and seen.marked else []
 
 
 def giving_up(seen: Seen, staying: Sequence[str], error: ConflictError) -> list[Step]:
-    """Return what opens node pools that an earlier resize has cordoned, and then says why none may go.
+    """Return the steps that uncordon pools of an earlier resize and then fail with why none may be deleted.
 
-    Raises the error where there is nothing to open.
+    Raises the error if there is nothing to uncordon.
     """
     if not seen.marked:
         raise error
@@ -124,10 +125,10 @@ def steps_of(
     pause: Pause,
     poll: float,
 ) -> list[Step]:
-    """Return what removes slices: closed and looked at, no quota for them any more, nothing on them, then the pools.
+    """Return the steps that remove slices: cordon and check, reduce the quota, drain, delete the pools.
 
-    `lower` are the steps that take the quota, `before` what it was for. `delete` gives the steps that delete pools,
-    each after some keys.
+    `lower`: the steps that reduce the quota; `before`: the slices of the quota before that.
+    `delete`: returns the steps that delete pools, after the given keys.
     """
     lowered = tuple(step.key for step in lower)
     if seen.api is None:  # forced: there is nobody to ask
@@ -151,14 +152,14 @@ def steps_of(
 
 
 class Pods:
-    """The pods of a cluster, listed at most every `poll` seconds for all pools that are drained at a time."""
+    """The pods of a cluster, listed at most every `poll` seconds for all pools that are drained in parallel."""
 
     def __init__(self, api: ObjectApi, poll: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.api, self.poll, self.clock = api, poll, clock
         self._listed, self._next, self._lock = list[Obj](), -math.inf, threading.Lock()
 
     def look(self) -> Objs:
-        """Return the pods as they were at most `poll` seconds ago."""
+        """Return the pods, at most `poll` seconds old."""
         with self._lock:
             if self.clock() >= self._next:
                 self._listed = self.api.list("Pod", None)
@@ -167,9 +168,9 @@ class Pods:
 
 
 def drain(pods: Pods, pool: str, pause: Pause) -> None:
-    """Evict the pods on a pool's nodes and wait for their end.
+    """Evict the pods on a pool's nodes and wait until they are gone.
 
-    Raises TimedOutError, which names the budget that keeps a pod.
+    Raises TimedOutError, which names the blocking PodDisruptionBudget.
     """
     api, ends = pods.api, pods.clock() + _DRAIN_SECONDS
     nodes = {node["metadata"]["name"] for node in _nodes(api, [pool])}
@@ -207,7 +208,7 @@ def _still_there(pool: str, left: Objs, kept: str) -> TimedOutError:
 
 
 def _check_unused(api: ObjectApi, spec: ClusterSpec, pools: Sequence[str]) -> None:
-    """Raise ConflictError if a workload came onto a pool, or got the quota of one, since the plan was made."""
+    """Raise ConflictError if a workload was placed on a pool, or admitted to its quota, since the plan was made."""
     held = held_pools(api, slice_nodes(api))
     for pool in pools:
         if pool in held:
@@ -219,7 +220,7 @@ def _check_unused(api: ObjectApi, spec: ClusterSpec, pools: Sequence[str]) -> No
 
 
 def _check_admitted(api: ObjectApi, held: Mapping[str, str], spec: ClusterSpec) -> None:
-    """Raise ConflictError if workloads were admitted to more slices than would be left, pods or not."""
+    """Raise ConflictError if workloads are admitted to more slices than remain, with or without pods."""
     slices = _admitted(api, spec)
     if sum(slices.values()) > spec.quota_slices:
         waiting = sorted(set(slices) - set(held.values())) or sorted(slices)
@@ -231,7 +232,7 @@ def _check_admitted(api: ObjectApi, held: Mapping[str, str], spec: ClusterSpec) 
 
 
 def _admitted(api: ObjectApi, spec: ClusterSpec) -> dict[str, float]:
-    """Return how many slices of a type workloads were admitted to, by the workloads' names."""
+    """Return the slices of a type that workloads are admitted to, by workload name."""
     try:
         there = api.list("Workload", None)
     except MissingToolError:  # without Kueue nobody is
@@ -261,7 +262,7 @@ def _has_ended(workload: Obj) -> bool:
 
 
 def _look_again(api: ObjectApi, pools: Sequence[str], look: Callable[[], None], before: Sequence[ClusterSpec]) -> None:
-    """Look once more, now that no quota lets anybody in: who came at the last moment gets the slices back."""
+    """Check once more after the quota was reduced: restore it for a workload that was admitted in between."""
     try:
         look()
     except XpkError:
@@ -281,7 +282,7 @@ def _nodes(api: ObjectApi, pools: Sequence[str]) -> Objs:
 
 
 def _is_on(pod: Obj, nodes: set[str]) -> bool:
-    """Tell whether a pod is on one of these nodes and has to be ended: those of DaemonSets go with the node."""
+    """Return whether a pod is on one of these nodes and must be evicted; DaemonSet pods are deleted with the node."""
     owners = [owner.get("kind") for owner in pod["metadata"].get("ownerReferences", [])]
     phase = pod.get("status", {}).get("phase", "Pending")
     on_node = pod["spec"].get("nodeName") in nodes

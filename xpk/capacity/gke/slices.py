@@ -1,4 +1,4 @@
-"""What slices a cluster of GKE has, by its node pools, and may have where node autoprovisioning makes more. Pure."""
+"""Slices of a GKE cluster: existing ones from its node pools, and limits of autoprovisioned ones. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Pools = Mapping[str, Mapping[str, Any]]
 
 
 def specs_of_pools(name: str, pools: Pools) -> list[ClusterSpec]:
-    """Return what the node pools of a cluster that came up hold, by type; not those that GKE made by itself."""
+    """Return the slices of a cluster's ready node pools, by type; without autoprovisioned ones."""
     shared = {shape_of_pool(pool) for pool in pools.values() if is_shared(pool)}
     queued = {shape_of_pool(pool) for pool in pools.values() if is_queued(pool)}
     there = slices_of_pools(pools)
@@ -39,9 +39,9 @@ def specs_of_pools(name: str, pools: Pools) -> list[ClusterSpec]:
 
 
 def slices_of_pools(pools: Pools, *, with_nodes: bool = False, every: bool = False) -> dict[str, SliceShape]:
-    """Return the types of the slices that came up, by node pool; those whose nodes are to come later if asked for.
+    """Return the types of ready slices by node pool; slices with queued nodes only if requested.
 
-    Node pools that GKE made by itself are left out unless `every` one is meant: it removes them when nobody uses them.
+    Autoprovisioned node pools are included only with `every`: GKE deletes them when they are unused.
     """
     return {
         name: shape
@@ -54,17 +54,17 @@ def slices_of_pools(pools: Pools, *, with_nodes: bool = False, every: bool = Fal
 
 
 def is_shared(pool: Mapping[str, Any]) -> bool:
-    """Tell whether a node pool's slice is shared by parts."""
+    """Return whether a node pool's slice is shared by parts."""
     return sub_slices.LABEL in pool.get("config", {}).get("labels", {})
 
 
 def specs_of_cluster(
     name: str, cluster: Mapping[str, Any], autoprovisioned: Mapping[str, str], resized: ClusterSpec | None = None
 ) -> list[ClusterSpec]:
-    """Return what a cluster has of each type, and may have of those that GKE makes more of.
+    """Return a cluster's slices of each type, with limits for autoprovisioned types.
 
-    `autoprovisioned`: these types, with the capacity that is asked for if a workload does not say. `resized`: what
-    there is to be of one type.
+    `autoprovisioned`: these types, with the default capacity of a workload.
+    `resized`: the new number of slices of one type.
     """
     specs = specs_of_pools(name, {pool["name"]: pool for pool in cluster.get("node_pools", [])})
     if resized:
@@ -77,10 +77,10 @@ def specs_of_cluster(
 def with_limits(
     name: str, specs: Sequence[ClusterSpec], autoscaling: Mapping[str, Any] | None, autoprovisioned: Mapping[str, str]
 ) -> list[ClusterSpec]:
-    """Return specs with the slices that there may be: no more than the limits on chips of their accelerators.
+    """Return specs with the maximum number of slices, by the chip limits of their accelerators.
 
-    A limit counts all node pools. What is left of it is parted evenly among the types that share it: nothing is
-    promised twice.
+    A limit counts all node pools. The rest of a limit is divided evenly among the types that share it, so that
+    nothing is allotted twice.
     """
     limits = limits_of(autoscaling)
     there = {spec.shape: spec for spec in specs}
@@ -104,7 +104,7 @@ def with_limits(
 
 
 def limits_of(autoscaling: Mapping[str, Any] | None) -> dict[str, int]:
-    """Return node autoprovisioning's limits on chips, by accelerator; nothing where it is off."""
+    """Return node autoprovisioning's limits on chips, by accelerator; empty if it is off."""
     if not (autoscaling or {}).get("enable_node_autoprovisioning"):
         return {}
     return {
@@ -115,7 +115,7 @@ def limits_of(autoscaling: Mapping[str, Any] | None) -> dict[str, int]:
 
 
 def guessed(cluster: Mapping[str, Any]) -> dict[str, str]:
-    """Return which types GKE makes more of where nobody wrote it down: those of the slices there are."""
+    """Return the types that GKE autoprovisions if none are recorded: those of the existing slices."""
     limits = limits_of(cluster.get("autoscaling"))
     specs = specs_of_pools("any", {pool["name"]: pool for pool in cluster.get("node_pools", [])})
     return {spec.shape.name: spec.capacities[0] for spec in specs if spec.shape.accelerator in limits}

@@ -1,4 +1,4 @@
-"""`python -m xpk.capacity.gke.token`: what kubectl runs for an access token, as its exec plugins go."""
+"""kubectl exec plugin that prints an access token: `python -m xpk.capacity.gke.token`."""
 
 from __future__ import annotations
 

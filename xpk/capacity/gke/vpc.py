@@ -1,4 +1,4 @@
-"""Makes and removes what a cluster stands on in Compute Engine: workload policies and data networks."""
+"""Compute Engine resources of a cluster: workload policies and data networks."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ _ROLES = "for networks also roles/compute.networkAdmin and roles/compute.securit
 
 
 class Vpc:
-    """Works in one project and region. `again` is given when a wait began; it pauses, or raises TimedOutError."""
+    """Compute Engine resources in one project and region. `again(start)` pauses, or raises TimedOutError."""
 
     def __init__(self, google: Google, project: str, region: str, again: Again) -> None:
         self._google, self._again = google, again
         self._project, self._region = f"projects/{project}", region
 
     def make_policy(self, body: Mapping[str, Any]) -> None:
-        """Make a resource policy. Raises XpkError."""
+        """Create a resource policy. Raises XpkError."""
         self._make(f"{self._project}/regions/{self._region}/resourcePolicies", body)
 
     def make_network(self, bodies: Mapping[str, Mapping[str, Any]]) -> None:
-        """Make a data network with its subnetwork and firewall rule, as far as they are not there. Raises XpkError."""
+        """Create a data network with its subnetwork and firewall rule, unless they exist. Raises XpkError."""
         with _roles():
             for part, place in _PLACES.items():
                 self._make(f"{self._project}/{place.format(self._region)}", bodies[part])
 
     def remove_network(self, names: tuple[str, str, str]) -> None:
-        """Remove a data network with all that is in it, once nothing uses it any more. Raises XpkError."""
+        """Delete a data network with all its resources, once it is unused. Raises XpkError."""
         for place, name in reversed(list(zip(_PLACES.values(), names, strict=True))):
             path = f"{self._project}/{place.format(self._region)}/{name}"
             with _roles(), suppress(NotFoundError):
@@ -50,7 +50,7 @@ class Vpc:
                 raise
 
     def _patiently(self, ask: Callable[[], Dict]) -> None:
-        """Start an operation, again while something is not ready or in use, and wait until it is done."""
+        """Start an operation, retry while a resource is not ready or in use, and wait until it is done."""
         begun = time.monotonic()
         while True:
             try:
@@ -70,7 +70,7 @@ class Vpc:
 
 @contextmanager
 def _roles() -> Iterator[None]:
-    """Say which roles networks take, if it is roles that lack."""
+    """Add the required network roles to a permission error."""
     try:
         yield
     except AuthorizationError as error:

@@ -1,1 +1,1 @@
-"""Images: builds, the cache on nodes, and how pulls went."""
+"""Images: builds, the cache on nodes, and the status of pulls."""

@@ -1,4 +1,4 @@
-"""Images for hosts: the bundled trainer's, or a folder on top of another image. Named by what is in them."""
+"""Image builds for hosts: the bundled trainer, or a folder on top of another image. Tags are content digests."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _FORM = "[REGISTRY/]NAME[:TAG]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageBuild:
-    """An image to build: its name, the build's arguments, and a folder's archive; None: it is the trainer's.
+    """An image to build: its name, the build's arguments, and a folder's archive (None for the trainer).
 
-    `follows_content`: another content has another name.
+    `follows_content`: the tag is a digest of the content.
     """
 
     name: str
@@ -36,7 +36,7 @@ class ImageBuild:
 
     @contextmanager
     def context(self) -> Iterator[Path]:
-        """Give the folder that it is built from."""
+        """Yield the build context."""
         if self.archive is None:
             with build_context() as folder:
                 yield folder
@@ -76,7 +76,7 @@ def folder_build(name: str, base: str, archive: bytes, content_name: str, *, pla
 
 
 def check_pushable(name: str) -> None:
-    """Raise UsageError unless a name says which registry it is for."""
+    """Raise UsageError unless an image name contains a registry."""
     if problems := image_problems([name]):
         raise UsageError(problems[0], hint=_FORM)
     first, slash, _ = name.partition("/")
@@ -104,12 +104,12 @@ def push(engine: Engine, name: str) -> None:
 
 
 def _suffix(platform: str | None) -> str:
-    """Return what a tag says of the platform, "" for this machine's: an image of one does not replace another's."""
+    """Return a tag's platform suffix, "" for this machine's, so that images of two platforms do not collide."""
     return re.sub(r"[^A-Za-z0-9_.]+", "-", f"-{platform}") if platform else ""
 
 
 def _tagged(name: str, tag: str) -> str:
-    """Return a name with a tag: its own, or one of the content."""
+    """Return a name with its own tag, or with a digest of the content."""
     problems = image_problems([name]) or ([f"image '{name}' has a digest, which its build decides"] * ("@" in name))
     if problems:
         raise UsageError(problems[0], hint=_FORM)

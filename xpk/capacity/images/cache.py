@@ -1,8 +1,9 @@
-"""Images on all nodes of slices before anything runs there: pulled by a DaemonSet that ends by itself, and measured.
+"""Image cache: a DaemonSet pulls images on all nodes of slices in advance, ends by itself, and is measured.
 
-A Job without pods is its clock and its owner: when its deadline has passed, the control plane removes the Job, and what
-it owns with it. Nothing of it is left to us, so it also ends if we are killed. How many requests are made goes with
-the time, not with the nodes, but for the lists at the beginning and the end, and one after each doubling of a stall.
+A Job without pods is its clock and its owner: after the deadline, the control plane deletes the Job and everything
+that it owns. The cleanup does not depend on this process, so it happens even if this process is killed. The number of
+requests grows with the time, not with the nodes, except for the lists at the start and the end, and one after each
+doubling of a stall.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _LEAST_SECONDS, _MOST_SECONDS = 10, 7 * 24 * 3600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a user asks for: these images on the nodes of all slices, or of those of some pools or one type."""
+    """A user's request: images on the nodes of all slices, or of those of some pools or one type."""
 
     images: tuple[str, ...]
     pools: tuple[str, ...] = ()
@@ -47,19 +48,22 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caching:
-    """Images that are to be pulled: the nodes, as they are before, and the objects that make them do so."""
+    """Images to pull: the nodes, their state before, and the objects that make them pull."""
 
     spec: ImageCacheSpec
     nodes: Objs
 
     def objects(self) -> Objs:
-        """Return the Job and what it is to own, as they are before it is known."""
+        """Return the Job and the objects that it will own, before its UID is known."""
         return render_image_cache(self.spec)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How it went: `nodes` that were asked, `seconds` in all, each image. `in_time`: the time was enough."""
+    """The result for each image.
+
+    `nodes`: number of nodes; `seconds`: total time; `in_time`: finished before the deadline.
+    """
 
     name: str
     nodes: int
@@ -68,7 +72,7 @@ class Outcome:
     images: tuple[ImagePulls, ...]
 
     def error(self) -> XpkError | None:
-        """Return why not every node has every image; None if it does."""
+        """Return the error if some node lacks some image, else None."""
         for each in self.images:
             if each.failed:
                 words, nodes = alike(each.failed)[0]
@@ -89,7 +93,7 @@ Progress = Callable[[int, int, float], None]  # nodes that are done, nodes in al
 
 
 def plan(api: ObjectApi, wanted: Wanted) -> Caching:
-    """Return what is to be done. Raises UsageError with all that is wrong, NotFoundError if there are no such nodes."""
+    """Return what to pull. Raises UsageError with all problems, NotFoundError if there are no such nodes."""
     problems = image_problems(wanted.images)
     if not _LEAST_SECONDS <= wanted.seconds <= _MOST_SECONDS:
         problems.append(f"--timeout is {wanted.seconds:.0f} s: {_LEAST_SECONDS} s to 7 days")
@@ -127,9 +131,9 @@ def plan(api: ObjectApi, wanted: Wanted) -> Caching:
 
 
 def begin(api: ObjectApi, caching: Caching) -> None:
-    """Let the nodes pull, until the deadline; what an earlier command began goes on.
+    """Let the nodes pull until the deadline; pulls that an earlier command began continue.
 
-    Raises ConflictError if the Job would never run: then nothing would end the rest.
+    Raises ConflictError if the Job would never run, since nothing would delete the rest.
     """
     spec, (job, *rest) = caching.spec, caching.objects()
     try:
@@ -156,7 +160,7 @@ def begin(api: ObjectApi, caching: Caching) -> None:
 
 
 def end(api: ObjectApi, spec: ImageCacheSpec) -> None:
-    """Remove what makes nodes pull; should that fail, the deadline does it. The images stay."""
+    """Delete the objects that make nodes pull; if that fails, the deadline does it. The images stay."""
     with suppress(XpkError):
         api.delete("Job", spec.name, spec.namespace)
 
@@ -170,7 +174,7 @@ def await_all(
     clock: Callable[[], float] = time.monotonic,
     pause: Pause = time.sleep,
 ) -> Outcome:
-    """Wait until every node has every image, or cannot have it; tell how it went, and leave nothing behind."""
+    """Wait until every node has every image, or cannot pull it; return the outcome and delete all objects."""
     begun = clock()
     try:
         in_time = _wait(api, caching, seconds, progress, clock, pause)
@@ -187,7 +191,7 @@ def _wait(
     clock: Callable[[], float],
     pause: Pause,
 ) -> bool:
-    """Return when nothing more is to come; tell whether that was in time."""
+    """Wait until no more progress is expected; return whether that was before the deadline."""
     spec, begun = caching.spec, clock()
     done, changed, stall = 0, begun, _FIRST_STALL
     while True:
@@ -220,7 +224,7 @@ def _daemons(api: ObjectApi, spec: ImageCacheSpec) -> Obj:
 
 
 def _is_over(api: ObjectApi, caching: Caching, all_: int) -> bool:
-    """Tell whether all pods are there and nothing more is to be expected of them."""
+    """Return whether all pods exist and no more progress of them is expected."""
     pods = _pods(api, caching.spec)
     if len(pods) < all_:
         return False
@@ -231,7 +235,7 @@ def _is_over(api: ObjectApi, caching: Caching, all_: int) -> bool:
 
 
 def _is_settled(pod: Obj, unready: set[str]) -> bool:
-    """Tell whether a pod has its images, or never will, or not before its node comes back."""
+    """Return whether a pod has its images, or cannot get them, at least until its node is back."""
     return node_of(pod) in unready or all(trouble and trouble.is_final for trouble in missing_images(pod).values())
 
 

@@ -1,4 +1,4 @@
-"""How pulling images went, as pods and events tell it. Pure."""
+"""Status of image pulls, from pods and events. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullTrouble:
-    """Why an image is not on a node."""
+    """The reason why an image is not on a node."""
 
     node: str
     reason: str
@@ -31,16 +31,17 @@ class PullTrouble:
 
     @property
     def is_final(self) -> bool:
-        """Whether trying again is of no use."""
+        """Return whether a retry is useless."""
         return is_hopeless_pull(self.reason, self.message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImagePulls:
-    """How one image came to the nodes.
+    """Pulls of one image on the nodes.
 
-    `present` nodes had it, `pulled` ones fetched it; times are in seconds, of those that fetched it, and 0 if none did.
-    `size_bytes` is what the nodes say of the image, compressed as in its registry; None if they do not.
+    `present`: nodes that had it; `pulled`: nodes that pulled it. Times are in seconds, over the latter, 0 without
+    any.
+    `size_bytes`: size that the nodes report, compressed as in the registry; None if they do not.
     """
 
     image: str
@@ -57,7 +58,7 @@ class ImagePulls:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What an event says: how long it took in seconds, 0 if the image was there, and the image's size."""
+    """A pull event: its duration in seconds, 0 if the image was present, and the image's size."""
 
     present: bool
     seconds: float
@@ -65,9 +66,9 @@ class Fetched:
 
 
 def missing_images(pod: Obj) -> dict[str, PullTrouble | None]:
-    """Return the containers of a pod whose image is not there yet, with the trouble if there is any.
+    """Return the containers of a pod whose image is missing, with the reason if there is one.
 
-    An image is there once its container has been tried, whatever became of that.
+    An image is present once its container has been started, whatever the result.
     """
     statuses = {item["name"]: item for item in pod.get("status", {}).get("containerStatuses") or []}
     found: dict[str, PullTrouble | None] = {}
@@ -86,7 +87,7 @@ def missing_images(pod: Obj) -> dict[str, PullTrouble | None]:
 
 
 def node_of(pod: Obj) -> str:
-    """Return the node that a DaemonSet's pod is for, also before it is there."""
+    """Return the node of a DaemonSet's pod, even before it is scheduled."""
     if name := pod["spec"].get("nodeName"):
         return str(name)
     affinity = pod["spec"].get("affinity", {}).get("nodeAffinity", {})
@@ -96,27 +97,27 @@ def node_of(pod: Obj) -> str:
 
 
 def seconds_of(duration: str) -> float:
-    """Return the seconds of a duration as Go prints it, such as `1m2.5s` or `350ms`."""
+    """Return a duration in Go's format, such as `1m2.5s` or `350ms`, in seconds."""
     return sum(float(number) * _UNITS[unit] for number, unit in _DURATION.findall(duration))
 
 
 def fetched_of(message: str) -> Fetched | None:
-    """Return what an event of reason `Pulled` says; None if it is worded otherwise."""
+    """Return the content of an event of reason `Pulled`; None if its wording is unknown."""
     if match := _PULLED.fullmatch(message):
         return Fetched(False, seconds_of(match["time"]), int(match["size"]) if match["size"] else None)
     return Fetched(True, 0.0, None) if _PRESENT.fullmatch(message) else None
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """Return the smallest value that so many percent do not exceed (nearest rank); 0 of none."""
+    """Return the percentile (nearest rank); 0 without values."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)] if ordered else 0.0
 
 
 def pulls_of(images: Mapping[str, str], nodes: Objs, pods: Objs, events: Objs) -> tuple[ImagePulls, ...]:
-    """Return how each image came to the nodes.
+    """Return the pulls of each image.
 
-    `images`: by the names of their containers. `events`: those of reason `Pulled`.
+    `images`: by container name. `events`: those of reason `Pulled`.
     """
     told = _told(pods, events)
     covered, here = {node_of(pod) for pod in pods}, {str(node["metadata"]["name"]): node for node in nodes}
@@ -140,7 +141,7 @@ def pulls_of(images: Mapping[str, str], nodes: Objs, pods: Objs, events: Objs) -
 
 
 def alike(troubles: Iterable[PullTrouble]) -> list[tuple[str, list[str]]]:
-    """Return each trouble once, in words, with the nodes that have it; the most frequent first."""
+    """Return each distinct problem with its nodes, the most frequent first."""
     found: dict[str, list[str]] = {}
     for each in troubles:
         found.setdefault(": ".join(filter(None, (each.reason, each.message))), []).append(each.node)
@@ -150,7 +151,7 @@ def alike(troubles: Iterable[PullTrouble]) -> list[tuple[str, list[str]]]:
 def _of_image(
     image: str, fetched: Sequence[Fetched | None], failed: Sequence[PullTrouble], size: int | None
 ) -> ImagePulls:
-    """Return how an image came to those nodes that have it; None stands for an event that is lost."""
+    """Return the pulls of an image on the nodes that have it; None stands for a lost event."""
     pulled = [each for each in fetched if each is None or not each.present]
     times = [each.seconds for each in pulled if each]
     size = next((each.size for each in pulled if each and each.size), size)
@@ -169,7 +170,7 @@ def _of_image(
 
 
 def _told(pods: Objs, events: Objs) -> dict[tuple[str, str], Fetched]:
-    """Return what events say of pods and containers; of a container that was started again, its first pull."""
+    """Return the pull events by pod and container; of a restarted container, its first pull."""
     uids = {pod["metadata"]["uid"]: pod["metadata"]["name"] for pod in pods}
     found: dict[tuple[str, str], Fetched] = {}
     for event in events:
@@ -184,7 +185,7 @@ def _told(pods: Objs, events: Objs) -> dict[tuple[str, str], Fetched]:
 
 
 def _size_on(nodes: Objs, image: str) -> int | None:
-    """Return an image's size as nodes report those they have; their names have the registry in front."""
+    """Return an image's size as nodes report it; they list names with a registry."""
     for node in nodes:
         for each in node["status"].get("images", []):
             if any(name == image or name.endswith(f"/{image}") for name in each.get("names") or []):
@@ -193,14 +194,14 @@ def _size_on(nodes: Objs, image: str) -> int | None:
 
 
 def _why_not(node: Obj) -> str:
-    """Return what keeps a DaemonSet's pod away from a node."""
+    """Return why a DaemonSet's pod cannot run on a node."""
     taints = [each for each in node["spec"].get("taints", []) if each["effect"] in ("NoSchedule", "NoExecute")]
     strange = [str(each["key"]) for each in taints if each["key"] not in CHIP_RESOURCES]
     return f"it has the taint {', '.join(strange)}" if strange else ""
 
 
 def _unplaced(pod: Obj) -> PullTrouble | None:
-    """Return why a pod has no node, None if it has one or may get it any moment."""
+    """Return why a pod has no node, None if it has one or may be scheduled soon."""
     conditions = pod.get("status", {}).get("conditions") or []
     placed = next((item for item in conditions if item["type"] == "PodScheduled" and item["status"] == "False"), None)
     if placed is None:

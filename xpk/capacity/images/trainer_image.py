@@ -1,4 +1,4 @@
-"""The bundled trainer's image: built from a checkout or an installed wheel, tagged by what is in it."""
+"""The bundled trainer's image: built from a checkout or an installed wheel, tagged by its content."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TAG_LENGTH = 12
 
 @dataclass(frozen=True, slots=True)
 class TrainerImage:
-    """An image's name; whether it is for us to build, and the build's arguments."""
+    """An image's name, whether xpk builds it, and the build's arguments."""
 
     name: str
     ours: bool = False
@@ -27,9 +27,9 @@ class TrainerImage:
 
 
 def trainer_image(environ: Mapping[str, str]) -> TrainerImage:
-    """Return the image that XPK_TRAINER_IMAGE names, else the one that we build.
+    """Return the image that XPK_TRAINER_IMAGE names, else the one that xpk builds.
 
-    XPK_BASE_IMAGE (in our end-to-end environment XPK_E2E_PYTHON_IMAGE) is what it is built on.
+    XPK_BASE_IMAGE (in the end-to-end environment XPK_E2E_PYTHON_IMAGE) is its base image.
     """
     if given := environ.get("XPK_TRAINER_IMAGE"):
         return TrainerImage(given)
@@ -40,7 +40,7 @@ def trainer_image(environ: Mapping[str, str]) -> TrainerImage:
 
 @contextmanager
 def build_context() -> Iterator[Path]:
-    """Give a folder that holds all that goes into the image, and nothing else."""
+    """Yield a folder with everything that the image contains, and nothing else."""
     with tempfile.TemporaryDirectory(prefix="xpk-image-") as folder:
         Path(folder, "requirements").mkdir()
         for name in _RECIPE:
@@ -52,7 +52,7 @@ def build_context() -> Iterator[Path]:
 
 
 def _digest(arguments: Mapping[str, str]) -> str:
-    """Return a tag for all that goes into the image: equal files give equal images."""
+    """Return a tag that is a digest of the image's content: equal files give equal images."""
     digest = hashlib.sha256(repr(sorted(arguments.items())).encode())
     with build_context() as folder:
         for file in sorted(file for file in folder.rglob("*") if file.is_file()):

@@ -1,4 +1,4 @@
-"""What this machine and a cluster have of what xpk needs. Reads only."""
+"""Checks of this machine and of a cluster for everything that xpk requires. Reads only."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _ON_KUBERNETES = ("adapted", "gke", "kind")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing that was looked for. `needed`: what was chosen cannot do without; `next`: how to get it.
+    """The result of one check. `ok` is None if it is unknown.
 
-    `ok` is None where it cannot be told.
+    `needed`: the chosen provider requires it; `next`: how to install it.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A program or a package. `providers`: those that need it; `purpose`: what others may want it for."""
+    """A program or a package. `providers`: those that require it; `purpose`: its use for others."""
 
     name: str
     is_there: Callable[[], bool]
@@ -83,7 +83,7 @@ _VERBS = (
 
 
 def of_machine(provider: str) -> list[Check]:
-    """Look for programs and packages; `provider` says which of them are needed."""
+    """Check programs and packages; those that `provider` requires are needed."""
     return [
         Check(
             name=part.name,
@@ -97,7 +97,7 @@ def of_machine(provider: str) -> list[Check]:
 
 
 def of_cluster(connect: Callable[[], ObjectApi], provider: str, cluster: str, namespace: str) -> list[Check]:
-    """Look whether a cluster answers, has its controllers, and lets this user run workloads."""
+    """Check that a cluster answers, has its controllers, and allows this user to run workloads."""
     try:
         api = connect()
         with suppress(AuthorizationError):  # to refuse is an answer too; what may be done is asked below

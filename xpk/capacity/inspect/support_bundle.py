@@ -1,4 +1,4 @@
-"""A support bundle: what a cluster says, read in parallel, redacted, as one text."""
+"""Support bundle: a cluster's state, read in parallel and redacted, as one text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _RULE = "=" * 80
 
 
 def bundle(sections: Mapping[str, Read]) -> str:
-    """Return all sections as one text. A section that cannot be read says why."""
+    """Return all sections as one text. A section that cannot be read contains the error."""
     with ThreadPoolExecutor(_AT_ONCE) as executor:
         texts = list(executor.map(_text, sections.values()))
     parts = (f"{_RULE}\n{title}\n{_RULE}\n{text}" for title, text in zip(sections, texts, strict=True))

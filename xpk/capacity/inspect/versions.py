@@ -1,4 +1,4 @@
-"""The versions of this program, of a cluster's API server, and of its controllers."""
+"""Versions of this program, of a cluster's API server, and of its controllers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xpk.model.errors import NotFoundError, XpkError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """The version of one part; `installs`: the one that this xpk installs, "" where it installs none."""
+    """The version of one component; `installs`: the version that this xpk installs, "" if none."""
 
     name: str
     version: str
@@ -26,7 +26,7 @@ def client() -> Version:
 
 
 def of_cluster(connect: Callable[[], ObjectApi]) -> list[Version]:
-    """Return the versions on a cluster; what cannot be read is `unknown`, with the reason."""
+    """Return the versions on a cluster; unreadable ones are `unknown`, with the reason."""
     try:
         api = connect()
         server = api.server_version() if isinstance(api, Versioned) else "local"

@@ -1,1 +1,1 @@
-"""Capacity in Docker: kind clusters."""
+"""kind clusters: capacity in Docker."""

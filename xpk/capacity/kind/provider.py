@@ -1,4 +1,4 @@
-"""Capacity in Docker: a kind cluster whose nodes stand in for slices, with real controllers and real pods on CPUs."""
+"""Provider of kind clusters: nodes in Docker stand in for slices, with real controllers and real pods on CPUs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _KUBECONFIG, _CONFIG, _OUTPUT, _IMAGE = "kubeconfig", "kind.yaml", "output", "tr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindOptions:
-    """How slices become nodes. `nodes_per_slice` divides a slice's hosts; spare slices have no quota."""
+    """Mapping of slices to nodes. `nodes_per_slice` divides a slice's hosts; spare slices have no quota."""
 
     nodes_per_slice: int = 1
     spare_slices: int = 0
@@ -59,7 +59,7 @@ class KindOptions:
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> KindOptions:
-        """Return what XPK_KIND_NODES_PER_SLICE, _SPARE_SLICES, _NODE_IMAGE, _RETAIN and _IMAGE_ARCHIVES say."""
+        """Return the options from XPK_KIND_NODES_PER_SLICE, _SPARE_SLICES, _NODE_IMAGE, _RETAIN and _IMAGE_ARCHIVES."""
 
         def number(name: str, default: int) -> int:
             text = environ.get(name) or str(default)
@@ -77,7 +77,7 @@ class KindOptions:
 
 
 class KindProvider:
-    """kind clusters, each with a folder below `root`: its kubeconfig and what its workloads write."""
+    """kind clusters, each with a folder below `root` for its kubeconfig and its workloads' output."""
 
     name = "kind"
     settings: ClassVar[Mapping[str, str]] = {
@@ -110,7 +110,7 @@ class KindProvider:
         self._activity = Activity()
 
     def plan_create(self, spec: ClusterSpec) -> Plan:
-        """See `Provider.plan_create`. What an interrupted create has done already is not done again."""
+        """See `Provider.plan_create`. Skips the completed steps of an interrupted create."""
         options = self._options(spec)
         self._engine.check()
         summary = _summary(spec, options)
@@ -135,7 +135,7 @@ class KindProvider:
         return Plan(_summary(spec, have_options), steps, activity=self._activity)
 
     def plan_adapt(self, name: str) -> Plan:
-        """Plan what a cluster lacks that was whole once, such as newer controllers: creating it again does that."""
+        """Plan the parts that an existing cluster lacks, such as newer controllers, by creating it again."""
         self._known(name)
         self._engine.check()
         whole = name in self._engine.clusters() and self._path(name, _KUBECONFIG).exists()
@@ -173,7 +173,7 @@ class KindProvider:
         return Plan(f"delete cluster '{name}'", [*steps, Step(title, partial(self._delete, name))])
 
     def names(self) -> list[str]:
-        """See `Provider.names`. Those that xpk made: asking kind would cost every command a process."""
+        """See `Provider.names`. Those that xpk created: asking kind would cost every command a process."""
         return sorted(entry.name for entry in self._root.iterdir() if entry.is_dir()) if self._root.is_dir() else []
 
     def describe(self, name: str) -> ClusterInfo:
@@ -217,7 +217,7 @@ class KindProvider:
             raise NotFoundError(f"there is no cluster '{name}'", hint="`xpk cluster list` shows those there are")
 
     def _options(self, spec: ClusterSpec) -> KindOptions:
-        """Return how to build it. Raises UsageError with all that is wrong."""
+        """Return the options for building it. Raises UsageError with all problems."""
         options = self._given_options or KindOptions.read(self._environ)
         problems, per_slice = spec.problems(), options.nodes_per_slice
         if spec.shape.kind == "cpu":
@@ -359,18 +359,18 @@ class KindProvider:
 
 
 def _types(spec: ClusterSpec, nodes: Objs) -> dict[str, SliceShape]:
-    """Return the type of each slice by its node pool; spare ones are of the same."""
+    """Return the type of each slice by its node pool; spare ones are of the same type."""
     return dict.fromkeys(pools_of(nodes) | pools_of(nodes, spare=True), spec.shape)
 
 
 def _options_of(nodes: Objs) -> KindOptions:
-    """Return how a cluster's slices became nodes: what was asked for when it was made counts from then on."""
+    """Return the options with which a cluster was created; they stay in force."""
     spare = pools_of(nodes, spare=True)
     return KindOptions(nodes_per_slice=len(nodes) // len(pools_of(nodes) | spare), spare_slices=len(spare))
 
 
 def _units(spec: ClusterSpec, options: KindOptions) -> int:
-    """Return the accelerators of one node."""
+    """Return the number of accelerators of a node."""
     return spec.shape.hosts // options.nodes_per_slice * spec.shape.resource_per_host
 
 

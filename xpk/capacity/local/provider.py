@@ -1,4 +1,4 @@
-"""Capacity on this machine: a cluster is a folder, a host is a process, a chip is a virtual CPU device."""
+"""Provider of local clusters: a cluster is a folder, a host is a process, a chip is a virtual CPU device."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class LocalProvider:
         )
 
     def slices_of(self, name: str, shape: SliceShape) -> int:
-        """See `Counts.slices_of`. A resize that was interrupted may have left some that were to go."""
+        """See `Counts.slices_of`. An interrupted resize may have left some that were to be removed."""
         spec = self._spec(name)
         return spec.num_slices if spec and spec.shape == shape else 0
 
@@ -149,7 +149,7 @@ class LocalProvider:
         return open_cluster(self._root / name, workloads=str(workloads_dir()))
 
     def kubeconfig(self, name: str) -> str:
-        """See `Provider.kubeconfig`. There is no Kubernetes here."""
+        """See `Provider.kubeconfig`. Local clusters have none."""
         self.connect(name)
         raise NotFoundError(
             f"cluster '{name}' has no kubeconfig: its hosts are processes of this machine",
@@ -162,7 +162,7 @@ class LocalProvider:
         return Target(emulated=True, sets_slice_environment=True, output_root=str(output), on_this_machine=True)
 
     def _alone(self, name: str, again: Callable[[], Plan]) -> Callable[[Progress], AbstractContextManager[None]]:
-        """Return what holds a cluster's lock, and makes sure that planning `again` still finds work to do."""
+        """Return a lock on the cluster that fails if planning `again` finds nothing to do."""
 
         @contextmanager
         def hold(tell: Progress) -> Iterator[None]:
@@ -192,7 +192,7 @@ class LocalProvider:
         return spec
 
     def _spec(self, name: str) -> ClusterSpec | None:
-        """Read a cluster's shape back from its objects; None if they are not all there."""
+        """Read a cluster's spec back from its objects; None if some are missing."""
         api = open_cluster(self._root / name)
         try:
             ((kind, total),) = Queues.read(api).total().items()
@@ -243,7 +243,7 @@ def _summary(spec: ClusterSpec) -> str:
 
 
 def _node(spec: ClusterSpec, slice_index: int, host: int, address: str) -> Obj:
-    """Return a node as GKE would label it, at its own loopback address."""
+    """Return a node with GKE's labels and a loopback address of its own."""
     pool = names.node_pool_name(spec.name, slice_index)
     resources = {spec.shape.resource: str(spec.shape.resource_per_host)}
     labels = {

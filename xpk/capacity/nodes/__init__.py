@@ -1,1 +1,1 @@
-"""Nodes of slices: inventory, health, cordons, and nodes without accelerators that stand in for slices."""
+"""Nodes of slices: inventory, health, cordons, and emulation on nodes without accelerators."""

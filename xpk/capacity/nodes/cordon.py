@@ -1,4 +1,4 @@
-"""Nodes that take no more pods while it is seen whether they may go; a mark says that it was us who closed them."""
+"""Cordons on nodes that are about to be deleted; an annotation marks those that xpk has set."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ _AT_ONCE = 16  # requests; a slice may have thousands of nodes
 
 
 def is_marked(node: Obj) -> bool:
-    """Tell whether xpk has cordoned a node, and has not opened it again."""
+    """Return whether xpk has cordoned a node, and has not uncordoned it."""
     return MARK in (node["metadata"].get("annotations") or {})
 
 
 def cordon(api: ObjectApi, nodes: Objs) -> None:
-    """Let no more pods onto nodes, and mark them. Those that somebody else has cordoned are left to them."""
+    """Cordon nodes and mark them. Nodes that are already cordoned are left unchanged."""
     closing = [node for node in nodes if not node["spec"].get("unschedulable")]
     _patch(api, closing, {"metadata": {"annotations": {MARK: "true"}}, "spec": {"unschedulable": True}})
 
 
 def uncordon(api: ObjectApi, nodes: Objs) -> None:
-    """Open those nodes again that `cordon` has closed."""
+    """Uncordon the nodes that `cordon` has cordoned."""
     marked = [node for node in nodes if is_marked(node)]
     _patch(api, marked, {"metadata": {"annotations": {MARK: None}}, "spec": {"unschedulable": None}})
 
 
 def close_unused(read: Callable[[], Objs], api: ObjectApi, check: Callable[[], None]) -> None:
-    """Cordon the nodes that `read` gives, then `check` that they are not used; open them again if that raises."""
+    """Cordon the nodes that `read` returns, then `check` that they are unused; uncordon them if that raises."""
     try:
         cordon(api, read())
         check()
@@ -56,13 +56,13 @@ def check_deletable(api: ObjectApi, name: str) -> None:
 
 
 def closing_step(api: ObjectApi, name: str, *, key: str = "") -> Step:
-    """Return what cordons the slices of a cluster that is about to be deleted, unless workloads came meanwhile."""
+    """Return the step that cordons the slices of a cluster before its deletion, unless new workloads run there."""
     act = partial(close_unused, partial(slice_nodes, api), api, partial(check_deletable, api, name))
     return Step(f"cordon the slices of '{name}' and see that no workload came onto it", act, key)
 
 
 def opening_steps(api: ObjectApi, nodes: Objs) -> list[Step]:
-    """Return what opens nodes that a command has cordoned which did not end; nothing where there are none."""
+    """Return the steps that uncordon nodes of an interrupted command; none if there are no such nodes."""
     marked = [node for node in nodes if is_marked(node)]
     if not marked:
         return []

@@ -1,4 +1,4 @@
-"""Nodes without accelerators that stand in for slices: labelled as GKE labels them, advertising what they lack."""
+"""Emulated slices: nodes without accelerators, labelled as GKE labels them, that advertise chips."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ _NODES_SECONDS, _POLL_SECONDS = 120.0, 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adaptation:
-    """What a user asks for: how workloads run on a cluster that exists.
+    """Options of `cluster adapt`: how workloads run on an existing cluster.
 
-    `shape`: which of its slices are meant, if it has several types. `emulated`: its nodes have no accelerators;
-    `num_slices` of them stand in for slices. `output_root`: a bucket, or a folder that all nodes share.
-    `fenced`: a node that has not answered for a minute is dead for certain, so its hosts may be given up.
+    `shape`: the type of its slices to use, if it has several.
+    `emulated`: its nodes have no accelerators; `num_slices` of them stand in for slices.
+    `output_root`: a bucket, or a folder that all nodes share.
+    `fenced`: a node that has not answered for a minute is certainly dead, so its hosts may be given up.
     `take_over`: change the quota of queues that another tool manages.
     """
 
@@ -40,7 +41,7 @@ class Adaptation:
 
 
 def as_before(wanted: Adaptation, recorded: Mapping[str, str] | None, nodes: Objs) -> Adaptation:
-    """Return what is wanted of a cluster, with what was said before of how its nodes stand in for slices."""
+    """Return the options for a cluster, with recorded values for those about emulation that are not given."""
     ours = len(_ours(nodes))
     if wanted.emulated or not ours or (recorded or {}).get("emulated") != "true":
         return wanted
@@ -49,9 +50,9 @@ def as_before(wanted: Adaptation, recorded: Mapping[str, str] | None, nodes: Obj
 
 
 def plan(api: ObjectApi, nodes: Objs, wanted: Adaptation) -> tuple[ClusterSpec, list[Step]]:
-    """Return the slices that nodes are to stand in for, one node a slice, and the steps that make them do so.
+    """Return the emulated slices, one node each, and the steps that set them up.
 
-    Raises CapacityError if there are too few nodes, ConflictError if they stand in for other slices.
+    Raises CapacityError if there are too few nodes, ConflictError if they emulate other slices.
     """
     assert wanted.shape and wanted.num_slices
     spec = ClusterSpec(name=wanted.name, shape=wanted.shape, num_slices=wanted.num_slices)
@@ -87,7 +88,7 @@ def advertise_step(
     units: int,
     pause: Callable[[float], None] = time.sleep,
 ) -> Step:
-    """Return the step that makes every slice's node offer `units` accelerators that it does not have."""
+    """Return the step that makes every slice's node advertise `units` accelerators that it does not have."""
 
     def act() -> None:
         api, waited = connect(), 0.0
@@ -104,7 +105,7 @@ def advertise_step(
 
 
 def undo(api: ObjectApi, nodes: Objs) -> None:
-    """Take back what makes nodes stand in for slices."""
+    """Remove the labels and resources by which nodes emulate slices."""
     for node in in_slices(nodes):
         meta, kept = node["metadata"], [taint for taint in node["spec"].get("taints", []) if not _is_ours(taint)]
         labels = dict.fromkeys((NODEPOOL_LABEL, names.TYPE_ANNOTATION, *_shape_labels(meta["labels"])))
@@ -114,7 +115,7 @@ def undo(api: ObjectApi, nodes: Objs) -> None:
 
 
 def _advertise(api: ObjectApi, resource: str, units: int) -> bool:
-    """Write the accelerators into the nodes' status; kubelet makes them allocatable within seconds."""
+    """Add the accelerators to the nodes' status; the kubelet makes them allocatable within seconds."""
     nodes = in_slices(api.list("Node"))
     for node in nodes:
         if node["status"].get("capacity", {}).get(resource) != str(units):
@@ -137,7 +138,7 @@ def _ours(nodes: Objs) -> Objs:
 
 
 def _is_free(node: Obj) -> bool:
-    """Tell whether pods of anybody run here, and no slice is here."""
+    """Return whether ordinary pods can run here and the node is not part of a slice."""
     closed = any(taint["effect"] in ("NoSchedule", "NoExecute") for taint in node["spec"].get("taints", []))
     return is_ready(node) and not closed and NODEPOOL_LABEL not in node["metadata"].get("labels", {})
 

@@ -1,4 +1,4 @@
-"""Whether hosts of slices can take workloads: registered, ready, with all their chips, open, and not about to go."""
+"""Health of slices: whether hosts are registered, ready, schedulable, with all their chips, and not about to end."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _PLUGINS = {"google.com/tpu": "tpu-device-plugin", "nvidia.com/gpu": "nvidia-gpu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostTrouble:
-    """What is wrong with a host, or will be. `blocks`: workloads cannot start there. `since` is an RFC 3339 time."""
+    """A present or coming problem of a host. `blocks`: workloads cannot start there. `since` is an RFC 3339 time."""
 
     node: str
     reason: str
@@ -56,7 +56,7 @@ class HostTrouble:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceHealth:
-    """One slice: its hosts and chips, those that it should have and those that are ready and offered."""
+    """One slice: its expected and its ready hosts, its expected and its advertised chips."""
 
     node_pool: str
     accelerator_type: str
@@ -70,12 +70,12 @@ class SliceHealth:
 
     @property
     def is_up(self) -> bool:
-        """Whether all hosts are ready and offer all chips, whoever may use them."""
+        """Return whether all hosts are ready and offer all chips, whoever may use them."""
         return self.hosts_ready >= self.hosts and self.chips_offered >= self.chips
 
     @property
     def is_usable(self) -> bool:
-        """Whether a workload can start on it now, or could if none held it."""
+        """Return whether a workload can start on it now, or could if it were free."""
         return self.is_up and not any(trouble.blocks for trouble in self.troubles)
 
     @property
@@ -86,7 +86,7 @@ class SliceHealth:
 
 
 def health_of(api: ObjectApi, info: ClusterInfo) -> list[SliceHealth]:
-    """Return how a cluster's slices are, in order; also those that have no node."""
+    """Return the health of a cluster's slices, in order, including those without nodes."""
     pools, slices, plugins = _by_pool(api.list("Node")), {item.node_pool: item for item in info.slices}, _Plugins(api)
     found = []
     for pool in sorted({*pools, *slices}, key=pool_order):
@@ -100,7 +100,7 @@ def health_of(api: ObjectApi, info: ClusterInfo) -> list[SliceHealth]:
 
 
 def _empty(pool: str, shape: SliceShape | None) -> SliceHealth:
-    """Return a slice whose nodes come when a workload asks for them."""
+    """Return a slice whose nodes are created when a workload requests them."""
     trouble = HostTrouble(node="", reason="NotProvisioned", message="its nodes come with a workload", blocks=False)
     kind = shape.name if shape else "unknown"
     return SliceHealth(
@@ -125,9 +125,9 @@ def wait_step(
     poll: float = _POLL_SECONDS,
     after: tuple[str, ...] = (),
 ) -> Step:
-    """Return the step that waits until hosts are ready; it raises TimedOutError with those that are not.
+    """Return the step that waits until hosts are ready; it raises TimedOutError that names those that are not.
 
-    `expected`: the types of those slices that came up, by node pool. `poll`: seconds between two looks.
+    `expected`: the types of ready slices, by node pool. `poll`: polling interval in seconds.
     """
 
     def act() -> None:
@@ -160,7 +160,7 @@ def slice_health(
     workload: str | None = None,
     plugins: _Plugins | None = None,
 ) -> SliceHealth:
-    """Return how one slice is; of an unknown type, its hosts are those that are there."""
+    """Return the health of one slice; of an unknown type, the existing hosts are the expected ones."""
     counted = shape if shape and shape.kind != "cpu" else None  # CPUs are not offered whole
     hosts_of = {str(node["metadata"]["name"]): _hosts_of(node, counted) for node in nodes}
     hosts, come, offered = shape.hosts if shape else len(nodes), sum(hosts_of.values()), 0
@@ -188,14 +188,14 @@ def slice_health(
 
 
 class _Plugins:
-    """The device plugins' pods, which are asked for only where chips are missing."""
+    """The device plugins' pods, which are listed only if chips are missing."""
 
     def __init__(self, api: ObjectApi) -> None:
         self._api = api
         self._pods: dict[str, dict[str, Obj]] = {}
 
     def on(self, node: str, resource: str) -> str:
-        """Return how the plugin does that offers a resource on a node, in words; "" if nothing is wrong or known."""
+        """Return the state of the plugin that offers a resource on a node; "" if it is healthy or unknown."""
         if resource not in self._pods:
             self._pods[resource] = {}
             with suppress(XpkError):  # not everybody may see the system's pods
@@ -217,18 +217,18 @@ def _by_pool(nodes: Objs) -> dict[str, Objs]:
 
 
 def _type_of(nodes: Objs, said: str) -> SliceShape | None:
-    """Return the type of a slice: what its nodes say, else what its cloud says."""
+    """Return the type of a slice: from its nodes, else from its cloud."""
     found = next((shape for node in nodes if (shape := shape_of(node))), None)
     return found or (find_shape(said) if said else None)
 
 
 def _hosts_of(node: Obj, shape: SliceShape | None) -> int:
-    """Return how many hosts a node is: several if it stands in for accelerators that it does not have."""
+    """Return the number of hosts on a node: several if it emulates accelerators."""
     return max(1, _amount(node, shape, "capacity") // shape.resource_per_host) if shape else 1
 
 
 def _amount(node: Obj, shape: SliceShape, of: str = "allocatable") -> int:
-    """Return the chips that pods can have of a node."""
+    """Return the allocatable chips of a node."""
     return int(quantity(node["status"].get(of, {}).get(shape.resource, 0)))
 
 
@@ -273,6 +273,6 @@ def _no_chips(node: Obj, shape: SliceShape, has: int, units: int, plugins: _Plug
 
 
 def _why(late: SliceHealth) -> str:
-    """Return the first reason why a slice is not up."""
+    """Return the first reason why a slice is not ready."""
     trouble = late.troubles[0]
     return " ".join(filter(None, (trouble.node, trouble.reason, trouble.message)))

@@ -1,4 +1,4 @@
-"""What the nodes and queues of a cluster say of it. Reads only."""
+"""Inventory of a cluster: its slices, from its nodes and queues. Reads only."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def slice_nodes(api: ObjectApi) -> Objs:
 
 
 def in_slices(nodes: Objs) -> Objs:
-    """Return those nodes that belong to slices: on GKE, every node has a pool, also those without accelerators."""
+    """Return the nodes that belong to slices: on GKE, nodes without accelerators have a pool as well."""
     return [node for node in nodes if _is_in_slice(node["metadata"].get("labels", {}))]
 
 
@@ -41,17 +41,17 @@ def _is_in_slice(labels: Obj) -> bool:
 
 
 def pool_of(node: Obj) -> str:
-    """Return the node pool, that is the slice, of a node."""
+    """Return a node's pool, that is, its slice."""
     return str(node["metadata"]["labels"][NODEPOOL_LABEL])
 
 
 def pool_order(pool: str) -> list[str | int]:
-    """Return what node pools are sorted by: numbers in their names as numbers."""
+    """Return the sort key of node pools: numbers in their names compare as numbers."""
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", pool)]
 
 
 def shape_of(node: Obj) -> SliceShape | None:
-    """Return the type of slice that a node belongs to: the one that xpk wrote there, else by the cloud's labels."""
+    """Return a node's type of slice: as recorded by xpk, else from the cloud's labels."""
     labels = node["metadata"]["labels"]
     if names.TYPE_ANNOTATION in labels:
         return find_shape(labels[names.TYPE_ANNOTATION])
@@ -64,7 +64,7 @@ def shape_of(node: Obj) -> SliceShape | None:
 
 
 def pools_of(nodes: Objs, *, spare: bool = False) -> dict[str, Objs]:
-    """Return the nodes of each slice by its node pool, in order; those of spare slices only if asked for."""
+    """Return the nodes of each slice by node pool, in order; spare slices only if requested."""
     pools: dict[str, Objs] = defaultdict(list)
     for node in nodes:
         if (names.SPARE_LABEL in node["metadata"]["labels"]) == spare:
@@ -73,12 +73,12 @@ def pools_of(nodes: Objs, *, spare: bool = False) -> dict[str, Objs]:
 
 
 def queued_types(nodes: Objs) -> set[SliceShape | None]:
-    """Return the types of slices whose nodes GKE makes when a workload asks for them."""
+    """Return the types of slices whose nodes GKE creates when a workload requests them."""
     return {shape_of(node) for node in nodes if node["metadata"]["labels"].get(names.QUEUED_LABEL) == "true"}
 
 
 def spec_of(name: str, nodes: Objs) -> ClusterSpec | None:
-    """Read a cluster's shape back from its nodes; None if they do not tell, or differ."""
+    """Read a cluster's spec back from its nodes; None if they do not determine it, or differ."""
     pools = pools_of(nodes)
     shapes = {shape_of(node) for members in pools.values() for node in members}
     shape = shapes.pop() if len(shapes) == 1 else None
@@ -88,7 +88,7 @@ def spec_of(name: str, nodes: Objs) -> ClusterSpec | None:
 
 
 def cluster_info(api: ObjectApi, spec: ClusterSpec | None, nodes: Objs, **known: str) -> ClusterInfo:
-    """Return what there is on a Kubernetes cluster. `known`: its name, provider and location."""
+    """Return a Kubernetes cluster's slices. `known`: its name, provider and location."""
     pools, spare, held = pools_of(nodes), pools_of(nodes, spare=True), holders(api)
     num_slices, hosts = (spec.num_slices, spec.shape.hosts) if spec else (len(pools), 0)
     slices = [slice_info(pool, members, hosts, held) for pool, members in pools.items()]
@@ -106,18 +106,18 @@ def cluster_info(api: ObjectApi, spec: ClusterSpec | None, nodes: Objs, **known:
 
 
 def advertises(node: Obj, resource: str, units: int) -> bool:
-    """Tell whether a node has that much for pods; kubelet makes it allocatable after it is made its capacity."""
+    """Return whether a node advertises this many; the kubelet updates allocatable after capacity."""
     return str(node["status"].get("allocatable", {}).get(resource)) == str(units)
 
 
 def is_ready(node: Obj) -> bool:
-    """Tell whether a node takes pods."""
+    """Return whether a node is ready for pods."""
     conditions = node["status"].get("conditions", [])
     return any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
 
 
 def has_queues(api: ObjectApi, *specs: ClusterSpec) -> bool:
-    """Tell whether every object of the cluster's queues is there, with the quotas of `specs`."""
+    """Return whether every object of the cluster's queues exists, with the quotas of `specs`."""
     try:
         wanted = not_theirs(api, render_queues(*specs, promised=promised(api)))
     except MissingToolError:
@@ -139,9 +139,9 @@ def has_queues(api: ObjectApi, *specs: ClusterSpec) -> bool:
 
 
 def not_theirs(api: ObjectApi, objects: Objs) -> Objs:
-    """Return a cluster's queues without what another tool has made already: a quota of flavors of its own.
+    """Return a cluster's queues without those that another tool made with the right quota, in flavors of its own.
 
-    Where that quota is another one, what changes it: under the names that its flavors have.
+    Where that quota differs, return the change to it, under the names of its flavors.
     """
     wanted = next(obj for obj in objects if obj["kind"] == "ClusterQueue")
     try:
@@ -165,9 +165,9 @@ def not_theirs(api: ObjectApi, objects: Objs) -> Objs:
 
 
 def holders(api: ObjectApi) -> dict[str, str]:
-    """Return what runs on each node, by the node's name; "unknown" where we may not see it.
+    """Return the workload or pod on each node, by the node's name; "unknown" if this user may not list pods.
 
-    A workload by its qualified name; a pod of none that has chips as "Pod NAME", which `names.ending` knows.
+    A workload by its qualified name; a plain pod with chips as "Pod NAME", which `names.ending` understands.
     """
     try:
         pods = api.list("Pod", None)
@@ -183,18 +183,18 @@ def holders(api: ObjectApi) -> dict[str, str]:
 
 
 def _workload_of(pod: Obj) -> str:
-    """Return the workload that a pod is of, whoever made it; "" for a pod of none."""
+    """Return the workload of a pod, whichever tool made it; "" for a plain pod."""
     labels = pod["metadata"].get("labels") or {}
     return str(labels.get(names.WORKLOAD_LABEL) or labels.get("jobset.sigs.k8s.io/jobset-name") or "")
 
 
 def _with_chips(pod: Obj) -> str:
-    """Return how to call a pod that asks for chips, such as one of a plain Job; "" for any other."""
+    """Return the description of a pod that requests chips, such as one of a plain Job; "" for any other."""
     return f"{names.POD} {pod['metadata']['name']}" if set(CHIP_RESOURCES) & requests(pod["spec"]).keys() else ""
 
 
 def slice_info(pool: str, nodes: Objs, hosts: int, held: dict[str, str], *, spare: bool = False) -> SliceInfo:
-    """Return a slice; `hosts` are spread evenly over its nodes."""
+    """Return a slice; `hosts` are divided evenly among its nodes."""
     found = sorted((str(node["metadata"]["name"]) for node in nodes), key=lambda name: (len(name), name))
     each = max(1, hosts // len(found))
     return SliceInfo(
@@ -207,7 +207,7 @@ def slice_info(pool: str, nodes: Objs, hosts: int, held: dict[str, str], *, spar
 
 
 def live_workloads(api: ObjectApi, name: str) -> list[str]:
-    """Return the workloads that have not ended. Raises ConflictError if the cluster cannot be asked."""
+    """Return the workloads that have not ended. Raises ConflictError if the cluster does not answer."""
     try:
         jobsets = api.list("JobSet", None)
     except MissingToolError:
@@ -222,7 +222,7 @@ def live_workloads(api: ObjectApi, name: str) -> list[str]:
 
 
 def difference(have: ClusterSpec | None, want: ClusterSpec) -> str:
-    """Return in words how a cluster that exists differs from one that is asked for."""
+    """Return how an existing cluster differs from a requested one, as text."""
     if have is None:
         return "its nodes' labels do not tell which"
     parts = []
@@ -234,6 +234,6 @@ def difference(have: ClusterSpec | None, want: ClusterSpec) -> str:
 
 
 def some_of(names: Sequence[str]) -> str:
-    """Return the first of some names, and how many more there are."""
+    """Return the first of some names, and the number of the others."""
     more = f" and {len(names) - _SEVERAL} more" if len(names) > _SEVERAL else ""
     return f"{', '.join(names[:_SEVERAL])}{more}"

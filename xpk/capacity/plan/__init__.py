@@ -1,1 +1,1 @@
-"""Plans: steps as data, shown before they are carried out, and their execution."""
+"""Plans: steps as data, shown before they run, and their execution."""

@@ -1,4 +1,4 @@
-"""Steps that do not wait for each other are taken at the same time, a bounded number of them."""
+"""Parallel execution of a plan's steps, in the order of their dependencies and at most a given number at a time."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ _TICK_SECONDS = 0.5  # how often those who watch are told what goes on
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One change: what it does, in words, and the doing.
+    """One change: its title and its action.
 
-    `key` names it and `after` the steps that have to be done before. `undo` takes it back; `undo_last`: only when all
-    others are taken back. `may_fail`: the steps after it are taken even if it fails. `commands` are lines for a shell
-    that do the same.
+    `key`: its name for others; `after`: keys of the steps that have to be done before.
+    `undo`: reverts it; `undo_last`: only once all others are reverted.
+    `may_fail`: later steps run even if it fails.
+    `commands`: equivalent lines for a shell.
     """
 
     title: str
@@ -32,7 +33,7 @@ class Step:
 
 
 class Activity:
-    """What goes on at the moment, for people to watch; steps wait here, so that they can be interrupted."""
+    """Progress of running steps, for display; steps pause here, so that they can be interrupted."""
 
     def __init__(self) -> None:
         self.stop = threading.Event()
@@ -41,23 +42,23 @@ class Activity:
         self._lock = threading.Lock()
 
     def tell(self, what: str, state: str) -> None:
-        """Say how far something is."""
+        """Set the progress of a step."""
         with self._lock:
             self._now[what] = state
         self.listener(self.now())
 
     def forget(self, what: str) -> None:
-        """Say no more of something."""
+        """Remove a step's progress."""
         with self._lock:
             self._now.pop(what, None)
 
     def now(self) -> dict[str, str]:
-        """Return how far everything is that goes on."""
+        """Return the progress of all running steps."""
         with self._lock:
             return dict(self._now)
 
     def pause(self, seconds: float) -> None:
-        """Wait. Raises XpkError when all is to end."""
+        """Wait. Raises XpkError if the plan is interrupted."""
         if self.stop.wait(seconds):
             raise XpkError("interrupted", hint="run the same command again: it goes on from here")
 
@@ -80,9 +81,9 @@ class Crew:
         self._failed: list[tuple[Step, XpkError]] = []
 
     def work(self, *, roll_back: bool) -> XpkError | None:
-        """Take all steps; those that need a failed one are left out. Raises XpkError that sums up what failed.
+        """Run all steps; skip those that need a failed one. Raises XpkError that combines the failures.
 
-        Returns the same for what may fail.
+        Returns the combined error of steps that may fail.
         """
         executor = ThreadPoolExecutor(self._at_once, thread_name_prefix="xpk-step")
         try:
@@ -141,7 +142,7 @@ class Crew:
 
 
 def summed_up(failed: Sequence[tuple[Step, XpkError]], left: Sequence[Step], *, undone: int | None = None) -> XpkError:
-    """Return one error for all that failed: the first one's cause and hint, and how many are like it."""
+    """Return one error for all failures: the cause and hint of the first, and the number of the others."""
     first_step, first = failed[0]
     alike = [step for step, error in failed if error.message == first.message]
     more = f" ({len(failed)} steps failed, {len(alike)} of them so)" if len(failed) > 1 else ""

@@ -1,4 +1,4 @@
-"""A plan: named steps, shown before any is taken. Taking them again changes nothing."""
+"""A plan: named, idempotent steps, shown before any of them runs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ def _with_others(tell: Progress) -> AbstractContextManager[None]:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The steps from what there is to what is wanted. `summary` says what the result will be.
+    """The steps from the present to the requested state. `summary` describes the result.
 
-    `at_once`: how many steps that do not wait for each other are taken at the same time. `notes` are lines that
-    belong to the summary, `facts` what a program reads of it beside the steps. `refusal`: why it is not carried
-    out; it is shown all the same. `lacking`: what has to be said before it is carried out, one line each. `roll_back`:
-    after a failure, undo what has been done. `question`: what a person is asked first, since it cannot be taken back.
+    `at_once`: maximum number of parallel steps.
+    `notes`: lines of text after the summary; `facts`: structured data for `-o json`.
+    `refusal`: why it is not carried out; it is shown nevertheless.
+    `lacking`: missing options without which it is not carried out, one line each.
+    `roll_back`: after a failure, undo completed steps.
+    `question`: the prompt before it runs, if it is irreversible.
     """
 
     summary: str
@@ -45,10 +47,10 @@ class Plan:
     def carry_out(
         self, progress: Progress, live: Live = lambda states: None, warn: Progress = lambda text: None
     ) -> None:
-        """Take the steps in order, telling of each as it is done, `live` of those that go on, `warn` of what may fail.
+        """Run the steps in order; report each one when it is done, `live` progress, and `warn` of steps that may fail.
 
-        `alone` keeps others from changing the same cluster meanwhile; it tells `warn` of one that it waits for, and
-        raises ConflictError if one has since the plan was made.
+        `alone` prevents concurrent changes of the same cluster; it calls `warn` while it waits for another command,
+        and raises ConflictError if the cluster was changed since the plan was made.
         """
         if self.lacking:
             raise UsageError(self.lacking[0], problems=self.lacking, hint="--dry-run shows the plan all the same")
@@ -66,7 +68,7 @@ class Plan:
                 progress(step.title)
 
     def stages(self) -> list[int]:
-        """Return for each step the number of the stage it belongs to; the steps of one stage go on at once."""
+        """Return each step's stage number; the steps of one stage run in parallel."""
         if self.at_once == 1:
             return list(range(1, len(self.steps) + 1))
         found: dict[str, int] = {}

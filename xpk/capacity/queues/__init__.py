@@ -1,1 +1,1 @@
-"""Queues with quotas of their own: what there is, what is asked for, and the plans between."""
+"""Queues with their own quotas: requests, existing state, and plans."""

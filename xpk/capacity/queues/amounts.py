@@ -1,4 +1,4 @@
-"""Amounts of slices as people give them: `4`, `v5litepod-16=4`, `64chips`, `25%`, `none`."""
+"""Amounts of slices in flags: `4`, `v5litepod-16=4`, `64chips`, `25%`, `none`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _NO_LIMIT = "none"
 def parse_amounts(
     flag: str, texts: Sequence[str], slices: Mapping[str, float], problems: list[str], *, limit: bool = False
 ) -> Amounts:
-    """Return what the values of a flag say, by type; what is wrong goes to `problems`, one line each.
+    """Return the amounts of a flag by type; problems are added to `problems`, one line each.
 
-    `slices`: how many the cluster has of each type. `limit`: `none` is an amount too.
+    `slices`: the cluster's number of slices of each type. `limit`: `none` is a valid amount.
     """
     found: Amounts = {}
     for text in (part.strip() for each in texts for part in each.split(",")):
@@ -41,13 +41,13 @@ def parse_amounts(
 
 
 def amounts_text(amounts: Mapping[str, float | None]) -> str:
-    """Return amounts as the flags take them."""
+    """Return amounts in the form that flags accept."""
     parts = (f"{name}={_NO_LIMIT if amount is None else f'{amount:g}'}" for name, amount in amounts.items())
     return ",".join(parts)
 
 
 def _shape(flag: str, name: str, slices: Mapping[str, float], problems: list[str]) -> SliceShape | None:
-    """Return the type that is meant: the only one may be left out."""
+    """Return the type of an amount; it may be omitted if there is only one."""
     there = ", ".join(slices) or "none"
     if not name and len(slices) != 1:
         problems.append(f"{flag}: of which type? the cluster has {there}: say {flag} TYPE=N")

@@ -1,4 +1,4 @@
-"""Queues that another tool made, such as Google's xpk: their flavors stay, and their quota changes in the open."""
+"""Queues that another tool made, such as Google's xpk: their flavors stay, and quota changes are shown."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ _QUEUES = ("ClusterQueue", "LocalQueue", "ResourceFlavor", "Topology")
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What adapting does to the quota of others, one line each, and why it must not."""
+    """The changes that adapting makes to the quota of other tools, one line each, and the reasons for refusal."""
 
     notes: tuple[str, ...] = ()
     refusal: XpkError | None = None
 
 
 def is_foreign(queue: Obj) -> bool:
-    """Tell whether a ClusterQueue's flavors have names that xpk does not give, such as `2xv5litepod-16`."""
+    """Return whether a ClusterQueue's flavors have names that xpk does not use, such as `2xv5litepod-16`."""
     flavors = {flavor for flavor, _ in allotments(queue)}
     return bool(flavors) and flavors.isdisjoint(map(type_of, flavors))
 
 
 def has_quota(have: Obj, wanted: Obj) -> bool:
-    """Tell whether a ClusterQueue of others has the quota that is wanted, of each type of slice."""
+    """Return whether another tool's ClusterQueue has the desired quota for each type of slice."""
     return all(_resource(have, kind, each["name"]) == quantity(each["nominalQuota"]) for kind, each in _entries(wanted))
 
 
 def with_quota(have: Obj, wanted: Obj) -> Obj:
-    """Return what gives a ClusterQueue of others another quota: of flavors that it has, under their names.
+    """Return the change of quota of another tool's ClusterQueue, in its existing flavors.
 
-    Nothing else of it becomes ours: neither labels, so that it stays when xpk leaves, nor its policies.
+    Nothing else of it is taken over: neither labels, so that it stays when xpk is removed, nor its policies.
     """
     groups = copy.deepcopy(have["spec"].get("resourceGroups") or [])
     for kind, entry in _entries(wanted):
@@ -56,7 +56,7 @@ def with_quota(have: Obj, wanted: Obj) -> Obj:
 
 
 def unlabelled(api: ObjectApi, objects: Objs) -> Objs:
-    """Return queues without our label where others have made them: it would say that they are ours to remove."""
+    """Return queues without xpk's label where others made them: the label would let xpk delete them."""
     found = []
     for obj in objects:
         have = _find(api, obj)
@@ -68,10 +68,10 @@ def unlabelled(api: ObjectApi, objects: Objs) -> Objs:
 
 
 def judge(api: ObjectApi, objects: Objs, *, take_over: bool = False, ends: bool = False) -> Judgement:
-    """Tell what applying `objects` does to queues of others; nothing is changed.
+    """Return how applying `objects` would change queues of other tools; nothing is changed.
 
-    It is refused where a quota would be less than what is in use, and, unless `take_over`, where another tool manages
-    the fields. `ends`: what is in use beyond the quota is about to be ended.
+    It is refused if a quota would be less than its use or, unless `take_over`, if another tool manages the fields.
+    `ends`: workloads beyond the quota are about to be ended.
     """
     notes: list[str] = []
     managed: list[str] = []
@@ -101,7 +101,7 @@ def judge(api: ObjectApi, objects: Objs, *, take_over: bool = False, ends: bool 
 
 
 def _changes(have: Obj, wanted: Obj) -> tuple[list[str], str]:
-    """Return what of a ClusterQueue's quota changes, and what is in use beyond it, "" if nothing is."""
+    """Return the change of a ClusterQueue's quota, and the use beyond it; "" if there is none."""
     name, short = have["metadata"]["name"], ""
     notes = []
     before = allotments(have)
@@ -127,7 +127,7 @@ def _slices(flavor: str, resource: str, old: float, new: float) -> str:
 
 
 def _entries(queue: Obj) -> Iterator[tuple[str, Obj]]:
-    """Yield each type of slice of a ClusterQueue of ours, and its entry."""
+    """Yield each type of slice in xpk's ClusterQueue, and its entry."""
     for group in queue["spec"].get("resourceGroups") or []:
         for flavor in group["flavors"]:
             for entry in flavor["resources"]:

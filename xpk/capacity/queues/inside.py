@@ -1,4 +1,4 @@
-"""The workloads in queues, by Kueue's objects alone: those may be listed by more people than pods may."""
+"""Workloads in queues, from Kueue's objects alone, which more users may list than pods."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from xpk.api.quantities import requests
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inside:
-    """A workload in a queue: whether it is `Admitted`, `Pending` or `Suspended`, and how much of what it asks for."""
+    """A workload in a queue: `Admitted`, `Pending` or `Suspended`, and its requests."""
 
     namespace: str
     name: str
@@ -22,14 +22,14 @@ class Inside:
 
 
 def workloads_in(api: ObjectApi, local_queues: Objs) -> Objs:
-    """Return Kueue's objects of the workloads in these LocalQueues that have not ended."""
+    """Return Kueue's Workloads in these LocalQueues that have not finished."""
     keys = {_key(each["metadata"].get("namespace"), each["metadata"]["name"]) for each in local_queues}
     found = api.list("Workload", None)
     return [each for each in found if _is_in(each, keys) and not _is_true(each, "Finished")]
 
 
 def inside(workload: Obj) -> Inside:
-    """Return what a workload's object says."""
+    """Return a Workload's summary."""
     meta, spec = workload["metadata"], workload["spec"]
     asked: dict[str, float] = {}
     for pod_set in spec.get("podSets") or []:
@@ -47,7 +47,7 @@ def inside(workload: Obj) -> Inside:
 
 
 def owner_of(workload: Obj) -> Obj:
-    """Return the reference to what a workload is of, or at least its own name."""
+    """Return the reference to a Workload's owner, or at least its own name."""
     found: Obj = next(iter(workload["metadata"].get("ownerReferences") or []), {"name": workload["metadata"]["name"]})
     return found
 

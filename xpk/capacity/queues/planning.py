@@ -1,4 +1,7 @@
-"""The plan of a queue: what is asked for, checked against what there is, and the steps to it.
+"""Plan of a queue: the request, checked against the present state, and the steps.
+
+Quota is transferred, not created: a queue's quota is taken from the cluster's own queue, which shrinks before the
+other grows, so that their sum never exceeds the capacity.
 
 Quota is not made, it is passed on: what a queue gets, the cluster's own queue loses, first the one and then the
 other, so that all of them together never have more than there is.
@@ -22,10 +25,10 @@ from xpk.render import render_local_queue, render_queue, render_queues
 
 
 def plan_create(api: ObjectApi, wanted: Wanted) -> Plan:
-    """Plan a queue, or a change of one; no steps if it is so already.
+    """Plan the creation or change of a queue; no steps if it is up to date.
 
-    Raises UsageError with all that is wrong, CapacityError if there are too few slices, NotFoundError without its
-    namespace, ConflictError if somebody else made what is there.
+    Raises UsageError with all problems, CapacityError if there are too few slices, NotFoundError without its
+    namespace, ConflictError if another tool made the existing object.
     """
     queues = Queues.read(api)
     total = queues.total()
@@ -65,12 +68,12 @@ def plan_create(api: ObjectApi, wanted: Wanted) -> Plan:
 
 
 def settle(api: ObjectApi, coming: Mapping[str, Mapping[str, float]] | None = None) -> None:
-    """Give the cluster's own queue what nobody was promised; `coming`: quotas that queues are about to have."""
+    """Give unallotted quota to the cluster's own queue; `coming`: quotas that queues are about to get."""
     apply_all(api, _own(Queues.read(api), coming or {}))
 
 
 def _own(queues: Queues, coming: Mapping[str, Mapping[str, float]]) -> Objs:
-    """Return the cluster's own queue as it is to be."""
+    """Return the new state of the cluster's own queue."""
     promised = _promised(queues, coming) if coming or queues.promised() else None
     return _of_kind("ClusterQueue", render_queues(*specs_of(queues.total(), queues.queued), promised=promised))
 
@@ -80,7 +83,7 @@ def _of_kind(kind: str, objects: Objs) -> Objs:
 
 
 def _promised(queues: Queues, coming: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Return the slices of each type that queues have been promised, or are about to be."""
+    """Return the slices of each type that are allotted to queues, or are about to be."""
     found = {kind: sum(each.values()) for kind, each in queues.promised(without=coming).items()}
     for quotas in coming.values():
         for kind, number in quotas.items():
@@ -98,7 +101,7 @@ def _is_missing(api: ObjectApi, namespace: str) -> bool:
 
 
 def _check_theirs(queues: Queues, wanted: Wanted) -> None:
-    """Raise ConflictError if somebody else made what has the name, or it is about to be gone."""
+    """Raise ConflictError if another tool made the object of this name, or if it is being deleted."""
     if wanted.name in queues.going:
         raise ConflictError(
             f"queue '{wanted.name}' is being deleted: its last workloads still end", hint="the same command in a while"
@@ -120,7 +123,7 @@ def _check_theirs(queues: Queues, wanted: Wanted) -> None:
 
 
 def _plan_own(api: ObjectApi, queues: Queues, wanted: Wanted, new: Sequence[str]) -> Plan:
-    """Return the plan that lets namespaces use the cluster's own queue."""
+    """Return the plan that opens the cluster's own queue to namespaces."""
     there = queues.info(queues.own).namespaces
     steps = _namespace_steps(api, new)
     joining = [each for each in wanted.namespaces if each not in there]
@@ -135,9 +138,9 @@ def _change(spec: QueueSpec, before: QueueSpec | None) -> str:
 
 
 def _pass_on(api: ObjectApi, spec: QueueSpec, before: QueueSpec | None, *, force: bool) -> None:
-    """Change a queue's quota: the cluster's own queue shrinks before it, and grows after it.
+    """Change a queue's quota; the cluster's own queue shrinks before it, or grows after it.
 
-    Raises ConflictError if somebody else was promised the same slices meanwhile.
+    Raises ConflictError if the same slices were allotted to another queue meanwhile.
     """
     have = _quotas(before) if before else {}
     settle(api, {spec.name: have | {kind: max(number, have.get(kind, 0)) for kind, number in _quotas(spec).items()}})
@@ -151,7 +154,7 @@ def _pass_on(api: ObjectApi, spec: QueueSpec, before: QueueSpec | None, *, force
 
 
 def _left(queues: Queues, spec: QueueSpec, total: Mapping[str, float]) -> dict[str, float]:
-    """Return the slices that the cluster's own queue is to keep."""
+    """Return the slices that remain in the cluster's own queue."""
     promised = _promised(queues, {spec.name: _quotas(spec)})
     return {kind: max(0, number - promised.get(kind, 0)) for kind, number in total.items()}
 
@@ -170,7 +173,7 @@ def _local_queue_step(api: ObjectApi, obj: Obj) -> Step:
 
 
 def _below(*quotas: tuple[QueueInfo, Mapping[str, float]]) -> tuple[str, ...]:
-    """Return which queues use more than the quota that they are to have, one line each."""
+    """Return the queues that use more than their new quota, one line each."""
     return tuple(
         f"queue '{info.name}' uses {share.used:g} slices of {share.type}, and would have {becomes[share.type]:g}: "
         "the others run on until their owners want them back"
@@ -185,7 +188,7 @@ def _quotas(spec: QueueSpec) -> dict[str, float]:
 
 
 def _described(spec: QueueSpec) -> str:
-    """Return a queue's quota in words."""
+    """Return a queue's quota as text."""
     text = f"a quota of {_words(_quotas(spec))}"
     borrows = {each.shape.name: each.borrowing_limit for each in spec.quotas if each.borrowing_limit is not None}
     lends = {each.shape.name: each.lending_limit for each in spec.quotas if each.lending_limit is not None}

@@ -1,4 +1,4 @@
-"""The policies by which an API server keeps to a queue's limit of priorities, whoever creates a workload."""
+"""Policies by which an API server enforces a queue's priority limit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOTE = "this API server has no ValidatingAdmissionPolicy: --max-priority binds x
 
 
 def enforcing(api: ObjectApi, spec: QueueSpec) -> tuple[list[Step], tuple[str, ...]]:
-    """Return the steps that make an API server keep to a queue's limit, and what has to be said of it."""
+    """Return the steps that enforce a queue's limit, and warnings about it."""
     if not spec.max_priority:
         return [], ()
     objects = render_priority_limit(spec.name, spec.max_priority)
@@ -31,14 +31,14 @@ def enforcing(api: ObjectApi, spec: QueueSpec) -> tuple[list[Step], tuple[str, .
 
 
 def lifting(api: ObjectApi, spec: QueueSpec, before: QueueSpec | None) -> list[Step]:
-    """Return the steps that let a queue take all priorities again, if it did not."""
+    """Return the steps that remove a queue's limit, if it has one."""
     if before is None or not before.max_priority or spec.max_priority:
         return []
     return [Step(f"take all priorities in queue '{spec.name}'", partial(remove, api, spec.name))]
 
 
 def remove(api: ObjectApi, queue: str) -> None:
-    """Remove a queue's policies, if there are any."""
+    """Delete a queue's policies, if it has any."""
     for kind in _KINDS:
         for name in names.limit_names(queue):
             with suppress(NotFoundError, MissingToolError):
@@ -46,7 +46,7 @@ def remove(api: ObjectApi, queue: str) -> None:
 
 
 def _is_local(api: ObjectApi) -> bool:
-    """Tell whether it is the local control plane, which has no policies and keeps to limits by itself."""
+    """Return whether it is the local control plane, which enforces limits without policies."""
     try:
         api.get("Namespace", "default")
     except MissingToolError:

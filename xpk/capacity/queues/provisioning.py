@@ -1,4 +1,4 @@
-"""The admission check that asks GKE for slices: on every queue that has such, and gone with the last of them."""
+"""The admission check that requests slices from GKE: set on every queue with such slices, deleted with the last one."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _OBJECTS = (  # what refers to another one goes before it
 
 
 def is_settled(api: ObjectApi) -> bool:
-    """Tell whether `settle` would change nothing."""
+    """Return whether `settle` would change nothing."""
     queues = Queues.read(api)
     return not any(_outdated(queues)) and (bool(queues.queued) or not any(_ours(api)))
 
 
 def settle(api: ObjectApi) -> None:
-    """Let other queues check the types that the cluster's own queue checks; without any, remove the check."""
+    """Set the check on other queues for the same types as on the cluster's own; delete it if it has no types."""
     queues = Queues.read(api)
     for spec in _outdated(queues):
         for obj in render_queue(spec):
@@ -39,7 +39,7 @@ def settle(api: ObjectApi) -> None:
 
 
 def _outdated(queues: Queues) -> Iterator[QueueSpec]:
-    """Give the queues of ours that check other types, as they are to be."""
+    """Yield xpk's queues whose checks have other types, with their new state."""
     for each in queues.teams():
         if maker_of(each) != "xpk":
             continue  # it may be of what is no accelerator type
@@ -50,7 +50,7 @@ def _outdated(queues: Queues) -> Iterator[QueueSpec]:
 
 
 def _ours(api: ObjectApi) -> Iterator[tuple[str, str]]:
-    """Give what there is of the check, if we made it; nothing where we may not look: then we did not make it either."""
+    """Return the existing objects of the check if xpk made it; none if this user may not look: then xpk did not."""
     for kind, name in _OBJECTS:
         with suppress(NotFoundError, MissingToolError, AuthorizationError):
             if maker_of(api.get(kind, name)) == "xpk":

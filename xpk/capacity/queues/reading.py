@@ -1,4 +1,4 @@
-"""What a cluster's queues have, use and were promised, read from their objects."""
+"""State of a cluster's queues: quotas, use and allotments, read from their objects."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ _MANAGER = "app.kubernetes.io/managed-by"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeShare:
-    """What a queue has of one accelerator type, in slices. `most`: with all that others lend; `free`: now.
+    """A queue's share of one accelerator type, in slices.
 
-    `queued`: their nodes come when a workload asks for them.
+    `most`: including everything that others lend; `free`: available now.
+    `queued`: nodes are created when a workload requests them.
     """
 
     type: str
@@ -37,7 +38,7 @@ class TypeShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueInfo:
-    """A queue that exists. `namespaces`: whose workloads it takes; `maker`: `xpk`, or who else made it."""
+    """An existing queue. `namespaces`: those that may use it; `maker`: `xpk`, or the tool that made it."""
 
     name: str
     cluster_queue: str
@@ -56,7 +57,7 @@ class QueueInfo:
 class Queues:
     """The queues of a cluster, read once.
 
-    `going`: the names of ClusterQueues that are about to be gone; `types`: the accelerator type of each flavor.
+    `going`: names of ClusterQueues that are being deleted; `types`: the accelerator type of each flavor.
     """
 
     cluster_queues: Objs
@@ -66,7 +67,7 @@ class Queues:
 
     @classmethod
     def read(cls, api: ObjectApi) -> Queues:
-        """Read them; those that are about to be gone count no more."""
+        """Read the queues; those that are being deleted do not count."""
         there = api.list("ClusterQueue", None)
         going = tuple(each["metadata"]["name"] for each in there if _is_going(each))
         local_queues = [each for each in api.list("LocalQueue", None) if not _is_going(each)]
@@ -85,7 +86,7 @@ class Queues:
 
     @property
     def queued(self) -> frozenset[str]:
-        """Return the types of slices whose nodes come when a workload asks for them. Raises NotFoundError as `own`."""
+        """Return the types of slices whose nodes are created on request. Raises NotFoundError as `own`."""
         return frozenset(self.types.get(flavor, flavor) for flavor in queued_flavors(self.own))
 
     def find(self, name: str) -> Obj | None:
@@ -97,7 +98,7 @@ class Queues:
         return [each for each in self.local_queues if each["spec"].get("clusterQueue") == cluster_queue]
 
     def promised(self, *, without: Collection[str] = ()) -> dict[str, dict[str, float]]:
-        """Return the slices of each type that were promised to queues, by their names."""
+        """Return the slices of each type that are allotted to queues, by queue name."""
         found: dict[str, dict[str, float]] = {}
         for queue in self.teams():
             name = queue["metadata"]["name"]
@@ -107,7 +108,7 @@ class Queues:
         return found
 
     def total(self) -> dict[str, float]:
-        """Return how many slices of each type all queues share: what was written down, else what they have."""
+        """Return the slices of each type that all queues share: as recorded, else the sum of their quotas."""
         try:
             told = json.loads(self.own["metadata"].get("annotations", {}).get(names.SLICES_ANNOTATION, "{}"))
         except ValueError:
@@ -124,7 +125,7 @@ class Queues:
         return [self.info(each) for each in ordered]
 
     def info(self, queue: Obj) -> QueueInfo:
-        """Return what a ClusterQueue is and how it does."""
+        """Return a ClusterQueue's description and state."""
         meta, status = queue["metadata"], queue.get("status", {})
         name = queue_name(meta["name"])
         where = [each["metadata"] for each in self.locals_of(meta["name"])]
@@ -145,7 +146,7 @@ class Queues:
         )
 
     def teams(self) -> Objs:
-        """Return the ClusterQueues that got a part of the cluster's own."""
+        """Return the ClusterQueues that have a part of the cluster's quota."""
         return [
             each
             for each in self.cluster_queues
@@ -181,13 +182,13 @@ class Queues:
 
 
 def promised(api: ObjectApi) -> Mapping[str, float] | None:
-    """Return the slices of each type that were promised to other queues than the cluster's own; None without any."""
+    """Return the slices of each type allotted to other queues than the cluster's own; None without any."""
     found = Queues.read(api).promised()
     return {kind: sum(numbers.values()) for kind, numbers in found.items()} or None
 
 
 def check_promised(api: ObjectApi, shape: SliceShape, num_slices: int, *, cluster: str) -> None:
-    """Raise ConflictError if so many slices of a cluster are fewer than queues were promised."""
+    """Raise ConflictError if this many slices are fewer than are allotted to queues."""
     try:
         numbers = Queues.read(api).promised().get(shape.name, {})
     except MissingToolError:  # without Kueue there are no queues
@@ -202,7 +203,7 @@ def check_promised(api: ObjectApi, shape: SliceShape, num_slices: int, *, cluste
 
 
 def quotas_of(queue: Obj, types: Mapping[str, str] | None = None) -> dict[str, float]:
-    """Return the slices of each type that a ClusterQueue has of its own; `types`: those of its flavors."""
+    """Return a ClusterQueue's own slices of each type; `types`: those of its flavors."""
     found: dict[str, float] = {}
     for (flavor, resource), each in allotments(queue).items():
         kind = (types or {}).get(flavor) or type_of(flavor) or flavor
@@ -213,7 +214,7 @@ def quotas_of(queue: Obj, types: Mapping[str, str] | None = None) -> dict[str, f
 
 
 def check_passed_on(queues: Queues) -> None:
-    """Raise ConflictError where the cluster's own queue has flavors that xpk would have to replace."""
+    """Raise ConflictError if the cluster's own queue has flavors that xpk would have to replace."""
     strange = [flavor for flavor, _ in allotments(queues.own) if queues.types.get(flavor, flavor) != flavor]
     if strange:
         raise ConflictError(
@@ -224,7 +225,7 @@ def check_passed_on(queues: Queues) -> None:
 
 
 def specs_of(slices: Mapping[str, float], queued: Collection[str] = ()) -> list[ClusterSpec]:
-    """Return a cluster's slices as specs, by type; `queued`: types whose nodes come when a workload asks for them."""
+    """Return a cluster's slices as specs, by type; `queued`: types whose nodes are created on request."""
     return [
         ClusterSpec(name="any", shape=find_shape(kind), num_slices=int(number), queued=kind in queued)
         for kind, number in slices.items()
@@ -232,12 +233,12 @@ def specs_of(slices: Mapping[str, float], queued: Collection[str] = ()) -> list[
 
 
 def queue_name(cluster_queue: str) -> str:
-    """Return the name that workloads call a ClusterQueue by."""
+    """Return the name by which workloads refer to a ClusterQueue."""
     return names.QUEUE if cluster_queue == names.CLUSTER_QUEUE else cluster_queue
 
 
 def maker_of(obj: Obj) -> str:
-    """Return who made an object: `xpk`, or what another tool says of itself."""
+    """Return the tool that made an object: `xpk`, or the one that its label names."""
     return str((obj["metadata"].get("labels") or {}).get(_MANAGER, "somebody else"))
 
 
@@ -246,7 +247,7 @@ def _is_going(obj: Obj) -> bool:
 
 
 def _counts(kind: str, resource: str) -> bool:
-    """Tell whether slices of a type are counted by a resource, not by their CPUs; other flavors have all of theirs."""
+    """Return whether slices of a type are counted by a resource rather than by their CPUs, as other flavors are."""
     try:
         return find_shape(kind).resource == resource
     except UsageError:
@@ -254,7 +255,7 @@ def _counts(kind: str, resource: str) -> bool:
 
 
 def _units(kind: str, resource: str) -> int:
-    """Return the units of a resource that make a slice; 1 where a flavor is not an accelerator type."""
+    """Return the units of a resource per slice; 1 if a flavor is not an accelerator type."""
     try:
         shape = find_shape(kind)
     except UsageError:

@@ -1,4 +1,4 @@
-"""The end of a queue: its quota goes back to the cluster's own queue, or a namespace leaves it."""
+"""Deletion of a queue, which returns its quota to the cluster's own queue, or of one of its namespaces."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from xpk.render import render_queue
 
 
 def plan_delete(api: ObjectApi, name: str, namespace: str | None, *, where: str, force: bool) -> Plan:
-    """Plan the end of a queue or, with `namespace`, that this one leaves it.
+    """Plan the deletion of a queue or, with `namespace`, its removal from this one.
 
-    `where` names the cluster in hints: ` --cluster C`. Raises NotFoundError, or ConflictError if workloads are in it,
-    unless forced, or if somebody else made it.
+    `where` names the cluster in hints: ` --cluster C`. Raises NotFoundError, or ConflictError if workloads are in
+    it, unless forced, or if another tool made it.
     """
     queues = Queues.read(api)
     info = find(queues, name)
@@ -60,7 +60,7 @@ def plan_delete(api: ObjectApi, name: str, namespace: str | None, *, where: str,
 
 
 def find(queues: Queues, name: str) -> QueueInfo:
-    """Return the queue of a name. Raises NotFoundError that names those there are."""
+    """Return the queue of a name. Raises NotFoundError that names the existing ones."""
     found = {each.name: each for each in queues.infos()}
     if name not in found:
         raise NotFoundError(
@@ -70,7 +70,7 @@ def find(queues: Queues, name: str) -> QueueInfo:
 
 
 def team_objects(api: ObjectApi) -> Objs:
-    """Return what was made beside the cluster's own queue: ClusterQueues, and the LocalQueues of both."""
+    """Return the objects made besides the cluster's own queue: ClusterQueues, and the LocalQueues of both."""
     try:
         queues = Queues.read(api)
     except MissingToolError:
@@ -95,14 +95,14 @@ def _path(workload: Obj) -> str:
 
 
 def _end(api: ObjectApi, workload: Obj) -> None:
-    """End what a workload is of; where that is no JobSet, it is left without a queue."""
+    """Delete a Workload's owner; if that is not a JobSet, remove it from its queue."""
     owner = owner_of(workload)
     if owner.get("kind") == "JobSet":
         _delete(api, "JobSet", owner["name"], workload["metadata"].get("namespace", "default"))
 
 
 def _remove(api: ObjectApi, info: QueueInfo) -> None:
-    """Take a queue's quota before the queue: as long as it is there, the same command can be run again."""
+    """Remove a queue's quota before the queue: as long as the queue exists, the same command can be repeated."""
     have = as_spec(info)
     nothing = tuple(replace(each, num_slices=0, lending_limit=None) for each in have.quotas)
     apply_all(api, [obj for obj in render_queue(replace(have, quotas=nothing)) if obj["kind"] == "ClusterQueue"])

@@ -1,4 +1,4 @@
-"""What a user asks of a queue, checked: one spec, or all that is wrong."""
+"""Requests for queues, validated: one spec, or all problems."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ RECLAIM = {"any": "Any", "lower-priority": "LowerPriority", "never": "Never"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a user asks for; amounts are texts such as `v5litepod-16=4`. What is not asked for stays as it is.
+    """A user's request; amounts are texts such as `v5litepod-16=4`. None keeps the present value.
 
-    `force`: more may be promised than there is.
+    `force`: allow more quota than capacity.
     """
 
     name: str
@@ -40,9 +40,9 @@ def spec_of(
     problems: list[str],
     queued: Collection[str] = (),
 ) -> QueueSpec:
-    """Return what the queue is to be; what is wrong goes to `problems`.
+    """Return the requested queue; problems are added to `problems`.
 
-    `queued`: the types whose nodes come when a workload asks for them.
+    `queued`: the types whose nodes are created on request.
     """
     quota = parse_amounts("--quota", wanted.quota, total, problems)
     borrowing = parse_amounts("--borrowing-limit", wanted.borrowing_limit, total, problems, limit=True)
@@ -87,14 +87,14 @@ def spec_of(
 
 
 def _limit(priority: str | None) -> str | None:
-    """Return a limit of priorities; the highest of all is none."""
+    """Return a priority limit; the highest priority is no limit."""
     return None if priority == max(names.PRIORITIES, key=lambda name: names.PRIORITIES[name]) else priority
 
 
 def over(queues: Queues, spec: QueueSpec, before: QueueSpec | None) -> dict[str, str]:
-    """Return of which types more would be promised than there is: a line each, by what could be promised.
+    """Return the types whose allotments would exceed the capacity, one line each, with the maximum.
 
-    `before`: what the queue is now, if it is there.
+    `before`: the queue's present state, if it exists.
     """
     total, problems = queues.total(), {}
     have = {each.shape: each.num_slices for each in before.quotas} if before else {}
@@ -112,7 +112,7 @@ def over(queues: Queues, spec: QueueSpec, before: QueueSpec | None) -> dict[str,
 
 
 def refuse(wanted: Wanted, problems: Sequence[str], too_much: Mapping[str, str], missing: Sequence[str]) -> None:
-    """Raise what is wrong, all at once; the exit code is that of the only kind there is."""
+    """Raise all problems at once; if they are of one kind, with its exit code."""
     too_much = {} if wanted.force else too_much
     absent = [] if wanted.create_namespace else [f"there is no namespace '{each}'" for each in missing]
     lines = [*problems, *too_much.values(), *absent]
@@ -127,7 +127,7 @@ def refuse(wanted: Wanted, problems: Sequence[str], too_much: Mapping[str, str],
 
 
 def problems_of_own(wanted: Wanted) -> list[str]:
-    """Return what cannot be said of the cluster's own queue."""
+    """Return options that the cluster's own queue does not support."""
     given = {
         "--quota": wanted.quota,
         "--borrowing-limit": wanted.borrowing_limit,
@@ -141,7 +141,7 @@ def problems_of_own(wanted: Wanted) -> list[str]:
 
 
 def as_spec(have: QueueInfo) -> QueueSpec:
-    """Return a queue that exists as one that could be asked for."""
+    """Return an existing queue as a spec."""
     return QueueSpec(
         name=have.name,
         namespaces=have.namespaces,
