@@ -160,7 +160,7 @@ def test_a_quota_that_kubectl_manages_changes_only_if_that_is_said(server: Serve
     line = "quota of flavor '2xv5litepod-8' in 'cluster-queue': 16 -> 24 google.com/tpu (2 -> 3 slices of v5litepod-8)"
     assert plan.notes[-1] == f"{line}, 0 in use"
     with pytest.raises(
-        ConflictError, match=r"has fields that somebody else manages: \.spec\.resourceGroups; "
+        ConflictError, match=r"has fields that another manager owns: \.spec\.resourceGroups; "
     ) as refused:
         plan.carry_out(lambda title: None)
     assert "--take-over" in refused.value.hint and "\n" not in refused.value.message
@@ -195,7 +195,7 @@ def test_a_flavor_of_our_name_that_means_other_nodes_is_not_changed_unasked(serv
     flavor = theirs()[0] | {"metadata": {"name": SHAPE.name}, "spec": {"nodeLabels": {"pool": "theirs"}}}
     server.kubectl("apply", "-f", "-", given=[flavor])
     before = server.queues()
-    with pytest.raises(ConflictError, match="ResourceFlavor 'v5litepod-8' has fields that somebody else manages"):
+    with pytest.raises(ConflictError, match="ResourceFlavor 'v5litepod-8' has fields that another manager owns"):
         server.plan().carry_out(lambda title: None)
     assert server.queues() == before
 
@@ -236,7 +236,9 @@ def test_a_budget_keeps_a_pod_until_it_allows_its_eviction(server: Server) -> No
     protect(server, 0)
     with pytest.raises(ProtectedError, match="Pod 'a' may not be evicted now: The disruption budget web needs 1"):
         server.api.evict("a")
-    with pytest.raises(TimedOutError, match=r"c-np-0 is not drained within 600 s: .*The disruption budget web needs 1"):
+    with pytest.raises(
+        TimedOutError, match=r"c-np-0 was not drained within 600 s: .*The disruption budget web needs 1"
+    ):
         drain(Pods(server.api, 0.0, itertools.count(0.0, 100.0).__next__), "c-np-0", lambda seconds: None)
     drain(Pods(server.api, 0.0), "c-np-0", lambda seconds: protect(server, 1))
     assert server.api.list("Pod") == []

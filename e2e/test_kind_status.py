@@ -1,4 +1,4 @@
-"""`xpk workload status` says why, on a real cluster: queued, without an image, without a node, restarted.
+"""`xpk workload status` shows why, on a real cluster: queued, without an image, without a node, restarted.
 
 eval "$(e2e/environment/up)" && .venv/bin/python -m pytest e2e/test_kind_status.py --timeout 900
 """

@@ -281,7 +281,7 @@ def test_a_namespace_that_is_not_there(bare: Bare) -> None:
     (jobset,) = [
         {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "x", "namespace": "nope"}}
     ]
-    with pytest.raises(NotFoundError, match="there is no namespace 'nope'"):
+    with pytest.raises(NotFoundError, match="namespace 'nope' not found"):
         bare.api().create({**jobset, "spec": {}})
     failed = bare.xpk("admin", *CREATE, "--namespace", "nope")
     assert failed.returncode == 3 and "queue 'multislice-queue' not found in namespace 'nope'" in failed.stderr
@@ -411,7 +411,7 @@ def test_with_the_documented_role_a_cluster_can_be_shared(bare: Bare, run: Bare)
 
     create = ("create", "red", "-n", "red", "--quota", "1")
     assert "may not" in share("worker", "create", "red", "-n", "default", "--quota", "1", code=6)
-    assert "--create-namespace makes it" in share("sharer", *create, code=3)
+    assert "--create-namespace creates it" in share("sharer", *create, code=3)
     assert "'multislice-queue' keeps 1 x v5litepod-8" in share("sharer", *create, "--create-namespace")
     assert "nothing to do" in share("sharer", *create)
     assert "v5litepod-8=1" in share("worker", "list")

@@ -56,7 +56,7 @@ class LocalRunner:
         try:
             done = subprocess.run(list(argv), env=env, cwd=folder, capture_output=True, text=True, check=False)
         except FileNotFoundError as error:
-            raise MissingToolError(f"there is no program '{argv[0]}'", hint="install it, or add it to PATH") from error
+            raise MissingToolError(f"program '{argv[0]}' not found", hint="install it, or add it to PATH") from error
         return Result(tuple(argv), done.returncode, done.stdout, done.stderr)
 
     def attach(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> int:
@@ -64,7 +64,7 @@ class LocalRunner:
         try:
             return subprocess.run(list(argv), env=env, check=False).returncode
         except FileNotFoundError as error:
-            raise MissingToolError(f"there is no program '{argv[0]}'", hint="install it, or add it to PATH") from error
+            raise MissingToolError(f"program '{argv[0]}' not found", hint="install it, or add it to PATH") from error
 
 
 def run_limited(argv: Sequence[str], *, env: Mapping[str, str], seconds: float, most: int, interactive: bool) -> Result:
@@ -78,7 +78,7 @@ def run_limited(argv: Sequence[str], *, env: Mapping[str, str], seconds: float, 
             stdin=None if interactive else subprocess.DEVNULL, stderr=None if interactive else subprocess.PIPE,
         )  # fmt: skip
     except FileNotFoundError as error:
-        raise MissingToolError(f"there is no program '{argv[0]}'", hint="install it, or add it to PATH") from error
+        raise MissingToolError(f"program '{argv[0]}' not found", hint="install it, or add it to PATH") from error
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise XpkError(f"cannot run '{argv[0]}': {why}", hint="check its path and its permissions") from error
@@ -89,7 +89,7 @@ def run_limited(argv: Sequence[str], *, env: Mapping[str, str], seconds: float, 
                 raise XpkError(f"'{argv[0]}' prints more than {most} bytes", hint="run it by hand")
             program.wait(seconds)
         except (TimeoutError, subprocess.TimeoutExpired) as error:
-            raise TimedOutError(f"'{argv[0]}' has not ended after {seconds:g} s", hint="run it by hand") from error
+            raise TimedOutError(f"'{argv[0]}' timed out after {seconds:g}s", hint="run it by hand") from error
         finally:
             program.kill()
     stdout, stderr = (text.decode(errors="replace") for text in printed)

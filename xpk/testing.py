@@ -36,7 +36,7 @@ class FakeRunner:
         """See `Runner.run`."""
         command = tuple(argv)
         if command[0] in self.missing:
-            raise MissingToolError(f"there is no program '{command[0]}'", hint="install it, or add it to PATH")
+            raise MissingToolError(f"program '{command[0]}' not found", hint="install it, or add it to PATH")
         self.calls.append(command)
         self.environments.append(env)
         line = " ".join(command)
@@ -81,7 +81,7 @@ class FakeApi:
         self._note("create", obj["kind"], obj["metadata"]["name"])
         if _key_of(obj) in self.objects:
             what = f"{obj['kind']} '{obj['metadata']['name']}'"
-            raise NameTaken(f"{what} exists already", resource=what)
+            raise NameTaken(f"{what} already exists", resource=what)
         return copy.deepcopy(obj) if dry_run else self._store(obj)
 
     def apply(self, obj: Obj, *, dry_run: bool = False, force: bool = False) -> Applied:
@@ -163,7 +163,7 @@ class FakeApi:
 
     def connect(self, pod: Obj, port: int) -> Connection:
         """See `ObjectApi.connect`. No pod listens on any port."""
-        raise ConflictError(f"nobody listens on port {port} of pod '{pod['metadata']['name']}'")
+        raise ConflictError(f"nothing is listening on port {port} of pod '{pod['metadata']['name']}'")
 
     def former_pods(self, namespace: str, selector: Mapping[str, str]) -> Objs:
         """See `ObjectApi.former_pods`."""
@@ -176,7 +176,7 @@ class FakeApi:
         try:
             return self.objects[_key(kind, namespace, name)]
         except KeyError:
-            raise NotFoundError(f"there is no {kind} '{name}'") from None
+            raise NotFoundError(f"{kind} '{name}' not found") from None
 
     def _store(self, obj: Obj) -> Obj:
         kept, version = copy.deepcopy(obj), str(next(self._versions))

@@ -55,7 +55,7 @@ def test_so_is_that_of_a_watch(tmp_path: Path) -> None:
 
 def test_a_list_that_is_forgotten_again_and_again_ends(tmp_path: Path) -> None:
     script = Script({"*": [answer for _ in range(20) for answer in (page("a", more="x"), GONE)]})
-    with serving(script) as server, pytest.raises(UnavailableError, match="forgot the list of pods") as error:
+    with serving(script) as server, pytest.raises(UnavailableError, match="the list of pods expired") as error:
         api(tmp_path, server).list("Pod")
     assert error.value.hint and len(script.asked) < 20
 

@@ -54,9 +54,9 @@ JOBSET = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata"
             ConflictError,
             "is being deleted",
         ),
-        (404, 'namespaces "nope" not found', NotFoundError, "there is no namespace 'nope'"),
+        (404, 'namespaces "nope" not found', NotFoundError, "namespace 'nope' not found"),
         (404, "the server could not find the requested resource", MissingToolError, "JobSet is not installed"),
-        (404, 'jobsets.jobset.x-k8s.io "w" not found', NotFoundError, "there is no JobSet 'w'"),
+        (404, 'jobsets.jobset.x-k8s.io "w" not found', NotFoundError, "JobSet 'w' not found"),
         (
             400,
             'JobSet in version "v1alpha2" cannot be handled as a JobSet: strict decoding error: unknown field '
@@ -87,10 +87,10 @@ JOBSET = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata"
             "policy.corp does not answer",
         ),
         (500, "etcdserver: mvcc: database space exceeded", XpkError, "store is full"),
-        (500, "rpc error", UnavailableError, "the cluster failed over JobSet 'w'"),
+        (500, "rpc error", UnavailableError, "the cluster failed on JobSet 'w'"),
         (503, "", UnavailableError, "HTTP 503"),
-        (504, "", UnavailableError, "took too long over JobSet 'w': HTTP 504; whether it was carried out is not known"),
-        (408, "", UnavailableError, "took too long"),
+        (504, "", UnavailableError, "timed out on JobSet 'w': HTTP 504; the request may have been carried out"),
+        (408, "", UnavailableError, "timed out"),
     ],
 )
 def test_refusals(status: int, said: str, kind: type[XpkError], tells: str) -> None:

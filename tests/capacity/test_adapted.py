@@ -91,7 +91,7 @@ def test_the_slices_that_are_there_are_counted_and_queued_for(tmp_path: Path) ->
         "install JobSet 0.12.0",
         "install Kueue 0.19.2",
         "set up queue 'multislice-queue' with a quota of 16 google.com/tpu",
-        "write down how workloads run on it",
+        "record how workloads run on it",
         "remember 'mine' and how to reach it",
     ]
     assert site.plan(output_root="gs://bucket/runs").steps == [], "the second time nothing is left to do"
@@ -111,7 +111,7 @@ def test_the_slices_that_are_there_are_counted_and_queued_for(tmp_path: Path) ->
 def test_what_is_not_said_again_stays(tmp_path: Path) -> None:
     site = Site(tmp_path, gke())
     site.adapt(output_root="/mnt/nfs", trainer_image="r/trainer:1")
-    assert site.adapt(trainer_image="r/trainer:2") == ["write down how workloads run on it"]
+    assert site.adapt(trainer_image="r/trainer:2") == ["record how workloads run on it"]
     target = site.provider.target("mine")
     assert (target.shared_folder, target.trainer_image) == ("/mnt/nfs", "r/trainer:2")
 
@@ -203,7 +203,7 @@ def test_nodes_stand_in_for_slices_and_are_given_back(tmp_path: Path) -> None:
     info = site.provider.describe("mine")
     assert (info.state, info.num_slices, info.chips) == ("Ready", 2, 16)
     assert site.provider.target("mine").emulated
-    with pytest.raises(ConflictError, match="2 nodes stand in for slices"):
+    with pytest.raises(ConflictError, match="2 nodes already emulate slices"):
         site.plan(emulated=True, shape=V5E_8, num_slices=1)
     site.provider.plan_delete("mine", force=False).carry_out(lambda title: None)
     assert site.provider.names() == []
@@ -221,7 +221,7 @@ def test_nodes_that_stand_in_for_slices_do_so_also_when_it_is_not_said_again(tmp
     site.api.patch("Node", "worker-1/status", {"status": {"capacity": {"google.com/tpu": None}}})
     assert site.adapt(trainer_image="r/trainer:2") == [
         "advertise 8 google.com/tpu on every slice's node",
-        "write down how workloads run on it",
+        "record how workloads run on it",
     ]
     assert site.provider.target("mine").emulated
     site.provider.plan_delete("mine", force=False).carry_out(lambda title: None)
@@ -243,7 +243,7 @@ def test_whatever_slices_there_are_nothing_of_ours_is_left(later: str, tmp_path:
 
 
 def test_too_few_nodes(tmp_path: Path) -> None:
-    with pytest.raises(CapacityError, match="has 1 that can stand in") as caught:
+    with pytest.raises(CapacityError, match="has 1 suitable") as caught:
         Site(tmp_path, [node("worker-0")]).plan(emulated=True, shape=V5E_8, num_slices=2)
     assert "--num-slices 1" in caught.value.hint
 
@@ -292,5 +292,5 @@ def test_a_cluster_that_is_gone_can_be_forgotten(tmp_path: Path) -> None:
 def test_nodes_are_not_ours_to_add(tmp_path: Path) -> None:
     site = Site(tmp_path, gke())
     site.adapt(output_root="gs://b/x")
-    with pytest.raises(UsageError, match="neither adds nor removes"):
+    with pytest.raises(UsageError, match="cannot add or remove"):
         site.provider.plan_resize("mine", 4, force=False)

@@ -58,9 +58,9 @@ def test_a_slice_that_is_well() -> None:
          "NodeStatusUnknown: Kubelet stopped posting node status.", False),
         ({"status.allocatable": {}}, "ChipsMissing",
          "offers 0 of 4 google.com/tpu; tpu-device-plugin-x: CrashLoopBackOff", False),
-        ({"spec.unschedulable": True}, "Cordoned", "`kubectl uncordon h1` opens it", True),
+        ({"spec.unschedulable": True}, "Cordoned", "run `kubectl uncordon h1`", True),
         ({"spec.taints": [TPU, {"key": "cloud.google.com/impending-node-termination", "effect": "NoSchedule"}]},
-         "Terminating", "its machine is about to end", True),
+         "Terminating", "its machine is about to be terminated", True),
         ({"spec.taints": [TPU, {"key": "team", "value": "a", "effect": "NoExecute"}]}, "Tainted", "team=a:NoExecute",
          True),
     ],
@@ -87,7 +87,7 @@ def test_a_slice_that_is_well_but_for_what_is_to_come() -> None:
     ]
     labels = node("h1", "np-0")["metadata"]["labels"]
     found = slice_of({"metadata.labels": labels | {"cloud.google.com/scheduled-maintenance-time": "1769860800"}})
-    assert found.is_usable and found.troubles[0].message == "its host goes at 2026-01-31T12:00Z"
+    assert found.is_usable and found.troubles[0].message == "its host is terminated at 2026-01-31T12:00Z"
     found = slice_of({"metadata.labels": labels | {"cloud.google.com/active-node-maintenance": "ONGOING"}})
     assert found.state == "Maintenance"
 

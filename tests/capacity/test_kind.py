@@ -66,7 +66,7 @@ def test_what_teams_were_promised_stays_when_a_cluster_is_created_again(machine:
 
 def test_what_is_there_is_brought_up_to_date(machine: Machine) -> None:
     provider = machine.provider()
-    with pytest.raises(NotFoundError, match="there is no cluster 'dev'"):
+    with pytest.raises(NotFoundError, match="cluster 'dev' not found"):
         provider.plan_adapt("dev")
     carry_out(provider.plan_create(spec()))
     assert provider.plan_adapt("dev").steps == []
@@ -113,7 +113,7 @@ def test_a_half_made_cluster_is_removed_first(machine: Machine) -> None:
     carry_out(provider.plan_create(spec()))
     (machine.state / "kind" / "dev" / "kubeconfig").unlink()
     titles = carry_out(provider.plan_create(spec()))
-    assert titles[0] == "remove what an interrupted create left of 'dev'"
+    assert titles[0] == "remove the remains of an interrupted create of 'dev'"
     assert provider.describe("dev").state == "Ready"
 
 
@@ -136,15 +136,15 @@ def test_what_a_failed_create_could_not_remove_is_taken_up_by_the_next(machine: 
     assert machine.clusters and machine.provider().names() == ["dev"]
     machine.fails.clear()
     titles = carry_out(machine.provider().plan_create(spec()))
-    assert titles[0] == "remove what an interrupted create left of 'dev'"
+    assert titles[0] == "remove the remains of an interrupted create of 'dev'"
 
 
 def test_another_shape_is_a_conflict(machine: Machine) -> None:
     provider = machine.provider()
     carry_out(provider.plan_create(spec()))
-    with pytest.raises(ConflictError, match="2 slices \\(asked for 3\\)"):
+    with pytest.raises(ConflictError, match="2 slices \\(requested 3\\)"):
         provider.plan_create(spec(num_slices=3))
-    with pytest.raises(ConflictError, match="type v5litepod-8 \\(asked for v5litepod-16\\)"):
+    with pytest.raises(ConflictError, match="type v5litepod-8 \\(requested v5litepod-16\\)"):
         provider.plan_create(spec("v5litepod-16"))
 
 
@@ -152,7 +152,7 @@ def test_somebody_elses_kind_cluster_is_left_alone(machine: Machine) -> None:
     other = machine.provider()
     carry_out(other.plan_create(spec()))
     machine.state = machine.folder / "another user"
-    with pytest.raises(ConflictError, match="xpk did not make"):
+    with pytest.raises(ConflictError, match="not created by xpk"):
         machine.provider().plan_create(spec())
     assert machine.provider().names() == []
 
@@ -223,7 +223,7 @@ def test_a_workload_that_came_after_the_plan_keeps_its_cluster(machine: Machine)
     assert not any(node["spec"].get("unschedulable") for node in api.list("Node"))
     cordon(api, api.list("Node"))  # as a delete that was killed leaves them
     (title,) = carry_out(provider.plan_resize("dev", 2, force=False))
-    assert title == "uncordon dev-np-0, dev-np-1: a command that did not end has closed it"
+    assert title == "uncordon dev-np-0, dev-np-1: an interrupted command has cordoned it"
     assert provider.plan_resize("dev", 2, force=False).steps == []
 
 

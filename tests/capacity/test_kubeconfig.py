@@ -48,10 +48,10 @@ def test_the_named_context_alone_and_nobody_elses_secrets(tmp_path: Path) -> Non
     ("content", "context", "says"),
     [
         (kubeconfig("dev"), None, "no current one"),
-        (kubeconfig("dev"), "prod", "there is no context 'prod'"),
+        (kubeconfig("dev"), "prod", "context 'prod' not found"),
         ("a: [", None, "cannot read kubeconfig"),
         ("- a", None, "is not a kubeconfig"),
-        ({**kubeconfig("dev"), "users": None}, "dev", "names user 'dev-u', which your kubeconfig lacks"),
+        ({**kubeconfig("dev"), "users": None}, "dev", "names user 'dev-u', not found in the kubeconfig"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, content: object, context: str | None, says: str) -> None:
@@ -62,7 +62,7 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, content: object, cont
 
 
 def test_no_kubeconfig(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="there is no kubeconfig"):
+    with pytest.raises(NotFoundError, match="no kubeconfig found"):
         only_context(None, {"KUBECONFIG": str(tmp_path / "none")})
 
 

@@ -105,8 +105,8 @@ def test_no_change_is_lost_when_two_processes_write(environ: dict[str, str]) -> 
     ("text", "told"),
     [
         ("cluster = ", "is not TOML"),
-        ("cluster = ['a']\nzone = 'moon'\nx = 1", "cluster: ['a'] is not a text"),
-        ("max-restarts = true", "max-restarts: True is not a text"),
+        ("cluster = ['a']\nzone = 'moon'\nx = 1", "cluster: ['a'] is not a string"),
+        ("max-restarts = true", "max-restarts: True is not a string"),
     ],
 )
 def test_a_damaged_file_is_told_of(environ: dict[str, str], text: str, told: str) -> None:

@@ -169,8 +169,8 @@ def test_too_much_is_refused_with_what_is_left() -> None:
     cluster.create("red", f"{TYPE}=6")
     refused = refusal(cluster, "blue", f"{TYPE}=3", f"{OTHER}=1")
     assert isinstance(refused, CapacityError)
-    assert "the cluster has 8, others were promised 6 (red 6), 2 are left" in refused.message
-    assert refused.hint == f"--quota {TYPE}=2, or --force to promise more than there is"
+    assert "the cluster has 8, other queues have 6 (red 6), 2 are left" in refused.message
+    assert refused.hint == f"--quota {TYPE}=2, or --force to exceed the cluster's capacity"
     cluster.overcommitted = True
     cluster.create("blue", f"{TYPE}=3", force=True)
     assert (cluster.quotas("blue"), cluster.quotas("cluster-queue")[TYPE]) == ({TYPE: 3}, 0)
@@ -181,15 +181,15 @@ def test_too_much_is_refused_with_what_is_left() -> None:
 @pytest.mark.parametrize(
     ("quota", "more", "says"),
     [
-        (("4",), {}, "--quota: of which type? the cluster has v5litepod-16, v4-8"),
+        (("4",), {}, "--quota: no type given; the cluster has v5litepod-16, v4-8"),
         (("v5p-8=1",), {}, "--quota: the cluster has no slices of v5p-8; it has v5litepod-16, v4-8"),
         (("v5e-16x=1",), {}, "unknown accelerator type 'v5e-16x'"),
         ((f"{TYPE}=much",), {}, f"'{TYPE}=much' is not an amount: use 4 (slices), 64chips or 25%"),
         ((f"{TYPE}=24chips",), {}, "is 1.5 slices of v5litepod-16; only whole ones can be used"),
         ((f"{TYPE}=none",), {}, "is not an amount"),
         ((f"{TYPE}=-1",), {}, "is not an amount"),
-        ((f"{TYPE}=1,{TYPE}=2",), {}, "--quota says two things of v5litepod-16"),
-        ((), {}, "what is its quota?"),
+        ((f"{TYPE}=1,{TYPE}=2",), {}, "--quota is given twice for v5litepod-16"),
+        ((), {}, "no quota given"),
         ((f"{TYPE}=1",), {"lending_limit": (f"{TYPE}=2",)}, "it cannot lend more than its quota, 1"),
         ((f"{TYPE}=1",), {"borrowing_limit": (f"{OTHER}=2",)}, f"--quota {OTHER}=0 is one"),
         ((f"{TYPE}=1",), {"namespaces": ("Red",)}, "namespace name 'Red' is not a DNS label"),
@@ -226,7 +226,7 @@ def test_the_clusters_own_queue_takes_namespaces_only() -> None:
     assert isinstance(refused, UsageError) and "its queue is 'multislice-queue'" in refused.problems[0]
     assert cluster.create("multislice-queue", namespaces=("red",)) == ["let namespace 'red' use it"]
     assert cluster.create("multislice-queue", namespaces=("red",)) == []
-    with pytest.raises(UsageError, match="it goes with the cluster"):
+    with pytest.raises(UsageError, match="it is deleted with the cluster"):
         cluster.delete("multislice-queue")
     cluster.delete("multislice-queue", "red")
     assert [each["metadata"]["namespace"] for each in cluster.api.list("LocalQueue", None)] == ["default"]
@@ -241,7 +241,7 @@ def theirs(kind: str, name: str, **spec: Any) -> Obj:
 def test_what_somebody_else_made_is_left_alone() -> None:
     cluster = Cluster(theirs("ClusterQueue", "red"), theirs("LocalQueue", "blue", clusterQueue="red"))
     assert isinstance(refusal(cluster, "red", f"{TYPE}=1"), ConflictError)
-    assert "leads to ClusterQueue 'red'" in refusal(cluster, "blue", f"{TYPE}=1", namespaces=("red",)).message
+    assert "points to ClusterQueue 'red'" in refusal(cluster, "blue", f"{TYPE}=1", namespaces=("red",)).message
     with pytest.raises(ConflictError, match="made by somebody else"):
         cluster.delete("red")
     listed = {each.name: each for each in Queues.read(cluster.api).infos()}
@@ -340,7 +340,7 @@ def test_two_who_take_the_same_slices_at_once_are_told() -> None:
     ]
     plans[0].carry_out(lambda step: None)
     cluster.overcommitted = True
-    with pytest.raises(ConflictError, match="others were given slices meanwhile"):
+    with pytest.raises(ConflictError, match="slices were allotted to other queues concurrently"):
         plans[1].carry_out(lambda step: None)
     assert cluster.quotas("cluster-queue")[TYPE] == 0
 
@@ -379,7 +379,7 @@ def test_who_was_promised_more_than_would_be_left_is_named_with_what_helps() -> 
     cluster = Cluster()
     for name, slices in (("blue", 1), ("red", 4), ("green", 0)):
         cluster.create(name, f"{TYPE}={slices}", namespaces=("red",))
-    with pytest.raises(ConflictError, match=r"promised more: blue 1, red 4$") as caught:
+    with pytest.raises(ConflictError, match=r"allotted more: blue 1, red 4$") as caught:
         check_promised(cluster.api, find_shape(TYPE), 4, cluster="c")
     assert caught.value.hint == f"`xpk queue create red --quota {TYPE}=N --cluster c` first"
     check_promised(cluster.api, find_shape(TYPE), 5, cluster="c")
@@ -394,14 +394,14 @@ def policies(cluster: Cluster) -> list[str]:
 def test_a_limit_of_priorities_is_set_kept_and_lifted() -> None:
     cluster = Cluster()
     done = cluster.create("red", f"{TYPE}=2", max_priority="medium")
-    assert "refuse priorities above medium in queue 'red'" in done
+    assert "reject priorities above medium in queue 'red'" in done
     assert len(policies(cluster)) == 4
     assert cluster.create("red", max_priority="medium") == [], "the second time nothing is left to do"
     cluster.create("red", f"{TYPE}=3")
     find = next(each for each in Queues.read(cluster.api).infos() if each.name == "red")
     assert find.max_priority == "medium", "what is not named stays"
     done = cluster.create("red", max_priority="very-high")
-    assert "take all priorities in queue 'red'" in done and policies(cluster) == []
+    assert "accept all priorities in queue 'red'" in done and policies(cluster) == []
     assert "annotations" not in cluster.api.get("ClusterQueue", "red")["metadata"]
 
 
@@ -415,4 +415,4 @@ def test_the_policies_go_with_the_queue() -> None:
 def test_the_clusters_own_queue_has_no_limit() -> None:
     with pytest.raises(UsageError) as caught:
         Cluster().create("multislice-queue", max_priority="low")
-    assert caught.value.problems[0].startswith("--max-priority is not for it")
+    assert caught.value.problems[0].startswith("--max-priority does not apply to it")

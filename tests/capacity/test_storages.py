@@ -95,9 +95,9 @@ def test_an_instance_is_made_by_a_claim_and_only_such_is_deleted() -> None:
     ("changes", "problem"),
     [
         ({"type": "pd"}, "--type pd requires --manifest FILE, or --claim NAME"),
-        ({"type": "gcsfuse", "bucket": "No"}, "names no bucket"),
+        ({"type": "gcsfuse", "bucket": "No"}, "invalid bucket name"),
         ({"mount_point": "/etc/x"}, "would hide files of the hosts' image"),
-        ({"mount_point": "data"}, "no absolute path"),
+        ({"mount_point": "data"}, "must be an absolute path"),
         ({"name": "Data"}, "storage name 'Data' is not a DNS label"),
         ({"manifest": Path("/no/such/file")}, "cannot be read"),
     ],

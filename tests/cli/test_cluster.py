@@ -33,8 +33,8 @@ def test_creating_again_changes_nothing(dev: Xpk) -> None:
 @pytest.mark.parametrize(
     ("arguments", "difference"),
     [
-        (("--tpu-type", "v5litepod-8", "--num-slices", "3"), "2 slices (asked for 3)"),
-        (("--tpu-type", "v5p-8", "--num-slices", "2"), "type v5litepod-8 (asked for v5p-8)"),
+        (("--tpu-type", "v5litepod-8", "--num-slices", "3"), "2 slices (requested 3)"),
+        (("--tpu-type", "v5p-8", "--num-slices", "2"), "type v5litepod-8 (requested v5p-8)"),
     ],
 )
 def test_another_shape_is_a_conflict_that_shows_the_difference(
@@ -77,7 +77,7 @@ def test_slices_in_use_do_not_go_unless_forced(dev: Xpk) -> None:
     assert dev("workload", "create", "busy", "--num-slices", "2", "--command", "sleep 60").code == 0
     dev("workload", "wait", "busy", "--timeout", "1")
     refused = dev("cluster", "resize", "dev", "--num-slices", "1")
-    assert refused.code == 4 and "busy runs on them" in refused.err
+    assert refused.code == 4 and "busy is running on them" in refused.err
     kept = dev("cluster", "delete", "dev", "--yes")
     assert kept.code == 4 and "busy" in kept.err
     assert dev("cluster", "delete", "dev", "--force").code == 0
@@ -95,9 +95,9 @@ def test_slices_in_use_do_not_go_unless_forced(dev: Xpk) -> None:
         (("create", "dev", "--tpu-type", "v5p-12288"), 2, "of 254 hosts"),
         (("create", "dev", "--tpu-type", "v5litepod-8", "--provider", "moon"), 2, "unknown provider 'moon'"),
         (("create", "dev", "--tpu-type", "v5litepod-8", "--spot", "--zone=us-x"), 2, "'us-x' is not a zone"),
-        (("describe", "nope"), 3, "there is no cluster 'nope'"),
-        (("delete", "nope", "--yes"), 3, "there is no cluster 'nope'"),
-        (("resize", "nope", "--num-slices", "2"), 3, "there is no cluster 'nope'"),
+        (("describe", "nope"), 3, "cluster 'nope' not found"),
+        (("delete", "nope", "--yes"), 3, "cluster 'nope' not found"),
+        (("resize", "nope", "--num-slices", "2"), 3, "cluster 'nope' not found"),
     ],
 )
 def test_bad_input_is_one_line_with_a_hint_and_creates_nothing(
@@ -186,9 +186,9 @@ def test_on_this_machine_there_is_nothing_to_adapt(dev: Xpk) -> None:
     outcome = dev("cluster", "adapt", "dev", "--context", "theirs", "--no-fenced")
     assert outcome.code == 2 and "where --context, --no-fenced mean nothing" in outcome.err
     outcome = dev("cluster", "adapt", "dev", "--provider", "adapted")
-    assert outcome.code == 4 and "there is a cluster 'dev' already, of provider 'local'" in outcome.err
+    assert outcome.code == 4 and "cluster 'dev' already exists, of provider 'local'" in outcome.err
     outcome = dev("cluster", "adapt", "nope", "--provider", "local")
-    assert outcome.code == 3 and "there is no cluster 'nope'" in outcome.err
+    assert outcome.code == 3 and "cluster 'nope' not found" in outcome.err
     outcome = dev("cluster", "adapt", "dev", "--provider", "moon")
     assert outcome.code == 2 and "unknown provider 'moon'" in outcome.err
 

@@ -37,7 +37,13 @@ def test_what_is_no_time_is_refused(plan: Xpk, time: str) -> None:
 def test_all_that_is_wrong_is_told_at_once_whatever_reads_it(plan: Xpk, xpk: Xpk) -> None:
     outcome = xpk("cluster", "create", "c", "--tpu-type", "v5lite-16", "--zone", "us-x", "--timeout", "soon")
     assert outcome.code == 2 and outcome.err.count("error: ") == 5, outcome.err
-    told = ("unknown accelerator type", "'us-x' is not a zone", "--timeout 'soon'", "which capacity?", "which project?")
+    told = (
+        "unknown accelerator type",
+        "'us-x' is not a zone",
+        "--timeout 'soon'",
+        "no capacity given",
+        "no project given",
+    )
     assert all(each in outcome.err for each in told)
     outcome = plan("--on-demand", "--num-slices", "0", "--at-once", "1")
     assert outcome.code == 2 and outcome.err.count("error: ") == 3 and outcome.err.count("next: ") == 1
@@ -85,6 +91,6 @@ def test_a_number_that_is_not_given_is_the_one_there_is(dev: Xpk) -> None:
     again = dev("cluster", "create", "dev", "--tpu-type", "v5litepod-8")
     assert again.code == 0 and "nothing to do" in again.err and "2 x v5litepod-8" in again.err
     other = dev("cluster", "create", "dev", "--tpu-type", "v5p-8")
-    assert other.code == 4 and "type v5litepod-8 (asked for v5p-8)" in other.err
+    assert other.code == 4 and "type v5litepod-8 (requested v5p-8)" in other.err
     new = dev("cluster", "create", "two", "--tpu-type", "v5litepod-8", "--dry-run")
     assert new.code == 0 and "1 x v5litepod-8" in new.out

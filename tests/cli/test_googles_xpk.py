@@ -40,7 +40,7 @@ def test_their_names_of_settings_are_taken(xpk: Xpk) -> None:
     assert xpk("config", "get", "project-id").out == xpk("config", "get", "project").out == "my-project\n"
     assert xpk("config", "get", "cluster").out == "dev\n"
     done = xpk("config", "set", "send-telemetry", "true")
-    assert done.code == 0 and "warning: send-telemetry has no effect: there is no telemetry here\n" in done.err
+    assert done.code == 0 and "warning: send-telemetry has no effect: xpk has no telemetry\n" in done.err
     assert xpk("config", "get", "send-telemetry").code == 2, "it is not kept"
 
 

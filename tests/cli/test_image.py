@@ -75,12 +75,12 @@ def test_images_of_two_platforms_have_two_names(xpk: Xpk, docker: Path, tmp_path
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (("build", "Not An Image"), 2, "'Not An Image' is not the name of an image"),
-        (("build", "--push"), 2, "names no registry to push to"),
+        (("build", "Not An Image"), 2, "'Not An Image' is not a valid image name"),
+        (("build", "--push"), 2, "has no registry"),
         (("build", "--base-docker-image", "python:3.11"), 2, "requires a NAME"),
         (("build", "--script-dir", "."), 2, "--script-dir requires --base-docker-image"),
         (("build", "a", "--base-docker-image", "b", "--script-dir", "nowhere"), 2, "there is no folder 'nowhere'"),
-        (("push", "team/name"), 2, "names no registry to push to"),
+        (("push", "team/name"), 2, "has no registry"),
         (("push", "r.example/p/none:1"), 3, "not found in Docker"),
         (("push", "r.example/p/denied:1"), 1, "cannot push image r.example/p/denied:1: denied: no permission"),
     ],

@@ -96,8 +96,8 @@ def test_a_bucket_that_went_away_costs_a_warning(
 @pytest.mark.parametrize(
     ("root", "emulator", "code", "says"),
     [
-        ("gs://no-such-bucket/x", "", 3, "there is no bucket 'no-such-bucket'"),
-        ("gs://", "", 2, "names no bucket"),
+        ("gs://no-such-bucket/x", "", 3, "bucket 'no-such-bucket' not found"),
+        ("gs://", "", 2, "invalid bucket name"),
         ("s3://runs", "", 2, "is neither a folder nor gs://"),
         ("gs://runs", "http://127.0.0.1:9", 1, "no answer from the storage emulator"),
         ("gs://runs", "localhost:9", 2, "is not a URL"),

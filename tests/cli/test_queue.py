@@ -49,7 +49,7 @@ def test_create_list_describe_change_and_delete(dev: Xpk) -> None:
     assert quotas(dev) == {"multislice-queue": 0, "red": 2}
     assert dev("cluster", "describe", "dev", "-o", "json").data["state"] == "Ready"
     refused = dev("cluster", "resize", "dev", "--num-slices", "1")
-    assert refused.code == 4 and "queues were promised more: red 2" in refused.err
+    assert refused.code == 4 and "queues have been allotted more: red 2" in refused.err
     assert dev("cluster", "resize", "dev", "--num-slices", "3").code == 0
     assert quotas(dev) == {"multislice-queue": 1, "red": 2}
 
@@ -106,15 +106,15 @@ def test_teams_and_a_full_scale_job_share_a_cluster(dev: Xpk) -> None:
 def test_bad_input_is_a_line_with_a_hint_and_changes_nothing(dev: Xpk) -> None:
     for arguments, code, says in (
         (("create",), 2, "which queue?\n  next: xpk queue create NAME ..."),
-        (("create", "red"), 2, "what is its quota?"),
+        (("create", "red"), 2, "no quota given"),
         (("create", "red", "--quota", "3"), 5, "cannot have 3 slices of v5litepod-8: the cluster has 2"),
         (("create", "red", "--quota", "v5p-8=1"), 2, "no slices of v5p-8"),
-        (("create", "multislice-queue"), 2, "-n NAMESPACE says who else may use it"),
+        (("create", "multislice-queue"), 2, "pass -n NAMESPACE to let a namespace use it"),
         (("describe", "red"), 3, "there is no queue 'red'"),
         (("delete", "red", "--yes"), 3, "there is no queue 'red'"),
-        (("delete", "multislice-queue", "--yes"), 2, "it goes with the cluster"),
+        (("delete", "multislice-queue", "--yes"), 2, "it is deleted with the cluster"),
         (("delete", "multislice-queue", "-n", "team-red", "--yes"), 3, "namespace 'team-red' has no queue"),
-        (("list", "--cluster", "nope"), 3, "there is no cluster 'nope'"),
+        (("list", "--cluster", "nope"), 3, "cluster 'nope' not found"),
     ):
         outcome = dev("queue", *arguments)
         assert (outcome.code, outcome.out) == (code, ""), arguments

@@ -242,7 +242,7 @@ def test_the_output_of_an_earlier_run_is_neither_lost_nor_continued_by_accident(
         (("w", "--command", ""), 2, "--command is empty"),
         (("w", "--command", "true", "--", "--config", "tiny"), 2, "exclude each other"),
         (("w", "--command", "true", "--restart-on-exit-codes", "1-x"), 2, "not a list of codes"),
-        (("w", "--command", "true", "--cluster", "nope"), 3, "there is no cluster 'nope'"),
+        (("w", "--command", "true", "--cluster", "nope"), 3, "cluster 'nope' not found"),
         (("w", "--", "--config", "huge"), 2, "huge"),
         (("w", "--", "--confg", "tiny"), 2, "--confg"),
         (("w", "--", "--set", "data.global_batch=33"), 2, "33 is not divisible"),

@@ -79,7 +79,7 @@ def test_what_a_plan_lacks_is_refused_when_it_is_carried_out(site: Site) -> None
     with pytest.raises(UsageError) as caught:
         plan.carry_out(lambda title: None)
     capacity, unknown = caught.value.problems
-    assert "which capacity?" in capacity and "--enable-magic is not known here" in unknown
+    assert "no capacity given" in capacity and "--enable-magic is not supported" in unknown
     with pytest.raises(UsageError) as caught:
         site.provider(custom_cluster_arguments="--enable-magic").check_create(spec)
     assert len(caught.value.problems) == 2 and site.asked("CreateCluster") == 0

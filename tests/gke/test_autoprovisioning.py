@@ -98,7 +98,9 @@ def test_queues_are_promised_slices_that_gke_may_make_but_none_twice(site: Site)
     site.provider().plan_resize("c", 2, force=False).carry_out(lambda title: None)
     site.provider().plan_resize("c", 1, force=False).carry_out(lambda title: None)
     assert site.quotas() == {"v5litepod-16": 32}
-    with pytest.raises(ConflictError, match="5 slices of v5litepod-16 would be left, and queues were promised more"):
+    with pytest.raises(
+        ConflictError, match="5 slices of v5litepod-16 would be left, but queues have been allotted more"
+    ):
         site.plan(1, enable_autoprovisioning="True", autoprovisioning_max_chips="80")
     with pytest.raises(ConflictError, match="3 slices of v5litepod-16 would be left"):
         site.plan(1, "v5litepod-32", **LIMITED)

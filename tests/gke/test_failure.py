@@ -49,7 +49,7 @@ def test_slices_that_came_up_are_kept_and_the_same_command_goes_on(
 
 def test_many_failures_are_one_message(site: Site) -> None:
     site.gke.add_fault(PoolFault("stockout", name="c-np-*"))
-    with pytest.raises(CapacityError, match=r"could not create node pool .*4 steps failed, 4 of them so.*left out"):
+    with pytest.raises(CapacityError, match=r"could not create node pool .*4 steps failed, 4 of them with.*skipped"):
         site.create(4)
 
 
@@ -65,7 +65,7 @@ def test_what_failed_may_be_ignored(site: Site) -> None:
 def test_what_was_made_can_be_taken_back(site: Site) -> None:
     site.create(1)
     site.gke.add_fault(PoolFault("stockout", name="c-np-2"))
-    with pytest.raises(CapacityError, match="2 steps were taken back"):
+    with pytest.raises(CapacityError, match="2 steps were reverted"):
         site.create(3, roll_back="True")
     assert site.pools() == {"default-pool": "RUNNING", "c-np-0": "RUNNING"}, "what was there before stays"
     assert site.plan(1).steps == []
@@ -182,16 +182,16 @@ def failing_requests() -> Iterator[tuple[dict[str, str], str]]:
     yield {"authorized_networks": "10.0.0.0/99"}, "is not a range"
     yield {"zone": "us-central1"}, "is not a zone"
     yield {"region": "us-east1"}, "not in region us-east1"
-    yield {"gke_version": "1.99"}, "offers no version 1.99"
+    yield {"gke_version": "1.99"}, "does not offer version 1.99"
     yield {"custom_nodepool_arguments": "--disk-size=large"}, "--disk-size=large"
     yield {"host_maintenance_interval": "DAILY"}, "choose from AS_NEEDED, PERIODIC"
     yield {"max_cost": "much"}, "not US dollars"
     yield {"at_once": "0"}, "not a whole number from 2"
-    yield {"queued_provisioning": "True"}, "goes with --flex"
+    yield {"queued_provisioning": "True"}, "requires --flex"
     for each in ("min_chips", "max_chips", "max_cpu", "max_memory"):
-        yield {f"autoprovisioning_{each}": "64"}, f"{each.replace('_', '-')} goes with --enable-autoprovisioning"
-    yield {"private_endpoint_subnetwork": "s"}, "--private-endpoint-subnetwork goes with --private"
-    yield {"enable_master_global_access": "True"}, "--enable-master-global-access goes with --private"
+        yield {f"autoprovisioning_{each}": "64"}, f"{each.replace('_', '-')} requires --enable-autoprovisioning"
+    yield {"private_endpoint_subnetwork": "s"}, "--private-endpoint-subnetwork requires --private"
+    yield {"enable_master_global_access": "True"}, "--enable-master-global-access requires --private"
     yield {"roll_back": "True", "ignore_nodepool_creation_errors": "True"}, "exclude each other"
     yield {"max_pods_per_node": "7"}, "not a whole number from 8 to 256"
     yield {"max_pods_per_node": "257"}, "not a whole number from 8 to 256"
@@ -210,7 +210,7 @@ def test_what_is_wrong_with_a_request_is_said_before_anything_is_made(
 def test_names_that_are_too_long_are_said_before_anything_is_made(site: Site) -> None:
     with pytest.raises(UsageError) as caught:
         site.plan(1024, name="a" * 34)
-    assert "42 characters, GKE takes 40" in caught.value.problems[0]
+    assert "42 characters, GKE allows 40" in caught.value.problems[0]
 
 
 @pytest.mark.parametrize("seconds", ["often", "0", "-1", "nan", "3600"])

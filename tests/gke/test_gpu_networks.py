@@ -86,7 +86,7 @@ def test_parts_of_networks_that_lack_are_made(site: Site) -> None:
     site.create(1, HIGH)
     site.gke.plane.compute.drop("projects/p/global/firewalls/c-internal-2")
     titles = [step.title for step in site.plan(2, HIGH).steps]
-    assert titles[0] == "complete network c-net-2: c-internal-2 lacks" and len(titles) == 4
+    assert titles[0] == "complete network c-net-2: c-internal-2 missing" and len(titles) == 4
     site.gke.add_fault(CallFault("CreateNodePool", "INVALID_ARGUMENT", probability=1.0, message="bad pool"))
     with pytest.raises(UsageError, match="bad pool"):
         site.create(2, HIGH, roll_back="True")
@@ -143,7 +143,7 @@ def test_where_there_can_be_no_data_networks(make_site: MakeSite) -> None:
         site.plan(1, MEGA, name="d", default_pool_cpu_num_nodes="5000")
     with pytest.raises(UsageError) as caught:
         site.plan(1, MEGA, name="a" * 34, zone="northamerica-northeast1-a")
-    assert any("Compute Engine takes 63 characters" in problem for problem in caught.value.problems)
+    assert any("Compute Engine allows 63 characters" in problem for problem in caught.value.problems)
 
 
 def test_who_may_not_make_networks_is_told_which_role_lacks(site: Site) -> None:

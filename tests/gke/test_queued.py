@@ -63,7 +63,7 @@ def workload(**given: Any) -> WorkloadSpec:
 
 def test_the_queue_asks_gke_for_slices(site: Site) -> None:
     plan = site.plan(2, TYPE, **QUEUED)
-    assert any("an admission check that asks GKE for slices" in step.title for step in plan.steps)
+    assert any("an admission check that requests slices from GKE" in step.title for step in plan.steps)
     plan.carry_out(lambda title: None)
     assert checks(site) == on(TYPE)
     assert site.api.get(*CHECK)["spec"] == {

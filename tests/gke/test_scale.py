@@ -171,7 +171,7 @@ def test_cost(site: Site) -> None:
     assert "(list price of 2026-11-01: ours)" in site.plan(2, prices=str(table)).notes[-1]
     assert "(unconfirmed list price of 2025-12-31: " in site.plan(1, "v4-16", zone="us-central2-b").notes[-1]
     unknown = site.plan(1, "v4-16", zone="us-east1-b", max_cost="1000")
-    assert unknown.refusal and "price of this is not known" in unknown.refusal.message
+    assert unknown.refusal and "price is unknown" in unknown.refusal.message
     site.create(1)
     target = site.provider().target("c")
     work = WorkloadSpec(

@@ -55,7 +55,7 @@ def test_a_workload_that_came_after_the_plan_keeps_its_slice(site: Site) -> None
     site.run_workload("late", "c-np-2")
     with pytest.raises(ConflictError, match="late runs on c-np-2 now, which was free when the plan was made") as error:
         plan.carry_out(lambda title: None)
-    assert "takes other free slices" in error.value.hint
+    assert "choose other free slices" in error.value.hint
     assert closed(site) == [] and marks(site) == 0
     assert set(site.pools()) >= {"c-np-0", "c-np-1", "c-np-2"} and site.quotas() == {"v5litepod-16": 48}
     site.provider().plan_resize("c", 2, force=False).carry_out(lambda title: None)
@@ -124,7 +124,7 @@ def test_a_slice_whose_chips_a_pod_of_no_workload_has_stays(site: Site) -> None:
     run_alone("second", "c-np-0")
     with pytest.raises(ConflictError, match="lab/Pod second runs on c-np-0 now"):
         plan.carry_out(lambda title: None)
-    with pytest.raises(ConflictError, match="lab/Pod notebook runs on them") as refused:
+    with pytest.raises(ConflictError, match="lab/Pod notebook is running on them") as refused:
         site.provider().plan_resize("c", 1, force=False)
     assert "`kubectl delete pod notebook --namespace lab`" in str(refused.value.hint)
     assert {"c-np-0", "c-np-1"} <= site.pools().keys()
@@ -167,7 +167,7 @@ def test_what_an_interrupted_resize_has_closed_goes_first_or_is_opened(site: Sit
     plan = site.provider().plan_resize("c", 2, force=False)
     assert plan.steps[-1].title == "delete node pool c-np-0"
     plan = site.provider().plan_resize("c", 3, force=False)
-    assert [step.title for step in plan.steps] == ["uncordon c-np-0: a command that did not end has closed it"]
+    assert [step.title for step in plan.steps] == ["uncordon c-np-0: an interrupted command has cordoned it"]
     plan.carry_out(lambda title: None)
     assert closed(site) == [] and marks(site) == 0
     assert site.provider().plan_resize("c", 3, force=False).steps == []
@@ -180,7 +180,7 @@ def test_closed_slices_are_opened_even_where_none_may_go(site: Site) -> None:
     close(site, "c-np-1")
     plan = site.provider().plan_resize("c", 1, force=False)
     assert plan.question == ""
-    with pytest.raises(ConflictError, match="1 slices would go, and on-c-np-1 runs on them"):
+    with pytest.raises(ConflictError, match="1 slices would be removed, but on-c-np-1 is running on them"):
         plan.carry_out(lambda title: None)
     assert closed(site) == []
 
@@ -207,7 +207,7 @@ def test_a_cluster_on_which_a_workload_came_meanwhile_is_not_deleted(site: Site)
     close(site, "c-np-0")
     with pytest.raises(ConflictError) as error:
         site.provider().plan_delete("c", force=False)
-    assert "`xpk cluster resize c` to the slices that it has opens those" in error.value.hint
+    assert "`xpk cluster resize c` to its present size uncordons its slices" in error.value.hint
 
 
 def test_a_queue_of_another_tool_keeps_its_flavors_and_what_is_in_use(site: Site) -> None:
@@ -269,7 +269,7 @@ def test_a_budget_that_never_lets_go_is_named() -> None:
     api, clock = pool_with(on_node("b")), Clock()
     api.budgets["b"] = "the disruption budget web needs 1 healthy pods and has 1 currently"
     with pytest.raises(
-        TimedOutError, match=r"p is not drained within 600 s: .*the disruption budget web needs 1"
+        TimedOutError, match=r"p was not drained within 600 s: .*the disruption budget web needs 1"
     ) as error:
         drain(Pods(api, 60.0, clock), "p", clock.pause)
     assert clock.now == 600 and "\n" not in error.value.message and "-n ml" in error.value.hint

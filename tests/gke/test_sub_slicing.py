@@ -90,11 +90,11 @@ def test_workloads_take_parts_of_slices(shared: Site) -> None:
 def test_where_slices_cannot_be_shared(shared: Site) -> None:
     with pytest.raises(UsageError) as caught:
         shared.plan(1, "v6e-16", sub_slicing="True", zone="us-east5-a")
-    assert any("--sub-slicing goes with --reservation" in problem for problem in caught.value.problems)
+    assert any("--sub-slicing requires --reservation" in problem for problem in caught.value.problems)
     with pytest.raises(UsageError) as caught:
         shared.plan(1, "v5p-16", **SHARED)
     assert any("slices of v5p-16 cannot be shared" in problem for problem in caught.value.problems)
-    with pytest.raises(ConflictError, match="is not one of Cluster Director"):
+    with pytest.raises(ConflictError, match="is not a Cluster Director reservation"):
         shared.plan(1, "v6e-16", **{**SHARED, "reservation": "plain"})
     shared.create(1, "v6e-16", reservation="plain", zone="us-east5-a")
     assert shared.provider().target("c").sub_slicing is None

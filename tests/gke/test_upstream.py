@@ -278,7 +278,7 @@ def test_shrinking_asks_first(xpk: Xpk) -> None:
 def test_flags_that_work_are_not_refused(xpk: Xpk) -> None:
     assert not {"--project", "--zone", "--spot", "--reservation", "--private", "--gke-version"} & set(CLUSTER)
     code, _, err = xpk("cluster create here --tpu-type v5litepod-8 --provider local --spot")
-    assert code == 2 and "--spot means nothing to the local provider" in err
+    assert code == 2 and "--spot is not supported by the local provider" in err
 
 
 def test_adapting_a_cluster_by_its_name_alone(xpk: Xpk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,7 +303,7 @@ def test_workloads_find_a_cluster_by_its_project(xpk: Xpk) -> None:
     find("c", {"--project": "p", "--zone": "us-central1-a"})  # as `workload list` does before it asks the cluster
     assert (xpk.site.folder / "gke" / "c" / "cluster.json").exists(), "from now on it is known"
     code, _, err = xpk("workload list --cluster=c --project=other --zone=us-central1-a")
-    assert code == 2 and "cluster 'c' is in project p (asked for other)" in err
+    assert code == 2 and "cluster 'c' is in project p (requested other)" in err
 
 
 def test_workloads_find_a_cluster_by_the_project_that_is_set(
@@ -342,7 +342,7 @@ def test_workload_lines_are_as_theirs(xpk: Xpk) -> None:
         code, _, err = xpk("workload create w --cluster golden --num-nodes=2 --command true --dry-run")
         assert code == 0 and err.count("warning: ") == 1 and "--num-nodes has no effect" in err, err
         code, _, err = xpk("workload list --cluster golden --project p")
-        assert code == 2 and "is of provider 'local'" in err
+        assert code == 2 and "belongs to provider 'local'" in err
     finally:
         assert xpk("cluster delete golden --yes")[0] == 0
 

@@ -46,7 +46,7 @@ def test_what_is_sent_arrives_and_comes_back(echo: socket.socket) -> None:
 
     def connect() -> socket.socket:
         if refuse.is_set():
-            raise ConflictError("nobody listens on port 1 of pod 'p'")
+            raise ConflictError("nothing is listening on port 1 of pod 'p'")
         return socket.create_connection(echo.getsockname())
 
     with port_forward.listen(0) as listener:
@@ -57,7 +57,7 @@ def test_what_is_sent_arrives_and_comes_back(echo: socket.socket) -> None:
         assert exchange(listener.getsockname(), b"") == b""
         refuse.clear()
         assert exchange(listener.getsockname(), b"abc") == b"cba"
-    assert told == ["warning: nobody listens on port 1 of pod 'p'"]
+    assert told == ["warning: nothing is listening on port 1 of pod 'p'"]
 
 
 def test_ports_are_read_as_kubectl_reads_them(echo: socket.socket) -> None:

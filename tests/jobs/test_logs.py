@@ -183,7 +183,7 @@ def test_a_pod_that_went_away_meanwhile_does_not_hide_the_others() -> None:
     class Gone(FakeApi):
         def logs(self, pod: Obj, **_: Any) -> Iterator[LogLine]:
             if pod["metadata"]["uid"] == "pod-1":
-                raise NotFoundError("there is no Pod 'x'")
+                raise NotFoundError("Pod 'x' not found")
             yield LogLine(datetime(2026, 1, 1, tzinfo=UTC), "hello")
 
     told: list[str] = []

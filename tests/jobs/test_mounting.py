@@ -132,7 +132,7 @@ def test_on_this_machine_nothing_is_mounted() -> None:
     with pytest.raises(UsageError, match="processes of this machine") as refused:
         read_mounts(["source=data,target=/data", "nonsense"], HERE)
     assert refused.value.problems == (refused.value.message,) and "at their own paths" in refused.value.hint
-    assert any("nothing can be mounted" in problem for problem in spec(DATA, target=HERE).problems())
+    assert any("cannot mount storage" in problem for problem in spec(DATA, target=HERE).problems())
     assert spec(DATA).problems() == []
 
 

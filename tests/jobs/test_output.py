@@ -31,7 +31,7 @@ def test_the_root_that_was_asked_for_counts(tmp_path: Path, monkeypatch: pytest.
     ("target", "root"), [(KIND, "/elsewhere"), (KIND, "/shared/../etc"), (LOCAL, "s3://runs"), (LOCAL, "gs://")]
 )
 def test_a_root_that_hosts_cannot_use_is_refused(target: Target, root: str) -> None:
-    with pytest.raises(UsageError, match=r"--output-root|neither|names no bucket"):
+    with pytest.raises(UsageError, match=r"--output-root|neither|invalid bucket name"):
         at_root(target, root)
 
 

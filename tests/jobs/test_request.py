@@ -48,5 +48,5 @@ def test_the_image_is_known_before_anything_is_created() -> None:
     with pytest.raises(UsageError, match="no image is known for the trainer on cluster 'c'") as unknown:
         choose_image(None, pods, cluster="c", needs_trainer=True)
     assert "`xpk image build REGISTRY/xpk-trainer --tpu --push`" in str(unknown.value.hint), "JAX for CPUs sees no TPU"
-    with pytest.raises(UsageError, match="'Not An Image' is not the name of an image"):
+    with pytest.raises(UsageError, match="'Not An Image' is not a valid image name"):
         choose_image("Not An Image", pods, cluster="c", needs_trainer=False)

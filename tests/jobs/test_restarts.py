@@ -132,5 +132,5 @@ def test_exit_codes_in_words() -> None:
         "exit code 137 (SIGKILL)",
         "exit code 143 (SIGTERM)",
         "exit code 255",
-        "exit code 75 (it had lost a peer)",
+        "exit code 75 (lost a peer)",
     ]

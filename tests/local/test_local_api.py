@@ -102,7 +102,7 @@ POD = f"{JOB}.template.spec"
         ("spec.replicatedJobs", [], "JobSet.spec.replicatedJobs is required"),
         ("spec.replicatedJobs", {}, "JobSet.spec.replicatedJobs must be a list"),
         ("spec.coordinator.jobIndex", 2, "names a pod that this JobSet does not have"),
-        ("spec.failurePolicy.rules.0.onJobFailureMessagePatterns", ["("], "is no regular expression"),
+        ("spec.failurePolicy.rules.0.onJobFailureMessagePatterns", ["("], "is not a regular expression"),
         (f"{JOB}.completions", 3, "completions must equal parallelism"),
         (f"{POD}.containers.0.command", [], "containers[0].command is required"),
         (f"{POD}.containers.0.resources.limits", {"cpu": "many"}, "'many' is not a quantity"),
@@ -180,7 +180,7 @@ def test_what_jobset_does_not_let_change(api: LocalApi) -> None:
     assert api.get("JobSet", "a")["metadata"]["generation"] == generation
     with pytest.raises(ConflictError):
         api.create(jobset("a", "true"))
-    with pytest.raises(UsageError, match="a Pod is made by the control plane only"):
+    with pytest.raises(UsageError, match="a Pod can only be created by the control plane"):
         api.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}})
 
 

@@ -89,13 +89,13 @@ def test_other_spellings(text: str, mount: Mount) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "'' is none of source, target, subpath and readonly"),
-        ("data:/data", "'data:/data' is none of"),
-        ("type=volume,source=data,target=/data", "'type' is none of"),
+        ("", "'' is not one of source, target, subpath and readonly"),
+        ("data:/data", "'data:/data' is not one of"),
+        ("type=volume,source=data,target=/data", "'type' is not one of"),
         ("source=data", "has no target"),
         ("target=/data", "has no source"),
         ("source=a,src=b,target=/data", "gives its source twice"),
-        ("source=a,target=/data,readonly=yes", "readonly is true or false"),
+        ("source=a,target=/data,readonly=yes", "readonly must be true or false"),
         ("source=a,target=/data,subpath=", "its subpath is empty"),
     ],
 )
@@ -107,9 +107,9 @@ def test_what_has_no_meaning(text: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("source", "target", "says"),
     [
-        ("data", "data", "no absolute path"),
-        ("data", "/mnt/../etc", "no absolute path"),
-        ("data", "/mnt/a:b", "no absolute path"),
+        ("data", "data", "must be an absolute path"),
+        ("data", "/mnt/../etc", "must be an absolute path"),
+        ("data", "/mnt/a:b", "must be an absolute path"),
         ("data", "/", "hide files of the hosts' image"),
         ("data", "/usr/lib/data", "hide files of the hosts' image"),
         ("data", "/app", "hide files of the hosts' image"),
@@ -121,8 +121,8 @@ def test_what_has_no_meaning(text: str, says: str) -> None:
         ("a" * 254, "/data", "neither a PersistentVolumeClaim's name"),
         ("/data", "/data", "--node-folder PATH"),
         ("s3://bucket", "/data", "only gs://BUCKET/PREFIX can be mounted"),
-        ("gs://", "/data", "names no bucket"),
-        ("gs://_", "/data", "names no bucket"),  # to the driver: all buckets
+        ("gs://", "/data", "invalid bucket name"),
+        ("gs://_", "/data", "invalid bucket name"),  # to the driver: all buckets
         ("gs://bucket/a//b", "/data", "empty part"),
         ("gs://bucket/../b", "/data", "empty part"),
         ("gs://bucket/a:b", "/data", "no prefix with ':'"),
@@ -136,7 +136,7 @@ def test_what_cannot_be_mounted(source: str, target: str, says: str) -> None:
 @pytest.mark.parametrize("sub_path", ["/a", "../a", "a//b", "a/./b", "a\nb"])
 def test_folders_that_are_in_no_claim(sub_path: str) -> None:
     (problem,) = mount_problems([Mount(source="data", target="/data", sub_path=sub_path)], [])
-    assert "is no folder below it" in problem
+    assert "must be a relative folder" in problem
     (problem,) = mount_problems([Mount(source="gs://bucket", target="/data", sub_path="a")], [])
     assert "write gs://BUCKET/FOLDER" in problem
 
@@ -145,5 +145,5 @@ def test_two_mounts_are_not_at_one_path_nor_one_inside_the_other() -> None:
     targets = ["/data", "/data", "/data/a", "/database"]
     mounts = [Mount(source=f"claim-{index}", target=target) for index, target in enumerate(targets)]
     same, inside, again = mount_problems(mounts, [])
-    assert "two have the target /data" in same
+    assert "duplicate target /data" in same
     assert inside == again == "--mount: of /data/a and /data one is inside the other"

@@ -54,9 +54,9 @@ def test_folders_of_nodes(folder: str) -> None:
 @pytest.mark.parametrize(
     ("folder", "says"),
     [
-        ("ram", "no absolute path"),
-        ("/mnt/../etc", "no absolute path"),
-        ("/mnt/a:b", "no absolute path"),
+        ("ram", "must be an absolute path"),
+        ("/mnt/../etc", "must be an absolute path"),
+        ("/mnt/a:b", "must be an absolute path"),
         ("/", "hide files of the hosts' image"),
         ("/usr/lib", "hide files of the hosts' image"),
         ("/dev", "hide files of the hosts' image"),

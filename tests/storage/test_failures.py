@@ -65,7 +65,7 @@ def no_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_bucket_that_is_not_there(server: BucketServer) -> None:
-    with pytest.raises(NotFoundError, match="no bucket 'no-such-bucket'") as caught:
+    with pytest.raises(NotFoundError, match="bucket 'no-such-bucket' not found") as caught:
         open_folder("gs://no-such-bucket/x").is_empty()
     assert "gcloud storage buckets create gs://no-such-bucket" in caught.value.hint
 

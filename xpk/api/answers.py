@@ -241,6 +241,6 @@ def _is_time(text: str) -> bool:
 def _warn(host: str, odd: list[str]) -> None:
     """Warn about malformed objects: list the first few and count the rest."""
     for each in odd[:_MOST_WARNINGS]:
-        _log.warning("warning: %s sent an odd object, and part of it is left out: %s", host, printable(short(each)))
+        _log.warning("warning: %s  sent a malformed object, ignoring part of it: %s", host, printable(short(each)))
     if len(odd) > _MOST_WARNINGS:
-        _log.warning("warning: %s sent %d more odd objects", host, len(odd) - _MOST_WARNINGS)
+        _log.warning("warning: %s sent %d more malformed objects", host, len(odd) - _MOST_WARNINGS)

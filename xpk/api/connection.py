@@ -13,13 +13,13 @@ from xpk.model.terminal import printable
 
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>|<h1[^>]*>(.*?)</h1>", re.IGNORECASE | re.DOTALL)
 _LONGEST_TEXT = 100_000
-_IS_IT_UP = "is the cluster up? `xpk cluster list`; `kubectl cluster-info` asks it directly"
+_IS_IT_UP = "check that the cluster is up: `xpk cluster list`, or `kubectl cluster-info`"
 
 
 def unreachable(host: str, error: BaseException, *, sent: bool = False) -> UnavailableError:
     """Return the error for a server that does not answer; `sent`: the request may have been carried out."""
     why, hint = _reason(host, error)
-    doubt = "; whether it was carried out is not known" if sent else ""
+    doubt = "; the request may have been carried out" if sent else ""
     return UnavailableError(f"no answer from {host}: {why}{doubt}", hint=hint)
 
 
@@ -38,7 +38,7 @@ def never_sent(error: BaseException) -> bool:
 
 def too_late(host: str, why: str, *, sent: bool = False) -> UnavailableError:
     """Return the error for a request that is given up; `sent`: it may have been carried out."""
-    doubt = "; whether it was carried out is not known" if sent else ""
+    doubt = "; the request may have been carried out" if sent else ""
     return UnavailableError(f"no answer from {host}: {why}{doubt}", hint=_IS_IT_UP)
 
 
@@ -52,8 +52,8 @@ def too_large(host: str, most: int) -> XpkError:
 def malformed(host: str, what: str) -> XpkError:
     """Return the error for JSON that no API server sends."""
     return XpkError(
-        f"{host} does not answer as a Kubernetes API server: it sent {what}",
-        hint="check the kubeconfig's server and HTTPS_PROXY; `kubectl get --raw /version` shows who answers",
+        f"{host} is not a Kubernetes API server: it sent {what}",
+        hint="check the kubeconfig's server and HTTPS_PROXY; `kubectl get --raw /version` shows the response",
     )
 
 
@@ -70,9 +70,9 @@ def somebody_else(host: str, body: object) -> XpkError:
     title = re.sub(r"<[^>]+>|\s+", " ", next(filter(None, match.groups()), "") if match else text[:1000]).strip()
     what = "a web page" if looks_like_a_page(body) else "something that is not JSON"
     return XpkError(
-        f"{host} does not answer as a Kubernetes API server: it sent {what}"
+        f"{host} is not a Kubernetes API server: it sent {what}"
         + (f", '{printable(title, limit=80)}'" if title else ""),
-        hint="a proxy may stand in between: look at HTTPS_PROXY and NO_PROXY, and at the kubeconfig's server",
+        hint="a proxy may be in between: check HTTPS_PROXY, NO_PROXY and the kubeconfig's server",
     )
 
 
@@ -83,25 +83,25 @@ def _reason(host: str, error: BaseException) -> tuple[str, str]:
             return "its name does not resolve", "check the name in the kubeconfig, your DNS and your VPN"
         if isinstance(each, ssl.SSLCertVerificationError):
             return f"its certificate is not trusted: {each.verify_message}", (
-                "the kubeconfig's certificate-authority-data must be that of this cluster: fetch a fresh kubeconfig"
+                "certificate-authority-data in the kubeconfig must match this cluster: fetch a new kubeconfig"
             )
         if isinstance(each, gone.DecodeError):
-            return "its answer has another encoding than it says", "look at HTTPS_PROXY and NO_PROXY"
+            return "its response does not have the encoding that its headers name", "check HTTPS_PROXY and NO_PROXY"
         if isinstance(each, gone.ProxyError):
-            return "the proxy lets nothing through", "look at HTTPS_PROXY and NO_PROXY"
+            return "the proxy refuses the connection", "check HTTPS_PROXY and NO_PROXY"
     if any(isinstance(each, gone.SSLError | ssl.SSLError) for each in chain):
         if _hung_up(chain):
-            return "it hangs up", _IS_IT_UP
+            return "it closed the connection", _IS_IT_UP
         text = str(chain[-1])
         plain = "WRONG_VERSION_NUMBER" in text
         return (
-            "it does not speak TLS" if plain else f"TLS fails: {printable(text, limit=200)}",
-            "is the port right, and is it https? look at the kubeconfig's server and its certificates",
+            "it does not use TLS" if plain else f"TLS fails: {printable(text, limit=200)}",
+            "check the server's port and scheme (https) and the certificates in the kubeconfig",
         )
     if any(isinstance(each, ConnectionRefusedError) or "Connection refused" in str(each) for each in chain):
-        return "it refuses connections", _IS_IT_UP
+        return "connection refused", _IS_IT_UP
     if any(isinstance(each, gone.TimeoutError) for each in chain):
-        return "it takes too long", _IS_IT_UP
+        return "timed out", _IS_IT_UP
     return printable(str(chain[-1]), limit=200), _IS_IT_UP
 
 

@@ -18,7 +18,7 @@ from xpk.proc import run_limited
 _SECONDS, _INTERACTIVE_SECONDS = 20.0, 300.0  # that it may take, and with a person at the terminal
 _MOST_BYTES = 1 << 20
 _EARLY_SECONDS, _RENEWAL_SECONDS = 60.0, 10.0  # before their end they are renewed, but no more often than that
-_HINT = "log in again, as your cluster's provider says"
+_HINT = "log in again with your cluster provider's command"
 
 
 class CredentialPlugin:
@@ -68,12 +68,12 @@ class CredentialPlugin:
                 self._argv, env=self._environ, seconds=seconds, most=_MOST_BYTES, interactive=self._interactive
             )
         except MissingToolError as error:
-            message = f"cannot get the credentials that the kubeconfig names: {error.message}"
-            raise MissingToolError(message, hint="install the program it names") from error
+            message = f"cannot get the credentials of the kubeconfig: {error.message}"
+            raise MissingToolError(message, hint="install that program") from error
         except TimedOutError as error:
             raise AuthorizationError(
-                f"cannot get the credentials that the kubeconfig names: '{name}' has not ended after {seconds:g} s",
-                hint=f"run it by hand to see what it waits for: {printable(' '.join(self._argv), limit=200)}",
+                f"cannot get the credentials of the kubeconfig: '{name}' timed out after {seconds:g}s",
+                hint=f"run it by hand: {printable(' '.join(self._argv), limit=200)}",
             ) from error
         except XpkError as error:
             raise _failed(name, "cannot be used: " + printable(error.message, limit=300)) from error
@@ -82,7 +82,7 @@ class CredentialPlugin:
         try:
             found = json.loads(done.stdout)
         except (ValueError, RecursionError) as error:
-            raise _failed(name, "printed no JSON") from error
+            raise _failed(name, "did not print JSON") from error
         status = found.get("status") if isinstance(found, dict) else None
         if not isinstance(status, dict) or not _has_credentials(status):
             raise _failed(name, "printed an ExecCredential without a token or a certificate with its key")
@@ -143,4 +143,4 @@ def _wrong(what: str) -> XpkError:
 
 
 def _failed(name: str, what: str) -> AuthorizationError:
-    return AuthorizationError(f"cannot get the credentials that the kubeconfig names: '{name}' {what}", hint=_HINT)
+    return AuthorizationError(f"cannot get the credentials of the kubeconfig: '{name}' {what}", hint=_HINT)

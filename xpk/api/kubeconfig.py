@@ -44,8 +44,8 @@ def new_client(kubeconfig: Path | None, context: str | None) -> client.ApiClient
         raise XpkError(f"the {named} is damaged: {_first_line(error)}", hint=_HINT) from error
     if heard:  # the client would go on as nobody
         raise AuthorizationError(
-            f"cannot get the credentials that the {named} names: {printable(heard[0], limit=300)}",
-            hint="log in again, as your cluster's provider says",
+            f"cannot get the credentials of the {named}: {printable(heard[0], limit=300)}",
+            hint="log in again with your cluster provider's command",
         )
     check_token(str(configuration.api_key.get("BearerToken", "")))
     if plugin:

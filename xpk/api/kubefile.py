@@ -43,11 +43,12 @@ def only_context(
     wanted = context or current
     if not wanted:
         raise UsageError(
-            f"which context? kubeconfig {names} has no current one", hint=f"--context NAME: {_names(found['contexts'])}"
+            f"no context given, and kubeconfig {names} has no current one",
+            hint=f"--context NAME: {_names(found['contexts'])}",
         )
     if wanted not in found["contexts"]:
         raise NotFoundError(
-            f"there is no context '{printable(wanted)}' in kubeconfig {names}", hint=_names(found["contexts"])
+            f"context '{printable(wanted)}' not found in kubeconfig {names}", hint=_names(found["contexts"])
         )
     chosen = found["contexts"][wanted]
     parts = {"clusters": chosen["context"].get("cluster"), "users": chosen["context"].get("user")}
@@ -56,7 +57,7 @@ def only_context(
     missing = [f"{section[:-1]} '{name}'" for section, name in parts.items() if name not in found[section]]
     if missing:
         raise UsageError(
-            f"context '{wanted}' names {' and '.join(missing)}, which your kubeconfig lacks",
+            f"context '{wanted}' names {' and '.join(missing)}, not found in the kubeconfig",
             hint="`kubectl config view` shows it",
         )
     return {
@@ -84,7 +85,7 @@ def _files(file: Path | None, environ: Mapping[str, str]) -> Iterator[Path]:
     there = [each for each in files if each.exists()]
     if not there:
         raise NotFoundError(
-            f"there is no kubeconfig: {', '.join(map(str, files))}", hint="set KUBECONFIG to the file that you use"
+            f"no kubeconfig found: {', '.join(map(str, files))}", hint="set KUBECONFIG to your kubeconfig file"
         )
     yield from there
 

@@ -180,7 +180,7 @@ class KubernetesApi:
         """See `ObjectApi.exec`. Runs kubectl, which supports terminals and every version of the protocol."""
         meta = pod["metadata"]
         if pod.get("status", {}).get("phase") != "Running":
-            raise ConflictError(f"pod '{meta['name']}' does not run", hint="`xpk workload status` says why")
+            raise ConflictError(f"pod '{meta['name']}' is not running", hint="`xpk workload status` shows why")
         terminal = ["--stdin", "--tty"] if interactive else ["--stdin"]
         where = [f"--namespace={meta['namespace']}", f"--container={container_of(pod)}", *terminal, meta["name"]]
         code = self._runner.attach(["kubectl", *self._place, "exec", *where, "--", *argv])
@@ -204,7 +204,7 @@ class KubernetesApi:
         if not isinstance(status, dict) or not status.get("allowed"):
             raise AuthorizationError(
                 f"not authorised: you may not {verb} {resource}/{part} in namespace '{namespace}'",
-                hint="`xpk docs permissions` has the roles to ask for",
+                hint="`xpk docs permissions` lists the required roles",
             )
 
     def _has_ended(self, namespace: str, name: str) -> bool:
@@ -236,7 +236,7 @@ class KubernetesApi:
                     return self._pages(kind, namespace, {"limit": str(_PAGE), **selecting})
                 except GoneError:  # the place where the next page begins, after some minutes
                     self._pause(backoff.next())
-        raise UnavailableError(f"the cluster forgot the list of {kind.plural} while it was read", hint="try again")
+        raise UnavailableError(f"the list of {kind.plural} expired while it was being read", hint="try again")
 
     def _pages(self, kind: Kind, namespace: str | None, query: dict[str, str]) -> tuple[Objs, str]:
         found: Objs = []

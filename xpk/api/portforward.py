@@ -33,10 +33,12 @@ def open_port(client: ApiClient, pod: Obj, port: int) -> Connection:
             verb = match[1] if (match := _MISSING_VERB.search(said)) else "get"
             raise AuthorizationError(
                 f"not authorised: you may not {verb} pods/portforward in namespace '{meta['namespace']}'",
-                hint="`xpk docs permissions` has the roles to ask for",
+                hint="`xpk docs permissions` lists the required roles",
             ) from error
         if "Handshake status 4" in said:
-            raise ConflictError(f"pod '{meta['name']}' does not run", hint="`xpk workload status` says why") from error
+            raise ConflictError(
+                f"pod '{meta['name']}' is not running", hint="`xpk workload status` shows why"
+            ) from error
         raise XpkError(
             f"cannot reach pod '{meta['name']}' through the API server: {said.splitlines()[0]}", hint="try again"
         ) from error

@@ -41,7 +41,7 @@ _UNKNOWN_FIELD = re.compile(r'unknown field "([^"]*)"')
 _NOT_STARTED = re.compile(r'container "[^"]*" in pod "[^"]*" is (?:waiting to start|not available|terminated)')
 _STORE = ("database space exceeded", "etcdserver: no space")
 _LONGEST = 2000  # of what a server says
-_PERMISSIONS = "`xpk docs permissions` has the roles to ask for"
+_PERMISSIONS = "`xpk docs permissions` lists the required roles"
 
 
 class GoneError(XpkError):
@@ -64,7 +64,7 @@ def explain(status: int, body: object, method: str, path: str, about: Obj | None
     if status == 401:
         return AuthorizationError(
             f"not authorised: the cluster does not accept these credentials ({said})",
-            hint="they may have expired: log in again; `kubectl auth whoami` shows who you are to the cluster",
+            hint="log in again, they may have expired; `kubectl auth whoami` shows your user",
         )
     if status == 403:
         return _forbidden(said, method, path, what)
@@ -79,8 +79,8 @@ def explain(status: int, body: object, method: str, path: str, about: Obj | None
     if status in (400, 422):
         return _refused(said, what, about)
     if status in (408, 504):
-        doubt = "; whether it was carried out is not known" if method == "POST" else ""
-        return UnavailableError(f"the cluster took too long over {what}: {said}{doubt}", hint="try again")
+        doubt = "; the request may have been carried out" if method == "POST" else ""
+        return UnavailableError(f"the cluster timed out on {what}: {said}{doubt}", hint="try again")
     return _failed(said, what)
 
 
@@ -106,7 +106,7 @@ def _forbidden(said: str, method: str, path: str, what: str) -> XpkError:
         return _denied(denied, what)
     if "exceeded quota" in said:
         return QuotaExceeded(
-            f"{what} is over a quota of its namespace: {said}", hint="`kubectl describe quota`", resource=what
+            f"{what} exceeds a quota of its namespace: {said}", hint="`kubectl describe quota`", resource=what
         )
     if "PodSecurity" in said:
         return UsageError(
@@ -123,7 +123,7 @@ def _forbidden(said: str, method: str, path: str, what: str) -> XpkError:
     asked = f" --namespace {match['namespace']}" if match["namespace"] else ""
     return NotAuthorized(
         f"not authorised: user '{match['user']}' may not {match['verb']} {resource} {where}",
-        hint=f"{_PERMISSIONS}; `kubectl auth can-i {match['verb']} {resource}{asked}` asks again",
+        hint=f"{_PERMISSIONS}; `kubectl auth can-i {match['verb']} {resource}{asked}` checks again",
         resource=resource,
     )
 
@@ -132,7 +132,8 @@ def _absent(said: str, path: str, what: str) -> XpkError:
     """Return the error for a 404: the object does not exist, or the server does not know the kind."""
     if match := _NO_NAMESPACE.match(said):
         return NotFoundError(
-            f"there is no namespace '{match[1]}'", hint=f"`kubectl create namespace {match[1]}`, or another --namespace"
+            f"namespace '{match[1]}' not found",
+            hint=f"`kubectl create namespace {match[1]}`, or choose another --namespace",
         )
     group = path.split("/")[2] if path.startswith("/apis/") else ""
     controller = _CONTROLLERS.get(group)
@@ -140,14 +141,14 @@ def _absent(said: str, path: str, what: str) -> XpkError:
         return MissingToolError(
             f"{controller} is not installed on this cluster", hint="`xpk cluster adapt CLUSTER` installs it"
         )
-    return NotFoundError(f"there is no {what}", hint="check the name and the namespace")
+    return NotFoundError(f"{what} not found", hint="check the name and the namespace")
 
 
 def _refused(said: str, what: str, about: Obj | None) -> XpkError:
     if denied := _WEBHOOK_DENIES.search(said):
         return _denied(denied, what)
     if _NOT_STARTED.search(said):
-        return NotStartedError(f"{what} has no log yet: {said}", hint="`xpk workload status` says why")
+        return NotStartedError(f"{what} has no log yet: {said}", hint="`xpk workload status` shows why")
     fields = _UNKNOWN_FIELD.findall(said)
     controller = _CONTROLLERS.get(str((about or {}).get("apiVersion", "")).partition("/")[0])
     if fields and controller:
@@ -155,14 +156,14 @@ def _refused(said: str, what: str, about: Obj | None) -> XpkError:
             f"{controller} on this cluster is too old: it does not know {', '.join(fields[:3])}",
             hint="`xpk cluster adapt CLUSTER` upgrades it",
         )
-    hint = "`--dry-run` shows what is sent" if about else "check what was asked for"
+    hint = "`--dry-run` shows the objects" if about else "check the request"
     return UsageError(f"the cluster refuses {what}: {said}", hint=hint)
 
 
 def _denied(match: re.Match[str], what: str) -> XpkError:
     return UsageError(
         f"the cluster refuses {what}: {match['why'].strip()} (webhook {match['hook']})",
-        hint="`--dry-run` shows what is sent",
+        hint="`--dry-run` shows the objects",
     )
 
 
@@ -173,32 +174,32 @@ def _failed(said: str, what: str) -> XpkError:
         namespace = place["namespace"] if place else next((n for n in _NAMESPACES.values() if n[:-7] in said), "")
         name = next((name for name, where in _NAMESPACES.items() if where == namespace), match["hook"])
         return MissingToolError(
-            f"{name} does not answer, so the cluster cannot take {what}: {match['why'].strip()[-160:]}",
+            f"{name} does not answer, so the cluster cannot accept {what}: {match['why'].strip()[-160:]}",
             hint=f"`kubectl get pods --namespace {namespace}` shows its controller"
             if namespace
-            else "`kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations` shows who answers to it",
+            else "`kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations` lists the webhooks",
         )
     if any(text in said for text in _STORE):
         return XpkError(
-            f"the cluster's store is full, it takes no writes ({said})",
-            hint="its owner has to compact and defragment etcd, then to disarm the alarm",
+            f"the cluster's store (etcd) is full and rejects writes ({said})",
+            hint="ask its owner to compact and defragment etcd, then to disarm the alarm",
         )
     return UnavailableError(
-        f"the cluster failed over {what}: {said}",
+        f"the cluster failed on {what}: {said}",
         hint="try again; `kubectl get --raw /readyz?verbose` shows its health",
     )
 
 
 def _conflict(answer: dict[str, Any], said: str, what: str) -> XpkError:
     if answer.get("reason") == "AlreadyExists":
-        return NameTaken(f"{what} exists already", hint="choose another name, or delete it first", resource=what)
+        return NameTaken(f"{what} already exists", hint="choose another name, or delete it first", resource=what)
     fields = [str(cause.get("field")) for cause in _causes(answer) if cause.get("reason") == "FieldManagerConflict"]
     if fields:
         return ConflictError(
-            f"{what} has fields that somebody else manages: {', '.join(fields[:4])} ({said})",
+            f"{what} has fields that another manager owns: {', '.join(fields[:4])} ({said})",
             hint="leave them out, or hand them over with `kubectl apply --server-side --force-conflicts`",
         )
-    return Modified(f"{what} was changed by somebody else meanwhile: {said}", hint="try again", resource=what)
+    return Modified(f"{what} was modified concurrently: {said}", hint="try again", resource=what)
 
 
 def _subject(path: str) -> str:

@@ -169,7 +169,7 @@ class Transport:
         try:
             return within(seconds, work, notice_after=_NOTICE_SECONDS, notice=notice)
         except TimeoutError as error:
-            raise self._too_late("it takes too long", method == "POST") from error
+            raise self._too_late("timed out", method == "POST") from error
 
     def _too_late(self, why: str, sent: bool) -> XpkError:
         return self._in_time(connection.too_late(self.host, why, sent=sent), 0.05)
@@ -184,7 +184,7 @@ class Transport:
         if time.monotonic() + pause >= ends:
             raise self._in_time(found, pause) from cause
         if tries >= _NOTICE_TRIES:
-            self._tell(f"does not answer ({found.message}); trying again", ends)
+            self._tell(f"does not answer ({found.message}); retrying", ends)
         self._pause(pause)
 
     def _tell(self, what: str, ends: float) -> None:
@@ -202,7 +202,7 @@ class Transport:
         """Pause as long as the server asks. Raises UnavailableError if that exceeds the time limit."""
         pause = self._not_before - time.monotonic()
         if pause > min(_TOTAL_SECONDS, seconds_left()):
-            late = connection.too_late(self.host, f"it asks not to be called again for {pause:.0f} s")
+            late = connection.too_late(self.host, f"it asks to wait {pause:.0f} s before a retry")
             raise self._in_time(late, pause)
         if pause > 0:
             self._pause(pause)
@@ -280,7 +280,7 @@ def _flowing(host: str, response: urllib3.HTTPResponse) -> Iterator[bytes]:
         size += len(chunk)
         if time.monotonic() - begun > _SLOW_SECONDS:
             if size < _SLOW_BYTES:
-                raise connection.too_late(host, "it sends its answer too slowly", sent=False)
+                raise connection.too_late(host, "its response is too slow", sent=False)
             begun, size = time.monotonic(), 0
 
 

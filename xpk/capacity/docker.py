@@ -18,9 +18,9 @@ _HINTS = {  # by what the programs say
     "permission denied": "may you use Docker? `sudo usermod -aG docker $USER`, then log in again",
     "Cannot connect to the Docker daemon": _START_IT,
     "no space left on device": "`docker system df` shows what fills the disk",
-    "failed to pull image": "`docker pull` of that image shows more; XPK_KIND_NODE_IMAGE names one that is here",
+    "failed to pull image": "`docker pull` of that image shows more; set XPK_KIND_NODE_IMAGE to a local image",
     "too many open files": "raise fs.inotify.max_user_instances and max_user_watches with `sudo sysctl -w`",
-    "already allocated": "something else listens there: `docker ps` shows containers' ports",
+    "already allocated": "the port is in use: `docker ps` shows containers' ports",
 }
 
 

@@ -32,4 +32,4 @@ def write_private(file: Path, text: str) -> None:
         fresh.rename(file)
     except OSError as error:
         message = f"cannot write to '{file.parent}': {error.strerror}"
-        raise XpkError(message, hint="set XPK_STATE_DIR to a folder that you can write to") from error
+        raise XpkError(message, hint="set XPK_STATE_DIR to a writable folder") from error

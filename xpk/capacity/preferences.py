@@ -25,8 +25,8 @@ from xpk.storage.text import read_text
 FILE = "preferences.toml"
 _OTHER_NAMES = {"project-id": "project", "cluster-name": "cluster"}  # those of Google's xpk
 _FOREIGN = {
-    "client-id": "there is no telemetry here",
-    "send-telemetry": "there is no telemetry here",
+    "client-id": "xpk has no telemetry",
+    "send-telemetry": "xpk has no telemetry",
     "cluster-state-gcs-bucket": "the cluster itself is the state",
     "custom-binaries-path": "programs are found on PATH",
 }
@@ -103,23 +103,23 @@ SETTINGS = {
     for each in (
         Setting(
             name="provider",
-            meaning="The kind of capacity that `xpk cluster create` makes and `xpk doctor` looks at.",
-            default="local; gke where a flag of Google Cloud is given",
+            meaning="Provider of `xpk cluster create` and `xpk doctor`.",
+            default="local; gke if a Google Cloud flag is given",
             flag="--provider",
             variables=("XPK_PROVIDER",),
             check=_provider,
         ),
         Setting(
             name="cluster",
-            meaning="The cluster of `xpk workload` and `xpk queue`.",
-            default="the only cluster there is",
+            meaning="Cluster of `xpk workload` and `xpk queue`.",
+            default="the only existing cluster",
             flag="--cluster",
             variables=("XPK_CLUSTER",),
             check=names.cluster_name_problems,
         ),
         Setting(
             name="project",
-            meaning="gke: the project in which clusters are made and looked for.",
+            meaning="gke: project of the clusters.",
             default="the project of gcloud's configuration",
             flag="--project",
             variables=("XPK_GKE_PROJECT", "GOOGLE_CLOUD_PROJECT"),
@@ -127,7 +127,7 @@ SETTINGS = {
         ),
         Setting(
             name="zone",
-            meaning="gke: where the nodes of clusters are.",
+            meaning="gke: zone of the clusters' nodes.",
             default="the zone of gcloud's configuration",
             flag="--zone",
             variables=("XPK_GKE_ZONE", "CLOUDSDK_COMPUTE_ZONE"),
@@ -135,7 +135,7 @@ SETTINGS = {
         ),
         Setting(
             name="namespace",
-            meaning="The namespace that workloads are in.",
+            meaning="Namespace of workloads.",
             default="default",
             flag="--namespace",
             variables=("XPK_NAMESPACE",),
@@ -143,7 +143,7 @@ SETTINGS = {
         ),
         Setting(
             name="queue",
-            meaning="The LocalQueue that `xpk workload create` takes.",
+            meaning="LocalQueue of `xpk workload create`.",
             default=f"{names.QUEUE}, or the only one of the namespace",
             flag="--queue",
             variables=("XPK_WORKLOAD_CREATE_QUEUE",),
@@ -151,7 +151,7 @@ SETTINGS = {
         ),
         Setting(
             name="image",
-            meaning="The image of the hosts of `xpk workload create`.",
+            meaning="Image of the hosts of `xpk workload create`.",
             default="the bundled trainer's",
             flag="--docker-image",
             variables=("XPK_WORKLOAD_CREATE_IMAGE",),
@@ -159,23 +159,23 @@ SETTINGS = {
         ),
         Setting(
             name="script-dir",
-            meaning="The folder that `xpk workload create` ships; `.` is the current one, as in Google's xpk.",
-            default="nothing is shipped",
+            meaning="Code folder that `xpk workload create` uploads; `.` is the current one, as in Google's xpk.",
+            default="no code is uploaded",
             flag="--script-dir",
             variables=("XPK_WORKLOAD_CREATE_SCRIPT_DIR",),
             check=_folder,
         ),
         Setting(
             name="output-root",
-            meaning="Workloads write to OUTPUT_ROOT/NAME.",
-            default="the cluster's own place",
+            meaning="Parent folder of output: workloads write to OUTPUT_ROOT/NAME.",
+            default="the cluster's output root",
             flag="--output-root",
             variables=("XPK_OUTPUT_ROOT",),
             check=_output_root,
         ),
         Setting(
             name="priority",
-            meaning="The priority of `xpk workload create`.",
+            meaning="Priority of `xpk workload create`.",
             default="medium",
             flag="--priority",
             variables=("XPK_WORKLOAD_CREATE_PRIORITY",),
@@ -184,7 +184,7 @@ SETTINGS = {
         ),
         Setting(
             name="max-restarts",
-            meaning="How many failures `xpk workload create` lets a workload restart after.",
+            meaning="Maximum number of restarts after failures, for `xpk workload create`.",
             default="0",
             flag="--max-restarts",
             variables=("XPK_WORKLOAD_CREATE_MAX_RESTARTS",),
@@ -256,10 +256,10 @@ def change(changes: Mapping[str, str | None], environ: Mapping[str, str] = os.en
                 del kept[each]
             if value is not None:
                 kept[own_name(key)] = value
-        strange = [f"{file}: {key}: {value!r} is not a text" for key, value in kept.items() if not _is_text(value)]
+        strange = [f"{file}: {key}: {value!r} is not a string" for key, value in kept.items() if not _is_text(value)]
         if strange:
             raise UsageError(strange[0], problems=strange, hint="edit the file, or `xpk config unset KEY`")
-        text = "# `xpk config set` writes this file anew: comments are lost.\n"
+        text = "# `xpk config set` rewrites this file: comments are lost.\n"
         # JSON's text is TOML's, but for characters that are not printable, which no value has.
         text += "".join(f"{_key(key)} = {json.dumps(str(kept[key]), ensure_ascii=False)}\n" for key in sorted(kept))
         _write(file, text)
@@ -282,7 +282,7 @@ def _why(name: str) -> str | None:
     if own in SETTINGS:
         return None
     if own in _FOREIGN:
-        return f"'{name}' is a setting of Google's xpk that means nothing here: {_FOREIGN[own]}"
+        return f"'{name}' is a setting of Google's xpk that has no effect here: {_FOREIGN[own]}"
     near = difflib.get_close_matches(name, [*SETTINGS, *_OTHER_NAMES], n=1, cutoff=0.5)
     return f"unknown setting '{name}'" + (f": did you mean '{near[0]}'?" if near else "")
 
@@ -292,7 +292,7 @@ def _problems(key: str, value: Any, *, skip: str = "") -> list[str]:
         return [problem]
     own = own_name(key)
     if not _is_text(value):
-        return [f"{own}: {value!r} is not a text"]
+        return [f"{own}: {value!r} is not a string"]
     text = str(value)
     if not text.strip() or not text.isprintable() or text != text.strip():
         what = "is empty" if not text.strip() else "has characters that are not printable, or spaces around it"
@@ -327,7 +327,7 @@ def _write(file: Path, text: str) -> None:
     try:
         write_private(file.resolve(), text)  # resolved: it may be a link to where somebody keeps such files
     except XpkError as error:
-        raise XpkError(error.message, hint="set XPK_CONFIG_DIR to a folder that you can write to") from error
+        raise XpkError(error.message, hint="set XPK_CONFIG_DIR to a writable folder") from error
 
 
 @contextmanager
@@ -340,7 +340,7 @@ def _alone(folder: Path) -> Iterator[None]:
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         message = f"cannot write to '{folder}': {error.strerror}"
-        raise XpkError(message, hint="set XPK_CONFIG_DIR to a folder that you can write to") from error
+        raise XpkError(message, hint="set XPK_CONFIG_DIR to a writable folder") from error
     try:
         hint = f"`fuser {folder}` shows its process; run this command again when it has ended"
         wait_for_lock(lock, "the preferences", seconds=_LOCK_SECONDS, tell=lambda text: None, hint=hint)

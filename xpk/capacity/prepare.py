@@ -110,7 +110,7 @@ def target_of(api: ObjectApi, hint: str) -> Target:
     """Return the target of a cluster. Raises NotFoundError with `hint` if it has no record."""
     found = recorded(api)
     if found is None:
-        raise NotFoundError("the cluster was not adapted: nothing says how workloads run on it", hint=hint)
+        raise NotFoundError("the cluster was not adapted: it has no record of how workloads run on it", hint=hint)
     output = found["output-root"]
     return Target(
         emulated=found["emulated"] == "true",

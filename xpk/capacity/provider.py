@@ -152,8 +152,8 @@ def environment(provider: str, settings: Mapping[str, str], flags: Mapping[str, 
     """Return this process's environment with the variables that flags set. Raises UsageError for unknown flags."""
     strange = [flag for flag in flags if flag not in settings]
     if strange:
-        problems = [f"{flag} means nothing to the {provider} provider" for flag in strange]
-        raise UsageError(problems[0], problems=problems, hint="leave it out, or choose another --provider")
+        problems = [f"{flag} is not supported by the {provider} provider" for flag in strange]
+        raise UsageError(problems[0], problems=problems, hint="omit it, or choose another --provider")
     return {**os.environ, **{settings[flag]: value for flag, value in flags.items()}}
 
 
@@ -188,7 +188,7 @@ def check_free(cluster: str, provider: str) -> None:
     for other in provider_names():
         if other != provider and cluster in load_provider(other).names():
             raise ConflictError(
-                f"there is a cluster '{cluster}' already, of provider '{other}'",
+                f"cluster '{cluster}' already exists, of provider '{other}'",
                 hint=f"choose another name, or `xpk cluster delete {cluster} --provider {other}` first",
             )
 
@@ -204,5 +204,5 @@ def provider_of(cluster: str, preferred: str | None = None) -> Provider:
         if cluster in here:
             return provider
         known += here
-    hint = f"there are: {', '.join(sorted(known))}" if known else f"`xpk cluster create {cluster} ...` makes it"
-    raise NotFoundError(f"there is no cluster '{cluster}'", hint=hint)
+    hint = f"there are: {', '.join(sorted(known))}" if known else f"`xpk cluster create {cluster} ...` creates it"
+    raise NotFoundError(f"cluster '{cluster}' not found", hint=hint)

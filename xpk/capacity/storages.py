@@ -82,7 +82,7 @@ def plan_create(wanted: Wanted, instance: Filestore, connect: Connect | None) ->
     if not _SIZE.fullmatch(instance.size):
         problems.append(f"--size must be a number of GiB, got '{instance.size}'")
     if wanted.type != _FILESTORE:
-        problems.append(f"--type {wanted.type} cannot be created here: make it, then `xpk storage attach`")
+        problems.append(f"--type {wanted.type} cannot be created here: create it elsewhere, then `xpk storage attach`")
     if problems:
         raise UsageError(
             f"storage '{wanted.name}' cannot be created", problems=problems, hint="see `xpk storage create --help`"

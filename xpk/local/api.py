@@ -45,7 +45,7 @@ class LocalApi:
         with Store(self._folder) as store, store.transaction(write=not dry_run) as tx:
             yield tx
         if not dry_run:
-            with _saying("the change is made, and takes effect when it does"):
+            with _saying("the change was made and takes effect once it starts"):
                 starter.ensure(self._folder, self._workloads)  # it may have ended meanwhile
 
     def create(self, obj: Obj, *, dry_run: bool = False) -> Obj:
@@ -54,7 +54,7 @@ class LocalApi:
         with self._change(dry_run=dry_run) as tx:
             if _find(tx, new) is not None:
                 what = f"{new['kind']} '{new['metadata']['name']}'"
-                raise NameTaken(f"{what} exists already", resource=what)
+                raise NameTaken(f"{what} already exists", resource=what)
             _admit(tx, new)
             if not dry_run:
                 _put_new(tx, new)
@@ -95,7 +95,7 @@ class LocalApi:
         try:
             value = peer_secrets.path(self._folder, uid).read_bytes()
         except FileNotFoundError:
-            raise NotFoundError(f"there is no Secret '{name}'", hint="it is made when the first host starts") from None
+            raise NotFoundError(f"Secret '{name}' not found", hint="it is made when the first host starts") from None
         data = {names.PEER_SECRET_KEY: base64.b64encode(value).decode()}
         return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": namespace}, "data": data}
 
@@ -186,7 +186,7 @@ class LocalApi:
         except OSError:
             name = pod["metadata"]["name"]
             raise ConflictError(
-                f"the host of pod '{name}' does not run", hint="`xpk workload status` says why"
+                f"the host of pod '{name}' is not running", hint="`xpk workload status` shows why"
             ) from None
         environment = dict(os.fsdecode(entry).split("=", 1) for entry in entries if b"=" in entry)
         environment.pop(MARK, None)  # it is a guest, not a part of the host
@@ -194,7 +194,7 @@ class LocalApi:
             return subprocess.run(list(argv), env=environment, cwd=folder, check=False).returncode
         except OSError as error:
             raise NotFoundError(
-                f"cannot run '{argv[0]}': {error.strerror}", hint="give the program's whole path"
+                f"cannot run '{argv[0]}': {error.strerror}", hint="pass the program's absolute path"
             ) from error
 
     def connect(self, pod: Obj, port: int) -> Connection:
@@ -204,7 +204,7 @@ class LocalApi:
             return socket.create_connection((address, port), timeout=5.0)
         except OSError as error:
             raise ConflictError(
-                f"nobody listens on port {port} of pod '{pod['metadata']['name']}'",
+                f"nothing is listening on port {port} of pod '{pod['metadata']['name']}'",
                 hint="`xpk workload logs` shows what the host does",
             ) from error
 
@@ -265,7 +265,7 @@ def _namespace(kind: str, namespace: str | None) -> str | None:
 def _existing(tx: Transaction, kind: str, name: str, namespace: str) -> Obj:
     found = tx.get(kind, _namespace(kind, namespace) or "", name)
     if found is None:
-        raise NotFoundError(f"there is no {kind} '{name}'")
+        raise NotFoundError(f"{kind} '{name}' not found")
     return found
 
 
@@ -277,7 +277,7 @@ def _check_revision(live: Obj, wanted: Obj) -> None:
     given = wanted.get("metadata", {}).get("resourceVersion")
     if given not in (None, live["metadata"]["resourceVersion"]):
         what = f"{live['kind']} '{live['metadata']['name']}'"
-        raise Modified(f"{what} was changed meanwhile", resource=what)
+        raise Modified(f"{what} was modified concurrently", resource=what)
 
 
 def _admit(tx: Transaction, obj: Obj) -> None:

@@ -30,7 +30,7 @@ def create_cluster(folder: Path, *, workloads: str | None = None) -> LocalApi:
     except OSError as error:
         raise XpkError(
             f"cannot write to '{folder}': {error.strerror}",
-            hint="set XPK_STATE_DIR to a folder that you can write to",
+            hint="set XPK_STATE_DIR to a writable folder",
         ) from error
     Store(folder, create=True).close()
     return LocalApi(folder, workloads=workloads)
@@ -40,7 +40,7 @@ def open_cluster(folder: Path, *, workloads: str | None = None) -> LocalApi:
     """Open a cluster. Raises NotFoundError, and XpkError where its store is damaged."""
     check_owner(folder)
     if not (folder / FILE).exists():
-        raise NotFoundError(f"there is no local cluster '{folder.name}'", hint="xpk cluster list --provider local")
+        raise NotFoundError(f"local cluster '{folder.name}' not found", hint="xpk cluster list --provider local")
     Store(folder).close()
     return LocalApi(folder, workloads=workloads)
 
@@ -54,7 +54,7 @@ def delete_cluster(folder: Path, *, force: bool = False) -> None:
     if not force:
         open_cluster(folder)
     elif not folder.is_dir():
-        raise NotFoundError(f"there is no local cluster '{folder.name}'", hint="xpk cluster list --provider local")
+        raise NotFoundError(f"local cluster '{folder.name}' not found", hint="xpk cluster list --provider local")
     for tries_left in range(_REMOVE_TRIES, 0, -1):
         try:
             starter.stop(folder)

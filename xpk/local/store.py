@@ -47,7 +47,7 @@ def explained(folder: Path) -> Iterator[None]:
         if isinstance(error, sqlite3.OperationalError) and "malformed" not in text:
             raise XpkError(
                 f"cannot use the store in '{folder}': {text}",
-                hint="set XPK_STATE_DIR to a folder that you can write to",
+                hint="set XPK_STATE_DIR to a writable folder",
             ) from error
         raise damaged(folder, text) from error
 

@@ -107,7 +107,7 @@ def _check_pod(pod: Obj, path: str, problems: list[str]) -> None:
         problems.append(f"{path}.containers must hold exactly one container")
         return
     if not containers[0].get("command"):
-        problems.append(f"{path}.containers[0].command is required: images are not looked at here")
+        problems.append(f"{path}.containers[0].command is required: image entrypoints are not used here")
     for item in containers[0].get("env", ()):
         field = item.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath", "metadata.name")
         if not is_field(field):
@@ -158,8 +158,8 @@ def _check_jobset(obj: Obj, problems: list[str]) -> None:
             try:
                 re.compile(pattern)
             except re.error as error:
-                problems.append(f"JobSet.spec.failurePolicy: {pattern!r} is no regular expression: {error}")
-    problems += [f"there is no replicated job '{name}'" for name in targets if name not in jobs]
+                problems.append(f"JobSet.spec.failurePolicy: {pattern!r} is not a regular expression: {error}")
+    problems += [f"replicated job '{name}' not found" for name in targets if name not in jobs]
 
 
 def _check_queue(obj: Obj, problems: list[str]) -> None:
@@ -214,7 +214,7 @@ def validated(obj: Obj) -> Obj:
     if obj.get("apiVersion") != KINDS[kind].api_version:
         raise UsageError(f"{kind}.apiVersion must be {KINDS[kind].api_version}")
     if kind not in _SPECS:
-        raise UsageError(f"a {kind} is made by the control plane only")
+        raise UsageError(f"a {kind} can only be created by the control plane")
     problems: list[str] = []
     name = obj.get("metadata", {}).get("name", "")
     if kind == "JobSet" and not _NAME.fullmatch(name):

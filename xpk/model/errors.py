@@ -16,7 +16,7 @@ Ctrl-C exits with 130. Every message states what failed and why; `hint` is the n
 * XpkError (1)                something failed
   + UsageError (2)            the request itself is wrong; several problems are reported together
   + NotFoundError (3)         no such cluster, workload or object
-  + ConflictError (4)         it exists already, or was changed by somebody else meanwhile
+  + ConflictError (4)         it exists already, or was modified concurrently
   + CapacityError (5)         no quota, or it can never fit
   + AuthorizationError (6)    the API server refuses this user
   + MissingToolError (7)      a program, package or controller is not installed

@@ -89,7 +89,7 @@ def mount_problems(mounts: Sequence[Mount], taken: Iterable[str]) -> list[str]:
         path = PurePosixPath(mount.target)
         for other in before:
             if mount.target == other.target:
-                problems.append(f"--mount: two have the target {mount.target}")
+                problems.append(f"--mount: duplicate target {mount.target}")
             elif _overlap(path, PurePosixPath(other.target)):
                 problems.append(f"--mount: of {mount.target} and {other.target} one is inside the other")
         before.append(mount)
@@ -104,11 +104,11 @@ def _fields(text: str) -> tuple[dict[str, str], list[str]]:
         key, _, value = part.partition("=")
         name = _KEYS.get(key)
         if name is None:
-            problems.append(f"--mount {text!r}: {key!r} is none of source, target, subpath and readonly")
+            problems.append(f"--mount {text!r}: {key!r} is not one of source, target, subpath and readonly")
         elif name in fields:
             problems.append(f"--mount {text!r} gives its {name} twice")
         elif name == "readonly" and value not in _SWITCH:
-            problems.append(f"--mount {text!r}: readonly is true or false, not {value!r}")
+            problems.append(f"--mount {text!r}: readonly must be true or false, got {value!r}")
         elif name == "subpath" and not value:
             problems.append(f"--mount {text!r}: its subpath is empty")
         else:
@@ -132,19 +132,19 @@ def _source_problems(mount: Mount) -> Iterator[str]:
     if mount.is_bucket:
         yield from _bucket_problems(mount, what)
     elif mount.source.startswith(("/", ".", "~")):
-        yield f"{what}: a folder of the nodes is given by --node-folder PATH"
+        yield f"{what}: use --node-folder PATH for a folder of the nodes"
     elif "://" in mount.source:
-        yield f"{what}: of addresses only gs://BUCKET/PREFIX can be mounted"
+        yield f"{what}: unsupported URL: only gs://BUCKET/PREFIX can be mounted"
     elif not _CLAIM.fullmatch(mount.source) or len(mount.source) > _CLAIM_LENGTH:
         yield f"{what}: neither a PersistentVolumeClaim's name nor gs://BUCKET/PREFIX"
     parts = mount.sub_path.split("/")
     if mount.sub_path and ({"", ".", ".."} & set(parts) or not mount.sub_path.isprintable()):
-        yield f"{what}: subpath {mount.sub_path!r} is no folder below it, such as a/b"
+        yield f"{what}: subpath {mount.sub_path!r} must be a relative folder, such as a/b"
 
 
 def _bucket_problems(mount: Mount, what: str) -> Iterator[str]:
     if not _BUCKET.fullmatch(mount.bucket):
-        yield f"{what} names no bucket: 3 to 222 lower-case letters, digits, '-', '_' and '.'"
+        yield f"{what}: invalid bucket name, expected 3 to 222 lower-case letters, digits, '-', '_' and '.'"
     if mount.prefix and {"", ".", ".."} & set(mount.prefix.split("/")):
         yield f"{what} has an empty part, '.' or '..' in its prefix"
     if ":" in mount.prefix or not mount.prefix.isprintable():
@@ -156,7 +156,7 @@ def _bucket_problems(mount: Mount, what: str) -> Iterator[str]:
 def _target_problems(mount: Mount, kept: Sequence[PurePosixPath]) -> list[str]:
     path, what = PurePosixPath(mount.target), f"--mount at {mount.target!r}"
     if not path.is_absolute() or ".." in path.parts or ":" in mount.target or not mount.target.isprintable():
-        return [f"{what}: no absolute path, such as /data or /mnt/data"]
+        return [f"{what} must be an absolute path, such as /data or /mnt/data"]
     if names.is_of_system(path) or path in _FILLED:
         return [f"{what} would hide files of the hosts' image: use /data, or a folder below /mnt"]
     hidden = [str(folder) for folder in kept if _overlap(path, folder)]

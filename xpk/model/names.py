@@ -106,7 +106,7 @@ def cluster_name_problems(name: str) -> list[str]:
 def queue_name_problems(name: str) -> list[str]:
     """Return the problems of a queue's name, one line each: workloads carry it as a label value."""
     if name == CLUSTER_QUEUE:
-        return [f"'{CLUSTER_QUEUE}' has what no other queue was given; its queue is '{QUEUE}'"]
+        return [f"'{CLUSTER_QUEUE}' holds the rest of the quota; its queue is '{QUEUE}'"]
     return _label_problems("queue", name)
 
 
@@ -161,7 +161,7 @@ def node_folder_problems(folder: str, shared: str | None) -> list[str]:
     """Return why a node folder cannot be mounted at its own path; `shared` is mounted as well."""
     path, what = PurePosixPath(folder), f"--node-folder '{folder}'"
     if not path.is_absolute() or ".." in path.parts or ":" in folder or text_problems(folder):
-        return [f"{what} is no absolute path, such as /dev/shm or /mnt/disks/ssd0"]
+        return [f"{what} must be an absolute path, such as /dev/shm or /mnt/disks/ssd0"]
     if folder != NODE_MEMORY and is_of_system(path):
         return [f"{what} would hide files of the hosts' image: use /dev/shm, or a folder below /mnt"]
     other = PurePosixPath(shared or "/xpk")

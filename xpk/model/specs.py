@@ -173,24 +173,22 @@ class WorkloadSpec:
             found += names.secret_problems(secret, entry)
             found += [f"{key} is set by --env-from-secret and by --env"] if key in self.env else []
         if self.secret_env and self.target.on_this_machine:
-            found.append("--env-from-secret: hosts that are processes of this machine have no Secrets; use --env-file")
+            found.append("--env-from-secret: local clusters have no Secrets; use --env-file")
         if self.priority not in names.PRIORITIES:
             found.append(f"unknown priority '{self.priority}': choose from {', '.join(names.PRIORITIES)}")
         for key, value in self.labels.items():
             found += names.label_problems(key, value)
         if self.requires_output and not self.target.output_root:
-            found.append("the cluster has no place for output: name one with --output-root gs://BUCKET/PREFIX")
+            found.append("the cluster has no output root: pass --output-root gs://BUCKET/PREFIX")
         if self.max_run_seconds is not None and not 1 <= self.max_run_seconds <= _MOST_RUN_SECONDS:
-            found.append(
-                f"--max-run-duration is {self.max_run_seconds} s; it has to be more than 0, and at most 7 days"
-            )
+            found.append(f"--max-run-duration must be more than 0 and at most 7 days, got {self.max_run_seconds}s")
         if not self.command:
             found.append("the command is empty")
         found += [f"the command {problem}" for part in self.command for problem in names.text_problems(part)]
         if self.node_folder is not None:
             found += names.node_folder_problems(self.node_folder, self.target.shared_folder)
         if self.mounts and self.target.on_this_machine:
-            found.append("nothing can be mounted for hosts that are processes of this machine")
+            found.append("local clusters cannot mount storage")
         found += mount_problems(self.mounts, filter(None, (self.target.shared_folder, self.node_folder)))
         for code in self.fatal_exit_codes:
             if not 1 <= code <= 255 or code == 143:
@@ -253,9 +251,7 @@ def image_problems(images: Sequence[str]) -> list[str]:
     """
     wrong = [image for image in images if not _IMAGE.fullmatch(image) or len(image) > _IMAGE_LENGTH]
     twice = sorted({image for image in images if images.count(image) > 1})
-    return [f"'{image}' is not the name of an image" for image in wrong] + [
-        f"'{each}' is named twice" for each in twice
-    ]
+    return [f"'{image}' is not a valid image name" for image in wrong] + [f"'{each}' is named twice" for each in twice]
 
 
 def count_slices(num_slices: int | None, num_nodes: int | None, kind: str) -> int:

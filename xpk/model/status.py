@@ -189,10 +189,10 @@ class WorkloadStatus:
 
 
 _KNOWN = {
-    42: "cannot work however often it is tried",
-    75: "it had lost a peer",
-    76: "it hung",
-    77: "its state is not that of the other replicas",
+    42: "fatal error",
+    75: "lost a peer",
+    76: "hung",
+    77: "state differs from the other replicas",
 }
 
 

@@ -189,13 +189,13 @@ class BucketFolder:
             )
         if isinstance(error, api.NotFound):
             return NotFoundError(
-                f"{doing}: there is no bucket '{self._name}'",
-                hint=f"`gcloud storage buckets create gs://{self._name}`, or another one",
+                f"{doing}: bucket '{self._name}' not found",
+                hint=f"`gcloud storage buckets create gs://{self._name}`, or choose another one",
             )
         if isinstance(error, api.GoogleAPICallError):
             return XpkError(f"{doing}: {_said(error)}", hint="try again")
         server = f"the storage emulator at {self._emulator}" if self._emulator else "Google Cloud Storage"
-        hint = f"start it, or unset {EMULATOR}" if self._emulator else "is this machine online? try again"
+        hint = f"start it, or unset {EMULATOR}" if self._emulator else "check the network and try again"
         return XpkError(f"{doing}: no answer from {server}", hint=hint)
 
 

@@ -117,7 +117,7 @@ class DiskFolder:
             if self.path.is_symlink():
                 raise XpkError(
                     f"cannot remove {self.path}: it is a symbolic link",
-                    hint=f"`ls -l {self.path}` shows where it leads",
+                    hint=f"`ls -l {self.path}` shows its target",
                 )
             try:
                 shutil.rmtree(self.path)
@@ -131,5 +131,5 @@ def _explained(what: str, path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         where = error.filename or path
-        hint = f"`ls -ld {path.parent}` shows whose it is; `df {path.parent}` shows how full it is"
+        hint = f"`ls -ld {path.parent}` shows its owner; `df {path.parent}` shows free space"
         raise XpkError(f"cannot {what} {where}: {error.strerror or error}", hint=hint) from error

@@ -77,7 +77,7 @@ def url_problems(url: str) -> list[str]:
     """Return the problems of a folder's path or URL, one line each."""
     scheme = _SCHEME.fullmatch(url)
     if _CONTROL.search(url):
-        return [f"{url!r} holds control characters"]
+        return [f"{url!r} contains control characters"]
     if not scheme:
         return [] if url else ["the folder's name is empty"]
     if scheme[1] != "gs":
@@ -86,9 +86,9 @@ def url_problems(url: str) -> list[str]:
     found = []
     if not _BUCKET.fullmatch(bucket):
         found.append(
-            f"'{url}' names no bucket: 3 to 222 lower-case letters, digits, '-', '_' and '.'"
+            f"'{url}' has an invalid bucket name: 3 to 222 lower-case letters, digits, '-', '_' and '.'"
             if bucket
-            else f"'{url}' names no bucket"
+            else f"'{url}' has an invalid bucket name"
         )
     if {"", ".", ".."} & set(prefix.rstrip("/").split("/") if prefix.rstrip("/") else ()) or prefix.endswith("//"):
         found.append(f"'{url}' has an empty part, '.' or '..' in its prefix")

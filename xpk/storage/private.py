@@ -14,7 +14,7 @@ from pathlib import Path
 
 from xpk.model.errors import TimedOutError, XpkError
 
-HINT = "set XPK_STATE_DIR to a folder of your own"
+HINT = "set XPK_STATE_DIR to a folder that you own"
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _SAY_SECONDS, _POLL_SECONDS = 1.0, 0.05
 

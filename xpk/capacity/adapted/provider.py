@@ -96,7 +96,7 @@ class AdaptedProvider:
             title = f"set up queue '{names.QUEUE}' with a quota of {spec.quota} {spec.shape.resource}"
             steps.append(Step(title, partial(set_up, api, [spec], take_over=wanted.take_over)))
         if recorded(api) != note["data"]:
-            steps.append(Step("write down how workloads run on it", partial(apply_all, api, [note])))
+            steps.append(Step("record how workloads run on it", partial(apply_all, api, [note])))
         if not known and self._remembered(wanted.name) != kubeconfig:
             steps.append(
                 Step(f"remember '{wanted.name}' and how to reach it", partial(self._keep, wanted.name, kubeconfig))
@@ -108,7 +108,7 @@ class AdaptedProvider:
     def plan_create(self, spec: ClusterSpec) -> Plan:
         """See `Provider.plan_create`. This provider does not create clusters."""
         raise UsageError(
-            "clusters that exist are adapted, not created",
+            "existing clusters are adapted, not created",
             hint=f"`xpk cluster adapt {spec.name} --context CONTEXT`; `kubectl config get-contexts` lists yours",
         )
 
@@ -116,8 +116,8 @@ class AdaptedProvider:
         """See `Provider.plan_resize`. xpk does not manage the nodes."""
         self._known(name)
         raise UsageError(
-            f"the nodes of '{name}' were not made by xpk, so it neither adds nor removes any",
-            hint=f"change them where they were made, then `xpk cluster adapt {name}` counts them again",
+            f"xpk did not create the nodes of '{name}' and cannot add or remove any",
+            hint=f"change them with the tool that created them, then run `xpk cluster adapt {name}`",
         )
 
     def plan_delete(self, name: str, *, force: bool) -> Plan:
@@ -130,8 +130,8 @@ class AdaptedProvider:
         except XpkError as error:
             if not force:
                 raise ConflictError(
-                    f"cannot ask cluster '{name}': {error.message}",
-                    hint=f"`xpk cluster delete {name} --force` forgets it all the same",
+                    f"cannot reach cluster '{name}': {error.message}",
+                    hint=f"`xpk cluster delete {name} --force` forgets it anyway",
                 ) from error
             return Plan(f"cluster '{name}' is forgotten", [remembered])
         running = live_workloads(api, name)
@@ -143,8 +143,8 @@ class AdaptedProvider:
             )
         steps = [Step("remove its queues and priorities", partial(_remove_queues, api))]
         if (recorded(api) or {}).get("emulated") == "true":
-            steps.append(Step("take the labels of slices off its nodes", partial(emulate.undo, api, nodes)))
-        settings = Step("remove how workloads run on it", partial(_remove, api, [config_map({})]))
+            steps.append(Step("remove the slice labels from its nodes", partial(emulate.undo, api, nodes)))
+        settings = Step("remove the record of how workloads run on it", partial(_remove, api, [config_map({})]))
         summary = f"cluster '{name}' is forgotten; its nodes, JobSet and Kueue stay"
         return Plan(summary, [*steps, settings, remembered])
 
@@ -181,15 +181,15 @@ class AdaptedProvider:
 
     def _known(self, name: str) -> None:
         if name not in self.names():
-            raise NotFoundError(f"there is no cluster '{name}'", hint="`xpk cluster list` shows those there are")
+            raise NotFoundError(f"cluster '{name}' not found", hint="`xpk cluster list` lists the existing ones")
 
     def _kubeconfig(self, wanted: Adaptation) -> dict[str, Any]:
         problems = names.cluster_name_problems(wanted.name)
         problems += output_root_problems(wanted.output_root)
         if wanted.emulated and not (wanted.shape and wanted.num_slices):
-            problems.append("--emulated needs --tpu-type and --num-slices: what the nodes stand in for")
+            problems.append("--emulated requires --tpu-type and --num-slices: the slices to emulate")
         if not wanted.emulated and wanted.num_slices:
-            problems.append("--num-slices goes with --emulated: otherwise the slices that are there are counted")
+            problems.append("--num-slices requires --emulated: otherwise the existing slices are counted")
         if problems:
             raise UsageError(
                 f"cluster '{wanted.name}' cannot be adapted", problems=problems, hint="see `xpk cluster adapt --help`"
@@ -223,10 +223,10 @@ def _found(nodes: Objs, wanted: Adaptation) -> ClusterSpec:
         return ClusterSpec(name=wanted.name, shape=shapes[0], num_slices=whole[shapes[0]])
     there = ", ".join(f"{count} x {shape.name}" for shape, count in whole.items()) or "none"
     if len(shapes) > 1:
-        raise UsageError(f"the cluster has slices of several types: {there}", hint="--tpu-type says which are meant")
+        raise UsageError(f"the cluster has slices of several types: {there}", hint="choose one with --tpu-type")
     raise UsageError(
         f"the cluster has no whole slice{f' of {wanted.shape.name}' if wanted.shape else ''}; there are: {there}",
-        hint="add node pools of an accelerator type, or let nodes stand in: --emulated --tpu-type TYPE --num-slices N",
+        hint="add node pools of an accelerator type, or emulate slices: --emulated --tpu-type TYPE --num-slices N",
     )
 
 

@@ -99,7 +99,7 @@ def whats_missing(api: ObjectApi, controller: Controller, *, hosts: int = 0) -> 
         return f"upgrade {controller.name} {'.'.join(map(str, have))} to {controller.version}"
     if have == wanted and _is_ours(deployment):
         if more := more_memory(deployment, hosts):
-            return f"let {controller.name} take {more}, for {hosts:,} hosts"
+            return f"allow {controller.name} {more}, for {hosts:,} hosts"
         if lacking := _lacks(api, controller, deployment):
             return f"set up {controller.name} {controller.version} with {' and '.join(lacking)}"
         if controller is KUEUE and _is_stale(api, deployment):
@@ -123,12 +123,12 @@ def notes_of(api: ObjectApi, *, hosts: int, fenced: bool | None) -> tuple[str, .
         if (have and have < wanted) or (have == wanted and _is_ours(deployment)):
             continue  # it is set up by us
         if more := more_memory(deployment, hosts):
-            notes.append(f"{controller.name} was not installed by this xpk: {hosts:,} hosts may take {more}")
+            notes.append(f"{controller.name} was not installed by this xpk: {hosts:,} hosts may need {more}")
         lacking = _lacks(api, controller, deployment)
         text = f"{controller.name} was not installed by this xpk and lacks {' and '.join(lacking)}"
         # In a later version, the gate may be on without being named.
         if fenced and have <= wanted and any(GATE in each for each in lacking):
-            raise ConflictError(f"{text}: a dead node's hosts would stay, --fenced or not", hint=_HOW_TO_SET)
+            raise ConflictError(f"{text}: hosts of a dead node would stay even with --fenced", hint=_HOW_TO_SET)
         if lacking:
             notes.append(f"{text}; {_HOW_TO_SET}")
     return tuple(notes)
@@ -226,7 +226,8 @@ def wait_until_ready(
         if waited >= seconds:
             raise TimedOutError(
                 f"{controller.name} does not answer after {seconds:.0f} s: {reason}",
-                hint=f"`kubectl get events -n {controller.namespace}` shows more; the same command goes on from here",
+                hint=f"`kubectl get events -n {controller.namespace}` shows more; run the same command again to "
+                "continue",
             )
         pause(_POLL_SECONDS)
         waited += _POLL_SECONDS

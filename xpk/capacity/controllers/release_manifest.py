@@ -33,7 +33,7 @@ def problems_of(name: str, source: str, *, pinned: str = "") -> list[str]:
     if sha256 and not _SHA256.fullmatch(sha256):
         return [f"invalid SHA-256 '{sha256}' of the manifest of {name}: expected 64 hexadecimal digits"]
     if not _WEB.match(place):
-        return [] if Path(place).is_file() else [f"the manifest of {name} is to come from {place}, which is not a file"]
+        return [] if Path(place).is_file() else [f"the source of the manifest of {name}, {place}, is not a file"]
     if not place.startswith("https://"):
         return [f"invalid source {place} of the manifest of {name}: must be a file or an https URL"]
     if not sha256 and not pinned:

@@ -40,7 +40,7 @@ def more_memory(deployment: Obj, hosts: int) -> str:
     lacking = _lacking(deployment, hosts)
     words = {"memory": "{} of memory", "cpu": "{} CPUs"}
     most = [words[name].format(amount) for part, name, amount in lacking if part == "limits"]
-    asked = [f"{words[name].format(amount)} for certain" for part, name, amount in lacking if part == "requests"]
+    asked = [f"{words[name].format(amount)} guaranteed" for part, name, amount in lacking if part == "requests"]
     return " and ".join(most or asked)
 
 

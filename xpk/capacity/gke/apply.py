@@ -124,7 +124,7 @@ class Applier:
                 return str(self._google.call(method, request, beta=beta)["name"])
             except XpkError as error:
                 if other := blocked(error):
-                    self._activity.tell(title, f"waits for {other}")
+                    self._activity.tell(title, f"waiting for {other}")
                     self._wait_for_other(other)
                 elif exists_already(error) and method.startswith("create"):
                     self._await_state(subject, title)
@@ -143,7 +143,7 @@ class Applier:
             there = maybe(lambda: self._google.call(method, {"name": name}))
             status = there.get("status", "RUNNING") if there else "gone"
             if there and status == "ERROR":
-                raise explained("UNKNOWN", str(there.get("status_message") or "GKE does not say why"))
+                raise explained("UNKNOWN", str(there.get("status_message") or "GKE gave no reason"))
             if status not in ("PROVISIONING", "STOPPING"):
                 return
             self._activity.tell(title, status.lower())
@@ -197,8 +197,8 @@ class Applier:
         """Pause between two polls. Raises TimedOutError after the time limit."""
         if time.monotonic() - begun > self._timeout:
             raise TimedOutError(
-                f"it takes longer than {self._timeout:.0f} s",
-                hint=f"{AGAIN}, and what goes on is waited for; --timeout TIME waits longer",
+                f"timed out after {self._timeout:.0f}s",
+                hint=f"{AGAIN}, and running operations continue; --timeout TIME waits longer",
             )
         self._activity.pause(self._poll)
 
@@ -215,7 +215,7 @@ _UPDATES = {"autoscaling": "cluster_autoscaling"}  # fields that UpdateCluster c
 
 
 _UPDATE_TITLES = {
-    "control_plane_endpoints_config": "change who reaches the control plane",
+    "control_plane_endpoints_config": "change access to the control plane",
     "workload_identity_config": "enable workload identity",
     "addons_config": "enable the add-ons",
     "autoscaling": "set the limits of autoprovisioning",

@@ -39,7 +39,7 @@ def _endpoints(request: Request) -> Iterator[str]:
     if request.private_endpoint_subnetwork:
         yield f"private address in subnetwork {request.private_endpoint_subnetwork}"
     if request.global_access:
-        yield "private address reached from every region"
+        yield "private address with global access"
     if request.authorized_networks:
         yield f"authorized networks {' '.join(request.authorized_networks)}"
 
@@ -92,6 +92,6 @@ def _workloads(request: Request) -> Iterator[str]:
 
 def _failure(request: Request) -> Iterator[str]:
     if request.roll_back:
-        yield "everything that this command made is removed"
+        yield "everything that this command created is removed"
     if request.ignore_pool_errors:
-        yield "slices that did not come up are left out"
+        yield "slices that did not come up are skipped"

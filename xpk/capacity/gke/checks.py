@@ -34,14 +34,14 @@ def warnings(asked: Request, request: Request) -> tuple[str, ...]:
     if asked.max_chips == request.max_chips:
         return ()
     most = f"raised from {asked.max_chips} to {request.max_chips} chips, those of the slices"
-    return (f"warning: --autoprovisioning-max-chips {most}: GKE adds none beyond them",)
+    return (f"warning: --autoprovisioning-max-chips {most}: GKE adds no slices beyond that",)
 
 
 def lacks(request: Request) -> list[str]:
     """Return requirements for carrying a plan out, but not for showing it, one line each."""
     found = []
     if request.capacity is None:
-        found.append("which capacity? one of --on-demand, --spot, --flex, --reservation R")
+        found.append("no capacity given: pass one of --on-demand, --spot, --flex, --reservation R")
     return [*found, *unknown_arguments(request.custom_cluster, request.custom_pool)]
 
 
@@ -73,12 +73,12 @@ def _name_problems(spec: ClusterSpec, request: Request) -> list[str]:
     longest = len(names.node_pool_name(spec.name, max(0, spec.num_slices - 1)))
     if longest > limits.NAME_LENGTH:
         found.append(
-            f"node pools are called {spec.name}-np-{spec.num_slices - 1}: {longest} characters, GKE takes "
-            f"{limits.NAME_LENGTH}; a shorter name for the cluster"
+            f"node pool name {spec.name}-np-{spec.num_slices - 1} has {longest} characters, GKE allows "
+            f"{limits.NAME_LENGTH}; choose a shorter cluster name"
         )
     for each in data_networks(spec.name, request.region, spec.shape, spec.num_slices):
         if len(each.subnetwork) > _NAME_LENGTH:
-            found.append(f"subnetworks are called {each.subnetwork}: Compute Engine takes {_NAME_LENGTH} characters")
+            found.append(f"subnetwork name {each.subnetwork}: Compute Engine allows {_NAME_LENGTH} characters")
             break
     return found
 
@@ -87,7 +87,7 @@ def _limit_problems(request: Request) -> list[str]:
     """Return conflicts with node autoprovisioning, one line each."""
     found = []
     if request.sub_slicing:
-        found.append("--sub-slicing and --enable-autoprovisioning exclude each other: GKE makes whole slices")
+        found.append("--sub-slicing and --enable-autoprovisioning exclude each other: GKE adds whole slices only")
     if len(request.reservations) > 1:
-        found.append("--enable-autoprovisioning takes one --reservation: what GKE adds is of that")
+        found.append("--enable-autoprovisioning allows only one --reservation, which GKE uses for new slices")
     return found

@@ -94,7 +94,7 @@ class Google:
             credentials.refresh(Request())
         except Exception as error:
             raise AuthorizationError(
-                f"Google Cloud gives no token: {error}", hint="`gcloud auth application-default login`"
+                f"cannot get a token from Google Cloud: {error}", hint="`gcloud auth application-default login`"
             ) from error
         return str(credentials.token), f"{credentials.expiry.isoformat(timespec='seconds')}Z"
 
@@ -195,7 +195,7 @@ class Google:
                 self._credentials, _ = google.auth.default(scopes=[_SCOPE])
             except DefaultCredentialsError as error:
                 raise AuthorizationError(
-                    "there are no credentials for Google Cloud",
+                    "no credentials found for Google Cloud",
                     hint="`gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file",
                 ) from error
         return self._credentials

@@ -86,8 +86,8 @@ def check_cost(cost: Cost, most: float | None) -> CapacityError | None:
         return None
     if cost.dollars is None:
         return CapacityError(
-            f"--max-cost {most:g}: the price of this is not known ({cost.source})",
-            hint="give a table of your own with --prices FILE, or leave --max-cost out",
+            f"--max-cost {most:g}: the price is unknown ({cost.source})",
+            hint="pass a price table with --prices FILE, or omit --max-cost",
         )
     if cost.most_dollars is not None and cost.dollars <= most:
         return CapacityError(
@@ -105,7 +105,7 @@ def _table(file: Path | None) -> Mapping[str, Any]:
     own = resources.files("xpk.capacity.gke") / "prices.yaml"
     try:
         if file:
-            text = read_text(file, what="--prices", hint="name a file of your own")
+            text = read_text(file, what="--prices", hint="pass the path of a price table")
         else:
             text = own.read_text(encoding="utf-8")
         table: Any = yaml.safe_load(text)

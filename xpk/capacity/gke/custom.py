@@ -106,7 +106,7 @@ def unknown_arguments(cluster: Sequence[str], pool: Sequence[str]) -> list[str]:
         ]
         if names:
             found.append(
-                f"{flag}: {', '.join(names)} {'is' if len(names) == 1 else 'are'} not known here; "
+                f"{flag}: {', '.join(names)} {'is' if len(names) == 1 else 'are'} not supported; "
                 "field.path=VALUE sets any field of GKE's API"
             )
     return found

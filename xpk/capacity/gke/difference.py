@@ -44,7 +44,7 @@ def cluster_changes(have: Observed, cluster: Dict, changeable: Mapping[str, Dict
     status = have.cluster.get("status", "RUNNING")
     if status == LOST:
         raise ConflictError(
-            f"cluster '{name}' is broken: {have.cluster.get('status_message') or 'GKE does not say why'}",
+            f"cluster '{name}' is broken: {have.cluster.get('status_message') or 'GKE gave no reason'}",
             hint=f"`xpk cluster delete {name} --provider gke --force`, then the same command again",
         )
     wrong = _fixed_differences(have.cluster, cluster)
@@ -90,7 +90,7 @@ def pool_changes(
             changes.append(waiting)
             before.append(waiting.key)
         elif old is not None:
-            why = f"it failed: {old.get('status_message') or 'GKE does not say why'}"
+            why = f"it failed: {old.get('status_message') or 'GKE gave no reason'}"
             gone = Change("delete-pool", body["name"], {}, tuple(after), why)
             changes.append(gone)
             before.append(gone.key)
@@ -126,10 +126,10 @@ def _fixed_differences(have: Mapping[str, Any], wanted: Mapping[str, Any]) -> li
     found = []
     zone, place = str(wanted["locations"][0]), str(have.get("location"))
     if place not in (zone, region_of(zone)):  # node pools may be in any zone of the region
-        found.append(f"it is in {place} (asked for {zone})")
+        found.append(f"it is in {place} (requested {zone})")
     for part, label in (("network", "network"), ("subnetwork", "subnetwork")):
         if wanted.get(part) and not covers(have.get(part), wanted[part]):
-            found.append(f"{label} {_text(have.get(part))} (asked for {_text(wanted[part])})")
+            found.append(f"{label} {_text(have.get(part))} (requested {_text(wanted[part])})")
     private = wanted.get("private_cluster_config", {}).get("enable_private_nodes")
     if private and not (
         have.get("private_cluster_config", {}).get("enable_private_nodes")

@@ -26,16 +26,16 @@ _BUSY = re.compile(r"incompatible operation (operation-[\w-]+)")
 _ZONE = re.compile(r"zones/([a-z0-9-]+)")
 _LONGEST = 300  # characters of Google's text that are shown
 
-AGAIN = "run the same command again: what is there is kept"
+AGAIN = "run the same command again: existing resources are kept"
 
 
 def explained(code: str, text: str) -> XpkError:
     """Return the error for a canonical code (`RESOURCE_EXHAUSTED`, ...) and the server's message."""
     short = _short(text)
     if _ADDRESSES.search(text):
-        return CapacityError(f"there are not enough IP addresses: {short}", hint="`xpk docs scale` has the number")
+        return CapacityError(f"not enough IP addresses: {short}", hint="`xpk docs scale` has the number")
     if _RESERVED.search(text):
-        return CapacityError(f"the reservation is full: {short}", hint="name another --reservation, or fewer slices")
+        return CapacityError(f"the reservation is full: {short}", hint="choose another --reservation, or fewer slices")
     if _STOCKOUT.search(text):
         zone = match[1] if (match := _ZONE.search(text)) else "the zone"
         return CapacityError(
@@ -45,24 +45,24 @@ def explained(code: str, text: str) -> XpkError:
     if _QUOTA.search(text) and not _RATE.search(text):
         return CapacityError(
             f"the project's quota is too small: {short}",
-            hint="ask for more at https://console.cloud.google.com/iam-admin/quotas, then run the same command again",
+            hint="request more at https://console.cloud.google.com/iam-admin/quotas, then run the same command again",
         )
     if code in ("PERMISSION_DENIED", "UNAUTHENTICATED"):
         return AuthorizationError(
-            f"Google Cloud refuses: {short}",
+            f"permission denied by Google Cloud: {short}",
             hint="`gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS; the account needs "
             "the role roles/container.admin",
         )
     if code == "NOT_FOUND":
-        return NotFoundError(f"Google Cloud knows no such thing: {short}", hint="`xpk cluster list --provider gke`")
+        return NotFoundError(f"not found in Google Cloud: {short}", hint="`xpk cluster list --provider gke`")
     if code in ("ALREADY_EXISTS", "ABORTED"):
-        return ConflictError(f"somebody else changed it meanwhile: {short}", hint=AGAIN)
+        return ConflictError(f"modified concurrently: {short}", hint=AGAIN)
     if code == "FAILED_PRECONDITION":
         return ConflictError(f"it cannot be done now: {short}", hint=AGAIN)
     if code == "INVALID_ARGUMENT":
-        return UsageError(f"GKE does not take this: {short}", hint="`--dry-run -o json` shows what is asked for")
+        return UsageError(f"GKE rejected the request: {short}", hint="`--dry-run -o json` shows the request")
     if code in ("UNAVAILABLE", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED", "INTERNAL"):
-        return XpkError(f"Google Cloud does not answer as it should ({code}): {short}", hint=AGAIN)
+        return XpkError(f"unexpected response from Google Cloud ({code}): {short}", hint=AGAIN)
     return XpkError(f"{code}: {short}", hint=AGAIN)
 
 

@@ -163,7 +163,7 @@ def chips_limit(shape: SliceShape, chips: int, request: Request, region: Dict | 
     spot = request.capacity in ("spot", "flex")
     name, quota = quota_of(shape, spot=spot)
     have = free_quota(region, name) if quota is None else _in_info(info, shape, request.region)
-    advice = "ask for more at https://console.cloud.google.com/iam-admin/quotas"
+    advice = "request more at https://console.cloud.google.com/iam-admin/quotas"
     return Limit(f"quota {name}", chips, have, advice)
 
 
@@ -205,7 +205,7 @@ def nodes_limits(nodes: int, shape: SliceShape, region: Dict | None, *, private:
         needs["IN_USE_ADDRESSES"] = nodes
     if shape.family in _PERSISTENT_DISK and not own_disks:
         needs["SSD_TOTAL_GB"] = nodes * _BOOT_DISK_GB
-    advice = "ask for more at https://console.cloud.google.com/iam-admin/quotas"
+    advice = "request more at https://console.cloud.google.com/iam-admin/quotas"
     hints = {"IN_USE_ADDRESSES": f"--private needs none; or {advice}"}
     return [
         Limit(f"quota {name}", need, free_quota(region, name), hints.get(name, advice)) for name, need in needs.items()
@@ -231,7 +231,7 @@ def free_hosts(reservation: Dict | None) -> int | None:
 
 def reservation_limit(path: str, hosts: int, free: int | None) -> Limit:
     """Return the headroom of a reservation, in machines."""
-    return Limit(f"free machines of {path}", hosts, free, "name several with --reservation A,B, or fewer slices")
+    return Limit(f"free machines of {path}", hosts, free, "pass several as --reservation A,B, or choose fewer slices")
 
 
 def _accelerators(resources: Sequence[Dict]) -> int:

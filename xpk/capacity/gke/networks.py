@@ -119,7 +119,7 @@ def network_limits(
     lacking = [
         [name for name in names if name not in there] for names in zip(*(each.names for each in wanted), strict=True)
     ]
-    advice = "ask for more at https://console.cloud.google.com/iam-admin/quotas"
+    advice = "request more at https://console.cloud.google.com/iam-admin/quotas"
     return [
         *(
             Limit(f"quota {metric}", len(names), free_quota(project, metric), advice)

@@ -70,7 +70,10 @@ def find_cluster(google: Google, project: str, name: str) -> Dict | None:
     found: list[Dict] = [each for each in listed.get("clusters", []) if each["name"] == name]
     if len(found) > 1:
         places = ", ".join(str(each["location"]) for each in found)
-        raise UsageError(f"there are several clusters '{name}' in {project}: {places}", hint="xpk needs names of one")
+        raise UsageError(
+            f"several clusters in {project} are named '{name}': {places}",
+            hint="xpk requires cluster names that are unique in the project",
+        )
     return found[0] if found else None
 
 

@@ -68,7 +68,7 @@ def draft(spec: ClusterSpec, request: Request, have: Observed) -> Draft:
     check_alike(spec, there)
     if len(there) > spec.num_slices:
         raise ConflictError(
-            f"cluster '{spec.name}' has {len(there)} slices of {shape.name} (asked for {spec.num_slices})",
+            f"cluster '{spec.name}' has {len(there)} slices of {shape.name} (requested {spec.num_slices})",
             hint=f"--num-slices {len(there)} keeps them; `xpk cluster resize {spec.name} --num-slices "
             f"{spec.num_slices}` removes some",
         )
@@ -145,7 +145,7 @@ def choose_version(server: Mapping[str, Any], request: Request) -> str | None:
     if not fitting:
         newest = sorted(offered, key=_numbers, reverse=True)
         raise UsageError(
-            f"GKE offers no version {request.version} in {request.region}", hint=f"it has {', '.join(newest[:6])}"
+            f"GKE does not offer version {request.version} in {request.region}", hint=f"it has {', '.join(newest[:6])}"
         )
     return max(fitting, key=_numbers)
 
@@ -164,19 +164,19 @@ def _check_sub_slicing(spec: ClusterSpec, request: Request, have: Observed) -> N
         if shape_of_pool(pool) == spec.shape and is_shared(pool) != spec.sub_slicing:
             there = "with" if is_shared(pool) else "without"
             raise ConflictError(
-                f"slice {name} was made {there} --sub-slicing", hint="the same again, or another cluster"
+                f"slice {name} was created {there} --sub-slicing", hint="use the same option, or another cluster"
             )
         if spec.sub_slicing and is_shared(pool) and shape_of_pool(pool) != spec.shape:
             raise ConflictError(
                 f"slices of another type are shared already: {name}",
-                hint="one type of a cluster can be; another cluster",
+                hint="only one type of a cluster can be shared: use another cluster",
             )
     for path, reservation in have.reservations.items():
         known = reservation and "resource" not in reservation  # blocks are of such reservations alone
         if request.sub_slicing and known and reservation and reservation.get("deploymentType") != "DENSE":
             raise ConflictError(
-                f"reservation {path} is not one of Cluster Director, which --sub-slicing needs",
-                hint='`gcloud compute reservations list --filter="deploymentType=DENSE"` shows those there are',
+                f"reservation {path} is not a Cluster Director reservation, which --sub-slicing requires",
+                hint='`gcloud compute reservations list --filter="deploymentType=DENSE"` lists the existing ones',
             )
 
 
@@ -194,7 +194,7 @@ def _data_networks(spec: ClusterSpec, request: Request, have: Observed, sizing: 
     if networks and have.cluster and not have.cluster.get("network_config", {}).get("enable_multi_networking"):
         raise ConflictError(
             f"cluster '{spec.name}' has no multi-networking, which the data NICs of {spec.shape.family} need",
-            hint="a cluster gets it when it is made: choose another name",
+            hint="it can only be enabled at creation: choose another name",
         )
     if networks and sizing.nodes > limits.MULTI_NETWORK_NODES:
         raise ConflictError(
@@ -224,7 +224,7 @@ def _network_changes(networks: Sequence[DataNetwork], name: str, request: Reques
 def _lacking(network: DataNetwork, have: Observed) -> str:
     """Return the missing parts of a data network, "" if all of it is missing."""
     lacking = [name for name in network.names if name not in have.networks]
-    return "" if network.network in lacking else f"{' and '.join(lacking)} lack{'s' if len(lacking) == 1 else ''}"
+    return "" if network.network in lacking else f"{' and '.join(lacking)} missing"
 
 
 def _with_identity(request: Request, have: Observed) -> Request:
@@ -262,8 +262,8 @@ def _assigned(
     gone = [path for path in paths if not have.guess and have.reservations.get(path) is None]
     if gone:
         raise NotFoundError(
-            f"there is no reservation {gone[0]} in {request.zone}",
-            hint=f"`gcloud compute reservations list --project {request.project}` shows those there are",
+            f"reservation {gone[0]} not found in {request.zone}",
+            hint=f"`gcloud compute reservations list --project {request.project}` lists the existing ones",
         )
     rooms = [_room(have.reservations.get(path), shape) for path in paths]
     bodies, index, taken = [], 0, 0

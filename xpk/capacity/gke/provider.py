@@ -256,7 +256,7 @@ class GkeProvider:
 
     def target(self, name: str) -> Target:
         """See `Provider.target`."""
-        return target_of(self.connect(name), f"`xpk cluster adapt {name} --provider gke` goes on from here")
+        return target_of(self.connect(name), f"run `xpk cluster adapt {name} --provider gke` to continue")
 
     def find(self, name: str, project: str, zone: str | None) -> None:
         """Keep where a cluster is, unless that is known here. Raises NotFoundError; UsageError if it is elsewhere."""
@@ -347,12 +347,12 @@ class GkeProvider:
         place = place or self._known.place(name)
         project = place.project if place else self._environ.get(SETTINGS["--project"])
         if not project:
-            raise NotFoundError(f"there is no cluster '{name}'", hint="`xpk cluster list --provider gke --project P`")
+            raise NotFoundError(f"cluster '{name}' not found", hint="`xpk cluster list --provider gke --project P`")
         self._google.check()
         cluster = find_cluster(self._google, project, name)
         if cluster is None:
             raise NotFoundError(
-                f"there is no cluster '{name}' in project {project}",
+                f"cluster '{name}' not found in project {project}",
                 hint=f"`xpk cluster list --provider gke --project {project}`",
             )
         zone = place.zone if place else str(next(iter(cluster.get("locations", [])), ""))

@@ -20,6 +20,7 @@ def check_alike(spec: ClusterSpec, slices: Mapping[str, Mapping[str, Any]]) -> N
         if pool.get("status") != "STOPPING" and is_queued(pool) != spec.queued:
             there = "with" if is_queued(pool) else "without"
             raise ConflictError(
-                f"slice {name} was made {there} --queued-provisioning, and all slices of {spec.shape.name} come alike",
-                hint="the same again, another type, or another cluster",
+                f"slice {name} was created {there} --queued-provisioning, and all slices of {spec.shape.name} must "
+                "match",
+                hint="use the same option, another type, or another cluster",
             )

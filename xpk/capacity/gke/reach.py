@@ -125,13 +125,11 @@ class Known:
 def check_project(name: str, known: Place | None, project: str | None) -> None:
     """Raise UsageError if a known cluster is in another project than the requested one."""
     if known and project and known.project != project:
-        raise UsageError(
-            f"cluster '{name}' is in project {known.project} (asked for {project})", hint="leave --project out"
-        )
+        raise UsageError(f"cluster '{name}' is in project {known.project} (requested {project})", hint="omit --project")
 
 
 def check_foreign(name: str) -> None:
     """Raise UsageError if another provider has a cluster of this name."""
     for other in provider_names():
         if other != "gke" and name in load_provider(other).names():
-            raise UsageError(f"cluster '{name}' is of provider '{other}'", hint="leave --project and --zone out")
+            raise UsageError(f"cluster '{name}' belongs to provider '{other}'", hint="omit --project and --zone")

@@ -137,7 +137,7 @@ class _Reader:
                 raise ValueError(f"more than {_LONGEST:,} characters")
             return tuple(word for flag in flags for word in shlex.split(self.text(flag) or ""))
         except ValueError as error:
-            self.problems.append(f"{' '.join(flags)} cannot be taken apart: {error}")
+            self.problems.append(f"{' '.join(flags)} cannot be parsed: {error}")
             return ()
 
     def number(self, flag: str, default: int, least: int = 0, most: int | None = None) -> int:
@@ -155,7 +155,7 @@ def read_request(environ: Mapping[str, str], home: Path | None = None, *, comman
     """Return the request of `xpk cluster COMMAND`'s flags and variables. Raises UsageError with all problems."""
     request, problems = parse_request(environ, home)
     if problems:
-        raise UsageError("this cannot be asked of GKE", problems=problems, hint=f"see `xpk cluster {command} --help`")
+        raise UsageError("invalid options for GKE", problems=problems, hint=f"see `xpk cluster {command} --help`")
     return request
 
 
@@ -166,9 +166,13 @@ def parse_request(environ: Mapping[str, str], home: Path | None = None) -> tuple
     zone = reader.text("--zone") or environ.get("CLOUDSDK_COMPUTE_ZONE") or configured.get("zone", "")
     problems = reader.problems
     if not project:
-        problems.append("which project? --project P, or GOOGLE_CLOUD_PROJECT")
+        problems.append("no project given: pass --project P, or set GOOGLE_CLOUD_PROJECT")
     if not names.ZONE.fullmatch(zone):
-        problems.append(f"'{zone}' is not a zone" if zone else "which zone? --zone us-central1-a, where the nodes are")
+        problems.append(
+            f"'{zone}' is not a zone"
+            if zone
+            else "no zone given: pass the zone of the nodes, such as --zone us-central1-a"
+        )
     capacity, reservations = _capacity(reader)
     request = Request(
         project=project,
@@ -302,14 +306,14 @@ def _problems(reader: _Reader, request: Request) -> list[str]:
         except ValueError:
             found.append(f"--authorized-networks: '{network}' is not a range such as 10.0.0.0/8")
     if request.prices and not request.prices.is_file():
-        found.append(f"--prices: there is no file {request.prices}")
+        found.append(f"--prices: file {request.prices} not found")
     return found
 
 
 def _unused(reader: _Reader, request: Request) -> list[str]:
     """Return flags without effect, because another one is missing."""
     needs = {
-        "--sub-slicing": (request.capacity == "reservation", "--reservation: one made for Cluster Director"),
+        "--sub-slicing": (request.capacity == "reservation", "--reservation of Cluster Director"),
         "--queued-provisioning": (request.capacity == "flex", "--flex"),
         "--enable-legacy-lustre-port": (
             "--enable-lustre-csi-driver" in request.drivers, "--enable-lustre-csi-driver",
@@ -318,7 +322,7 @@ def _unused(reader: _Reader, request: Request) -> list[str]:
         "--enable-master-global-access": (request.private, "--private"),
         **dict.fromkeys(_AUTOPROVISIONING, (request.autoprovisioning, "--enable-autoprovisioning")),
     }  # fmt: skip
-    return [f"{flag} goes with {other}" for flag, (there, other) in needs.items() if reader.flag(flag) and not there]
+    return [f"{flag} requires {other}" for flag, (there, other) in needs.items() if reader.flag(flag) and not there]
 
 
 def _money(reader: _Reader, flag: str) -> float | None:

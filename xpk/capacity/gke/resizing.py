@@ -35,8 +35,10 @@ def the_shape(name: str, pools: Mapping[str, Mapping[str, Any]], wanted: str | N
         return shapes.pop()
     there = ", ".join(sorted(shape.name for shape in shapes)) or "none"
     raise UsageError(
-        f"which slices? cluster '{name}' has of these types: {there}",
-        hint="--tpu-type TYPE says which" if shapes else f"`xpk cluster create {name} --provider gke ...` adds some",
+        f"no slice type given: cluster '{name}' has several: {there}",
+        hint="choose one with --tpu-type TYPE"
+        if shapes
+        else f"`xpk cluster create {name} --provider gke ...` adds some",
     )
 
 
@@ -71,7 +73,7 @@ def growing(have: Observed, name: str, shape: SliceShape, num_slices: int, read:
     missing = missing_names(have, name, shape, num_slices)
     if missing and model is None:
         raise ConflictError(
-            f"cluster '{name}' has no slice of {shape.name} that new ones could be like",
+            f"cluster '{name}' has no slice of {shape.name} to copy",
             hint=f"`xpk cluster create {name} --provider gke --tpu-type {shape.name} --num-slices {num_slices} ...`",
         )
     bodies = _alike(model, read(model["name"]), missing) if model and missing else []

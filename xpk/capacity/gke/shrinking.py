@@ -59,8 +59,8 @@ def see(name: str, connect: Callable[[], ObjectApi], *, must: bool = False) -> S
     except XpkError as error:
         if must:
             raise ConflictError(
-                f"cannot see whether workloads are on cluster '{name}': {error.message}",
-                hint="--force removes slices all the same",
+                f"cannot check for workloads on cluster '{name}': {error.message}",
+                hint="--force removes slices anyway",
             ) from error
         return Seen()
 
@@ -85,7 +85,7 @@ def choose(seen: Seen, pools: Sequence[str], spec: ClusterSpec, *, force: bool) 
     busy = sorted({seen.held[pool] for pool in going if pool in seen.held})
     if busy and not force:
         raise ConflictError(
-            f"{len(going)} slices would go, and {', '.join(busy)} runs on them",
+            f"{len(going)} slices would be removed, but {', '.join(busy)} is running on them",
             hint=f"`{names.ending(busy[0], spec.name)}`, or --force to end it",
         )
     if seen.api and not force:
@@ -138,12 +138,12 @@ def steps_of(
     if not force:
         look = partial(_check_unused, api, spec, going)
         close = partial(close_unused, lambda: _nodes(api, going), api, look)
-        first = replace(first, title=f"{first.title} and see that nothing runs there", act=close)
+        first = replace(first, title=f"{first.title} and check that nothing runs there", act=close)
     steps = [first, *(replace(step, after=(*step.after, _CORDON)) for step in lower)]
     after = (_CORDON, *lowered)
     if not force:
         again = partial(_look_again, api, going, look, before)
-        steps.append(Step(f"see again that nothing runs on {pools}", again, _LOOK, after))
+        steps.append(Step(f"check again that nothing runs on {pools}", again, _LOOK, after))
         return [*steps, *delete(dict.fromkeys(going, (*after, _LOOK)))]
     pods = Pods(api, poll)
     for pool in going:
@@ -196,11 +196,10 @@ def drain(pods: Pods, pool: str, pause: Pause) -> None:
 
 def _still_there(pool: str, left: Objs, kept: str) -> TimedOutError:
     meta = left[0]["metadata"]
-    again = (
-        f"the same command goes on from here; `kubectl get pods,pdb -n {meta.get('namespace', 'default')}` shows more"
-    )
+    pods = f"`kubectl get pods,pdb -n {meta.get('namespace', 'default')}`"
+    again = f"run the same command again to continue; {pods} shows more"
     if kept:
-        return TimedOutError(f"{pool} is not drained within {_DRAIN_SECONDS:.0f} s: {kept}", hint=again)
+        return TimedOutError(f"{pool} was not drained within {_DRAIN_SECONDS:.0f} s: {kept}", hint=again)
     return TimedOutError(
         f"{len(left)} pods on {pool} do not end within {_DRAIN_SECONDS:.0f} s, {meta['name']} is one of them",
         hint=again,
@@ -214,7 +213,7 @@ def _check_unused(api: ObjectApi, spec: ClusterSpec, pools: Sequence[str]) -> No
         if pool in held:
             raise ConflictError(
                 f"{held[pool]} runs on {pool} now, which was free when the plan was made; nothing was removed",
-                hint="the same command again takes other free slices, if there are any; --force ends it",
+                hint="run the same command again to choose other free slices, or --force to end it",
             )
     _check_admitted(api, held, spec)
 

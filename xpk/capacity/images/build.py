@@ -82,8 +82,8 @@ def check_pushable(name: str) -> None:
     first, slash, _ = name.partition("/")
     if not slash or not ("." in first or ":" in first or first == "localhost"):
         raise UsageError(
-            f"image '{name}' names no registry to push to",
-            hint="REGISTRY/NAME, such as us-docker.pkg.dev/PROJECT/REPO/NAME",
+            f"image '{name}' has no registry",
+            hint="use REGISTRY/NAME, such as us-docker.pkg.dev/PROJECT/REPO/NAME",
         )
 
 
@@ -110,7 +110,9 @@ def _suffix(platform: str | None) -> str:
 
 def _tagged(name: str, tag: str) -> str:
     """Return a name with its own tag, or with a digest of the content."""
-    problems = image_problems([name]) or ([f"image '{name}' has a digest, which its build decides"] * ("@" in name))
+    problems = image_problems([name]) or (
+        [f"image '{name}' must not have a digest: the build determines it"] * ("@" in name)
+    )
     if problems:
         raise UsageError(problems[0], hint=_FORM)
     return name if ":" in name.rpartition("/")[2] else f"{name}:{tag}"

@@ -84,7 +84,7 @@ class Outcome:
                         text, hint="check its name and the nodes' access to its registry, then run it again"
                     )
                 return TimedOutError(
-                    text, hint="run it again: what is there is not pulled twice; --timeout 1h waits longer"
+                    text, hint="run it again: existing images are not pulled again; --timeout 1h waits longer"
                 )
         return None
 
@@ -96,19 +96,19 @@ def plan(api: ObjectApi, wanted: Wanted) -> Caching:
     """Return what to pull. Raises UsageError with all problems, NotFoundError if there are no such nodes."""
     problems = image_problems(wanted.images)
     if not _LEAST_SECONDS <= wanted.seconds <= _MOST_SECONDS:
-        problems.append(f"--timeout is {wanted.seconds:.0f} s: {_LEAST_SECONDS} s to 7 days")
+        problems.append(f"--timeout must be between {_LEAST_SECONDS}s and 7 days, got {wanted.seconds:.0f}s")
     nodes = slice_nodes(api)
     there = pools_of(nodes) | pools_of(nodes, spare=True)
-    problems += [f"there is no slice '{pool}'" for pool in wanted.pools if pool not in there]
+    problems += [f"slice '{pool}' not found" for pool in wanted.pools if pool not in there]
     chosen = [
         node for node in nodes if pool_of(node) in (wanted.pools or there) and wanted.shape in (None, shape_of(node))
     ]
     kinds = {str(node["metadata"]["labels"].get(_ARCHITECTURE, ARCHITECTURES[0])) for node in chosen}
     if len(kinds) > 1 or not kinds.issubset(ARCHITECTURES):
-        problems.append(f"these nodes are of {', '.join(sorted(kinds))}: choose some of one kind with --pools")
+        problems.append(f"the nodes are of {', '.join(sorted(kinds))}: choose those of one kind with --pools")
     if problems:
-        hint = f"slices are {', '.join(there)}" if wanted.pools else "see `xpk cluster cache-image --help`"
-        raise UsageError("these images cannot be cached", problems=problems, hint=hint)
+        hint = f"existing slices: {', '.join(there)}" if wanted.pools else "see `xpk cluster cache-image --help`"
+        raise UsageError("invalid options for the image cache", problems=problems, hint=hint)
     if not chosen:
         what = f" of {wanted.shape.name}" if wanted.shape else ""
         raise NotFoundError(
@@ -141,7 +141,7 @@ def begin(api: ObjectApi, caching: Caching) -> None:
     except ConflictError:
         made = api.get("Job", spec.name, spec.namespace)
         if made["metadata"].get("deletionTimestamp") or made.get("status", {}).get("conditions"):
-            raise ConflictError(f"an earlier '{spec.name}' is just ending", hint="run it again in a minute") from None
+            raise ConflictError(f"an earlier '{spec.name}' is being deleted", hint="run it again in a minute") from None
         age = (datetime.now(UTC) - datetime.fromisoformat(made["metadata"]["creationTimestamp"])).total_seconds()
         later = {"spec": {"activeDeadlineSeconds": int(age) + spec.seconds}}
         api.patch("Job", spec.name, later, spec.namespace)
@@ -218,8 +218,8 @@ def _daemons(api: ObjectApi, spec: ImageCacheSpec) -> Obj:
         return api.get("DaemonSet", spec.name, spec.namespace)
     except NotFoundError:
         raise ConflictError(
-            f"'{spec.name}' was removed meanwhile: by its deadline, or by somebody with the same images",
-            hint="run it again: what is there is not pulled twice",
+            f"'{spec.name}' was deleted: by its deadline, or by another command with the same images",
+            hint="run it again: existing images are not pulled again",
         ) from None
 
 

@@ -125,7 +125,7 @@ def _controllers(api: ObjectApi, hint: str) -> Iterator[Check]:
 
 def _version(api: ObjectApi, controller: install.Controller) -> str:
     numbers = install.version_of(api.get("Deployment", controller.deployment, controller.namespace))
-    return ".".join(map(str, numbers)) or "of a version that its image does not tell"
+    return ".".join(map(str, numbers)) or "of unknown version: its image has no version tag"
 
 
 def _how_to_install(provider: str, cluster: str) -> str:

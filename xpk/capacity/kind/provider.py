@@ -64,7 +64,7 @@ class KindOptions:
         def number(name: str, default: int) -> int:
             text = environ.get(name) or str(default)
             if not text.isdigit():
-                raise UsageError(f"{name} is '{text}', not a number", hint=f"unset {name}, or give it a number")
+                raise UsageError(f"{name} is '{text}', not a number", hint=f"unset {name}, or set it to a number")
             return int(text)
 
         return cls(
@@ -117,7 +117,7 @@ class KindProvider:
         exists, ours = spec.name in self._engine.clusters(), spec.name in self.names()
         if exists and not ours:
             raise ConflictError(
-                f"there is a kind cluster '{spec.name}' that xpk did not make",
+                f"kind cluster '{spec.name}' already exists and was not created by xpk",
                 hint=f"choose another name, or `kind delete cluster --name {spec.name}` first",
             )
         if not exists or not self._path(spec.name, _KUBECONFIG).exists():
@@ -143,7 +143,7 @@ class KindProvider:
         if spec is None:
             raise ConflictError(
                 f"cluster '{name}' is incomplete",
-                hint=f"`xpk cluster create {name} --provider kind --tpu-type TYPE --num-slices N` goes on with it",
+                hint=f"`xpk cluster create {name} --provider kind --tpu-type TYPE --num-slices N` completes it",
             )
         return self.plan_create(spec)
 
@@ -153,7 +153,7 @@ class KindProvider:
         if num_slices == have.num_slices:
             api = self.connect(name)
             opened = opening_steps(api, slice_nodes(api))
-            return Plan(f"cluster '{name}': {num_slices} x {have.accelerator_type}, as it is", opened)
+            return Plan(f"cluster '{name}': {num_slices} x {have.accelerator_type}, unchanged", opened)
         raise UsageError(
             f"kind cannot add or remove nodes: cluster '{name}' keeps its {have.num_slices} slices",
             hint=f"`xpk cluster delete {name}`, then `xpk cluster create {name} --provider kind "
@@ -188,7 +188,7 @@ class KindProvider:
         self._known(name)
         kubeconfig = self._path(name, _KUBECONFIG)
         if not kubeconfig.exists():
-            raise XpkError(f"cluster '{name}' is incomplete", hint="run its `xpk cluster create` again")
+            raise XpkError(f"cluster '{name}' is incomplete", hint="run its `xpk cluster create` command again")
         return self._open(kubeconfig)
 
     def kubeconfig(self, name: str) -> str:
@@ -214,7 +214,7 @@ class KindProvider:
 
     def _known(self, name: str) -> None:
         if name not in self.names():
-            raise NotFoundError(f"there is no cluster '{name}'", hint="`xpk cluster list` shows those there are")
+            raise NotFoundError(f"cluster '{name}' not found", hint="`xpk cluster list` lists the existing ones")
 
     def _options(self, spec: ClusterSpec) -> KindOptions:
         """Return the options for building it. Raises UsageError with all problems."""
@@ -226,7 +226,7 @@ class KindProvider:
             problems.append(f"a slice of {spec.shape.hosts} hosts cannot be spread evenly over {per_slice} nodes")
         elif (spec.num_slices + options.spare_slices) * per_slice > _MOST_NODES:
             problems.append(f"one machine holds at most {_MOST_NODES} kind nodes")
-        problems += [f"there is no image archive {file}" for file in options.image_archives if not file.is_file()]
+        problems += [f"image archive {file} not found" for file in options.image_archives if not file.is_file()]
         problems += install.source_problems(self._environ)
         if problems:
             raise UsageError(
@@ -238,7 +238,7 @@ class KindProvider:
         steps = []
         if half_made:
             undo = partial(self._engine.delete, spec.name, self._path(spec.name, _KUBECONFIG))
-            steps.append(Step(f"remove what an interrupted create left of '{spec.name}'", undo))
+            steps.append(Step(f"remove the remains of an interrupted create of '{spec.name}'", undo))
         count = (spec.num_slices + options.spare_slices) * options.nodes_per_slice
         title = f"create kind cluster '{spec.name}': a control plane and {count} nodes"
         steps += [Step(title, partial(self._make, spec, options)), self._advertise_step(spec, options)]

@@ -77,7 +77,7 @@ class LocalProvider:
         busy = sorted({item.workload for item in going if item.workload})
         if busy and not force:
             raise ConflictError(
-                f"{len(going)} slices would go, and {', '.join(busy)} runs on them",
+                f"{len(going)} slices would be removed, but {', '.join(busy)} is running on them",
                 hint=f"`xpk workload delete {names.addressed(busy[0], name)}`, or --force to end it",
             )
         api = self.connect(name)
@@ -95,7 +95,7 @@ class LocalProvider:
     def plan_delete(self, name: str, *, force: bool) -> Plan:
         """See `Provider.plan_delete`."""
         if name not in self.names():
-            raise NotFoundError(f"there is no cluster '{name}'", hint="`xpk cluster list` shows those there are")
+            raise NotFoundError(f"cluster '{name}' not found", hint="`xpk cluster list` lists the existing ones")
         if not force:
             running = live_workloads(self.connect(name), name)
             if running:
@@ -108,7 +108,7 @@ class LocalProvider:
             f"delete cluster '{name}'",
             [
                 Step(
-                    f"end the hosts, the control plane and the files of '{name}'",
+                    f"stop the hosts and the control plane of '{name}' and remove its files",
                     partial(delete_cluster, folder, force=True),
                 )
             ],
@@ -145,7 +145,7 @@ class LocalProvider:
     def connect(self, name: str) -> ObjectApi:
         """See `Provider.connect`."""
         if name not in self.names():
-            raise NotFoundError(f"there is no cluster '{name}'", hint="`xpk cluster list` shows those there are")
+            raise NotFoundError(f"cluster '{name}' not found", hint="`xpk cluster list` lists the existing ones")
         return open_cluster(self._root / name, workloads=str(workloads_dir()))
 
     def kubeconfig(self, name: str) -> str:
@@ -172,12 +172,14 @@ class LocalProvider:
                 lock = open_file(file, os.O_RDWR)
             except OSError as error:
                 message = f"cannot write to '{file}': {error.strerror}"
-                raise XpkError(message, hint="set XPK_STATE_DIR to a folder that you can write to") from error
+                raise XpkError(message, hint="set XPK_STATE_DIR to a writable folder") from error
             try:
                 hint = f"`fuser {file}` shows its process; run this command again when it has ended"
                 wait_for_lock(lock, f"cluster '{name}'", seconds=self._lock_seconds, tell=tell, hint=hint)
                 if not again().steps:
-                    raise ConflictError(f"cluster '{name}' was changed meanwhile", hint="run the same command again")
+                    raise ConflictError(
+                        f"cluster '{name}' was modified concurrently", hint="run the same command again"
+                    )
                 yield
             finally:
                 os.close(lock)
@@ -188,7 +190,7 @@ class LocalProvider:
         self.connect(name)
         spec = self._spec(name)
         if spec is None:
-            raise XpkError(f"cluster '{name}' is incomplete", hint="run its `xpk cluster create` again")
+            raise XpkError(f"cluster '{name}' is incomplete", hint="run its `xpk cluster create` command again")
         return spec
 
     def _spec(self, name: str) -> ClusterSpec | None:

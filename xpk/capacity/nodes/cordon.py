@@ -51,14 +51,14 @@ def check_deletable(api: ObjectApi, name: str) -> None:
     if running := live_workloads(api, name):
         hint = f"`xpk workload delete {names.addressed(running[0], name)}`, or --force to end them"
         if any(map(is_marked, slice_nodes(api))):
-            hint += f"; `xpk cluster resize {name}` to the slices that it has opens those that were closed to go"
+            hint += f"; `xpk cluster resize {name}` to its present size uncordons its slices"
         raise ConflictError(f"workloads are on cluster '{name}': {', '.join(running)}", hint=hint)
 
 
 def closing_step(api: ObjectApi, name: str, *, key: str = "") -> Step:
     """Return the step that cordons the slices of a cluster before its deletion, unless new workloads run there."""
     act = partial(close_unused, partial(slice_nodes, api), api, partial(check_deletable, api, name))
-    return Step(f"cordon the slices of '{name}' and see that no workload came onto it", act, key)
+    return Step(f"cordon the slices of '{name}' and check that no workload was started on it", act, key)
 
 
 def opening_steps(api: ObjectApi, nodes: Objs) -> list[Step]:
@@ -67,7 +67,7 @@ def opening_steps(api: ObjectApi, nodes: Objs) -> list[Step]:
     if not marked:
         return []
     pools = some_of(sorted({pool_of(node) for node in marked}, key=pool_order))
-    return [Step(f"uncordon {pools}: a command that did not end has closed it", partial(uncordon, api, marked), OPEN)]
+    return [Step(f"uncordon {pools}: an interrupted command has cordoned it", partial(uncordon, api, marked), OPEN)]
 
 
 def _patch(api: ObjectApi, nodes: Iterable[Obj], patch: Obj) -> None:

@@ -61,14 +61,14 @@ def plan(api: ObjectApi, nodes: Objs, wanted: Adaptation) -> tuple[ClusterSpec, 
     wrong = {node["metadata"]["labels"][names.TYPE_ANNOTATION] for node in ours} - {spec.shape.name}
     if wrong or len(ours) > spec.num_slices:
         raise ConflictError(
-            f"{len(ours)} nodes stand in for slices of {', '.join(sorted(wrong)) or spec.shape.name} already",
-            hint=f"`xpk cluster delete {wanted.name}` takes them back; nothing else of the cluster goes",
+            f"{len(ours)} nodes already emulate slices of {', '.join(sorted(wrong)) or spec.shape.name}",
+            hint=f"`xpk cluster delete {wanted.name}` removes the emulation; everything else stays",
         )
     free = [node for node in nodes if node not in ours and _is_free(node)]
     missing = spec.num_slices - len(ours)
     if missing > len(free):
         raise CapacityError(
-            f"{spec.num_slices} slices need as many nodes; the cluster has {len(ours) + len(free)} that can stand in",
+            f"{spec.num_slices} slices require as many nodes; the cluster has {len(ours) + len(free)} suitable ones",
             hint=f"--num-slices {len(ours) + len(free)}, or add nodes",
         )
     pools = {names.node_pool_name(spec.name, index) for index in range(spec.num_slices)} - set(map(pool_of, ours))
@@ -96,7 +96,7 @@ def advertise_step(
             if waited >= _NODES_SECONDS:
                 raise TimedOutError(
                     f"the nodes of '{spec.name}' are not ready after {_NODES_SECONDS:.0f} s",
-                    hint="`kubectl describe nodes` says why; the same command goes on from here",
+                    hint="`kubectl describe nodes` shows why; run the same command again to continue",
                 )
             pause(_POLL_SECONDS)
             waited += _POLL_SECONDS

@@ -101,7 +101,9 @@ def health_of(api: ObjectApi, info: ClusterInfo) -> list[SliceHealth]:
 
 def _empty(pool: str, shape: SliceShape | None) -> SliceHealth:
     """Return a slice whose nodes are created when a workload requests them."""
-    trouble = HostTrouble(node="", reason="NotProvisioned", message="its nodes come with a workload", blocks=False)
+    trouble = HostTrouble(
+        node="", reason="NotProvisioned", message="its nodes are created for a workload", blocks=False
+    )
     kind = shape.name if shape else "unknown"
     return SliceHealth(
         node_pool=pool, accelerator_type=kind, hosts=0, hosts_ready=0, chips=0, chips_offered=0, troubles=(trouble,)
@@ -142,7 +144,7 @@ def wait_step(
                     raise TimedOutError(
                         f"{len(late)} of {len(wanted)} slices are not ready after {_HOSTS_SECONDS:.0f} s; "
                         f"{late[0].node_pool}: {_why(late[0])}",
-                        hint=f"`xpk cluster health {cluster}` shows each; the others take workloads already",
+                        hint=f"`xpk cluster health {cluster}` shows each slice; the others accept workloads already",
                     )
                 pause(poll)
                 waited += poll
@@ -250,15 +252,17 @@ def _troubles_of(node: Obj, shape: SliceShape | None) -> Iterator[HostTrouble]:
             yield trouble(kind, item.get("message", ""), item.get("lastTransitionTime"), blocks=kind in _BLOCKING)
     if node["spec"].get("unschedulable"):
         since = taints.get("node.kubernetes.io/unschedulable", {}).get("timeAdded")
-        told = "an `xpk cluster resize` or `delete` closed it: the same again goes on" if is_marked(node) else ""
-        yield trouble("Cordoned", told or f"`kubectl uncordon {name}` opens it", since)
+        told = "cordoned by `xpk cluster resize` or `delete`: run that command again" if is_marked(node) else ""
+        yield trouble("Cordoned", told or f"run `kubectl uncordon {name}`", since)
     if _TERMINATION_TAINT in taints:
-        yield trouble("Terminating", "its machine is about to end", taints[_TERMINATION_TAINT].get("timeAdded"))
+        yield trouble(
+            "Terminating", "its machine is about to be terminated", taints[_TERMINATION_TAINT].get("timeAdded")
+        )
     if labels.get(_MAINTENANCE_LABEL) == "ONGOING":
-        yield trouble("Maintenance", "its host is being maintained")
+        yield trouble("Maintenance", "its host is under maintenance")
     elif str(labels.get(_SCHEDULED_LABEL, "")).isdecimal():
         when = datetime.fromtimestamp(int(labels[_SCHEDULED_LABEL]), UTC)
-        yield trouble("MaintenanceScheduled", f"its host goes at {when:%Y-%m-%dT%H:%M}Z", blocks=False)
+        yield trouble("MaintenanceScheduled", f"its host is terminated at {when:%Y-%m-%dT%H:%M}Z", blocks=False)
     known = (*_TOLD_OTHERWISE, _TERMINATION_TAINT, shape.resource if shape else "")
     for key, taint in taints.items():
         if key not in known and taint["effect"] in ("NoSchedule", "NoExecute"):

@@ -214,8 +214,8 @@ def live_workloads(api: ObjectApi, name: str) -> list[str]:
         return []  # JobSet was never installed
     except XpkError as error:
         raise ConflictError(
-            f"cannot see whether workloads are on cluster '{name}': {error.message}",
-            hint=f"`xpk cluster delete {name} --force` removes it all the same",
+            f"cannot check for workloads on cluster '{name}': {error.message}",
+            hint=f"`xpk cluster delete {name} --force` removes it anyway",
         ) from error
     on = [obj["metadata"] for obj in jobsets if not obj.get("status", {}).get("terminalState")]
     return [names.qualified(meta["name"], meta["namespace"]) for meta in on]
@@ -224,12 +224,12 @@ def live_workloads(api: ObjectApi, name: str) -> list[str]:
 def difference(have: ClusterSpec | None, want: ClusterSpec) -> str:
     """Return how an existing cluster differs from a requested one, as text."""
     if have is None:
-        return "its nodes' labels do not tell which"
+        return "its nodes' labels do not identify them"
     parts = []
     if have.shape != want.shape:
-        parts.append(f"type {have.shape.name} (asked for {want.shape.name})")
+        parts.append(f"type {have.shape.name} (requested {want.shape.name})")
     if have.num_slices != want.num_slices:
-        parts.append(f"{have.num_slices} slices (asked for {want.num_slices})")
+        parts.append(f"{have.num_slices} slices (requested {want.num_slices})")
     return ", ".join(parts)
 
 

@@ -60,7 +60,7 @@ class Activity:
     def pause(self, seconds: float) -> None:
         """Wait. Raises XpkError if the plan is interrupted."""
         if self.stop.wait(seconds):
-            raise XpkError("interrupted", hint="run the same command again: it goes on from here")
+            raise XpkError("interrupted", hint="run the same command again to continue")
 
 
 class Crew:
@@ -137,7 +137,7 @@ class Crew:
             for step, future in [(step, executor.submit(step.undo)) for step in at_once if step.undo]:
                 if (error := future.exception()) is not None:
                     raise error
-                self._progress(f"taken back: {step.title}")
+                self._progress(f"reverted: {step.title}")
         raise summed_up(self._failed, left, undone=len(undone))
 
 
@@ -145,12 +145,12 @@ def summed_up(failed: Sequence[tuple[Step, XpkError]], left: Sequence[Step], *, 
     """Return one error for all failures: the cause and hint of the first, and the number of the others."""
     first_step, first = failed[0]
     alike = [step for step, error in failed if error.message == first.message]
-    more = f" ({len(failed)} steps failed, {len(alike)} of them so)" if len(failed) > 1 else ""
+    more = f" ({len(failed)} steps failed, {len(alike)} of them with this error)" if len(failed) > 1 else ""
     message = f"could not {first_step.title}: {first.message}{more}"
     if undone is not None:
-        message += f"; {undone} steps were taken back"
+        message += f"; {undone} steps were reverted"
     elif left:
-        message += f"; {len(left)} steps that come after were left out"
+        message += f"; {len(left)} later steps were skipped"
     error = type(first)(message, hint=first.hint)
     error.__cause__ = first
     return error

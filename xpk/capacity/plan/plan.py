@@ -53,7 +53,7 @@ class Plan:
         and raises ConflictError if the cluster was changed since the plan was made.
         """
         if self.lacking:
-            raise UsageError(self.lacking[0], problems=self.lacking, hint="--dry-run shows the plan all the same")
+            raise UsageError(self.lacking[0], problems=self.lacking, hint="--dry-run shows the plan")
         if self.refusal:
             raise self.refusal
         with self.alone(warn):

@@ -28,7 +28,7 @@ def parse_amounts(
         if shape is None:
             continue
         if shape.name in found:
-            problems.append(f"{flag} says two things of {shape.name}")
+            problems.append(f"{flag} is given twice for {shape.name}")
         if limit and amount == _NO_LIMIT:
             found[shape.name] = None
         elif (number := _slices(amount, shape, slices[shape.name])) is None:
@@ -50,7 +50,7 @@ def _shape(flag: str, name: str, slices: Mapping[str, float], problems: list[str
     """Return the type of an amount; it may be omitted if there is only one."""
     there = ", ".join(slices) or "none"
     if not name and len(slices) != 1:
-        problems.append(f"{flag}: of which type? the cluster has {there}: say {flag} TYPE=N")
+        problems.append(f"{flag}: no type given; the cluster has {there}: pass {flag} TYPE=N")
         return None
     try:
         shape = find_shape(name or next(iter(slices)))

@@ -63,7 +63,7 @@ def plan_create(api: ObjectApi, wanted: Wanted) -> Plan:
     there = before.namespaces if before else ()
     steps += [_local_queue_step(api, obj) for obj in local_queues if obj["metadata"]["namespace"] not in there]
     notes = _below(*([(info, _quotas(spec))] if info else []), (queues.info(queues.own), left))
-    question = f"{notes[0]}. Go on?" if notes and steps else ""
+    question = f"{notes[0]}. Continue?" if notes and steps else ""
     return Plan(_summary(spec, total), steps, notes=(*notes, *limit_notes), question=question)
 
 
@@ -104,12 +104,13 @@ def _check_theirs(queues: Queues, wanted: Wanted) -> None:
     """Raise ConflictError if another tool made the object of this name, or if it is being deleted."""
     if wanted.name in queues.going:
         raise ConflictError(
-            f"queue '{wanted.name}' is being deleted: its last workloads still end", hint="the same command in a while"
+            f"queue '{wanted.name}' is being deleted: its last workloads are still ending",
+            hint="run the same command again later",
         )
     have = queues.find(wanted.name)
     if have and maker_of(have) != "xpk":
         raise ConflictError(
-            f"there is a ClusterQueue '{wanted.name}' already, made by {maker_of(have)}, not xpk",
+            f"ClusterQueue '{wanted.name}' already exists, made by {maker_of(have)}, not xpk",
             hint="choose another name",
         )
     target = names.CLUSTER_QUEUE if wanted.name == names.QUEUE else wanted.name
@@ -117,7 +118,7 @@ def _check_theirs(queues: Queues, wanted: Wanted) -> None:
         meta, leads_to = each["metadata"], each["spec"].get("clusterQueue")
         if meta["name"] == wanted.name and meta["namespace"] in wanted.namespaces and leads_to != target:
             raise ConflictError(
-                f"queue '{wanted.name}' of namespace '{meta['namespace']}' leads to ClusterQueue '{leads_to}'",
+                f"queue '{wanted.name}' of namespace '{meta['namespace']}' points to ClusterQueue '{leads_to}'",
                 hint="choose another name",
             )
 
@@ -148,7 +149,7 @@ def _pass_on(api: ObjectApi, spec: QueueSpec, before: QueueSpec | None, *, force
     settle(api)
     if (too_much := over(Queues.read(api), spec, before)) and not force:
         raise ConflictError(
-            f"others were given slices meanwhile: {'; '.join(too_much.values())}",
+            f"slices were allotted to other queues concurrently: {'; '.join(too_much.values())}",
             hint=f"`xpk queue create {spec.name} " + " ".join(f"--quota {each}" for each in too_much) + "`",
         )
 
@@ -176,7 +177,7 @@ def _below(*quotas: tuple[QueueInfo, Mapping[str, float]]) -> tuple[str, ...]:
     """Return the queues that use more than their new quota, one line each."""
     return tuple(
         f"queue '{info.name}' uses {share.used:g} slices of {share.type}, and would have {becomes[share.type]:g}: "
-        "the others run on until their owners want them back"
+        "the others keep running until their owners reclaim them"
         for info, becomes in quotas
         for share in info.shares
         if becomes.get(share.type, share.used) < min(share.used, share.quota)

@@ -14,7 +14,7 @@ from xpk.model.specs import QueueSpec
 from xpk.render import render_priority_limit
 
 _KINDS = ("ValidatingAdmissionPolicyBinding", "ValidatingAdmissionPolicy")  # in the order in which they go
-NOTE = "this API server has no ValidatingAdmissionPolicy: --max-priority binds xpk, not other clients"
+NOTE = "this API server has no ValidatingAdmissionPolicy: only xpk enforces --max-priority"
 
 
 def enforcing(api: ObjectApi, spec: QueueSpec) -> tuple[list[Step], tuple[str, ...]]:
@@ -26,7 +26,7 @@ def enforcing(api: ObjectApi, spec: QueueSpec) -> tuple[list[Step], tuple[str, .
         changes = [api.apply(obj, dry_run=True) for obj in objects]
     except MissingToolError:
         return [], () if _is_local(api) else (NOTE,)
-    title = f"refuse priorities above {spec.max_priority} in queue '{spec.name}'"
+    title = f"reject priorities above {spec.max_priority} in queue '{spec.name}'"
     return ([Step(title, partial(apply_all, api, objects))] if set(changes) != {"unchanged"} else []), ()
 
 
@@ -34,7 +34,7 @@ def lifting(api: ObjectApi, spec: QueueSpec, before: QueueSpec | None) -> list[S
     """Return the steps that remove a queue's limit, if it has one."""
     if before is None or not before.max_priority or spec.max_priority:
         return []
-    return [Step(f"take all priorities in queue '{spec.name}'", partial(remove, api, spec.name))]
+    return [Step(f"accept all priorities in queue '{spec.name}'", partial(remove, api, spec.name))]
 
 
 def remove(api: ObjectApi, queue: str) -> None:

@@ -79,8 +79,8 @@ class Queues:
         found = self.find(names.CLUSTER_QUEUE)
         if found is None:
             raise NotFoundError(
-                "the cluster has no queue of its own that others could get a part of",
-                hint="`xpk cluster create` or `xpk cluster adapt` makes one",
+                "the cluster has no queue of its own from which others could take quota",
+                hint="`xpk cluster create` or `xpk cluster adapt` creates one",
             )
         return found
 
@@ -197,7 +197,7 @@ def check_promised(api: ObjectApi, shape: SliceShape, num_slices: int, *, cluste
         whom = ", ".join(f"{name} {number:g}" for name, number in numbers.items() if number)
         most = max(numbers, key=lambda name: numbers[name])
         raise ConflictError(
-            f"{num_slices} slices of {shape.name} would be left, and queues were promised more: {whom}",
+            f"{num_slices} slices of {shape.name} would be left, but queues have been allotted more: {whom}",
             hint=f"`xpk queue create {most} --quota {shape.name}=N --cluster {cluster}` first",
         )
 

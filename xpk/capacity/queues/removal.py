@@ -30,7 +30,8 @@ def plan_delete(api: ObjectApi, name: str, namespace: str | None, *, where: str,
     own = info.cluster_queue == names.CLUSTER_QUEUE
     if own and namespace in (None, "default"):
         raise UsageError(
-            f"'{name}' is the cluster's own queue: it goes with the cluster", hint="-n NAMESPACE takes it from one"
+            f"'{name}' is the cluster's own queue: it is deleted with the cluster",
+            hint="pass -n NAMESPACE to remove it from one namespace",
         )
     if not own and info.maker != "xpk":
         raise ConflictError(
@@ -48,7 +49,7 @@ def plan_delete(api: ObjectApi, name: str, namespace: str | None, *, where: str,
     steps = [Step(f"end {_path(each)}", partial(_end, api, each)) for each in inside]
     steps += [
         Step(
-            f"take it from namespace '{each['namespace']}'",
+            f"remove it from namespace '{each['namespace']}'",
             partial(_delete, api, "LocalQueue", each["name"], each["namespace"]),
         )
         for each in (obj["metadata"] for obj in leaving)
@@ -64,7 +65,7 @@ def find(queues: Queues, name: str) -> QueueInfo:
     found = {each.name: each for each in queues.infos()}
     if name not in found:
         raise NotFoundError(
-            f"there is no queue '{name}'", hint=f"there are: {', '.join(found)}" if found else "`xpk cluster adapt`"
+            f"queue '{name}' not found", hint=f"there are: {', '.join(found)}" if found else "`xpk cluster adapt`"
         )
     return found[name]
 

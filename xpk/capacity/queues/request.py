@@ -50,7 +50,7 @@ def spec_of(
     shares = {each.type: each for each in have.shares} if have else {}
     numbers = {kind: each.quota for kind, each in shares.items()} | quota
     if not numbers and not problems:
-        problems.append("what is its quota? --quota N, or --quota TYPE=N")
+        problems.append("no quota given: pass --quota N, or --quota TYPE=N")
     for flag, limits in (("--borrowing-limit", borrowing), ("--lending-limit", lending)):
         without = [kind for kind in limits if kind not in numbers and not problems]
         problems += [f"{flag} {kind}: the queue has no quota of that type; --quota {kind}=0 is one" for kind in without]
@@ -106,7 +106,7 @@ def over(queues: Queues, spec: QueueSpec, before: QueueSpec | None) -> dict[str,
             whose = ", ".join(f"{name} {number:g}" for name, number in others.items() if number)
             problems[f"{kind}={left:g}"] = (
                 f"queue '{spec.name}' cannot have {each.num_slices:g} slices of {kind}: the cluster has {there:g}"
-                + (f", others were promised {sum(others.values()):g} ({whose}), {left:g} are left" if whose else "")
+                + (f", other queues have {sum(others.values()):g} ({whose}), {left:g} are left" if whose else "")
             )
     return problems
 
@@ -114,16 +114,18 @@ def over(queues: Queues, spec: QueueSpec, before: QueueSpec | None) -> dict[str,
 def refuse(wanted: Wanted, problems: Sequence[str], too_much: Mapping[str, str], missing: Sequence[str]) -> None:
     """Raise all problems at once; if they are of one kind, with its exit code."""
     too_much = {} if wanted.force else too_much
-    absent = [] if wanted.create_namespace else [f"there is no namespace '{each}'" for each in missing]
+    absent = [] if wanted.create_namespace else [f"namespace '{each}' not found" for each in missing]
     lines = [*problems, *too_much.values(), *absent]
     if not lines:
         return
     if len(lines) == len(absent):
-        raise NotFoundError("; ".join(absent), hint="--create-namespace makes it")
+        raise NotFoundError("; ".join(absent), hint="--create-namespace creates it")
     if len(lines) == len(too_much):
         fitting = " ".join(f"--quota {each}" for each in too_much)
-        raise CapacityError("; ".join(too_much.values()), hint=f"{fitting}, or --force to promise more than there is")
-    raise UsageError(f"queue '{wanted.name}' cannot be made", problems=lines, hint="see `xpk queue create --help`")
+        raise CapacityError(
+            "; ".join(too_much.values()), hint=f"{fitting}, or --force to exceed the cluster's capacity"
+        )
+    raise UsageError(f"queue '{wanted.name}' cannot be created", problems=lines, hint="see `xpk queue create --help`")
 
 
 def problems_of_own(wanted: Wanted) -> list[str]:
@@ -135,9 +137,13 @@ def problems_of_own(wanted: Wanted) -> list[str]:
         "--reclaim": wanted.reclaim,
         "--max-priority": wanted.max_priority,
     }
-    why = f"'{names.QUEUE}' is the cluster's own queue: it has what the others were not promised"
-    found = [f"{flag} is not for it: {why}" for flag, value in given.items() if value]
-    return found if wanted.namespaces else [*found, f"'{names.QUEUE}' is there: -n NAMESPACE says who else may use it"]
+    why = f"'{names.QUEUE}' is the cluster's own queue: it has the rest of the quota"
+    found = [f"{flag} does not apply to it: {why}" for flag, value in given.items() if value]
+    return (
+        found
+        if wanted.namespaces
+        else [*found, f"'{names.QUEUE}' already exists: pass -n NAMESPACE to let a namespace use it"]
+    )
 
 
 def as_spec(have: QueueInfo) -> QueueSpec:
