@@ -116,7 +116,7 @@ def test_a_controller_that_does_not_come_up_says_what_its_pod_waits_for() -> Non
 
 
 def test_a_manifest_that_cannot_be_had(tmp_path: Path) -> None:
-    with pytest.raises(XpkError, match="the manifest of Kueue is to come from /nowhere") as caught:
+    with pytest.raises(XpkError, match="the source of the manifest of Kueue, /nowhere, is not a file") as caught:
         install.read_manifest(KUEUE, {"XPK_KUEUE_MANIFEST": "/nowhere"})
     assert "XPK_KUEUE_MANIFEST" in caught.value.hint
     file = tmp_path / "kueue.yaml"

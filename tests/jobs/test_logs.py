@@ -11,7 +11,7 @@ import pytest
 
 from tests.jobs.objects import RUNNING, Obj, jobset, pod
 from xpk.api.base import LogLine
-from xpk.api.refusal import NotStartedError
+from xpk.api.server_errors import NotStartedError
 from xpk.jobs import logs
 from xpk.jobs.logs import Wanted, follow_logs, read_logs
 from xpk.model.errors import AuthorizationError, NotFoundError, UnavailableError, UsageError, XpkError

@@ -18,7 +18,7 @@ from typing import Any, cast
 from xpk.api.base import Change, Obj, Objs
 from xpk.api.connection import malformed, somebody_else
 from xpk.api.kinds import Kind
-from xpk.api.words import short
+from xpk.api.text import short
 from xpk.model.terminal import printable
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")

@@ -31,7 +31,7 @@ from xpk.api.kubeconfig import new_client
 from xpk.api.paths import access_review, container_of, dry, kind_of, path_of, selecting
 from xpk.api.podlog import AWAY, read_log
 from xpk.api.portforward import open_port
-from xpk.api.refusal import GoneError
+from xpk.api.server_errors import GoneError
 from xpk.api.timing import Backoff, Pace, seconds_left, time_limit
 from xpk.api.transport import Transport
 from xpk.model.errors import AuthorizationError, ConflictError, NotFoundError, TimedOutError, UnavailableError

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import urllib3
 
 from xpk.api.base import LogLine
-from xpk.api.refusal import NotStartedError
+from xpk.api.server_errors import NotStartedError
 from xpk.api.timing import Backoff
 from xpk.model.errors import AuthorizationError, NotFoundError, UnavailableError
 

@@ -29,7 +29,7 @@ from urllib3.exceptions import HTTPError
 from xpk.api import connection
 from xpk.api.answers import parsed
 from xpk.api.base import Obj
-from xpk.api.refusal import budget_of, explain, other_version
+from xpk.api.server_errors import budget_of, explain, other_version
 from xpk.api.timing import Backoff, Pause, seconds_left, within
 from xpk.model.errors import MissingToolError, TimedOutError, UnavailableError, XpkError
 

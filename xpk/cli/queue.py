@@ -9,11 +9,11 @@ import click
 
 from xpk.capacity.provider import provider_of
 from xpk.capacity.queues.amounts import amounts_text
-from xpk.capacity.queues.inside import inside, workloads_in
 from xpk.capacity.queues.planning import plan_create
 from xpk.capacity.queues.reading import QueueInfo, Queues
 from xpk.capacity.queues.removal import find, plan_delete
 from xpk.capacity.queues.request import RECLAIM, Wanted
+from xpk.capacity.queues.workloads import summary_of, workloads_in
 from xpk.cli.cluster.run_plan import ask, carry_out, dry_run_option
 from xpk.cli.google_xpk import Group
 from xpk.cli.options import cluster_option, name_argument, output_option, the_name
@@ -174,7 +174,7 @@ def describe(
     console, api = console.choosing(output), provider_of(place).connect(place)
     queues = Queues.read(api)
     info = find(queues, chosen)
-    found = [inside(each) for each in workloads_in(api, queues.locals_of(info.cluster_queue))]
+    found = [summary_of(each) for each in workloads_in(api, queues.locals_of(info.cluster_queue))]
     if console.is_data:
         console.data({**asdict(info), "workloads": [asdict(each) for each in found]})
         return

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 
 from xpk.api.base import Obj, ObjectApi
+from xpk.api.text import is_hopeless_pull, is_missing_image
 from xpk.api.timing import time_limit
-from xpk.api.words import is_hopeless_pull, is_missing_image
 from xpk.jobs.retry import SIGNS, Outage
 from xpk.jobs.status.fields import Snapshot, owned_by
 from xpk.jobs.status.reader import find, read, take

@@ -9,7 +9,7 @@ from xpk.api.base import Obj
 from xpk.api.cluster_queues import allotments, cohort_of
 from xpk.local import objects as o
 from xpk.local.admission import IN_QUEUE, RECLAIMED, RECLAIMED_BORROWING, Claim, Queue, decide
-from xpk.local.room import POOLS, needs_of, never_fits, usable_pools, why_not
+from xpk.local.feasibility import POOLS, needs_of, never_fits, usable_pools, why_not
 from xpk.local.store import Transaction
 from xpk.model.quotas import ceiling
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xpk.api.words import counted as counted_words
+from xpk.api.text import counted as counted_words
 from xpk.capacity.gke import desired
 from xpk.capacity.gke.difference import Change, cluster_changes
 from xpk.capacity.gke.observed import Observed

@@ -108,13 +108,13 @@ class Applier:
 
     def _run(self, method: str, request: Dict, title: str, subject: str | None, *, beta: bool = False) -> None:
         """Start an operation and wait until it is done. Raises XpkError with the cause if it failed."""
-        self._activity.tell(title, "asking")
+        self._activity.update(title, "asking")
         try:
             operation = self._start(method, request, title, subject, beta=beta)
             if operation:
                 self.wait(operation, title)
         finally:
-            self._activity.forget(title)
+            self._activity.clear(title)
 
     def _start(self, method: str, request: Dict, title: str, subject: str | None, *, beta: bool) -> str | None:
         """Return the started operation, None if nothing is left to do. Waits for blocking operations first."""
@@ -124,7 +124,7 @@ class Applier:
                 return str(self._google.call(method, request, beta=beta)["name"])
             except XpkError as error:
                 if other := blocked(error):
-                    self._activity.tell(title, f"waiting for {other}")
+                    self._activity.update(title, f"waiting for {other}")
                     self._wait_for_other(other)
                 elif exists_already(error) and method.startswith("create"):
                     self._await_state(subject, title)
@@ -146,13 +146,13 @@ class Applier:
                 raise explained("UNKNOWN", str(there.get("status_message") or "GKE gave no reason"))
             if status not in ("PROVISIONING", "STOPPING"):
                 return
-            self._activity.tell(title, status.lower())
+            self._activity.update(title, status.lower())
             self._again(begun)
 
     def wait(self, name: str, title: str) -> None:
         """Wait until an operation is done. Raises XpkError with the cause if it failed, TimedOutError."""
         begun = time.monotonic()
-        self._activity.tell(title, "pending")
+        self._activity.update(title, "pending")
         self._activity.pause(self._poll)  # by then, the shared listing knows of it
         while True:
             operation = self._look(name)
@@ -160,7 +160,7 @@ class Applier:
                 if error := of_operation(operation):
                     raise error
                 return
-            self._activity.tell(title, _progress(operation))
+            self._activity.update(title, _progress(operation))
             self._again(begun)
 
     def _wait_for_other(self, name: str) -> None:
@@ -177,7 +177,7 @@ class Applier:
             else:
                 self._await_state(None if change.subject == self._cluster else change.subject, title)
         finally:
-            self._activity.forget(title)
+            self._activity.clear(title)
 
     def _look(self, name: str) -> Dict:
         found = self._list().get(name)

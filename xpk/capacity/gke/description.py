@@ -31,7 +31,7 @@ def describe(
             return info
         if specs and has_queues(api, *specs):
             state = "Ready"
-    held = shrinking.see(known["name"], connect).held
+    held = shrinking.read_pool_state(known["name"], connect).occupied
     return ClusterInfo(
         **known,
         accelerator_type=",".join(each.shape.name for each in specs) or "unknown",

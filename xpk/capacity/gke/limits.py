@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from xpk.api.words import counted
+from xpk.api.text import counted
 from xpk.capacity.gke.request import Request
 from xpk.model.accelerators import SliceShape
 

@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from xpk.capacity.gke import desired, limits
-from xpk.capacity.gke.asked import asked_lines
 from xpk.capacity.gke.cost import Cost, check_cost, cost_of
 from xpk.capacity.gke.custom import default_nodes
 from xpk.capacity.gke.difference import Change, cluster_changes, covers, missing_names, pool_changes
 from xpk.capacity.gke.limits import Limit, Sizing
 from xpk.capacity.gke.networks import DATA_NICS, DataNetwork, data_networks, description, network_limits
 from xpk.capacity.gke.observed import Observed, capacity_of, shape_of_pool
+from xpk.capacity.gke.option_lines import option_lines
 from xpk.capacity.gke.queued import check_alike
 from xpk.capacity.gke.request import Request, provisions_of, region_of, reservation_path
 from xpk.capacity.gke.slices import is_shared, specs_of_pools, with_limits
@@ -123,7 +123,7 @@ def _weighed(
         file=request.prices, most_slices=limited and max(limited, spec.num_slices),
     )  # fmt: skip
     refusal = check_cost(cost, request.max_cost) or _too_little(found, new=bool(missing))
-    asked = asked_lines(request, body if have.cluster is None else {})
+    asked = option_lines(request, body if have.cluster is None else {})
     return Draft(changes=changes, limits=found, cost=cost, specs=specs, refusal=refusal, asked=asked)
 
 

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from xpk.api.base import ObjectApi
-from xpk.capacity.gke import adapting, controllers, description, gpudirect, guessing, resizing, shrinking
+from xpk.capacity.gke import adapting, controllers, description, gpudirect, offline_plans, resizing, shrinking
 from xpk.capacity.gke.apply import Applier
-from xpk.capacity.gke.asked import asked_lines
 from xpk.capacity.gke.checks import check, fitted, lacks, warnings, with_room
 from xpk.capacity.gke.client import Google
 from xpk.capacity.gke.difference import Change
 from xpk.capacity.gke.networks import data_network
 from xpk.capacity.gke.observed import Observed, find_cluster, is_there, observe, own_networks, running_operations
+from xpk.capacity.gke.option_lines import option_lines
 from xpk.capacity.gke.planning import draft, grown, summary_of
 from xpk.capacity.gke.queued import is_queued
 from xpk.capacity.gke.reach import Connect, Known, Place, check_foreign, check_project
@@ -72,7 +72,7 @@ class GkeProvider:
             self._google.check()
         except AuthorizationError as error:
             lacking = error
-        have = guessing.NOTHING if lacking else self._observed(request, spec.name, spec.shape)
+        have = offline_plans.NOTHING if lacking else self._observed(request, spec.name, spec.shape)
         made = draft(spec, request, have)
         controllers.check_limits(lambda: self._api(spec.name, have.cluster), have.cluster, made.specs)
         place = Place(project=request.project, location=have.location or request.region, zone=request.zone)
@@ -84,7 +84,7 @@ class GkeProvider:
             made = replace(made, refusal=self._others(spec.name, have.cluster, made.specs, request).refusal)
         return Plan(
             summary_of(spec, request), steps, at_once=request.at_once, activity=self._activity,
-            notes=(*warnings(asked, request), *((guessing.CREATED,) if lacking else ()), *made.notes),
+            notes=(*warnings(asked, request), *((offline_plans.CREATED,) if lacking else ()), *made.notes),
             facts=made.facts | {"guess": lacking is not None}, roll_back=request.roll_back,
             refusal=made.refusal or (lacking if steps else None), lacking=tuple(lacks(asked)),
         )  # fmt: skip
@@ -114,10 +114,10 @@ class GkeProvider:
         try:
             place, cluster = self._found(name)
         except AuthorizationError as error:
-            specs, place = [stated] if stated else [], guessing.place_of(request)
-            changes = adapting.addon_changes(name, request, guessing.NOTHING)
-            steps = self._steps(name, place, changes, request, guessing.NOTHING, specs, shrinks=True)
-            return guessing.adaptation(name, request, specs, [self._known.step(name, place), *steps], error)
+            specs, place = [stated] if stated else [], offline_plans.place_of(request)
+            changes = adapting.addon_changes(name, request, offline_plans.NOTHING)
+            steps = self._steps(name, place, changes, request, offline_plans.NOTHING, specs, shrinks=True)
+            return offline_plans.adaptation(name, request, specs, [self._known.step(name, place), *steps], error)
         pools = {pool["name"]: pool for pool in cluster.get("node_pools", [])}
         specs = self._specs(name, cluster)
         if not specs:
@@ -135,7 +135,7 @@ class GkeProvider:
         others = self._others(name, cluster, specs, request)
         return Plan(
             f"cluster '{name}' in {place.location}: {there}", steps, activity=self._activity,
-            notes=(*asked_lines(request, {}), *differs, *notes, *others.notes), refusal=others.refusal,
+            notes=(*option_lines(request, {}), *differs, *notes, *others.notes), refusal=others.refusal,
         )  # fmt: skip
 
     def plan_resize(self, name: str, num_slices: int, *, force: bool) -> Plan:
@@ -177,8 +177,8 @@ class GkeProvider:
         changes = resizing.growing(have, name, shape, spec.num_slices, partial(self._pool_of, name, place))
         made = grown(spec, request, have, changes)
         controllers.check_limits(lambda: self._api(name, cluster), cluster, made.specs)
-        seen = shrinking.see(name, partial(self._api, name, cluster))
-        steps = shrinking.opening(seen, list(have.slices(shape)))
+        state = shrinking.read_pool_state(name, partial(self._api, name, cluster))
+        steps = shrinking.uncordon_steps(state, list(have.slices(shape)))
         steps += self._steps(name, place, changes, request, have, made.specs)
         notes = controllers.notes_for(
             lambda: self._api(name, cluster), made.specs, request, there=bool(steps) and is_there(cluster)
@@ -200,9 +200,9 @@ class GkeProvider:
                 raise
         except AuthorizationError as error:
             request = self._request(place, "delete") if place else read_request(self._environ, command="delete")
-            place = place or guessing.place_of(request)
+            place = place or offline_plans.place_of(request)
             steps = self._applier(name, place, request).steps([Change("delete-cluster", name)])
-            return guessing.deletion(name, place, steps, error)
+            return offline_plans.deletion(name, place, steps, error)
         region, before = region_of(place.location), tuple(change.key for change in changes)
         for network in own_networks(self._google, place.project, name, place.location):
             parts = data_network(name, region, network.rpartition("-")[2]).parts
@@ -313,21 +313,23 @@ class GkeProvider:
         """Return the plan of removing slices; uncordon those that an earlier run cordoned and that stay."""
         name = spec.name
         broken = frozenset(key for key in there if have.pools[key].get("status") == "ERROR")
-        seen = replace(shrinking.see(name, partial(self._api, name, have.cluster), must=not force), broken=broken)
+        state = replace(
+            shrinking.read_pool_state(name, partial(self._api, name, have.cluster), must=not force), broken=broken
+        )
         try:
-            going = shrinking.choose(seen, there, spec, force=force)
+            going = shrinking.choose(state, there, spec, force=force)
         except ConflictError as error:
-            return shrinking.giving_up(seen, there, error)
+            return shrinking.abort_steps(state, there, error)
 
         def delete(after: Mapping[str, tuple[str, ...]]) -> list[Step]:
             changes = [Change("delete-pool", pool, {}, keys) for pool, keys in after.items()]
             return self._applier(name, place, request).steps(changes)
 
         steps = shrinking.steps_of(
-            seen, spec, going, self._steps(name, place, [], request, have, specs, shrinks=True), delete,
+            state, spec, going, self._steps(name, place, [], request, have, specs, shrinks=True), delete,
             before=self._specs(name, have.cluster or {}), force=force, pause=self._activity.pause, poll=self._poll,
         )  # fmt: skip
-        return [*shrinking.opening(seen, [pool for pool in there if pool not in going]), *steps]
+        return [*shrinking.uncordon_steps(state, [pool for pool in there if pool not in going]), *steps]
 
     def _others(
         self, name: str, cluster: Any, specs: list[ClusterSpec], request: Request, *, ends: bool = False

@@ -36,85 +36,85 @@ _CORDON, _LOOK = "cordon", "look-again"
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class PoolState:
     """A cluster's node pools as its API server reports them; None if it does not answer.
 
-    `held`: the workload on each pool.
-    `marked`: pools that an interrupted command has cordoned.
+    `occupied`: the workload on each pool.
+    `cordoned`: pools that an interrupted command has cordoned.
     `broken`: pools that never became ready.
     """
 
     api: ObjectApi | None = None
-    held: Mapping[str, str] = field(default_factory=dict)
-    marked: frozenset[str] = frozenset()
+    occupied: Mapping[str, str] = field(default_factory=dict)
+    cordoned: frozenset[str] = frozenset()
     broken: frozenset[str] = frozenset()
 
 
-def see(name: str, connect: Callable[[], ObjectApi], *, must: bool = False) -> Seen:
+def read_pool_state(name: str, connect: Callable[[], ObjectApi], *, must: bool = False) -> PoolState:
     """Read the state of a cluster's node pools. Raises ConflictError if it `must` answer and does not."""
     try:
         api = connect()
         nodes = slice_nodes(api)
-        return Seen(api, held_pools(api, nodes), frozenset(pool_of(node) for node in nodes if is_marked(node)))
+        return PoolState(api, occupied_pools(api, nodes), frozenset(pool_of(node) for node in nodes if is_marked(node)))
     except XpkError as error:
         if must:
             raise ConflictError(
                 f"cannot check for workloads on cluster '{name}': {error.message}",
                 hint="--force removes slices anyway",
             ) from error
-        return Seen()
+        return PoolState()
 
 
-def held_pools(api: ObjectApi, nodes: Objs) -> dict[str, str]:
+def occupied_pools(api: ObjectApi, nodes: Objs) -> dict[str, str]:
     """Return the workload on each node pool, by the pool's name."""
     held = holders(api)
     return {pool_of(node): held[name] for node in nodes if (name := node["metadata"]["name"]) in held}
 
 
-def victims(pools: Sequence[str], seen: Seen, count: int) -> list[str]:
+def pools_to_delete(pools: Sequence[str], state: PoolState, count: int) -> list[str]:
     """Return the pools to delete: free ones first, of them broken ones, then cordoned ones, then the highest number."""
     ordered = sorted(pools, key=pool_order, reverse=True)
-    return sorted(ordered, key=lambda pool: (pool in seen.held, pool not in seen.broken, pool not in seen.marked))[
-        :count
-    ]
+    return sorted(
+        ordered, key=lambda pool: (pool in state.occupied, pool not in state.broken, pool not in state.cordoned)
+    )[:count]
 
 
-def choose(seen: Seen, pools: Sequence[str], spec: ClusterSpec, *, force: bool) -> list[str]:
+def choose(state: PoolState, pools: Sequence[str], spec: ClusterSpec, *, force: bool) -> list[str]:
     """Return the pools to delete. Raises ConflictError if that would end or starve a workload, unless forced."""
-    going = victims(pools, seen, len(pools) - spec.num_slices)
-    busy = sorted({seen.held[pool] for pool in going if pool in seen.held})
+    going = pools_to_delete(pools, state, len(pools) - spec.num_slices)
+    busy = sorted({state.occupied[pool] for pool in going if pool in state.occupied})
     if busy and not force:
         raise ConflictError(
             f"{len(going)} slices would be removed, but {', '.join(busy)} is running on them",
             hint=f"`{names.ending(busy[0], spec.name)}`, or --force to end it",
         )
-    if seen.api and not force:
-        check_promised(seen.api, spec.shape, spec.quota_slices, cluster=spec.name)
-        _check_admitted(seen.api, seen.held, spec)
+    if state.api and not force:
+        check_promised(state.api, spec.shape, spec.quota_slices, cluster=spec.name)
+        _check_admitted(state.api, state.occupied, spec)
     return going
 
 
-def opening(seen: Seen, staying: Sequence[str]) -> list[Step]:
+def uncordon_steps(state: PoolState, staying: Sequence[str]) -> list[Step]:
     """Return the steps that uncordon pools of an interrupted resize that stay."""
-    return opening_steps(seen.api, _nodes(seen.api, staying)) if seen.api and seen.marked else []
+    return opening_steps(state.api, _nodes(state.api, staying)) if state.api and state.cordoned else []
 
 
-def giving_up(seen: Seen, staying: Sequence[str], error: ConflictError) -> list[Step]:
+def abort_steps(state: PoolState, staying: Sequence[str], error: ConflictError) -> list[Step]:
     """Return the steps that uncordon pools of an earlier resize and then fail with why none may be deleted.
 
     Raises the error if there is nothing to uncordon.
     """
-    if not seen.marked:
+    if not state.cordoned:
         raise error
 
     def say() -> None:
         raise error
 
-    return [*opening(seen, staying), Step("remove slices", say, "give-up", (OPEN,))]
+    return [*uncordon_steps(state, staying), Step("remove slices", say, "give-up", (OPEN,))]
 
 
 def steps_of(
-    seen: Seen,
+    state: PoolState,
     spec: ClusterSpec,
     going: Sequence[str],
     lower: Sequence[Step],
@@ -131,9 +131,9 @@ def steps_of(
     `delete`: returns the steps that delete pools, after the given keys.
     """
     lowered = tuple(step.key for step in lower)
-    if seen.api is None:  # forced: there is nobody to ask
+    if state.api is None:  # forced: there is nobody to ask
         return [*lower, *delete(dict.fromkeys(going, lowered))]
-    api, pools = seen.api, some_of(list(going))
+    api, pools = state.api, some_of(list(going))
     first = Step(f"cordon {pools}", lambda: cordon(api, _nodes(api, going)), _CORDON)
     if not force:
         look = partial(_check_unused, api, spec, going)
@@ -208,7 +208,7 @@ def _still_there(pool: str, left: Objs, kept: str) -> TimedOutError:
 
 def _check_unused(api: ObjectApi, spec: ClusterSpec, pools: Sequence[str]) -> None:
     """Raise ConflictError if a workload was placed on a pool, or admitted to its quota, since the plan was made."""
-    held = held_pools(api, slice_nodes(api))
+    held = occupied_pools(api, slice_nodes(api))
     for pool in pools:
         if pool in held:
             raise ConflictError(

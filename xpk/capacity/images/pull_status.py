@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from xpk.api.base import Obj, Objs
-from xpk.api.words import IMAGE_TROUBLES, image_words, is_hopeless_pull, short
+from xpk.api.text import IMAGE_TROUBLES, image_words, is_hopeless_pull, short
 from xpk.capacity.nodes.inventory import is_ready
 from xpk.model.accelerators import CHIP_RESOURCES
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from xpk.api.base import Obj, ObjectApi, Objs
 from xpk.api.quantities import quantity
-from xpk.api.words import short
+from xpk.api.text import short
 from xpk.capacity.nodes.cordon import is_marked
 from xpk.capacity.nodes.inventory import in_slices, is_ready, pool_order, pools_of, shape_of
 from xpk.capacity.plan.executor import Activity, Step
@@ -137,7 +137,7 @@ def wait_step(
         try:
             while late := lacking(wanted, api.list("Node")):
                 ready = len(wanted) - len(late)
-                activity.tell(
+                activity.update(
                     TITLE, f"{ready} of {len(wanted)} slices, {waited:.0f} s; {late[0].node_pool}: {_why(late[0])}"
                 )
                 if waited >= _HOSTS_SECONDS:
@@ -149,7 +149,7 @@ def wait_step(
                 pause(poll)
                 waited += poll
         finally:
-            activity.forget(TITLE)
+            activity.clear(TITLE)
 
     return Step(TITLE, act, key="hosts", after=after)
 

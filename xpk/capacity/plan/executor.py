@@ -41,13 +41,13 @@ class Activity:
         self._now: dict[str, str] = {}
         self._lock = threading.Lock()
 
-    def tell(self, what: str, state: str) -> None:
+    def update(self, what: str, state: str) -> None:
         """Set the progress of a step."""
         with self._lock:
             self._now[what] = state
         self.listener(self.now())
 
-    def forget(self, what: str) -> None:
+    def clear(self, what: str) -> None:
         """Remove a step's progress."""
         with self._lock:
             self._now.pop(what, None)
@@ -63,7 +63,7 @@ class Activity:
             raise XpkError("interrupted", hint="run the same command again to continue")
 
 
-class Crew:
+class PlanExecutor:
     """Takes the steps of a plan, at most `at_once` at the same time."""
 
     def __init__(
@@ -80,7 +80,7 @@ class Crew:
         self._done: set[str] = set()
         self._failed: list[tuple[Step, XpkError]] = []
 
-    def work(self, *, roll_back: bool) -> XpkError | None:
+    def run(self, *, roll_back: bool) -> XpkError | None:
         """Run all steps; skip those that need a failed one. Raises XpkError that combines the failures.
 
         Returns the combined error of steps that may fail.
@@ -90,7 +90,7 @@ class Crew:
             left = self._take_all(executor)
             if any(not step.may_fail for step, _ in self._failed):
                 self._end(executor, left, roll_back=roll_back)
-            return summed_up(self._failed, []) if self._failed else None
+            return combined_error(self._failed, []) if self._failed else None
         except BaseException:
             self._activity.stop.set()
             raise
@@ -129,7 +129,7 @@ class Crew:
 
     def _end(self, executor: ThreadPoolExecutor, left: list[Step], *, roll_back: bool) -> None:
         if not roll_back:
-            raise summed_up(self._failed, left)
+            raise combined_error(self._failed, left)
         begun = self._done | {step.key for step, _ in self._failed}
         undone = [step for step in reversed(self._steps) if step.key in begun and step.undo]
         for last in (False, True):
@@ -138,10 +138,12 @@ class Crew:
                 if (error := future.exception()) is not None:
                     raise error
                 self._progress(f"reverted: {step.title}")
-        raise summed_up(self._failed, left, undone=len(undone))
+        raise combined_error(self._failed, left, undone=len(undone))
 
 
-def summed_up(failed: Sequence[tuple[Step, XpkError]], left: Sequence[Step], *, undone: int | None = None) -> XpkError:
+def combined_error(
+    failed: Sequence[tuple[Step, XpkError]], left: Sequence[Step], *, undone: int | None = None
+) -> XpkError:
     """Return one error for all failures: the cause and hint of the first, and the number of the others."""
     first_step, first = failed[0]
     alike = [step for step, error in failed if error.message == first.message]

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from xpk.capacity.plan.executor import Activity, Crew, Step
+from xpk.capacity.plan.executor import Activity, PlanExecutor, Step
 from xpk.model.errors import UsageError, XpkError
 
 __all__ = ["Plan", "Progress", "Step"]
@@ -58,8 +58,8 @@ class Plan:
             raise self.refusal
         with self.alone(warn):
             if self.at_once > 1:
-                crew = Crew(self.steps, self.at_once, self.activity, progress, live)
-                if ignored := crew.work(roll_back=self.roll_back):
+                executor = PlanExecutor(self.steps, self.at_once, self.activity, progress, live)
+                if ignored := executor.run(roll_back=self.roll_back):
                     warn(ignored.message)
                 return
             self.activity.listener = live

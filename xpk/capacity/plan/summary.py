@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xpk.api.words import counted
+from xpk.api.text import counted
 from xpk.model.specs import ClusterSpec
 
 

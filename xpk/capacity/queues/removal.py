@@ -10,10 +10,10 @@ from xpk.api.base import Obj, ObjectApi, Objs
 from xpk.capacity.apply import apply_all
 from xpk.capacity.plan.plan import Plan, Step
 from xpk.capacity.queues import priority_limit
-from xpk.capacity.queues.inside import owner_of, workloads_in
 from xpk.capacity.queues.planning import settle
 from xpk.capacity.queues.reading import QueueInfo, Queues, maker_of, queue_name
 from xpk.capacity.queues.request import as_spec
+from xpk.capacity.queues.workloads import owner_of, workloads_in
 from xpk.model import names
 from xpk.model.errors import ConflictError, MissingToolError, NotFoundError, UsageError
 from xpk.render import render_queue

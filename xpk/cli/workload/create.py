@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from xpk.api.words import counted
+from xpk.api.text import counted
 from xpk.cli.durations import parse_duration
 from xpk.cli.options import cluster_option, name_argument, namespace_option, the_name
 from xpk.cli.terminal.output import FORMATS, Console

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import click
 
-from xpk.api.words import counted
+from xpk.api.text import counted
 from xpk.cli.terminal.live import progress_words
 from xpk.cli.terminal.output import age
 from xpk.cli.terminal.tables import Column, table, wrapped

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from xpk.api.base import Obj
-from xpk.api.words import short
+from xpk.api.text import short
 from xpk.jobs.status.fields import condition
 from xpk.model import names
 from xpk.model.status import Check

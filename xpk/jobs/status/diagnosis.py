@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from xpk.api.base import Obj
-from xpk.api.words import IMAGE_TROUBLES, image_words, short
+from xpk.api.text import IMAGE_TROUBLES, image_words, short
 from xpk.jobs.status.fields import condition, event_times, host_key, host_label, label, when
 from xpk.model.status import Trouble
 

@@ -9,7 +9,7 @@ from typing import Any
 from xpk.api.base import Obj
 from xpk.api.cluster_queues import Key, allotments, members, type_of
 from xpk.api.quantities import quantity, requests
-from xpk.api.words import short
+from xpk.api.text import short
 from xpk.jobs.status.admission_checks import why_evicted, why_unready
 from xpk.jobs.status.fields import Snapshot, condition, is_true, when
 from xpk.model.quotas import available, ceiling

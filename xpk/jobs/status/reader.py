@@ -9,7 +9,7 @@ from typing import Any
 
 from xpk.api.base import Obj, ObjectApi
 from xpk.api.paths import container_of
-from xpk.api.words import counted, short
+from xpk.api.text import counted, short
 from xpk.jobs.mounts import mounts_of
 from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.status import events as happened

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from xpk.api.base import Obj
-from xpk.api.words import short
+from xpk.api.text import short
 from xpk.jobs.output.folder import promptly
 from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.status.events import is_local

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xpk.capacity.gke.asked import asked_lines
 from xpk.capacity.gke.observed import Observed
+from xpk.capacity.gke.option_lines import option_lines
 from xpk.capacity.gke.reach import Place
 from xpk.capacity.gke.request import Request
 from xpk.capacity.plan.plan import Plan, Step
@@ -28,7 +28,7 @@ def adaptation(
 ) -> Plan:
     """Return the plan of adapting a cluster."""
     there = ", ".join(f"{spec.num_slices} x {spec.shape.name}" for spec in specs) or "the slices that it has"
-    return _unseen(f"cluster '{name}' in {request.region}: {there}", steps, _ADAPTED, why, asked_lines(request, {}))
+    return _unseen(f"cluster '{name}' in {request.region}: {there}", steps, _ADAPTED, why, option_lines(request, {}))
 
 
 def deletion(name: str, place: Place, steps: Sequence[Step], why: AuthorizationError) -> Plan:

@@ -9,7 +9,7 @@ from typing import Any
 from xpk.capacity.gke.request import DEFAULT_SCOPES, DRIVERS, Request
 
 
-def asked_lines(request: Request, cluster: Mapping[str, Any]) -> tuple[str, ...]:
+def option_lines(request: Request, cluster: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the requested options, one line each. `cluster`: the body of a new cluster; empty for an existing one."""
     groups = {
         "control plane": [*_version(request, cluster), *_endpoints(request)],

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from xpk.api.refusal import explain
+from xpk.api.server_errors import explain
 from xpk.model.errors import (
     AuthorizationError,
     ConflictError,

@@ -10,7 +10,7 @@ from xpk.api.quantities import requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inside:
+class QueuedWorkload:
     """A workload in a queue: `Admitted`, `Pending` or `Suspended`, and its requests."""
 
     namespace: str
@@ -28,7 +28,7 @@ def workloads_in(api: ObjectApi, local_queues: Objs) -> Objs:
     return [each for each in found if _is_in(each, keys) and not _is_true(each, "Finished")]
 
 
-def inside(workload: Obj) -> Inside:
+def summary_of(workload: Obj) -> QueuedWorkload:
     """Return a Workload's summary."""
     meta, spec = workload["metadata"], workload["spec"]
     asked: dict[str, float] = {}
@@ -36,7 +36,7 @@ def inside(workload: Obj) -> Inside:
         for resource, amount in requests(pod_set["template"]["spec"]).items():
             asked[resource] = asked.get(resource, 0) + amount * int(pod_set.get("count", 1))
     admitted = _is_true(workload, "Admitted") and not _is_true(workload, "Evicted")
-    return Inside(
+    return QueuedWorkload(
         namespace=meta.get("namespace", "default"),
         name=owner_of(workload)["name"],
         state="Admitted" if admitted else "Pending" if spec.get("active", True) else "Suspended",
