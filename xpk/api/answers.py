@@ -129,7 +129,7 @@ def page_of(host: str, kind: Kind, answer: Obj) -> tuple[Objs, str, str]:
         if not is_object(item):
             odd.append(f"{kind.name} without a name")
             continue
-        # Items of a list come without these two.
+        # Items of a list lack these two.
         there.append({"apiVersion": kind.api_version, "kind": kind.name, **item})
         odd += _odd_in(kind, there[-1])
     _warn(host, odd)
@@ -173,7 +173,7 @@ def is_object(found: object) -> bool:
 
 def _json(text: bytes) -> Any:
     found = json.loads(text, parse_constant=_refuse)
-    if _SURROGATE.search(text):  # half a character cannot be printed
+    if _SURROGATE.search(text):  # lone surrogates cannot be printed
         found = json.loads(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace"))
     return found
 

@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any, Literal, Protocol, runtime_checkable
 
 Obj = dict[str, Any]
-Objs = list[Obj]  # by a name of its own: inside the protocol `list` is a method
+Objs = list[Obj]  # an alias, since inside the protocol `list` is a method
 Connection = socket.socket
 Applied = Literal["created", "configured", "unchanged"]
 MANAGER = "xpk"  # the field manager of server-side apply

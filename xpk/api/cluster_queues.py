@@ -14,7 +14,7 @@ from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError
 from xpk.model.quotas import Allotment
 
 Key = tuple[str, str]  # a flavor and a resource
-_NUMBERED = re.compile(r"\d+x(?P<type>.+)")  # as Google's xpk calls flavors: the number of slices, and their type
+_NUMBERED = re.compile(r"\d+x(?P<type>.+)")  # flavor names of Google's xpk: the number of slices, and their type
 
 
 def allotments(cluster_queue: Obj) -> dict[Key, Allotment]:

@@ -15,9 +15,9 @@ from xpk.model.errors import AuthorizationError, MissingToolError, TimedOutError
 from xpk.model.terminal import printable
 from xpk.proc import run_limited
 
-_SECONDS, _INTERACTIVE_SECONDS = 20.0, 300.0  # that it may take, and with a person at the terminal
+_SECONDS, _INTERACTIVE_SECONDS = 20.0, 300.0  # time limits: without a terminal, and with a user at one
 _MOST_BYTES = 1 << 20
-_EARLY_SECONDS, _RENEWAL_SECONDS = 60.0, 10.0  # before their end they are renewed, but no more often than that
+_EARLY_SECONDS, _RENEWAL_SECONDS = 60.0, 10.0  # renewed this long before they expire, and no more often than that
 _HINT = "log in again with your cluster provider's command"
 
 

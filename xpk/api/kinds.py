@@ -37,7 +37,7 @@ KINDS = {
     )
 }
 
-# What clusters are set up with, controllers are made of, gives nodes images and is mounted: on a real API server only.
+# Kinds for cluster setup, controllers, the image cache and mounts: on a real API server only.
 INSTALLED_KINDS = {
     kind.name: kind
     for kind in (

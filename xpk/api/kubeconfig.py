@@ -34,7 +34,7 @@ def new_client(kubeconfig: Path | None, context: str | None) -> client.ApiClient
         plugin = CredentialPlugin(user.pop("exec"), cluster)
         user.update(plugin.user())
     configuration = client.Configuration()
-    configuration.retries = False  # we try again ourselves, and say nothing meanwhile
+    configuration.retries = False  # Transport retries; the client must not log its own retries
     try:
         with _listening() as heard:
             config.load_kube_config_from_dict(chosen, client_configuration=configuration, persist_config=False)  # type: ignore[no-untyped-call]
@@ -42,7 +42,7 @@ def new_client(kubeconfig: Path | None, context: str | None) -> client.ApiClient
         raise XpkError(f"cannot use the {named}: {_first_line(error)}", hint=_HINT) from error
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise XpkError(f"the {named} is damaged: {_first_line(error)}", hint=_HINT) from error
-    if heard:  # the client would go on as nobody
+    if heard:  # the client would continue without credentials
         raise AuthorizationError(
             f"cannot get the credentials of the {named}: {printable(heard[0], limit=300)}",
             hint="log in again with your cluster provider's command",

@@ -52,7 +52,7 @@ def only_context(
         )
     chosen = found["contexts"][wanted]
     parts = {"clusters": chosen["context"].get("cluster"), "users": chosen["context"].get("user")}
-    if not parts["users"]:  # such as that of `kubectl proxy`, which asks nobody who they are
+    if not parts["users"]:  # such as `kubectl proxy`, which does not authenticate
         del parts["users"]
     missing = [f"{section[:-1]} '{name}'" for section, name in parts.items() if name not in found[section]]
     if missing:

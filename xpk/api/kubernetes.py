@@ -38,16 +38,16 @@ from xpk.model.errors import AuthorizationError, ConflictError, NotFoundError, T
 from xpk.model.terminal import printable
 from xpk.proc import LocalRunner, Runner
 
-_AWAY_SECONDS = 300.0  # for which a followed log outlasts a server that is away
-_QUIET_SECONDS = 120.0  # after which a log is asked for again: the connection may have been dropped unnoticed
+_AWAY_SECONDS = 300.0  # how long a followed log survives an unreachable server
+_QUIET_SECONDS = 120.0  # of silence, then a log is requested again: the connection may have been dropped unnoticed
 _WATCH_SECONDS = 290  # servers end watches themselves after five minutes or more
-_SHORT_SECONDS = 5.0  # a watch that ends sooner is begun again after a pause that doubles
-_PAGE = 500  # objects in one answer to a list
+_SHORT_SECONDS = 5.0  # a watch that ends sooner is restarted after a pause that doubles
+_PAGE = 500  # objects per page of a list
 _MOST_PAGES = 2000
 _LIST_SECONDS = 600.0
-_LISTS = 5  # times that a list is begun which the server forgets while it is read
-_RATE, _BURST = 2.0, 300  # reads a second in the long run, and at once
-_LOG_RATE, _LOG_BURST = 0.5, 6  # the same of each followed log: others have to wait for none of them
+_LISTS = 5  # tries of a list that expires while it is read
+_RATE, _BURST = 2.0, 300  # reads per second in the long run, and burst
+_LOG_RATE, _LOG_BURST = 0.5, 6  # the same for each followed log, so that logs do not delay other reads
 _MOST_LOG_LINE_BYTES = 1 << 20
 
 
@@ -69,7 +69,7 @@ class KubernetesApi:
         self._client = new_client(kubeconfig, context)
         self._transport = Transport(self._client, pause)
         self._pace = Pace(_RATE, _BURST, pause)
-        self._watch_pauses: dict[str, Backoff] = defaultdict(Backoff)  # by path: of watches that end too soon
+        self._watch_pauses: dict[str, Backoff] = defaultdict(Backoff)  # by path, of watches that end too soon
 
     def server_version(self) -> str:
         """See `Versioned.server_version`."""
@@ -78,7 +78,7 @@ class KubernetesApi:
     def create(self, obj: Obj, *, dry_run: bool = False) -> Obj:
         """See `ObjectApi.create`."""
         kind, namespace = kind_of(obj["kind"]), obj["metadata"].get("namespace", "default")
-        # Strict: an older server would drop the fields that it does not know, and say nothing.
+        # Strict: an older server would silently drop fields that it does not know.
         query = dry(dry_run, fieldManager=MANAGER, fieldValidation="Strict")
         made = self._transport.call("POST", path_of(kind, namespace), query, obj, about=obj)
         return object_of(self._transport.host, kind, made)
@@ -124,7 +124,7 @@ class KubernetesApi:
             options["gracePeriodSeconds"] = grace_seconds
         self._transport.call("DELETE", path_of(kind_of(kind), namespace, name), body=options)
         if grace_seconds is not None and kind == "JobSet":
-            # The pods' own grace period is in the manifest; a shorter one has to be asked of each pod.
+            # The grace period is in the manifest; a shorter one has to be set in each pod's deletion.
             for pod in self.list("Pod", namespace, {"jobset.sigs.k8s.io/jobset-name": name}):
                 with suppress(NotFoundError):
                     self.delete("Pod", pod["metadata"]["name"], namespace, grace_seconds=grace_seconds)
@@ -148,7 +148,7 @@ class KubernetesApi:
         version = ""
         backoff = self._watch_pauses[path_of(kind_of(kind), namespace)]
         while time.monotonic() < deadline:
-            if not version:  # the first time, and when the server no longer knows where we were
+            if not version:  # the first time, and when the resource version has expired
                 there, version = self._list(kind_of(kind), namespace, selecting(selector))
                 yield from _difference(known, there)
             begun = time.monotonic()
@@ -184,7 +184,7 @@ class KubernetesApi:
         terminal = ["--stdin", "--tty"] if interactive else ["--stdin"]
         where = [f"--namespace={meta['namespace']}", f"--container={container_of(pod)}", *terminal, meta["name"]]
         code = self._runner.attach(["kubectl", *self._place, "exec", *where, "--", *argv])
-        if code == 1:  # also how kubectl itself fails
+        if code == 1:  # kubectl's own failures use this code too
             self._check_may("create", "pods", "exec", meta["namespace"])
         return code
 
@@ -234,7 +234,7 @@ class KubernetesApi:
                 self._pace.take()
                 try:
                     return self._pages(kind, namespace, {"limit": str(_PAGE), **selecting})
-                except GoneError:  # the place where the next page begins, after some minutes
+                except GoneError:  # continue tokens expire after some minutes
                     self._pause(backoff.next())
         raise UnavailableError(f"the list of {kind.plural} expired while it was being read", hint="try again")
 
@@ -284,7 +284,7 @@ class KubernetesApi:
                     return version
         except (HTTPError, UnavailableError, TimedOutError):
             return version
-        except (GoneError, WatchError):  # 410: the server has forgotten that version
+        except (GoneError, WatchError):  # 410: the resource version has expired
             return ""
         return version
 

@@ -9,7 +9,7 @@ from xpk.api.kinds import EVERY_KIND as KINDS
 from xpk.api.kinds import Kind
 from xpk.model.errors import MissingToolError
 
-_OURS = "host"  # its name in all that xpk makes
+_OURS = "host"  # the container's name in all of xpk's pods
 _DEFAULT = "kubectl.kubernetes.io/default-container"
 
 

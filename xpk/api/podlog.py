@@ -12,8 +12,8 @@ from xpk.api.server_errors import NotStartedError
 from xpk.api.timing import Backoff
 from xpk.model.errors import AuthorizationError, NotFoundError, UnavailableError
 
-AWAY = (UnavailableError, AuthorizationError)  # a server first has to learn its own rules when it comes back
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0  # seconds until it is asked again; longer each time that it says nothing new
+AWAY = (UnavailableError, AuthorizationError)  # a restarting server first has to load its RBAC rules
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0  # seconds between two requests; grows while nothing new arrives
 _LATER = 5.0  # after the server, the node or kubelet was in trouble
 
 Stream = Callable[[dict[str, str], bool], Iterator[str]]
@@ -47,13 +47,13 @@ def read_log(
                     if hash(line) not in said:
                         yield LogLine(last or datetime.now(UTC), line)
                     said.add(hash(line))
-                elif told is None or found.time > told:  # sinceTime has whole seconds: some come again
+                elif told is None or found.time > told:  # sinceTime has whole seconds: some lines are repeated
                     yield found
                     last = found.time
         except urllib3.exceptions.HTTPError as error:
             if not follow:
                 raise UnavailableError("the connection was lost while it was read", hint="try again") from error
-        except AWAY as error:  # also where the node that has the log does not answer
+        except AWAY as error:  # also if the node with the log does not answer
             if not follow or (isinstance(error, AuthorizationError) and not connected):
                 raise
             pause(_LATER)
@@ -67,7 +67,7 @@ def read_log(
         connected = True
         if final:
             return
-        # After its end once more: it may have written since the connection was cut off.
+        # Read once more after its end: it may have written since the connection was cut off.
         final = has_ended()
         if last != told:
             backoff.reset()

@@ -12,7 +12,7 @@ from kubernetes.stream import portforward
 from xpk.api.base import Connection, Obj
 from xpk.model.errors import AuthorizationError, ConflictError, XpkError
 
-_MISSING_VERB = re.compile(r"cannot (\w+) resource")  # releases differ in which one they ask for
+_MISSING_VERB = re.compile(r"cannot (\w+) resource")  # Kubernetes releases check different verbs
 
 
 def open_port(client: ApiClient, pod: Obj, port: int) -> Connection:
@@ -21,7 +21,7 @@ def open_port(client: ApiClient, pod: Obj, port: int) -> Connection:
     Raises AuthorizationError if that is forbidden, ConflictError if the pod is not running, XpkError otherwise.
     """
     meta = pod["metadata"]
-    # The library changes its client for the time of the call: a client of its own for each connection.
+    # The library modifies its client during the call, so each connection uses its own client.
     core = CoreV1Api(ApiClient(client.configuration))
     try:
         forward = portforward(

@@ -40,7 +40,7 @@ _SERVICE = re.compile(r'https://[^./"]+\.(?P<namespace>[^./"]+)\.svc')
 _UNKNOWN_FIELD = re.compile(r'unknown field "([^"]*)"')
 _NOT_STARTED = re.compile(r'container "[^"]*" in pod "[^"]*" is (?:waiting to start|not available|terminated)')
 _STORE = ("database space exceeded", "etcdserver: no space")
-_LONGEST = 2000  # of what a server says
+_LONGEST = 2000  # shown characters of a server's message
 _PERMISSIONS = "`xpk docs permissions` lists the required roles"
 
 

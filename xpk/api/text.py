@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 
-# Reasons of kubelet for a container that waits for its image in vain.
+# The kubelet's waiting reasons of a container whose image cannot be pulled.
 IMAGE_TROUBLES = (
     *("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError"),
     *("RegistryUnavailable", "SignatureValidationFailed"),
 )
-# Trying again does not help against these; kubelet does it all the same.
+# Permanent errors, although the kubelet retries.
 _NO_SUCH_IMAGE = re.compile(
     r"not found|manifest unknown|no match for platform|invalid reference|InvalidImageName|ErrImageNeverPull",
     re.IGNORECASE,
 )
-# Nor against these, unless they come from a name server or a registry that is in trouble itself.
+# Permanent as well, unless the name server or the registry is failing itself.
 _REFUSED_PULL = re.compile(
     r"denied|unauthori[sz]ed|authentication required|forbidden|no such host|SignatureValidationFailed", re.IGNORECASE
 )

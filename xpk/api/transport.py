@@ -36,11 +36,11 @@ from xpk.model.errors import MissingToolError, TimedOutError, UnavailableError, 
 JSON = "application/json"
 _BUSY = (408, 429, 500, 502, 503, 504)
 _TRIES, _FIRST_PAUSE = 6, 0.3  # seconds
-_TOTAL_SECONDS = 30.0  # for one request, with all its tries
+_TOTAL_SECONDS = 30.0  # for one request, including retries
 _CONNECT_SECONDS = 5.0
-_NOTICE_SECONDS, _NOTICE_TRIES = 10.0, 2  # after which the user is told that the server does not answer
+_NOTICE_SECONDS, _NOTICE_TRIES = 10.0, 2  # then the user is told that the server does not answer
 _MOST_BYTES, _MOST_ERROR_BYTES, _MOST_LINE_BYTES = 128 << 20, 1 << 20, 32 << 20
-_SLOW_SECONDS, _SLOW_BYTES = 60.0, 1024  # a log that comes more slowly is given up, unless it is followed
+_SLOW_SECONDS, _SLOW_BYTES = 60.0, 1024  # a slower log is given up, unless it is followed
 _CHUNK = 1 << 16
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ class Transport:
     def __init__(self, client: ApiClient, pause: Pause) -> None:
         self.host = str(client.configuration.host)
         self._client, self._pause = client, pause
-        self._not_before = 0.0  # what the server asked for in a Retry-After, a time of time.monotonic
+        self._not_before = 0.0  # end of the Retry-After delay, a time of time.monotonic
         self._told = False
 
     def call(
@@ -77,8 +77,8 @@ class Transport:
                 return answer
             except ApiException as error:
                 if error.status == 404 and method == "DELETE" and left < _TRIES - 1:
-                    return {}  # the answer to an earlier try was lost
-                # A POST that may have been carried out must not be made twice. No status: TLS did not even begin.
+                    return {}  # an earlier try succeeded, but its response was lost
+                # A POST that may have been carried out must not be repeated. No status: the TLS handshake failed.
                 again = (429, 503) if method == "POST" else _BUSY
                 final = budget_of(error.body) or not (
                     error.status in again or (not error.status and not connection.is_final(error))
@@ -124,7 +124,7 @@ class Transport:
         self, method: str, path: str, query: Mapping[str, str] | None, body: Obj | None, content: str, ends: float
     ) -> bytes:
         """Send a request once, and return the body of the response."""
-        # Compressed, a page of hundreds of pods comes in time over a slow line, too; what it becomes is limited below.
+        # Compressed, a page of hundreds of pods arrives in time over a slow line; the inflated size is limited below.
         headers = {"Content-Type": content, "Accept-Encoding": "gzip"}
         send = self._prepared(method, path, query, body, headers, max(0.01, ends - time.monotonic()))
 
@@ -209,7 +209,7 @@ class Transport:
 
     def _explained(self, error: ApiException, method: str, path: str, about: Obj | None) -> XpkError:
         """Return the error for a refusal; ask the server whether a kind is missing or only its version."""
-        if not error.status:  # this client's word for TLS that fails
+        if not error.status:  # the client's status for a TLS failure
             return connection.unreachable(self.host, error)
         if connection.looks_like_a_page(error.body):
             page = connection.somebody_else(self.host, error.body)
@@ -241,7 +241,7 @@ def _closing(response: urllib3.HTTPResponse, ends: float | None) -> Iterator[Non
     """Close a response after the block, and abort it at `ends`, a time of time.monotonic."""
 
     def end() -> None:
-        with suppress(Exception):  # it has just ended by itself
+        with suppress(Exception):  # it has just ended on its own
             response.shutdown()
 
     timer = None if ends is None else threading.Timer(max(0.0, ends - time.monotonic()), end)

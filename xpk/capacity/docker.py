@@ -12,9 +12,9 @@ from xpk.model.errors import MissingToolError, XpkError
 from xpk.proc import Result, Runner
 
 _OLDEST_KIND = (0, 20)
-_READY = "180s"  # for the control plane; the other nodes are waited for afterwards
+_READY = "180s"  # for the control plane; the wait for the other nodes comes later
 _START_IT = "start it (`sudo systemctl start docker`), or use --provider local, which needs none"
-_HINTS = {  # by what the programs say
+_HINTS = {  # by the programs' messages
     "permission denied": "may you use Docker? `sudo usermod -aG docker $USER`, then log in again",
     "Cannot connect to the Docker daemon": _START_IT,
     "no space left on device": "`docker system df` shows what fills the disk",
@@ -64,12 +64,12 @@ class Engine:
         argv += ["--kubeconfig", str(kubeconfig), "--wait", _READY]
         argv += [*(["--image", image] if image else []), *(["--retain"] if retain else [])]
         try:
-            # A network of its own, so that the cluster's end can take it along.
+            # A separate network, so that it can be deleted with the cluster.
             env = {**self._environ, "KIND_EXPERIMENTAL_DOCKER_NETWORK": network_of(name)}
             self._must(*argv, env=env, what=f"create kind cluster '{name}'")
         except BaseException:
             if not retain:
-                with suppress(XpkError):  # what went wrong first is what has to be told
+                with suppress(XpkError):  # report the first failure
                     self.delete(name, kubeconfig)
             raise
 

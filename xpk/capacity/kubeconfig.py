@@ -14,7 +14,7 @@ from xpk.storage.private import make_missing, open_file
 def connect(kubeconfig: Path | None, context: str | None = None) -> ObjectApi:
     """Return the API server of a context, by default the file's current one. Raises MissingToolError."""
     try:
-        from xpk.api.kubernetes import KubernetesApi  # heavy, and an extra
+        from xpk.api.kubernetes import KubernetesApi  # slow to import, and optional
     except ModuleNotFoundError as error:
         raise MissingToolError(
             "the Python package `kubernetes` is not installed", hint="pip install 'xpk-multislice[kubernetes]'"

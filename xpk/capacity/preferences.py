@@ -59,14 +59,14 @@ class InForce:
 
 
 def _provider(value: str) -> list[str]:
-    from xpk.capacity.provider import maker_names  # looks for those of other packages
+    from xpk.capacity.provider import maker_names  # includes those of other packages
 
     known = maker_names()
     return [] if value in known else [f"unknown provider '{value}': choose from {', '.join(known)}"]
 
 
 def _project(value: str) -> list[str]:
-    id_ = value.rpartition(":")[2]  # before it the domain, of projects that have one
+    id_ = value.rpartition(":")[2]  # optionally prefixed by a domain
     good = id_[:1].islower() and id_.isascii() and id_.replace("-", "").isalnum() and id_ == id_.lower()
     return [] if good and id_[-1] != "-" else [f"'{value}' is not a project's ID, such as my-project-1"]
 
@@ -223,7 +223,7 @@ def load(environ: Mapping[str, str] = os.environ, home: Path | None = None) -> d
     """Return the values in the file. Raises UsageError with all problems of the file."""
     file = path(environ, home)
     found = _parse(file)
-    # Whether there is such a provider is said by whoever needs it: other packages bring some.
+    # The provider's existence is checked on use, since other packages may supply it.
     problems = [each for key, value in found.items() for each in _problems(key, value, skip="provider")]
     if problems:
         raise UsageError(
@@ -260,7 +260,7 @@ def change(changes: Mapping[str, str | None], environ: Mapping[str, str] = os.en
         if strange:
             raise UsageError(strange[0], problems=strange, hint="edit the file, or `xpk config unset KEY`")
         text = "# `xpk config set` rewrites this file: comments are lost.\n"
-        # JSON's text is TOML's, but for characters that are not printable, which no value has.
+        # A JSON string is a valid TOML string except for unprintable characters, which values cannot contain.
         text += "".join(f"{_key(key)} = {json.dumps(str(kept[key]), ensure_ascii=False)}\n" for key in sorted(kept))
         _write(file, text)
 
@@ -270,7 +270,7 @@ def in_force(
 ) -> InForce:
     """Return the effective value of a setting without its flag, and the value's source."""
     for variable in SETTINGS[name].variables:
-        if value := environ.get(variable):  # empty is as good as not set
+        if value := environ.get(variable):  # an empty variable counts as unset
             return InForce(value, f"variable {variable}")
     if name in saved:
         return InForce(saved[name], str(path(environ, home)))
@@ -309,7 +309,7 @@ def _parse(file: Path) -> dict[str, Any]:
         text = read_text(file, hint="repair it, or remove it")
     except FileNotFoundError:
         return {}
-    import tomllib  # most people have no such file
+    import tomllib  # usually the file does not exist
 
     try:
         return tomllib.loads(text)
@@ -325,7 +325,7 @@ def _write(file: Path, text: str) -> None:
     from xpk.capacity.kubeconfig import write_private
 
     try:
-        write_private(file.resolve(), text)  # resolved: it may be a link to where somebody keeps such files
+        write_private(file.resolve(), text)  # resolved, since it may be a link to a dotfiles folder
     except XpkError as error:
         raise XpkError(error.message, hint="set XPK_CONFIG_DIR to a writable folder") from error
 

@@ -18,9 +18,9 @@ from xpk.model.errors import MissingToolError, NotFoundError
 from xpk.model.specs import ClusterSpec, Target
 from xpk.render import render_priorities, render_queues
 
-_RECORD = "xpk-cluster"  # the ConfigMap in which a cluster says how workloads run on it
+_RECORD = "xpk-cluster"  # ConfigMap that records how workloads run on a cluster
 
-_TAKE_OVER = "take-over"  # there: quotas that another tool manages are changed as well
+_TAKE_OVER = "take-over"  # its key that allows changing quotas that another tool manages
 
 
 class Wishes(Protocol):
@@ -84,7 +84,7 @@ def record(api: ObjectApi, specs: Sequence[ClusterSpec], wanted: Wishes, *, regi
         {
             "accelerator-type": ",".join(spec.shape.name for spec in specs),
             "emulated": str(wanted.emulated).lower(),
-            # GKE's webhook gives TPU pods MEGASCALE_* and TPU_WORKER_*; nobody else does.
+            # Only GKE's webhook gives TPU pods MEGASCALE_* and TPU_WORKER_*.
             "sets-slice-environment": str(not (gke and tpus)).lower(),
             "output-root": kept("output-root", wanted.output_root and wanted.output_root.rstrip("/")),
             "trainer-image": kept("trainer-image", wanted.trainer_image),
@@ -161,7 +161,7 @@ def judge_queues(
     """Return how a cluster's queues would change those of others, and whether that is allowed; change nothing."""
     try:
         objects = _queues(api, specs)
-    except MissingToolError:  # without Kueue there are no others
+    except MissingToolError:  # without Kueue there are no other queues
         return Judgement()
     return judge(api, objects, take_over=take_over or _took_over(api), ends=ends)
 

@@ -25,7 +25,7 @@ _BUILT_IN = {
     "local": "xpk.capacity.local.provider:LocalProvider",
 }
 _GROUP = "xpk.providers"
-CONTEXT = "context:"  # before the name of a context of the user's kubeconfig that stands for a cluster
+CONTEXT = "context:"  # prefix of a context of the user's kubeconfig that is used as a cluster's name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +160,7 @@ def environment(provider: str, settings: Mapping[str, str], flags: Mapping[str, 
 @cache
 def _plugins() -> dict[str, EntryPoint]:
     """Return the providers of other installed packages."""
-    from importlib.metadata import entry_points  # costs as much as the rest of a short command
+    from importlib.metadata import entry_points  # importing it takes as long as the rest of a short command
 
     return {point.name: point for point in entry_points(group=_GROUP) if point.name not in _BUILT_IN}
 

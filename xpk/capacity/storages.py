@@ -161,7 +161,7 @@ def _read(file: Path, namespace: str) -> Objs:
     try:
         text = read_text(file, what="--manifest", hint="name a file with the volume and its claim")
         found: list[Any] = [each for each in yaml.safe_load_all(text) if each is not None]
-    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:  # ValueError: a date that cannot be
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:  # ValueError: an invalid date
         raise UsageError(f"--manifest {file} cannot be read: {str(error).splitlines()[0]}") from error
     problems = [
         f"--manifest {file}: {each.get('kind') if isinstance(each, dict) else each!r} is none of "

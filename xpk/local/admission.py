@@ -136,7 +136,7 @@ def decide(
                 future.remove(victim)
                 if victim in held:
                     decision.preempt[victim.uid], decision.reasons[victim.uid] = claim.uid, reason
-                elif victim.uid in decision.admit:  # in this very round: it has not started
+                elif victim.uid in decision.admit:  # admitted in this round, so it has not started
                     decision.admit.remove(victim.uid)
                     decision.lacking[victim.uid] = dict(victim.needs)
                     free.remove(victim)
@@ -164,7 +164,7 @@ def _victims(claim: Claim, ledger: Ledger) -> list[tuple[Claim, str]]:
     if too_large and queue.while_borrowing == "Never":
         return []
     own, others = _candidates(claim, ledger, short, quotas)
-    entitled = not ledger.borrows(claim)  # within its own quota it takes back, whatever the priority, what it lent
+    entitled = not ledger.borrows(claim)  # within its own quota, it reclaims loans regardless of priority
     if not others or (queue.while_borrowing == "Never" and not ledger.is_under(claim.queue, quotas)):
         attempts = [True]
     else:
@@ -214,12 +214,12 @@ def _fewest(
         if fits():
             break
         if candidate.queue != claim.queue and not trial.is_over(candidate.queue, quotas):
-            continue  # what it has left is its queue's own
+            continue  # the rest is within its queue's own quota
         trial.remove(candidate)
         chosen.append(candidate)
     if not fits():
         return []
-    for candidate in chosen[::-1]:  # spare the highest that are not needed
+    for candidate in chosen[::-1]:  # spare unneeded candidates, the highest first
         trial.add(candidate)
         if fits():
             chosen.remove(candidate)

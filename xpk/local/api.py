@@ -46,7 +46,7 @@ class LocalApi:
             yield tx
         if not dry_run:
             with _saying("the change was made and takes effect once it starts"):
-                starter.ensure(self._folder, self._workloads)  # it may have ended meanwhile
+                starter.ensure(self._folder, self._workloads)  # it may have exited meanwhile
 
     def create(self, obj: Obj, *, dry_run: bool = False) -> Obj:
         """Create an object that must not exist yet; return it as stored."""
@@ -189,7 +189,7 @@ class LocalApi:
                 f"the host of pod '{name}' is not running", hint="`xpk workload status` shows why"
             ) from None
         environment = dict(os.fsdecode(entry).split("=", 1) for entry in entries if b"=" in entry)
-        environment.pop(MARK, None)  # it is a guest, not a part of the host
+        environment.pop(MARK, None)  # it must not count as part of the host
         try:
             return subprocess.run(list(argv), env=environment, cwd=folder, check=False).returncode
         except OSError as error:

@@ -26,7 +26,7 @@ def create_cluster(folder: Path, *, workloads: str | None = None) -> LocalApi:
         bell = folder / process.BELL
         if not bell.exists():
             os.mkfifo(bell, 0o600)
-            bell.chmod(0o600)  # a umask may have taken rights of ours
+            bell.chmod(0o600)  # the umask may have removed permissions of this user
     except OSError as error:
         raise XpkError(
             f"cannot write to '{folder}': {error.strerror}",
@@ -60,7 +60,7 @@ def delete_cluster(folder: Path, *, force: bool = False) -> None:
             starter.stop(folder)
             process.stop_all(folder, _GRACE_SECONDS)
             shutil.rmtree(folder)
-        except OSError as error:  # somebody else removes it too, or has put something into it
+        except OSError as error:  # another process removes it too, or has added files
             if error.errno not in (errno.ENOENT, errno.ENOTEMPTY) or tries_left == 1:
                 raise
         if not folder.exists():

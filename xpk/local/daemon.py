@@ -150,9 +150,9 @@ class Daemon:
                 if version != (version := self._store.version()) or now - last_step > 1 or self._changed():
                     last_step = now
                     self.step()
-            except (XpkError, OSError):  # e.g. locked for long: the hosts must not lose their daemon for that
+            except (XpkError, OSError):  # for example a long lock: the daemon must survive it
                 _log.exception("a pass failed, it is tried again")
-            if not (self._folder / FILE).exists():  # removed behind our back, and the hosts' folders with it
+            if not (self._folder / FILE).exists():  # the store was deleted, and the hosts' folders with it
                 for pod in self._live:
                     process.kill_strays(self._pod_folder(pod))
                 return
@@ -181,7 +181,7 @@ class Daemon:
 def main(folder: Path, workloads: str) -> int:
     """Run the daemon of a cluster unless one is running; the first process returns once it runs."""
     lock = open_file(folder / LOCK, os.O_RDWR)
-    for _ in range(20):  # whoever asks whether we run holds it for a moment
+    for _ in range(20):  # `is_locked` in another process holds it briefly
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             break

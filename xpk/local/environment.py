@@ -15,7 +15,7 @@ from xpk.model.errors import UsageError
 from xpk.model.names import PEER_SECRET_VARIABLE
 
 MARK = "XPK_LOCAL_POD"  # lets a host be found by its environment when its supervisor is gone
-_EMPTY = "work"  # in the pod's folder: where a host starts that is given no other one, as in a container
+_EMPTY = "work"  # in the pod's folder: the default working folder of a host, as in a container
 _INHERITED = ("HOME", "USER", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "TZ")
 _REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
 _FIELD = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
@@ -70,7 +70,7 @@ def launch_spec(pod: Obj, addresses: Mapping[str, str], folder: Path, workloads:
     given = {name: _resolve(value, pod, addresses) for name, value in given.items()}
     inherited = {k: v for k, v in os.environ.items() if k in _INHERITED or k.startswith("LC_")}
     interpreter = os.path.dirname(sys.executable)
-    if workloads:  # what is bundled stays in reach, whatever else is to be found
+    if workloads:  # keeps the bundled packages importable
         given["PYTHONPATH"] = os.pathsep.join(filter(None, (workloads, given.get("PYTHONPATH"))))
     base = {"PATH": f"{interpreter}:{os.environ.get('PATH', os.defpath)}", MARK: str(folder)}
     base |= {PEER_SECRET_VARIABLE: str(secret), "XPK_TERMINATION_LOG": str(folder / LAST_WORD)}

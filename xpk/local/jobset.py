@@ -11,9 +11,9 @@ from xpk.local import objects as o
 from xpk.local.store import Transaction
 
 _RESTARTING = "RestartingJobSet"
-_SHORT_SECONDS = 5.0  # an attempt that lived less calls for a pause, so that a broken one does not spin
+_SHORT_SECONDS = 5.0  # shorter attempts cause a pause, so that a broken workload does not spin
 _LONGEST_PAUSE = 60.0
-_TTL_AT_LEAST = 5.0  # whoever waits for the end must get to see it before it is removed
+_TTL_AT_LEAST = 5.0  # lets watchers see the end before the object is removed
 
 
 def delete_pod(tx: Transaction, pod: Obj, grace: int | None = None, *, why: str = "") -> None:
@@ -222,7 +222,7 @@ def _suspend_or_resume(tx: Transaction, jobset: Obj, jobs: list[Obj]) -> None:
     suspend = jobset["spec"].get("suspend", False)
     leaving = any(o.is_terminating(pod) for job in jobs for pod in owned(tx, "Pod", job))
     for job in jobs:
-        # A slice must not start anew beside hosts of its own that are still ending.
+        # A slice must not restart while its previous hosts are still ending.
         if job["spec"]["suspend"] != suspend and (suspend or not leaving):
             job["spec"]["suspend"] = suspend
             tx.put(job)

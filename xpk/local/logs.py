@@ -38,7 +38,7 @@ def _raw(folder: Path, *, follow: bool) -> Iterator[bytes]:
         rest = b""
         while True:
             ended = not follow or (folder / "exit.json").exists() or not folder.exists()
-            for line in file:  # what is there now; asked after the end, so nothing is missed
+            for line in file:  # the present size; read after the host's end, so nothing is missed
                 rest += line
                 if rest.endswith(b"\n"):
                     yield rest

@@ -14,7 +14,7 @@ from xpk.local.store import Transaction
 _FORMER_KEPT = 5  # attempts of each host whose logs are kept
 _ABSENT = Host()
 _SAVED = 143
-_ASKED, _LOST = "asked to end", re.compile(r"lost slice (\d+) host (\d+)")  # last words of hosts
+_ASKED, _LOST = "asked to end", re.compile(r"lost slice (\d+) host (\d+)")  # termination messages of hosts
 Plan = list[tuple[Obj, Obj]]  # pods and their nodes
 
 
@@ -174,7 +174,7 @@ def _is_asked(tx: Transaction, pod: Obj, facts: Obj) -> bool:
 
 
 def _end(tx: Transaction, pod: Obj, facts: Obj) -> None:
-    if facts["exitCode"] == _SAVED and not _is_asked(tx, pod, facts):  # or it would restart without being counted
+    if facts["exitCode"] == _SAVED and not _is_asked(tx, pod, facts):  # else a restart would not be counted
         facts = facts | {"exitCode": 1, "message": f"the command ended with {_SAVED}, but no host was asked to end"}
     code = facts["exitCode"]
     reason = facts.get("reason") or ("Error" if code else "Completed")

@@ -66,10 +66,10 @@ def is_locked(path: Path) -> bool:
     """Return whether a process holds a lock. A lock is released on death; a pid may be reused by then."""
     try:
         if not stat.S_ISREG(path.lstat().st_mode):
-            return False  # nobody could take it
+            return False  # no process could use it
     except OSError:
         return False
-    with locked(path, fcntl.LOCK_SH) as fd:  # shared: two who ask must not see each other
+    with locked(path, fcntl.LOCK_SH) as fd:  # shared, so that two observers do not see each other
         return fd is None
 
 
@@ -77,7 +77,7 @@ def observe(folder: Path) -> Host:
     """Return the state of the host of a pod's folder."""
     if not (folder / "spec.json").exists():
         return Host()
-    # Whether the supervisor lives is asked first: it may end between the two questions.
+    # The supervisor's lock is checked first: it may end between the two checks.
     alive = is_locked(folder / "lock")
     end = _read(folder / "exit.json")
     if end:
@@ -163,7 +163,7 @@ def stop_all(cluster: Path, grace: float) -> None:
         late = time.monotonic() - deadline
         for folder, host in left.items():
             if host.state in ("prepared", "lost"):
-                with contextlib.suppress(OSError):  # no room for its end: it is killed all the same
+                with contextlib.suppress(OSError):  # no disk space to record its end: it is killed nevertheless
                     bury(folder, "Stopped", "the cluster was deleted")
             elif late < _STUCK_SECONDS:
                 terminate(folder, grace if late < 0 else 0)

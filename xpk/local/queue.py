@@ -13,8 +13,8 @@ from xpk.local.feasibility import POOLS, needs_of, never_fits, usable_pools, why
 from xpk.local.store import Transaction
 from xpk.model.quotas import ceiling
 
-_CONTROLLED = 2**31  # priority of what no queue controls: it can't be preempted
-_RECOVERY_SECONDS = 5.0  # how long what lost its node pools keeps its place: they may be replaced
+_CONTROLLED = 2**31  # priority of workloads outside of queues: they cannot be preempted
+_RECOVERY_SECONDS = 5.0  # how long a workload keeps its place after losing node pools, which may be replaced
 _DEACTIVATED = "the workload is deactivated"
 _PREEMPTED = {
     IN_QUEUE: "prioritization in the ClusterQueue",
@@ -292,7 +292,7 @@ def reconcile(tx: Transaction) -> None:
                 holding.add(uid)
     for flavor, queues in flavors.items():
         if mine[flavor]:
-            # Hosts of another flavor's queues take none of the quota here.
+            # Hosts of another flavor's queues do not use this quota.
             here = {uid: name for uid, name in queued.items() if known[name] == flavor}
             _schedule(tx, flavor, queues, mine[flavor], _others(tx, holding, here, evicted))
     _count(tx, workloads.values())

@@ -70,7 +70,7 @@ class Log:
     def _write(self, stream: bytes, lines: Iterable[tuple[bytes, bytes]]) -> None:
         now = stamp().encode()
         data = b"".join(b"%s %s %s %s\n" % (now, stream, tag, line) for tag, line in lines)
-        if self._dropped and data:  # what was written last may lack its end: begin on a fresh line
+        if self._dropped and data:  # the last write may be incomplete: begin on a new line
             if self._put(b"\n%s stderr F xpk: %d lines were dropped, the disk was full\n" % (now, self._dropped)):
                 self._dropped += data.count(b"\n")
                 return
@@ -125,7 +125,7 @@ def _become_host(spec: dict[str, object], out: int, err: int, report: int, paren
         os.execvpe(command[0], command, dict(spec["environment"]))  # type: ignore[call-overload]
     except OSError as error:
         os.write(report, f"{what}: {error.strerror}".encode())
-        os._exit(128)  # what container runtimes say where nothing could be started; 126 and 127 are a shell's
+        os._exit(128)  # container runtimes' code for a failed start; 126 and 127 are a shell's
 
 
 def _spawn(spec: dict[str, object], record: Callable[[int], None]) -> tuple[int, dict[int, bytes], str]:
@@ -247,7 +247,7 @@ class Supervisor:
             self.reap()
             if self.status is None:
                 self.copy(None)
-        # SIGTERM ends a shell at once, but what it ran may be saving: that has the grace period, too.
+        # SIGTERM ends a shell at once, but its children may be saving: they have the grace period, too.
         while signal.SIGTERM in self._passed and signal.SIGUSR1 not in self._passed and self.reap():
             self._tell_adopted()
             self.copy(_POLL_SECONDS)
@@ -263,7 +263,7 @@ class Supervisor:
 def _lock(folder: str) -> int | None:
     """Take the folder's lock for the life of this process and its guard; no host ever starts twice."""
     fd = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    for _ in range(_LOCK_TRIES):  # whoever asks whether we live holds it for a moment
+    for _ in range(_LOCK_TRIES):  # a liveness check in another process holds it briefly
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             break
@@ -311,7 +311,7 @@ def main(folder: str) -> int:
     ring(str(spec["bell"]))
     supervisor = Supervisor(pid, outputs, log, wake)
     supervisor.asked = early
-    # Whoever takes the folder away kills what was started for it, but finds no host that is still to be exec'ed.
+    # A process that removes the folder kills its processes, but cannot find a host before its exec.
     if not os.path.exists(os.path.join(folder, "start.json")):
         early.append(signal.SIGUSR1)
     code = supervisor.run()

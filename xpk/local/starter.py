@@ -21,7 +21,7 @@ INFO = "daemon.version"
 LOG = "daemon.log"
 _STOP_SECONDS = 10.0
 _PATIENCE = 10
-_LAUNCHES = 2  # what launches the daemon may be killed, by the OOM killer for example
+_LAUNCHES = 2  # the launching process may be killed, by the OOM killer for example
 
 
 def fingerprint(workloads: str) -> str:
@@ -32,9 +32,9 @@ def fingerprint(workloads: str) -> str:
 
 def ensure(folder: Path, workloads: str) -> None:
     """Make sure that the cluster's daemon runs in this version. Its hosts keep running."""
-    for _ in range(_PATIENCE):  # it may be starting, and have its lock but not have said so
+    for _ in range(_PATIENCE):  # it may be starting: locked, but not recorded yet
         recorded = _recorded(folder)
-        workloads = workloads or recorded.partition("\n")[2]  # who has no opinion keeps what is there
+        workloads = workloads or recorded.partition("\n")[2]  # without one, keep the running daemon's
         if not process.is_locked(folder / LOCK):
             break
         if recorded == fingerprint(workloads):
@@ -49,7 +49,7 @@ def ensure(folder: Path, workloads: str) -> None:
             done = subprocess.run(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", env=environment, check=False
             )
-        if done.returncode >= 0:  # it was not killed
+        if done.returncode >= 0:  # it exited by itself
             break
     if done.returncode:
         problem = f"the local control plane did not start (exit code {done.returncode})"

@@ -187,7 +187,7 @@ class Store:
         self.folder = folder
         with explained(folder):
             if create:
-                os.close(open_file(folder / FILE, os.O_RDWR))  # SQLite would let others read it
+                os.close(open_file(folder / FILE, os.O_RDWR))  # SQLite would create it world-readable
             mode = "rwc" if create else "rw"
             uri = f"{(folder / FILE).absolute().as_uri()}?mode={mode}"
             self._db = sqlite3.connect(

@@ -13,7 +13,7 @@ from xpk.local.environment import is_field
 from xpk.local.objects import coordinator_address, quantity
 from xpk.model.errors import MissingToolError, UsageError
 
-_ANY = object()  # knowingly ignored, or free in form
+_ANY = object()  # deliberately ignored, or free-form
 _TEXTS = {str: str}
 _META = {"labels": _TEXTS, "annotations": _TEXTS}
 _ENV = {"name": str, "value": str, "valueFrom": {"fieldRef": {"fieldPath": str, "apiVersion": str}}}

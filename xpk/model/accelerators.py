@@ -16,7 +16,7 @@ import yaml
 from xpk.model.errors import UsageError
 
 NODEPOOL_LABEL = "cloud.google.com/gke-nodepool"
-CHIP_RESOURCES = ("google.com/tpu", "nvidia.com/gpu")  # what pods ask Kubernetes for
+CHIP_RESOURCES = ("google.com/tpu", "nvidia.com/gpu")  # resource names of pod requests
 _CUBE = 4  # chips along each side of the cube that v4, v5p and later pods are wired from
 _CPU_NAME = re.compile(r"(?P<machine>.+)-(?P<hosts>[1-9]\d*)")
 _MOST_CPU_HOSTS = 1024

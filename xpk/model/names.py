@@ -7,7 +7,7 @@ import hashlib
 import re
 from pathlib import PurePosixPath
 
-SLICE_JOB = "slice-job"  # Google's xpk calls the replicated job so: both tools read each other's workloads
+SLICE_JOB = "slice-job"  # the replicated job's name in Google's xpk: both tools read each other's workloads
 QUEUE = "multislice-queue"
 CLUSTER_QUEUE = "cluster-queue"
 PROVISIONING_CHECK, PROVISIONING_CONFIG = "dws-prov", "dws-config"  # of slices that come by ProvisioningRequests
@@ -20,15 +20,15 @@ OUTPUT_ANNOTATION = "xpk.dev/output-dir"
 TYPE_ANNOTATION = "xpk.dev/accelerator-type"
 USER_ANNOTATION = "xpk.dev/user"
 CODE_ANNOTATION = "xpk.dev/code"
-CONFIG_ANNOTATION = "xpk.dev/configuration"  # of the pods of a controller: what it was told when it began
+CONFIG_ANNOTATION = "xpk.dev/configuration"  # of a controller's pods: hash of the configuration at start
 LAUNCHER_ANNOTATION = "xpk.dev/launcher"
 PEER_WATCH_VARIABLE = "XPK_PEER_WATCH"  # holds the program that runs the command of a host
-PEER_SECRET_VARIABLE = "XPK_PEER_SECRET_FILE"  # where a host finds the secret that all hosts of a workload share
+PEER_SECRET_VARIABLE = "XPK_PEER_SECRET_FILE"  # path of the secret that all hosts of a workload share
 PEER_SECRET_FOLDER, PEER_SECRET_KEY = "/xpk/peers", "secret"
-IMAGE_CACHE_LABEL = "xpk.dev/image-cache"  # on what makes nodes pull images
+IMAGE_CACHE_LABEL = "xpk.dev/image-cache"  # on the objects that make nodes pull images
 RUN_SECONDS_ANNOTATION = "provreq.kueue.x-k8s.io/maxRunDurationSeconds"  # Kueue passes it on to GKE
 QUEUED_LABEL = "cloud.google.com/gke-queued"  # GKE's, on nodes of queued provisioning; their taint is called so too
-POD = "Pod"  # stands before the name of what holds a slice without being a workload's
+POD = "Pod"  # prefix of the holder of a slice that is not a workload
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
 MAX_PRIORITY_ANNOTATION = "xpk.dev/max-priority"  # of a ClusterQueue: the highest priority that its workloads may have
@@ -38,7 +38,7 @@ SPARE_LABEL = "xpk.dev/spare"  # on nodes of slices that no quota counts: a fail
 _LABEL_LENGTH = 63  # RFC 1035
 _CLUSTER_LENGTH = 40  # GKE's limit for cluster names
 _SUBDOMAIN_LENGTH = 8  # leaves 40 characters for a workload's name, as in Google's xpk
-_POD_SUFFIX = len("-") + 5  # what the Job controller appends to a pod's name
+_POD_SUFFIX = len("-") + 5  # the Job controller's suffix of a pod's name
 _PATTERN = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _FOLDER = re.compile(r"[a-z0-9][-a-z0-9]*(\.[a-z0-9][-a-z0-9]*)*")
 _KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")

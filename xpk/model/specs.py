@@ -13,7 +13,7 @@ from xpk.model.errors import UsageError
 from xpk.model.mounts import Mount, mount_problems
 
 MOST_SLICES = 1024
-_MOST_RUN_SECONDS = 7 * 24 * 3600  # that GKE leaves slices of queued provisioning for
+_MOST_RUN_SECONDS = 7 * 24 * 3600  # GKE's limit for slices of queued provisioning
 _IMAGE_LENGTH = 512
 _IMAGE = re.compile(
     r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::\d+)?/)?"  # host
@@ -21,7 +21,7 @@ _IMAGE = re.compile(
     r"(?::\w[\w.-]{0,127})?(?:@[a-z0-9]+:[0-9a-f]{32,})?",
     re.ASCII,
 )
-FATAL_EXIT_CODES = (42, 126, 127)  # ours; "not executable" and "not found", as shells report them
+FATAL_EXIT_CODES = (42, 126, 127)  # the trainer's; "not executable" and "not found" of shells
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

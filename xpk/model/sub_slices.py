@@ -16,7 +16,7 @@ from xpk.model.accelerators import SliceShape, all_shapes
 FAMILIES = ("v6e",)
 TOPOLOGY = "sub-slice-topology"  # the Topology object, as Google's xpk names it
 LABEL = "xpk.dev/sub-slicing"  # on nodes of slices that are shared by parts
-TOPOLOGY_ANNOTATION = "cloud.google.com/gke-tpu-slice-topology"  # by it GKE's webhook knows a part's topology
+TOPOLOGY_ANNOTATION = "cloud.google.com/gke-tpu-slice-topology"  # GKE's webhook reads a part's topology from it
 _FEWEST_CHIPS = 8
 _HOST = "kubernetes.io/hostname"
 

@@ -12,7 +12,7 @@ _UNSAFE = re.compile(
 )
 
 
-_COLOUR = re.compile(r"\x1b\[(?:0|1|3[1-6]|9[1-6])m")  # what `click.style` gives: it hides nothing
+_COLOUR = re.compile(r"\x1b\[(?:0|1|3[1-6]|9[1-6])m")  # the output of `click.style`, which cannot hide text
 
 
 def printable(text: str, *, limit: int | None = None, colours: bool = False) -> str:

@@ -34,7 +34,7 @@ def _pod_fields(spec: WorkloadSpec) -> list[dict[str, Any]]:
     if spec.shape.kind == "tpu":
         return []
     fields = {"JOB_INDEX": _JOB_INDEX}
-    if spec.shape.hosts == 1 or spec.num_slices == 1:  # elsewhere no single field of a pod tells its rank
+    if spec.shape.hosts == 1 or spec.num_slices == 1:  # otherwise no single field of a pod contains its rank
         rank = _JOB_INDEX if spec.shape.hosts == 1 else _POD_INDEX
         fields |= {"NODE_RANK": rank, "JAX_PROCESS_ID": rank}
     return [
@@ -46,12 +46,12 @@ def _pod_fields(spec: WorkloadSpec) -> list[dict[str, Any]]:
 
 def _device_values(spec: WorkloadSpec) -> dict[str, str]:
     """Return the chips' peaks or, if they are emulated, what gives a JAX program as many CPU devices."""
-    if spec.target.emulated:  # CPUs reach no noticeable part of a chip's peak
+    if spec.target.emulated:  # CPUs reach a negligible part of a chip's peak
         return {
             "JAX_PLATFORMS": "cpu",
             "JAX_NUM_CPU_DEVICES": str(spec.shape.chips_per_host),
             "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
-            # The other schedule starts independent collectives in a different order on each host: they deadlock.
+            # The other schedule starts independent collectives in a different order on each host, which deadlocks.
             "XLA_FLAGS": "--xla_cpu_enable_concurrency_optimized_scheduler=false",
         }
     peaks = {"XPK_PEAK_FLOPS": spec.shape.peak_bf16, "XPK_PEAK_INT8_OPS": spec.shape.peak_int8}

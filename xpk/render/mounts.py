@@ -8,14 +8,14 @@ from typing import Any
 from xpk.model.mounts import GCSFUSE_DRIVER, Mount
 
 # The driver's webhook puts its sidecar beside the host. Hosts have their whole machine, so it gets no limits: those
-# that it has by default (250m, 256Mi, 5Gi) hold up whoever reads much.
+# that it has by default (250m, 256Mi, 5Gi) slow down large reads.
 _SIDECAR = {
     "gke-gcsfuse/volumes": "true",
     "gke-gcsfuse/cpu-limit": "0",
     "gke-gcsfuse/memory-limit": "0",
     "gke-gcsfuse/ephemeral-storage-limit": "0",
 }
-# Files belong to root, and which user an image has is not known: within a pod all may write.
+# Files belong to root, and the image's user is unknown: within a pod all users may write.
 _WRITABLE = ("file-mode=666", "dir-mode=777")
 
 
@@ -54,7 +54,7 @@ def _volume(source: str, mounts: Sequence[Mount]) -> dict[str, Any]:
     read_only = {"readOnly": True} if all(mount.read_only for mount in mounts) else {}
     if not mounts[0].is_bucket:
         return {"persistentVolumeClaim": {"claimName": source, **read_only}}
-    # Without implicit-dirs, folders that nobody made as objects of their own are not seen.
+    # Without implicit-dirs, folders without objects of their own are invisible.
     options = ["implicit-dirs", *(() if read_only else _WRITABLE)]
     if mounts[0].prefix:
         options.append(f"only-dir={mounts[0].prefix}")

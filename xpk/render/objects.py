@@ -33,7 +33,7 @@ CODE_FOLDER = "/xpk/code"  # where hosts in pods find the user's code
 # The arguments are the user's command. An image without Python runs it alone.
 _START = f'command -v python3 > /dev/null && exec python3 -c "${names.PEER_WATCH_VARIABLE}" "$0" "$@"; exec "$0" "$@"'
 _WATCHED = ["bash", "-c", _START]
-_NOBODY = 65532  # as images without users of their own call it
+_NOBODY = 65532  # the usual name in images without users of their own
 _EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"  # one Job on one node pool: a slice is never split
 _ARCHIVE_FOLDER, _ARCHIVE = "/xpk/archive", "code.tar.gz"
 
@@ -57,7 +57,7 @@ def render_queues(
         for spec, given in ((each, (promised or {}).get(each.shape.name, 0)) for each in specs)
     ]
     total = {spec.shape.name: spec.quota_slices for spec in specs}
-    # What nobody was promised goes by priority, also when it is taken back.
+    # Unallotted quota goes by priority, also when it is reclaimed.
     own = _cluster_queue(names.CLUSTER_QUEUE, left, "LowerPriority", cohort=promised is not None)
     if promised is not None:
         own["annotations"] = {names.SLICES_ANNOTATION: json.dumps(total)}
@@ -210,7 +210,7 @@ def _host_view(spec: WorkloadSpec) -> dict[str, Any]:
         "annotations": _annotations(spec),
         "pod_annotations": _pod_annotations(spec),
         "fatal_exit_codes": sorted(set(spec.fatal_exit_codes)),
-        "judged_exit_codes": sorted({143, *spec.fatal_exit_codes}),  # those that rules of their own are about
+        "judged_exit_codes": sorted({143, *spec.fatal_exit_codes}),  # codes that have rules of their own
         "node_selector": {**(spec.within or spec.shape).node_labels, **capacities.node_selector(spec.capacity)},
         "tolerated": capacities.tolerated(spec.capacity),
         "command": _WATCHED if is_watched else command,
@@ -229,7 +229,7 @@ def _host_view(spec: WorkloadSpec) -> dict[str, Any]:
         "worker_hostnames": ",".join(hosts),
         "env": {key: _literal(value) for key, value in _values(spec).items()},
         "env_fields": host_fields(spec),
-        "peer_secret": mounted_peer_secret(spec),  # on this machine the control plane gives hosts theirs
+        "peer_secret": mounted_peer_secret(spec),  # the local control plane creates its own
     }
 
 
@@ -264,7 +264,7 @@ def _annotations(spec: WorkloadSpec) -> dict[str, str]:
 
 
 def _pod_annotations(spec: WorkloadSpec) -> dict[str, str]:
-    # On a node that has gone Kueue may take the pod for dead; without it the JobSet waits for ever.
+    # Kueue may declare the pod dead if its node is lost; without this the JobSet waits forever.
     fenced = {"kueue.x-k8s.io/safe-to-forcefully-delete": "true"} if spec.target.fenced else {}
     return fenced | mounts.pod_annotations(spec.mounts) | (sub_slices.placement(spec.shape) if spec.within else {})
 
@@ -288,7 +288,7 @@ def _unpack(spec: WorkloadSpec) -> dict[str, Any] | None:
         "configmap": configmap,
         "archive_folder": _ARCHIVE_FOLDER,
         "folder": CODE_FOLDER,
-        # The only one of the user's variables that says where a bucket is.
+        # The only user variable that affects how a bucket is reached.
         "env": {key: _literal(value) for key, value in spec.env.items() if key == "STORAGE_EMULATOR_HOST"},
     }
 

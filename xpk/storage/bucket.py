@@ -23,10 +23,10 @@ from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError
 from xpk.storage.folder import check_size, split_url
 
 EMULATOR = "STORAGE_EMULATOR_HOST"
-# A checkpoint counts from the moment that it has this file: it is copied last and removed first.
+# This file marks a checkpoint as complete: it is copied last and removed first.
 _COMMIT_MARK = "/manifest.json"
 _TIMEOUT = (5.0, 60.0)  # seconds to connect, to wait for bytes
-_PATIENCE, _EMULATOR_PATIENCE = 30.0, 2.0  # seconds for which a request is tried again
+_PATIENCE, _EMULATOR_PATIENCE = 30.0, 2.0  # seconds for which a request is retried
 _THREADS = 8  # fewer than the connections that the client keeps
 
 Item = TypeVar("Item")
@@ -146,7 +146,7 @@ class BucketFolder:
 
     def _delete(self, blobs: Iterable[Any]) -> None:
         def delete(blob: Any) -> None:
-            with suppress(api.NotFound):  # somebody else removes it too
+            with suppress(api.NotFound):  # another process removes it too
                 blob.delete(timeout=_TIMEOUT, retry=self._retry)
 
         every = list(blobs)

@@ -27,7 +27,7 @@ def check_owner(folder: Path, *, root_may: bool = False) -> None:
     try:
         found = folder.stat()
     except OSError:
-        return  # whoever uses it says why it cannot be
+        return  # the caller's own access reports the error
     if found.st_uid == os.geteuid() or (root_may and found.st_uid == 0):
         return
     raise XpkError(f"'{folder}' belongs to user {_user(found.st_uid)}, not to you ({_user(os.geteuid())})", hint=HINT)
@@ -38,8 +38,8 @@ def make_missing(folder: Path) -> None:
     for missing in reversed([each for each in (folder, *folder.parents) if not each.exists()]):
         with contextlib.suppress(FileExistsError):  # another process was first
             missing.mkdir(mode=0o700)
-            missing.chmod(0o700)  # a umask may have taken rights of ours
-    folder.mkdir(exist_ok=True)  # says so if it is a file
+            missing.chmod(0o700)  # the umask may have removed permissions of this user
+    folder.mkdir(exist_ok=True)  # raises if it is a file
 
 
 def make_folder(folder: Path) -> None:

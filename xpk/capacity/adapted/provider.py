@@ -50,7 +50,7 @@ from xpk.model.specs import ClusterSpec, Target
 from xpk.render import render_queues
 
 _KUBECONFIG = "kubeconfig"
-_OF_TYPES = ("ResourceFlavor", "Topology", "ProvisioningRequestConfig", "AdmissionCheck")  # one for a type of slice
+_OF_TYPES = ("ResourceFlavor", "Topology", "ProvisioningRequestConfig", "AdmissionCheck")  # one for each type of slice
 
 
 class AdaptedProvider:
@@ -79,7 +79,7 @@ class AdaptedProvider:
         """
         kubeconfig = self._kubeconfig(wanted)
         context = str(kubeconfig["current-context"])
-        # A cluster that is known is reached as it was; the user's kubeconfig may have changed since.
+        # A known cluster keeps its connection, even if the user's kubeconfig has changed since.
         known = wanted.name in self.names() and not wanted.context
         api = self.connect(wanted.name) if known else self._open(None, context)
         nodes = api.list("Node")
@@ -242,7 +242,7 @@ def _remove(api: ObjectApi, objects: Objs) -> None:
 
 
 def _remove_queues(api: ObjectApi) -> None:
-    # Whatever slices there are by now: those of which they were made may have changed, or be gone.
+    # The queues may differ from the present slices, which may have changed or been removed.
     of_types = [obj for kind in _OF_TYPES for obj in _those(api, kind)]
     _remove(api, [*of_types, *render_queues(), *team_objects(api)])
     remove_priorities(api)

@@ -31,8 +31,8 @@ Version = tuple[int, ...]
 
 CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 _READY_SECONDS, _POLL_SECONDS = 300.0, 1.0
-_PATIENT_SECONDS = 10  # a second, as the releases have it, is little on a busy machine
-_LAST = ("Deployment",)  # with it the installation is complete: an interrupted one is begun again
+_PATIENT_SECONDS = 10  # the releases' one second is too short on a busy machine
+_LAST = ("Deployment",)  # set last, so its absence marks an interrupted installation, which is repeated
 _FIRST = ("Namespace", "CustomResourceDefinition")
 _HOW_TO_SET = (
     f"set it in {CONFIG} of ConfigMap {CONFIG_MAP}, namespace kueue-system (`integrations.frameworks`, "
@@ -75,7 +75,7 @@ KUEUE = Controller(
     sha256="88881eb50734eb920b67486ebc2aa978ed325e1b12d99b22fc51a6d7e9e4d370",
     sources=("XPK_KUEUE_MANIFEST", "XPK_E2E_KUEUE_MANIFEST"),
 )
-CONTROLLERS = (JOBSET, KUEUE)  # in this order: Kueue's webhooks look at JobSets
+CONTROLLERS = (JOBSET, KUEUE)  # in this order: Kueue's webhooks handle JobSets
 SETTINGS = {f"--{each.name.lower()}-manifest": each.sources[0] for each in CONTROLLERS}
 
 
@@ -121,12 +121,12 @@ def notes_of(api: ObjectApi, *, hosts: int, fenced: bool | None) -> tuple[str, .
             continue
         have, wanted = version_of(deployment), _numbers(controller.version)
         if (have and have < wanted) or (have == wanted and _is_ours(deployment)):
-            continue  # it is set up by us
+            continue  # installed by xpk
         if more := more_memory(deployment, hosts):
             notes.append(f"{controller.name} was not installed by this xpk: {hosts:,} hosts may need {more}")
         lacking = _lacks(api, controller, deployment)
         text = f"{controller.name} was not installed by this xpk and lacks {' and '.join(lacking)}"
-        # In a later version, the gate may be on without being named.
+        # In a later version, the gate may be on by default.
         if fenced and have <= wanted and any(GATE in each for each in lacking):
             raise ConflictError(f"{text}: hosts of a dead node would stay even with --fenced", hint=_HOW_TO_SET)
         if lacking:
@@ -221,7 +221,7 @@ def wait_until_ready(
             reason = _why_not(api, controller)
         except (AuthorizationError, UsageError):
             raise
-        except XpkError as error:  # its webhook has no endpoint yet, or its certificate is not yet there
+        except XpkError as error:  # its webhook has no endpoint or no certificate yet
             reason = error.message
         if waited >= seconds:
             raise TimedOutError(
@@ -236,7 +236,7 @@ def wait_until_ready(
 def _place(deployment: Obj, *, pinned: bool) -> None:
     pod = deployment["spec"]["template"]["spec"]
     for container in pod["containers"]:
-        container["imagePullPolicy"] = "IfNotPresent"  # tags of releases do not move
+        container["imagePullPolicy"] = "IfNotPresent"  # release tags do not move
         if pinned and "livenessProbe" in container:
             container["livenessProbe"] |= {"timeoutSeconds": _PATIENT_SECONDS}
     if pinned:
@@ -257,8 +257,8 @@ def _configured(text: str, *, pinned: bool) -> str:
     """Return a controller's configuration; Kueue's with JobSet as its only framework."""
     config: dict[str, Any] = yaml.safe_load(text)
     if pinned:
-        # There is one of it. Were it to run for election, it would end after 10 s without an answer of the API
-        # server; after some such ends the kubelet keeps it away for up to 5 minutes.
+        # It has one replica. With leader election, it would exit after 10 s without an answer of the API
+        # server; after several exits the kubelet delays its restart for up to 5 minutes.
         config["leaderElection"] = {**config.get("leaderElection", {}), "leaderElect": False}
     if config["apiVersion"].startswith("config.kueue"):
         config = configured(config)
@@ -269,7 +269,7 @@ def _is_wanted(webhook: Obj) -> bool:
     """Return whether a webhook handles kinds that xpk uses; Kueue's others would be called for every pod in vain."""
     groups = {group for rule in webhook["rules"] for group in rule["apiGroups"]}
     ours = all(group.endswith(".x-k8s.io") and group.split(".")[0] in ("jobset", "kueue") for group in groups)
-    return ours or "objectSelector" in webhook  # JobSet's own, which look at pods of JobSets alone
+    return ours or "objectSelector" in webhook  # JobSet's own, which handle only pods of JobSets
 
 
 def _lacks(api: ObjectApi, controller: Controller, deployment: Obj) -> tuple[str, ...]:

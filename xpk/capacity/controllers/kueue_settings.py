@@ -13,7 +13,7 @@ from xpk.model.errors import AuthorizationError, NotFoundError
 CONFIG = "controller_manager_config.yaml"
 CONFIG_MAP = "kueue-manager-config"
 FRAMEWORK = "jobset.x-k8s.io/jobset"
-# Fencing of hosts whose node is gone: without it their pods stay, and the JobSet waits for them for ever.
+# Fencing of hosts whose node is gone: without it their pods stay, and the JobSet waits for them forever.
 GATE = "FailureRecoveryPolicy"
 
 

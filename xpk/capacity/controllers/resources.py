@@ -12,7 +12,7 @@ import math
 from xpk.api.base import Obj
 from xpk.api.quantities import quantity
 
-_SMALL = 256  # hosts, up to which what a release asks for is left as it is
+_SMALL = 256  # hosts, up to which a release's own requests are unchanged
 _BASE_MIB, _MIB_PER_HOST, _STEP_MIB = 512, 1.2, 256
 _HOSTS_PER_CPU = 1000
 
@@ -25,7 +25,7 @@ def amounts(hosts: int) -> Amounts:
         return {}
     mebibytes = math.ceil((_BASE_MIB + _MIB_PER_HOST * hosts) / _STEP_MIB) * _STEP_MIB
     cpus = math.ceil(hosts / _HOSTS_PER_CPU)
-    # Half is asked for: no more has to be free on one node before the controller may start there.
+    # The request is half the limit, so that the controller fits on a node with that much free.
     return {"limits": {"memory": f"{mebibytes}Mi", "cpu": str(cpus)}, "requests": {"memory": f"{mebibytes // 2}Mi"}}
 
 

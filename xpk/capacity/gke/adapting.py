@@ -12,7 +12,7 @@ from xpk.capacity.gke.request import Request
 from xpk.model.errors import UsageError
 from xpk.model.specs import ClusterSpec
 
-_PARTS = ("workload_identity_config", "addons_config")  # of a cluster, that are added to one that exists
+_PARTS = ("workload_identity_config", "addons_config")  # fields that can be added to an existing cluster
 
 
 def addon_changes(name: str, request: Request, have: Observed) -> list[Change]:

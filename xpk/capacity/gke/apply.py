@@ -61,9 +61,9 @@ class Applier:
     def _step(self, change: Change, *, makes_cluster: bool, may_fail: bool) -> Step:
         title, act = self._doing(change)
         undo: Callable[[], None] | None = None
-        if change.kind == "create-cluster":  # its node pools go with it
+        if change.kind == "create-cluster":  # its node pools are deleted with it
             undo = partial(self._run, "delete_cluster", {"name": self.name}, title, None)
-        elif change.kind == "create-network" and not change.why:  # what only lacked parts was there before
+        elif change.kind == "create-network" and not change.why:  # an incomplete network existed before
             undo = partial(self._vpc.remove_network, network_names(change.body))
         elif change.kind == "create-pool" and not makes_cluster:
             undo = partial(self._run, "delete_node_pool", {"name": self._pool(change.subject)}, title, change.subject)
@@ -153,7 +153,7 @@ class Applier:
         """Wait until an operation is done. Raises XpkError with the cause if it failed, TimedOutError."""
         begun = time.monotonic()
         self._activity.update(title, "pending")
-        self._activity.pause(self._poll)  # by then, the shared listing knows of it
+        self._activity.pause(self._poll)  # by then, the shared listing includes it
         while True:
             operation = self._look(name)
             if operation.get("status") == "DONE":
@@ -211,7 +211,7 @@ def network_names(bodies: Mapping[str, Any]) -> tuple[str, str, str]:
     return bodies["network"]["name"], bodies["subnetwork"]["name"], bodies["firewall"]["name"]
 
 
-_UPDATES = {"autoscaling": "cluster_autoscaling"}  # fields that UpdateCluster calls otherwise
+_UPDATES = {"autoscaling": "cluster_autoscaling"}  # fields with another name in UpdateCluster
 
 
 _UPDATE_TITLES = {

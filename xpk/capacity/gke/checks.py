@@ -55,7 +55,7 @@ def check(spec: ClusterSpec | None, environ: Mapping[str, str], *, lenient: bool
     if not lenient:
         problems += lacks(request)
     if spec:
-        # A cluster without slices is one of a default pool: slices can be added later.
+        # A cluster without slices has only its default pool; slices can be added later.
         empty = not spec.num_slices and spec.shape.kind == "cpu"
         sized = fitted(replace(spec, num_slices=1) if empty else spec, with_room(spec, request))
         problems += [*sized.problems(), *_name_problems(spec, request)]

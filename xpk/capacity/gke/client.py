@@ -75,7 +75,7 @@ class Google:
         while True:
             answer = self.compute(f"{path}?{urlencode(query)}")
             found += answer.get("items", [])
-            if not answer.get("nextPageToken"):  # a page may be empty, and others follow
+            if not answer.get("nextPageToken"):  # an empty page may be followed by others
                 return found
             query["pageToken"] = answer["nextPageToken"]
 
@@ -108,7 +108,7 @@ class Google:
                     failure = explained(error.code, error.text)
                     failure.__cause__ = error
                     raise failure from error
-            # Jitter: many steps that were refused at once must not come back at once.
+            # Jitter: many steps that were rejected at once must not retry at once.
             self._pause(min(self._unit * 2**attempt, _LONGEST_PAUSE) * random.uniform(0.5, 1.0))
         raise AssertionError("unreachable")
 

@@ -11,7 +11,7 @@ from xpk.capacity.gke.difference import Change
 from xpk.capacity.gke.request import DRIVERS, region_of
 
 _ADDONS = {field: addon for field, addon in DRIVERS.values()}
-_PLAIN = {  # fields of a cluster or pool whose value is a flag's
+_PLAIN = {  # fields of a cluster or pool that map to one flag
     "initial_cluster_version": "--cluster-version",
     "version": "--node-version",
     "network": "--network",
@@ -65,7 +65,7 @@ _SWITCHES = {
     "management.auto_upgrade": "--enable-autoupgrade",
     "management.auto_repair": "--enable-autorepair",
 }
-# Fields that other flags say, or that the command itself does.
+# Fields that other flags or the command itself imply.
 _ELSEWHERE = ("name", "locations", "node_pools", "config.reservation_affinity.", "autoscaling.", "network_config.dns",
               "network_config.datapath_provider", "network_config.additional_node_network",
               "ip_allocation_policy.", "addons_config.", "resource_labels.",

@@ -66,7 +66,7 @@ def steps_for(
         api, planned, data_networks, connect=connect, after=(*of_cluster, *networks), environ=environ, pause=pause
     )
     if planned and not any(spec.quota_slices for spec in planned):
-        return steps  # a cluster of a default pool: its queue comes with its first slice
+        return steps  # only a default pool: the queue is created with the first slice
     wanted = record(api, planned, request, region=request.region)["data"] if api else None
     if api is None or not is_set_up(api, *planned) or recorded(api) != wanted:
         quota = ", ".join(f"{spec.quota} {spec.shape.resource} ({spec.shape.name})" for spec in planned)

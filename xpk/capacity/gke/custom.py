@@ -188,7 +188,7 @@ def _upper(value: str) -> str:
     return value.upper().replace("-", "_")
 
 
-# What we ask for anyway.
+# xpk sets these anyway.
 _NOTHING = {"--enable-ip-alias", "--quiet", "--async", "--no-async", "--enable-gvnic", "--enable-dns-access"}
 _CLUSTER: dict[str, tuple[str, Convert]] = {
     "--network": ("network", str),

@@ -24,7 +24,7 @@ def describe(
     there = slices_of_pools(pools, every=True)
     spec = specs[0] if len(specs) == 1 else None
     state = "Incomplete" if cluster.get("status") == "RUNNING" else str(cluster.get("status", "")).capitalize()
-    with suppress(XpkError):  # a cluster that does not answer yet has node pools all the same
+    with suppress(XpkError):  # the node pools are known even if the cluster does not answer yet
         api = connect()
         info = cluster_info(api, spec, slice_nodes(api), **known)
         if spec and len(info.slices) == spec.num_slices:

@@ -20,12 +20,12 @@ LABEL = {"gke_product_type": "xpk"}  # as Google's xpk labels its clusters
 MAINTENANCE = "host_maintenance_policy"  # a field that only v1beta1 of GKE's API has
 MULTI_HOST_PODS = 15  # pods on a node of a multi-host slice: its /27 instead of the default's /24
 _DEFAULT_PODS = 110  # GKE's own
-_POLICY_FAMILIES = ("tpu7", "tpu7x")  # their slices of several hosts are placed by a workload policy
+_POLICY_FAMILIES = ("tpu7", "tpu7x")  # multi-host slices need a workload policy for their placement
 _DOMAINS = {"gb200": "1x72"}  # GPUs that NVLink joins over hosts: a policy places all of a type's hosts
 _NETWORK_PROFILE = ("v6e", "h200-141gb", "b200", "gb200")  # GKE makes the networks of their data NICs itself
 _DATA_NETWORK_PODS = 32  # pods on a host of A3 Mega, as Google's xpk has it
-_LARGE_AUTOSCALING = 1000  # nodes that the default pool may grow to
-_OF_PODS = {"mode": "GKE_METADATA"}  # pods are not given the credentials of their node
+_LARGE_AUTOSCALING = 1000  # maximum size of the default pool
+_OF_PODS = {"mode": "GKE_METADATA"}  # pods do not get their node's credentials
 
 
 def cluster_body(spec: ClusterSpec, request: Request, version: str | None, sizing: Sizing) -> Dict:
@@ -42,7 +42,7 @@ def cluster_body(spec: ClusterSpec, request: Request, version: str | None, sizin
     }
     if request.workload_identity:
         default_pool["config"]["workload_metadata_config"] = dict(_OF_PODS)
-    if not large:  # GKE's autoscaler does not work in clusters beyond that
+    if not large:  # GKE's autoscaler does not work in larger clusters
         default_pool["autoscaling"] = {
             "enabled": True,
             "total_min_node_count": 1,
@@ -57,7 +57,7 @@ def cluster_body(spec: ClusterSpec, request: Request, version: str | None, sizin
         "ip_allocation_policy": {"use_ip_aliases": True},
         "network_config": {
             "datapath_provider": "ADVANCED_DATAPATH",
-            # Headless services of many hosts: kube-dns knows 1,000 endpoints of each.
+            # kube-dns serves at most 1,000 endpoints of a headless service.
             "dns_config": {"cluster_dns": "CLOUD_DNS", "cluster_dns_scope": "CLUSTER_SCOPE"},
         },
         "autoscaling": {"autoscaling_profile": "OPTIMIZE_UTILIZATION"},
@@ -222,7 +222,7 @@ def _capacity(pool: Dict, shape: SliceShape, request: Request, reservation: str 
 
 def _placement(pool: Dict, shape: SliceShape) -> None:
     policy = policy_name(shape)
-    if policy is None and (shape.kind != "tpu" or shape.hosts == 1):  # one host is placed by its machine type alone
+    if policy is None and (shape.kind != "tpu" or shape.hosts == 1):  # one host is placed by its machine type
         return
     pool["placement_policy"] = (
         {"policy_name": policy} if policy else {"type": "COMPACT", "tpu_topology": shape.topology}

@@ -63,7 +63,7 @@ def cluster_changes(have: Observed, cluster: Dict, changeable: Mapping[str, Dict
         return [*changes, Change("create-cluster", name, cluster, after=(changes[0].key,))]
     for part, wanted in changeable.items():
         if not covers(have.cluster.get(part), wanted):
-            before = (changes[-1].key,) if changes else ()  # one at a time: GKE refuses two updates of a cluster
+            before = (changes[-1].key,) if changes else ()  # one at a time: GKE rejects concurrent updates of a cluster
             changes.append(Change("update-cluster", part, {"name": name, part: wanted}, before))
     return changes
 

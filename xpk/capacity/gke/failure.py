@@ -24,7 +24,7 @@ _RATE = re.compile(r"per minute|per 100 seconds|rate limit|requests per|concurre
 _ADDRESSES = re.compile(r"IP_SPACE_EXHAUSTED|IP space .* exhausted", re.I)
 _BUSY = re.compile(r"incompatible operation (operation-[\w-]+)")
 _ZONE = re.compile(r"zones/([a-z0-9-]+)")
-_LONGEST = 300  # characters of Google's text that are shown
+_LONGEST = 300  # shown characters of Google's message
 
 AGAIN = "run the same command again: existing resources are kept"
 
@@ -70,7 +70,7 @@ def of_operation(operation: Mapping[str, Any]) -> XpkError | None:
     """Return the error of a failed operation, None if it succeeded."""
     error = operation.get("error") or {}
     conditions = [*operation.get("nodepool_conditions", ()), *operation.get("cluster_conditions", ())]
-    # Conditions also tell of what lasts beyond an operation: only with an error do they say why.
+    # Conditions also describe lasting states: only with an error do they explain it.
     if not error.get("code") and not (conditions and operation.get("status_message")):
         return None
     codes = " ".join(str(each.get("code", "")) for each in conditions)

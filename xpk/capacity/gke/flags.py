@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# Flags that say "this is for Google Cloud": with any of them, gke is the provider.
+# Flags specific to Google Cloud: with any of them, gke is the provider.
 CLOUD_FLAGS = (
     "--project", "--zone", "--region", "--on-demand", "--spot", "--reservation", "--flex", "--queued-provisioning",
     "--sub-slicing",

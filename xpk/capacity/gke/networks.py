@@ -20,8 +20,8 @@ from xpk.model.accelerators import SliceShape
 
 Dict = dict[str, Any]
 
-DATA_NICS = {"h100-80gb": 4, "h100-mega-80gb": 8}  # of a host, beside the one that all hosts have
-PARTS = ("network", "subnetwork", "firewall")  # in the order of their making
+DATA_NICS = {"h100-80gb": 4, "h100-mega-80gb": 8}  # per host, in addition to the one of all hosts
+PARTS = ("network", "subnetwork", "firewall")  # in order of creation
 MTU = 8244  # of the data networks: the largest that GPUDirect-TCPX and -TCPXO take
 _SPACE = ipaddress.ip_network("192.168.0.0/16")
 _SMALLEST, _LARGEST = 24, 20  # prefix lengths of a subnetwork: 252 hosts, and 4,092; of larger ones there are too few

@@ -128,7 +128,7 @@ def observe(google: Google, request: Request, name: str, shape: SliceShape) -> O
     reservations = {path: found.pop(path) for path in paths}
     cluster = found.pop("cluster")
     running = running_operations(google, request.project, cluster["location"], name) if cluster else ()
-    if own := (cluster or {}).get("network_config", {}).get("subnetwork"):  # perhaps of a project that shares it
+    if own := (cluster or {}).get("network_config", {}).get("subnetwork"):  # possibly of another project
         found["subnetwork"] = _told(lambda: google.compute(own))
     pools = {pool["name"]: pool for pool in (cluster or {}).get("node_pools", [])}
     known: Any = found

@@ -87,7 +87,7 @@ def draft(spec: ClusterSpec, request: Request, have: Observed) -> Draft:
     changes += cluster_changes(have, body, wanted)
     after = [change.key for change in changes]
     pools = _assigned(missing, shape, request, have, version, networks)
-    # What fails is named in full only once, by the change that makes it again.
+    # A failure is described in full only once, by the change that recreates the resource.
     changes += pool_changes(have, spec.name, shape, pools, after=after)
     changes += _identity_changes(have, shape, asked, missing, after)
     return _weighed(spec, request, have, changes, missing, networks, body)
@@ -172,7 +172,7 @@ def _check_sub_slicing(spec: ClusterSpec, request: Request, have: Observed) -> N
                 hint="only one type of a cluster can be shared: use another cluster",
             )
     for path, reservation in have.reservations.items():
-        known = reservation and "resource" not in reservation  # blocks are of such reservations alone
+        known = reservation and "resource" not in reservation  # only such reservations have blocks
         if request.sub_slicing and known and reservation and reservation.get("deploymentType") != "DENSE":
             raise ConflictError(
                 f"reservation {path} is not a Cluster Director reservation, which --sub-slicing requires",
@@ -268,7 +268,7 @@ def _assigned(
     rooms = [_room(have.reservations.get(path), shape) for path in paths]
     bodies, index, taken = [], 0, 0
     if have.cluster and not request.version:
-        version = None  # as the cluster's control plane
+        version = None  # the default of the cluster's control plane
     for name in missing:
         while index < len(paths) - 1 and taken >= rooms[index]:
             index, taken = index + 1, 0
@@ -311,9 +311,9 @@ def _limits(spec: ClusterSpec, request: Request, have: Observed, missing: Sequen
         block = have.cluster.get("cluster_ipv4_cidr")
     else:
         block = body["ip_allocation_policy"].get("cluster_ipv4_cidr_block")
-    assumed = not have.cluster and not (have.guess and _names_subnetwork(request))  # what a new cluster gets
+    assumed = not have.cluster and not (have.guess and _names_subnetwork(request))  # the version of a new cluster
     found = limits.range_limits(sizing, block, have.subnetwork, known=assumed or have.subnetwork is not None)
-    pods = sizing.nodes * 4 + spec.num_hosts  # GKE's own on every node, and one of a workload
+    pods = sizing.nodes * 4 + spec.num_hosts  # GKE's own pods on every node, and one of a workload
     longest = max(
         (len(each) for each in missing), default=len(names.node_pool_name(spec.name, max(0, spec.num_slices - 1)))
     )
@@ -369,7 +369,7 @@ def _with_others(nap: Dict, cluster: Mapping[str, Any] | None) -> Dict:
     """Return autoprovisioning's limits merged with the cluster's limits for other accelerators."""
     ours = {limit["resource_type"] for limit in nap["resource_limits"]}
     have = (cluster or {}).get("autoscaling", {}).get("resource_limits", [])
-    others = [  # as we write them: GKE leaves zeros out, and gives numbers as text
+    others = [  # normalized: GKE omits zeros, and returns numbers as text
         {**limit, "minimum": int(limit.get("minimum", 0)), "maximum": int(limit.get("maximum", 0))}
         for limit in have
         if limit.get("resource_type") not in ours

@@ -148,7 +148,7 @@ class GkeProvider:
         limited = {each.shape: each.max_slices for each in self._specs(name, cluster)}.get(shape)
         spec = ClusterSpec(
             name=name, shape=shape, num_slices=num_slices, sub_slicing=shared, queued=queued, max_slices=limited
-        )  # without any, there are those that GKE adds
+        )  # without any, GKE adds slices on demand
         if problems := spec.problems():
             raise UsageError(f"cluster '{name}' cannot be resized", problems=problems, hint="--num-slices N")
         summary = f"cluster '{name}': {num_slices} x {shape.name}, {spec.num_chips} chips"
@@ -284,9 +284,9 @@ class GkeProvider:
             specs,
             request,
             connect=lambda: self._api(name, self._found(name, place)[1]),
-            # Slices that do not come up get no quota; those that are about to go have none already.
+            # Slices that do not come up get no quota; those that are about to be removed have none already.
             specs=lambda: self._specs_now(name, place, specs) if changes else specs,
-            # A slice that is about to go need not be ready.
+            # A slice that is about to be removed need not be ready.
             slices=None
             if shrinks
             else lambda: slices_of_pools(self._pools_now(name, place) if changes else have.pools, with_nodes=True),

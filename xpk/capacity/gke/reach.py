@@ -72,7 +72,7 @@ class Known:
     def forget(self, name: str) -> None:
         """Remove everything that is stored about a cluster."""
         folder = self._root / name
-        # Where it is goes last: whoever is killed in between can still forget it.
+        # The location is removed last, so that an interrupted `forget` can be repeated.
         for file in folder.glob("*"):
             if file.name != _PLACE:
                 file.unlink(missing_ok=True)

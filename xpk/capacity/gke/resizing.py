@@ -17,7 +17,7 @@ from xpk.model.errors import ConflictError, UsageError
 Dict = dict[str, Any]
 Read = Callable[[str], Dict]
 
-# Fields of a node pool that are GKE's answer, not the user's question.
+# Fields of a node pool that GKE sets, not the user.
 _ANSWERS = (
     "self_link", "instance_group_urls", "status", "status_message", "conditions", "pod_ipv4_cidr_size", "update_info",
     "etag", "version", "kubelet_cert_info", "upgrade_settings", "best_effort_provisioning",
@@ -93,6 +93,6 @@ def like(pool: Mapping[str, Any], name: str) -> Dict:
     for part, answers in (("network_config", _NETWORK_ANSWERS), ("config", _CONFIG_ANSWERS)):
         body[part] = {key: value for key, value in body.get(part, {}).items() if key not in answers}
     config = body["config"]
-    if config.get("taints"):  # GKE adds its own for accelerators
+    if config.get("taints"):  # GKE adds its own taints for accelerators
         config["taints"] = [each for each in config["taints"] if each["key"] not in CHIP_RESOURCES]
     return {**body, "name": name}

@@ -131,7 +131,7 @@ def steps_of(
     `delete`: returns the steps that delete pools, after the given keys.
     """
     lowered = tuple(step.key for step in lower)
-    if state.api is None:  # forced: there is nobody to ask
+    if state.api is None:  # forced, without an API server to check
         return [*lower, *delete(dict.fromkeys(going, lowered))]
     api, pools = state.api, some_of(list(going))
     first = Step(f"cordon {pools}", lambda: cordon(api, _nodes(api, going)), _CORDON)
@@ -234,7 +234,7 @@ def _admitted(api: ObjectApi, spec: ClusterSpec) -> dict[str, float]:
     """Return the slices of a type that workloads are admitted to, by workload name."""
     try:
         there = api.list("Workload", None)
-    except MissingToolError:  # without Kueue nobody is
+    except MissingToolError:  # without Kueue no workload is admitted
         return {}
     found: dict[str, float] = {}
     for workload in there:
@@ -265,7 +265,7 @@ def _look_again(api: ObjectApi, pools: Sequence[str], look: Callable[[], None], 
     try:
         look()
     except XpkError:
-        with suppress(XpkError):  # the same command again, or one with the old number, finds what is left
+        with suppress(XpkError):  # repeating the command, or restoring the old number, handles the rest
             set_up(api, before)
             _open(api, pools)
         raise

@@ -12,7 +12,7 @@ from xpk.capacity.gke.client import Google
 def credential() -> str:
     """Return an ExecCredential with a token of this user. Raises AuthorizationError."""
     status: dict[str, str] = {}
-    if os.environ.get("XPK_GKE_ENDPOINT"):  # an emulator, whose API server takes a token of its own
+    if os.environ.get("XPK_GKE_ENDPOINT"):  # an emulator, whose API server accepts its own token
         status["token"] = os.environ.get("XPK_GKE_TOKEN", "none")
     else:
         status["token"], status["expirationTimestamp"] = Google(os.environ, pause=time.sleep).token()

@@ -27,8 +27,8 @@ from xpk.render import render_image_cache
 from xpk.render.hold import ARCHITECTURES
 
 _POLL_SECONDS = 2.0
-_FIRST_STALL, _LONGEST_STALL = 10.0, 300.0  # without progress, before the pods are asked what holds them up
-_MARGIN = 1.1  # on our own patience, so that we can tell what there is before it goes
+_FIRST_STALL, _LONGEST_STALL = 10.0, 300.0  # without progress, then the pods are listed to find out why
+_MARGIN = 1.1  # more for the deadline than for this command, so that it can report before the cleanup
 _ARCHITECTURE = "kubernetes.io/arch"
 _LEAST_SECONDS, _MOST_SECONDS = 10, 7 * 24 * 3600
 
@@ -89,7 +89,7 @@ class Outcome:
         return None
 
 
-Progress = Callable[[int, int, float], None]  # nodes that are done, nodes in all, seconds
+Progress = Callable[[int, int, float], None]  # finished nodes, all nodes, seconds
 
 
 def plan(api: ObjectApi, wanted: Wanted) -> Caching:

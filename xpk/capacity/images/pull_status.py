@@ -12,7 +12,7 @@ from xpk.api.text import IMAGE_TROUBLES, image_words, is_hopeless_pull, short
 from xpk.capacity.nodes.inventory import is_ready
 from xpk.model.accelerators import CHIP_RESOURCES
 
-# As kubelet words its events; what follows the time has been there since Kubernetes 1.30.
+# The wording of the kubelet's events; the part after the time exists since Kubernetes 1.30.
 _PULLED = re.compile(
     r'Successfully pulled image ".*?" in (?P<time>\S+?)(?: \(.*?\))?\.?(?: Image size: (?P<size>\d+) .*)?'
 )
@@ -78,7 +78,7 @@ def missing_images(pod: Obj) -> dict[str, PullTrouble | None]:
         reason = str(waiting.get("reason") or "ContainerCreating")
         if reason in IMAGE_TROUBLES:
             said = image_words(str(waiting.get("message", "")))
-            # kubelet tries and waits by turns: it is one trouble.
+            # The kubelet alternates between trying and waiting: it is one problem.
             kind = "ErrImagePull" if reason == "ImagePullBackOff" else reason
             found[container["name"]] = PullTrouble(node=node_of(pod), reason=kind, message=said)
         elif not status or (waiting and reason in ("ContainerCreating", "PodInitializing") and not status["imageID"]):

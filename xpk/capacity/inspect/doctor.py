@@ -51,7 +51,7 @@ def _package(module: str, extra: str, providers: tuple[str, ...], purpose: str) 
     def is_there() -> bool:
         try:
             return find_spec(module) is not None
-        except ModuleNotFoundError:  # not even what it is in
+        except ModuleNotFoundError:  # nor its parent package
             return False
 
     return _Part(module, is_there, providers, purpose, f"pip install 'xpk-multislice[{extra}]'")
@@ -68,7 +68,7 @@ _PARTS = (
     _package("jax", "trainer", (), "the bundled trainer on this machine"),
     _package("ray", "ray", (), "`--launcher ray` on this machine"),
 )
-# What running workloads takes, in a namespace; `xpk docs permissions` has the roles.
+# Permissions to run workloads in a namespace; `xpk docs permissions` lists the roles.
 _VERBS = (
     ("create", "JobSet"),
     ("list", "JobSet"),
@@ -100,14 +100,14 @@ def of_cluster(connect: Callable[[], ObjectApi], provider: str, cluster: str, na
     """Check that a cluster answers, has its controllers, and allows this user to run workloads."""
     try:
         api = connect()
-        with suppress(AuthorizationError):  # to refuse is an answer too; what may be done is asked below
+        with suppress(AuthorizationError):  # a refusal shows that it answers; permissions are checked below
             api.list("Pod", namespace)
-    except NotFoundError:  # there is no such cluster
+    except NotFoundError:  # the cluster does not exist
         raise
     except XpkError as error:
         return [Check(name="cluster", ok=False, needed=True, detail=error.message, next=error.hint)]
     found = [Check(name="cluster", ok=True, needed=True, detail=f"'{cluster}' answers")]
-    if provider not in _ON_KUBERNETES:  # the local control plane is its own controllers, and asks nobody
+    if provider not in _ON_KUBERNETES:  # the local control plane includes its controllers and has no permissions
         return found
     return [*found, *_controllers(api, _how_to_install(provider, cluster)), *_permissions(api, namespace)]
 
@@ -117,7 +117,7 @@ def _controllers(api: ObjectApi, hint: str) -> Iterator[Check]:
         try:
             missing = install.whats_missing(api, controller)
             detail = missing or _version(api, controller)
-        except XpkError as error:  # who may run workloads need not see controllers
+        except XpkError as error:  # users who run workloads may lack the permission to see controllers
             yield Check(name=controller.name, ok=None, needed=False, detail=error.message)
             continue
         yield Check(name=controller.name, ok=not missing, needed=True, detail=detail, next=hint if missing else "")

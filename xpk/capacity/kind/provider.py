@@ -267,7 +267,7 @@ class KindProvider:
         folder, output = self._root / spec.name, self._path(spec.name, _OUTPUT)
         existed = folder.exists()
         make_folder(output)
-        output.chmod(0o1777)  # pods run as users of their own; none may move what is another's
+        output.chmod(0o1777)  # pods run as different users; the sticky bit protects their files from each other
         for stale in (_KUBECONFIG, _IMAGE):
             self._path(spec.name, stale).unlink(missing_ok=True)
         config = render_kind(
@@ -278,14 +278,14 @@ class KindProvider:
         )
         file = self._path(spec.name, _CONFIG)
         file.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
-        # Under another name until it is whole: the kubeconfig's presence says that the cluster is.
+        # Renamed only when complete: the kubeconfig's presence marks a complete cluster.
         fresh = self._path(spec.name, f"{_KUBECONFIG}.new")
         try:
             self._engine.create(
                 spec.name, config=file, kubeconfig=fresh, image=options.node_image, retain=options.retain
             )
         except BaseException:
-            # What is left of it stays known, so that the next `create` or `delete` takes it up.
+            # The remains stay recorded, so that the next `create` or `delete` handles them.
             if not existed and not options.retain and self._is_gone(spec.name):
                 shutil.rmtree(folder, ignore_errors=True)
             raise

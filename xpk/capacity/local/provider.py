@@ -26,9 +26,9 @@ from xpk.model.specs import ClusterSpec, Target
 from xpk.render.resources import workloads_dir
 from xpk.storage.private import make_folder, open_file, wait_for_lock
 
-# Every host has a loopback address of its own, so that two workloads can listen on one port. A cluster begins
-# at a block of 254 that its folder's name is hashed to: whoever else emulates clusters on this machine, under
-# whatever state folder, is very likely elsewhere. 127.0 to 127.15 are left to others.
+# Every host has its own loopback address, so that two workloads can listen on one port. A cluster's addresses begin
+# at a block of 254 chosen by a hash of its folder's name: clusters in other state folders on this
+# machine very likely use other blocks. 127.0 to 127.15 are left to other programs.
 _FIRST_BLOCK, _BLOCKS, _BLOCK_HOSTS = 16 * 256, 224 * 256, 254
 _MOST_SLICES, _MOST_HOSTS = 255, 254
 
@@ -72,7 +72,7 @@ class LocalProvider:
         spec = ClusterSpec(name=name, shape=have.shape, num_slices=num_slices)
         _check(spec, "resize")
         going = self.describe(name).slices[num_slices:]
-        if num_slices == have.num_slices and not going:  # a shrink that was interrupted leaves slices behind
+        if num_slices == have.num_slices and not going:  # an interrupted shrink leaves slices behind
             return Plan(_summary(spec))
         busy = sorted({item.workload for item in going if item.workload})
         if busy and not force:
@@ -83,7 +83,7 @@ class LocalProvider:
         api = self.connect(name)
         if not force:
             check_promised(api, have.shape, num_slices, cluster=name)
-        # Quota never exceeds what there is: it grows after the slices and shrinks before them.
+        # The quota never exceeds the capacity: it grows after the slices and shrinks before them.
         grow = [self._slice_step(spec, index) for index in range(have.num_slices, num_slices)]
         shrink = [
             Step(f"remove slice {item.node_pool}", partial(_delete_all, api, "Node", item.hosts))
@@ -210,7 +210,7 @@ class LocalProvider:
 
         create = Step(f"create the store of '{spec.name}'", make)
         slices = [self._slice_step(spec, index) for index in range(spec.num_slices)]
-        # The queue comes last: with it the cluster is complete.
+        # The queue is created last: it marks the cluster as complete.
         return [create, *slices, self._queue_step(spec)]
 
     def _slice_step(self, spec: ClusterSpec, index: int) -> Step:

@@ -13,9 +13,9 @@ from xpk.capacity.plan.executor import Step
 from xpk.model import names
 from xpk.model.errors import ConflictError, NotFoundError, XpkError
 
-MARK = "xpk.dev/cordoned"  # an annotation of nodes: their slice is about to go
-OPEN = "open"  # the key of the step that takes marks back
-_AT_ONCE = 16  # requests; a slice may have thousands of nodes
+MARK = "xpk.dev/cordoned"  # annotation of nodes whose slice is about to be deleted
+OPEN = "open"  # key of the step that removes the annotation
+_AT_ONCE = 16  # parallel requests; a slice may have thousands of nodes
 
 
 def is_marked(node: Obj) -> bool:
@@ -41,7 +41,7 @@ def close_unused(read: Callable[[], Objs], api: ObjectApi, check: Callable[[], N
         cordon(api, read())
         check()
     except XpkError:
-        with suppress(XpkError):  # what stays marked is opened by the next resize
+        with suppress(XpkError):  # the next resize uncordons nodes that stay marked
             uncordon(api, read())
         raise
 
@@ -72,7 +72,7 @@ def opening_steps(api: ObjectApi, nodes: Objs) -> list[Step]:
 
 def _patch(api: ObjectApi, nodes: Iterable[Obj], patch: Obj) -> None:
     def one(node: Obj) -> None:
-        with suppress(NotFoundError):  # its machine is gone
+        with suppress(NotFoundError):  # the node was deleted
             api.patch("Node", node["metadata"]["name"], patch)
 
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="xpk-cordon") as executor:

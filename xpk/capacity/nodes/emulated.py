@@ -125,7 +125,7 @@ def _advertise(api: ObjectApi, resource: str, units: int) -> bool:
 
 
 def _label(api: ObjectApi, chosen: list[tuple[Obj, str]], shape: SliceShape) -> None:
-    # As on GKE: only pods that ask for the accelerator run here.
+    # As on GKE: only pods that request the accelerator run here.
     taint = {"key": shape.resource, "value": "present", "effect": "NoSchedule"}
     for node, pool in chosen:
         labels = {NODEPOOL_LABEL: pool, names.TYPE_ANNOTATION: shape.name, **shape.node_labels}

@@ -21,7 +21,7 @@ from xpk.model.errors import TimedOutError, XpkError
 TITLE = "wait until all hosts are ready and offer their chips"
 _HOSTS_SECONDS, _POLL_SECONDS = 900.0, 5.0
 
-# Of kubelet, and of the node problem detector that GKE runs on each node. They hold while something is wrong.
+# Conditions of the kubelet and of GKE's node problem detector. They are true while a problem lasts.
 _BLOCKING = (
     *("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"),
     *("KernelDeadlock", "ReadonlyFilesystem"),
@@ -30,7 +30,7 @@ _WARNING = (
     *("FrequentKubeletRestart", "FrequentContainerdRestart", "FrequentDockerRestart"),
     *("FrequentUnregisterNetDevice", "CorruptDockerOverlay2"),
 )
-# Taints that say again what conditions and `unschedulable` say.
+# Taints that duplicate conditions and `unschedulable`.
 _TOLD_OTHERWISE = (
     *("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable", "node.kubernetes.io/unschedulable"),
     *("node.kubernetes.io/memory-pressure", "node.kubernetes.io/disk-pressure", "node.kubernetes.io/pid-pressure"),
@@ -163,7 +163,7 @@ def slice_health(
     plugins: _Plugins | None = None,
 ) -> SliceHealth:
     """Return the health of one slice; of an unknown type, the existing hosts are the expected ones."""
-    counted = shape if shape and shape.kind != "cpu" else None  # CPUs are not offered whole
+    counted = shape if shape and shape.kind != "cpu" else None  # part of the CPUs is reserved
     hosts_of = {str(node["metadata"]["name"]): _hosts_of(node, counted) for node in nodes}
     hosts, come, offered = shape.hosts if shape else len(nodes), sum(hosts_of.values()), 0
     troubles = list[HostTrouble]()
@@ -200,7 +200,7 @@ class _Plugins:
         """Return the state of the plugin that offers a resource on a node; "" if it is healthy or unknown."""
         if resource not in self._pods:
             self._pods[resource] = {}
-            with suppress(XpkError):  # not everybody may see the system's pods
+            with suppress(XpkError):  # some users may not list pods of the system's namespace
                 found = self._api.list("Pod", "kube-system", {"k8s-app": _PLUGINS[resource]})
                 self._pods[resource] = {str(pod["spec"].get("nodeName")): pod for pod in found}
         pods = self._pods[resource]

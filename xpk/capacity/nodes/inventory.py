@@ -18,12 +18,12 @@ from xpk.model.errors import AuthorizationError, ConflictError, MissingToolError
 from xpk.model.specs import ClusterSpec
 from xpk.render import render_queues
 
-# Any of these on a node says that it has accelerators, or stands in for one that has.
+# Any of these labels marks a node with accelerators, or one that emulates them.
 _OF_SLICES = frozenset(
     (names.TYPE_ANNOTATION, "cloud.google.com/gke-tpu-accelerator", "cloud.google.com/gke-accelerator")
 )
 
-_SEVERAL = 3  # nodes that are named of those with the same trouble
+_SEVERAL = 3  # nodes to name out of those with the same problem
 
 
 def slice_nodes(api: ObjectApi) -> Objs:
@@ -130,7 +130,7 @@ def has_queues(api: ObjectApi, *specs: ClusterSpec) -> bool:
         if obj["kind"] == "ClusterQueue" and (
             is_foreign(have) or quotas_of(have) != quotas_of(obj) or queued_flavors(have) != queued_flavors(obj)
         ):
-            return False  # of a queue of others only what changes it is wanted
+            return False  # for another tool's queue, only changes count
         if obj["kind"] == "ProvisioningRequestConfig" and (
             have["spec"].get("managedResources") != obj["spec"]["managedResources"]
         ):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from xpk.model.errors import XpkError
 
-_TICK_SECONDS = 0.5  # how often those who watch are told what goes on
+_TICK_SECONDS = 0.5  # interval of progress updates
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ def judge(api: ObjectApi, objects: Objs, *, take_over: bool = False, ends: bool 
                 return Judgement(tuple(notes), refusal)
         try:
             api.apply(obj, dry_run=True, force=take_over)
-        except UnavailableError:  # its webhooks do not answer: what installs Kueue comes first
+        except UnavailableError:  # Kueue's webhooks do not answer: it is installed first
             continue
         except ConflictError as error:
             managed.append(error.message.partition(" (")[0])

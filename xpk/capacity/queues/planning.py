@@ -54,7 +54,7 @@ def plan_create(api: ObjectApi, wanted: Wanted) -> Plan:
         or left != quotas_of(queues.own)
     ):
         for obj in [*_own(queues, {spec.name: _quotas(spec)}), *_of_kind("ClusterQueue", render_queue(spec))]:
-            api.apply(obj, dry_run=True)  # may we, and does nobody else manage what we would change?
+            api.apply(obj, dry_run=True)  # checks permissions and field ownership
         title = f"{_change(spec, before)}; '{names.QUEUE}' keeps {_words(left)}"
         steps.append(Step(title, partial(_pass_on, api, spec, before, force=wanted.force)))
     limit_steps, limit_notes = priority_limit.enforcing(api, spec)
@@ -96,7 +96,7 @@ def _is_missing(api: ObjectApi, namespace: str) -> bool:
         return not api.get("Namespace", namespace)
     except NotFoundError:
         return True
-    except MissingToolError:  # the local control plane has none: every name is one
+    except MissingToolError:  # the local control plane has no Namespace objects: every name is valid
         return False
 
 

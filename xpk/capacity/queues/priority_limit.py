@@ -13,7 +13,7 @@ from xpk.model.errors import MissingToolError, NotFoundError
 from xpk.model.specs import QueueSpec
 from xpk.render import render_priority_limit
 
-_KINDS = ("ValidatingAdmissionPolicyBinding", "ValidatingAdmissionPolicy")  # in the order in which they go
+_KINDS = ("ValidatingAdmissionPolicyBinding", "ValidatingAdmissionPolicy")  # in order of deletion
 NOTE = "this API server has no ValidatingAdmissionPolicy: only xpk enforces --max-priority"
 
 

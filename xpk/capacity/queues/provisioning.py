@@ -14,7 +14,7 @@ from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError
 from xpk.model.specs import QueueSpec
 from xpk.render import render_queue
 
-_OBJECTS = (  # what refers to another one goes before it
+_OBJECTS = (  # in order of deletion: references first
     ("AdmissionCheck", names.PROVISIONING_CHECK),
     ("ProvisioningRequestConfig", names.PROVISIONING_CONFIG),
 )
@@ -42,7 +42,7 @@ def _outdated(queues: Queues) -> Iterator[QueueSpec]:
     """Yield xpk's queues whose checks have other types, with their new state."""
     for each in queues.teams():
         if maker_of(each) != "xpk":
-            continue  # it may be of what is no accelerator type
+            continue  # it may be a flavor that is not an accelerator type
         have = as_spec(queues.info(each))
         quotas = tuple(replace(quota, queued=quota.shape.name in queues.queued) for quota in have.quotas)
         if quotas != have.quotas:

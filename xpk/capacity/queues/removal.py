@@ -111,7 +111,7 @@ def _remove(api: ObjectApi, info: QueueInfo) -> None:
     if info.max_priority:
         priority_limit.remove(api, info.name)
     _delete(api, "ClusterQueue", info.cluster_queue)
-    settle(api)  # the last one leaves no cohort behind
+    settle(api)  # without other queues, no cohort is needed
 
 
 def _delete(api: ObjectApi, kind: str, name: str, namespace: str = "default") -> None:

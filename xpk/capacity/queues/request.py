@@ -102,7 +102,7 @@ def over(queues: Queues, spec: QueueSpec, before: QueueSpec | None) -> dict[str,
         kind, there = each.shape.name, total.get(each.shape.name, 0)
         others = queues.promised(without=[spec.name]).get(kind, {})
         left = max(0, there - sum(others.values()))
-        if each.num_slices > max(left, have.get(each.shape, 0)):  # what it has it may keep
+        if each.num_slices > max(left, have.get(each.shape, 0)):  # it may keep its present quota
             whose = ", ".join(f"{name} {number:g}" for name, number in others.items() if number)
             problems[f"{kind}={left:g}"] = (
                 f"queue '{spec.name}' cannot have {each.num_slices:g} slices of {kind}: the cluster has {there:g}"
