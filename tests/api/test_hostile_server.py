@@ -370,7 +370,7 @@ def test_the_user_is_told_once_that_it_is_tried_again(tmp_path: Path, caplog: py
 
 
 def test_an_answer_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xpk.api.transport._MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("xpk.api.transport._MAX_BYTES", 1 << 20)
     with serving(sends(200, b" " * (2 << 20))) as (server, seen), pytest.raises(XpkError, match="larger than 1 MiB"):
         api(tmp_path, server).list("Pod")
     assert len(seen) == 1
@@ -380,7 +380,7 @@ def test_an_answer_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_so_is_one_that_becomes_too_large_when_it_is_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunked: bool
 ) -> None:
-    monkeypatch.setattr("xpk.api.transport._MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("xpk.api.transport._MAX_BYTES", 1 << 20)
     packed = gzip.compress(gzip.compress(b" " * (1 << 26)))
 
     def bomb(request: hostile.Request) -> None:

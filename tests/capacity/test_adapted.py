@@ -92,7 +92,7 @@ def test_the_slices_that_are_there_are_counted_and_queued_for(tmp_path: Path) ->
         "install Kueue 0.19.2",
         "set up queue 'multislice-queue' with a quota of 16 google.com/tpu",
         "record how workloads run on it",
-        "remember 'mine' and how to reach it",
+        "save the connection to 'mine'",
     ]
     assert site.plan(output_root="gs://bucket/runs").steps == [], "the second time nothing is left to do"
     info = site.provider.describe("mine")

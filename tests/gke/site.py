@@ -16,7 +16,7 @@ from xpk.api.base import Obj, ObjectApi
 from xpk.capacity.gke.gpudirect import INSTALLERS, SOURCE
 from xpk.capacity.gke.observed import shape_of_pool
 from xpk.capacity.gke.provider import GkeProvider
-from xpk.capacity.gke.reach import Place
+from xpk.capacity.gke.reach import ClusterLocation
 from xpk.capacity.gke.request import SETTINGS
 from xpk.capacity.plan.plan import Plan
 from xpk.model.accelerators import NODEPOOL_LABEL, find_shape
@@ -75,9 +75,9 @@ class Site:
         return done
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ClusterLocation:
         """Return where cluster `c` is."""
-        return Place(project="p", location="us-central1", zone="us-central1-a")
+        return ClusterLocation(project="p", location="us-central1", zone="us-central1-a")
 
     @property
     def cluster(self) -> dict[str, Any]:

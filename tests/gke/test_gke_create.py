@@ -17,7 +17,7 @@ from xpk.model.errors import AuthorizationError, ConflictError, NotFoundError, U
 def test_a_cluster_with_its_slices_and_queues(site: Site) -> None:
     done = site.create(2)
     assert done[:2] == [
-        "remember 'c' and where it is",
+        "save the location of 'c'",
         "create cluster 'c' in us-central1: control plane, 6 x e2-standard-16 in us-central1-a",
     ]
     assert set(done[2:-2]) == {

@@ -163,10 +163,10 @@ def test_the_check_of_another_tool_stays(site: Site) -> None:
 
 def test_slices_of_one_type_come_alike(site: Site) -> None:
     site.create(1, TYPE, **QUEUED)
-    with pytest.raises(ConflictError, match="slice c-np-0 was made with --queued-provisioning"):
+    with pytest.raises(ConflictError, match="slice c-np-0 was created with --queued-provisioning"):
         site.plan(2, TYPE, flex="True")
     site.create(1, OTHER)
-    with pytest.raises(ConflictError, match="slice c-np-1 was made without --queued-provisioning"):
+    with pytest.raises(ConflictError, match="slice c-np-1 was created without --queued-provisioning"):
         site.plan(2, OTHER, **QUEUED)
 
 

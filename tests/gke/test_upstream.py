@@ -14,7 +14,7 @@ from tests.gke.site import Site
 from xpk.capacity.gke.observed import Observed
 from xpk.capacity.gke.planning import draft
 from xpk.capacity.gke.provider import find
-from xpk.capacity.gke.reach import Known
+from xpk.capacity.gke.reach import KnownClusters
 from xpk.capacity.gke.request import SETTINGS, parse_request
 from xpk.cli.google_xpk import CLUSTER
 from xpk.cli.main import main
@@ -282,7 +282,7 @@ def test_flags_that_work_are_not_refused(xpk: Xpk) -> None:
 
 
 def test_adapting_a_cluster_by_its_name_alone(xpk: Xpk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Known, "connect", lambda *_: xpk.site.api)
+    monkeypatch.setattr(KnownClusters, "connect", lambda *_: xpk.site.api)
     xpk.site.create(1)
     code, _, err = xpk("cluster adapt c --project p --zone us-central1-a --fenced")
     assert code == 0 and xpk.site.provider().target("c").fenced, err

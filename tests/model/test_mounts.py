@@ -125,7 +125,7 @@ def test_what_has_no_meaning(text: str, says: str) -> None:
         ("gs://_", "/data", "invalid bucket name"),  # to the driver: all buckets
         ("gs://bucket/a//b", "/data", "empty part"),
         ("gs://bucket/../b", "/data", "empty part"),
-        ("gs://bucket/a:b", "/data", "no prefix with ':'"),
+        ("gs://bucket/a:b", "/data", "does not support a prefix with ':'"),
     ],
 )
 def test_what_cannot_be_mounted(source: str, target: str, says: str) -> None:

@@ -22,7 +22,7 @@ from xpk.api.text import short
 from xpk.model.terminal import printable
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-_MOST_WARNINGS = 3
+_MAX_WARNINGS = 3
 _CHANGES = ("ADDED", "MODIFIED", "DELETED")
 _log = logging.getLogger(__name__)
 
@@ -240,7 +240,7 @@ def _is_time(text: str) -> bool:
 
 def _warn(host: str, odd: list[str]) -> None:
     """Warn about malformed objects: list the first few and count the rest."""
-    for each in odd[:_MOST_WARNINGS]:
+    for each in odd[:_MAX_WARNINGS]:
         _log.warning("warning: %s  sent a malformed object, ignoring part of it: %s", host, printable(short(each)))
-    if len(odd) > _MOST_WARNINGS:
-        _log.warning("warning: %s sent %d more malformed objects", host, len(odd) - _MOST_WARNINGS)
+    if len(odd) > _MAX_WARNINGS:
+        _log.warning("warning: %s sent %d more malformed objects", host, len(odd) - _MAX_WARNINGS)

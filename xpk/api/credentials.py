@@ -16,7 +16,7 @@ from xpk.model.terminal import printable
 from xpk.proc import run_limited
 
 _SECONDS, _INTERACTIVE_SECONDS = 20.0, 300.0  # time limits: without a terminal, and with a user at one
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 _EARLY_SECONDS, _RENEWAL_SECONDS = 60.0, 10.0  # renewed this long before they expire, and no more often than that
 _HINT = "log in again with your cluster provider's command"
 
@@ -65,7 +65,7 @@ class CredentialPlugin:
         seconds = _INTERACTIVE_SECONDS if self._interactive else _SECONDS
         try:
             done = run_limited(
-                self._argv, env=self._environ, seconds=seconds, most=_MOST_BYTES, interactive=self._interactive
+                self._argv, env=self._environ, seconds=seconds, most=_MAX_BYTES, interactive=self._interactive
             )
         except MissingToolError as error:
             message = f"cannot get the credentials of the kubeconfig: {error.message}"

@@ -16,7 +16,7 @@ from xpk.model.errors import AuthorizationError, UsageError, XpkError
 from xpk.model.terminal import printable
 
 _HINT = "`kubectl config view` shows it; without one KUBECONFIG or ~/.kube/config is read"
-_MOST_TOKEN_BYTES = 1 << 20
+_MAX_TOKEN_BYTES = 1 << 20
 
 
 def new_client(kubeconfig: Path | None, context: str | None) -> client.ApiClient:
@@ -64,7 +64,7 @@ def _renewal(plugin: CredentialPlugin) -> Any:
 def _token_of(file: Path) -> str:
     try:
         with file.open("rb") as opened:
-            return opened.read(_MOST_TOKEN_BYTES).decode().strip()
+            return opened.read(_MAX_TOKEN_BYTES).decode().strip()
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "it is not text"
         raise UsageError(f"cannot read the kubeconfig's tokenFile {file}: {why}", hint=_HINT) from error

@@ -13,8 +13,8 @@ import yaml
 from xpk.model.errors import NotFoundError, UsageError
 from xpk.model.terminal import printable
 
-_MOST_BYTES = 4 << 20
-_MOST_NODES, _DEEPEST = 200_000, 50  # of its YAML, with aliases written out
+_MAX_BYTES = 4 << 20
+_MAX_NODES, _DEEPEST = 200_000, 50  # of its YAML, with aliases written out
 _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 _TEXTS = (*_PATHS, "server", "proxy-url", "tls-server-name", "token", "username", "password")
 _SECTIONS = {"contexts": "context", "clusters": "cluster", "users": "user"}
@@ -107,9 +107,9 @@ def _text(file: Path) -> str:
     with file.open("rb") as opened:
         if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
             raise ValueError("it is not a regular file")
-        content = opened.read(_MOST_BYTES + 1)
-    if len(content) > _MOST_BYTES:
-        raise ValueError(f"it is larger than {_MOST_BYTES >> 20} MiB")
+        content = opened.read(_MAX_BYTES + 1)
+    if len(content) > _MAX_BYTES:
+        raise ValueError(f"it is larger than {_MAX_BYTES >> 20} MiB")
     return content.decode("utf-8")
 
 
@@ -136,8 +136,8 @@ def _check_size(text: str) -> None:
                 sizes[anchor] = total - before
         if len(begun) > _DEEPEST:
             raise ValueError(f"it is nested more than {_DEEPEST} levels deep")
-        if total > _MOST_NODES:
-            raise ValueError(f"it has more than {_MOST_NODES} values")
+        if total > _MAX_NODES:
+            raise ValueError(f"it has more than {_MAX_NODES} values")
 
 
 def _entries(file: Path, content: Mapping[str, Any], section: str) -> Iterator[dict[str, Any]]:

@@ -43,12 +43,12 @@ _QUIET_SECONDS = 120.0  # of silence, then a log is requested again: the connect
 _WATCH_SECONDS = 290  # servers end watches themselves after five minutes or more
 _SHORT_SECONDS = 5.0  # a watch that ends sooner is restarted after a pause that doubles
 _PAGE = 500  # objects per page of a list
-_MOST_PAGES = 2000
+_MAX_PAGES = 2000
 _LIST_SECONDS = 600.0
 _LISTS = 5  # tries of a list that expires while it is read
 _RATE, _BURST = 2.0, 300  # reads per second in the long run, and burst
 _LOG_RATE, _LOG_BURST = 0.5, 6  # the same for each followed log, so that logs do not delay other reads
-_MOST_LOG_LINE_BYTES = 1 << 20
+_MAX_LOG_LINE_BYTES = 1 << 20
 
 
 class KubernetesApi:
@@ -170,7 +170,7 @@ class KubernetesApi:
             pace.take()
             return self._transport.stream(
                 path, {**query, "container": container_of(pod)}, quiet=_QUIET_SECONDS, last_line=last_line,
-                must_flow=not follow, most=_MOST_LOG_LINE_BYTES,
+                must_flow=not follow, most=_MAX_LOG_LINE_BYTES,
             )  # fmt: skip
 
         has_ended = partial(self._has_ended, meta["namespace"], meta["name"])
@@ -241,7 +241,7 @@ class KubernetesApi:
     def _pages(self, kind: Kind, namespace: str | None, query: dict[str, str]) -> tuple[Objs, str]:
         found: Objs = []
         host = self._transport.host
-        for _ in range(_MOST_PAGES):
+        for _ in range(_MAX_PAGES):
             items, version, more = page_of(host, kind, self._transport.call("GET", path_of(kind, namespace), query))
             found += items
             if not more:
@@ -251,7 +251,7 @@ class KubernetesApi:
             if not items:
                 self._pace.take()
             query["continue"] = more
-        raise connection.malformed(host, f"a list of {kind.plural} of more than {_MOST_PAGES} pages")
+        raise connection.malformed(host, f"a list of {kind.plural} of more than {_MAX_PAGES} pages")
 
     def _watch_once(
         self,

@@ -39,7 +39,7 @@ _TRIES, _FIRST_PAUSE = 6, 0.3  # seconds
 _TOTAL_SECONDS = 30.0  # for one request, including retries
 _CONNECT_SECONDS = 5.0
 _NOTICE_SECONDS, _NOTICE_TRIES = 10.0, 2  # then the user is told that the server does not answer
-_MOST_BYTES, _MOST_ERROR_BYTES, _MOST_LINE_BYTES = 128 << 20, 1 << 20, 32 << 20
+_MAX_BYTES, _MAX_ERROR_BYTES, _MAX_LINE_BYTES = 128 << 20, 1 << 20, 32 << 20
 _SLOW_SECONDS, _SLOW_BYTES = 60.0, 1024  # a slower log is given up, unless it is followed
 _CHUNK = 1 << 16
 
@@ -102,7 +102,7 @@ class Transport:
         ends: float | None = None,
         last_line: bool = False,
         must_flow: bool = False,
-        most: int = _MOST_LINE_BYTES,
+        most: int = _MAX_LINE_BYTES,
     ) -> Iterator[str]:
         """Yield the lines of a response as they arrive; an unterminated last line counts only with `last_line`.
 
@@ -131,7 +131,7 @@ class Transport:
         def work() -> bytes:
             answer = send()
             with _closing(answer.response, None):
-                return _whole(self.host, answer.response, _MOST_BYTES)
+                return _whole(self.host, answer.response, _MAX_BYTES)
 
         return self._within(ends, work, method)
 
@@ -157,7 +157,7 @@ class Transport:
         if 200 <= answer.status <= 299:
             return answer
         with _closing(answer.response, None):
-            body = _whole(self.host, answer.response, _MOST_ERROR_BYTES)
+            body = _whole(self.host, answer.response, _MAX_ERROR_BYTES)
         if not budget_of(body):
             self._note_retry_after(answer.status, answer.headers.get("Retry-After"))
         raise ApiException(status=answer.status, reason=answer.reason, body=body.decode(errors="replace"))

@@ -13,7 +13,7 @@ from xpk.proc import Result, Runner
 
 _OLDEST_KIND = (0, 20)
 _READY = "180s"  # for the control plane; the wait for the other nodes comes later
-_START_IT = "start it (`sudo systemctl start docker`), or use --provider local, which needs none"
+_START_IT = "start it (`sudo systemctl start docker`), or use --provider local, which does not need Docker"
 _HINTS = {  # by the programs' messages
     "permission denied": "may you use Docker? `sudo usermod -aG docker $USER`, then log in again",
     "Cannot connect to the Docker daemon": _START_IT,

@@ -243,7 +243,9 @@ def _check_claim(api: ObjectApi, claim: str, wanted: Wanted) -> None:
     try:
         api.get("PersistentVolumeClaim", claim, wanted.namespace)
     except NotFoundError:
-        instead = "`xpk storage create` makes one; --manifest FILE applies one with the volume of an existing instance"
+        instead = (
+            "`xpk storage create` creates one; --manifest FILE applies one with the volume of an existing instance"
+        )
         raise NotFoundError(
             f"PersistentVolumeClaim '{claim}' not found in namespace '{wanted.namespace}'",
             hint=instead if wanted.type == _FILESTORE else "--claim NAME, or --manifest FILE",

@@ -95,7 +95,7 @@ class LocalApi:
         try:
             value = peer_secrets.path(self._folder, uid).read_bytes()
         except FileNotFoundError:
-            raise NotFoundError(f"Secret '{name}' not found", hint="it is made when the first host starts") from None
+            raise NotFoundError(f"Secret '{name}' not found", hint="it is created when the first host starts") from None
         data = {names.PEER_SECRET_KEY: base64.b64encode(value).decode()}
         return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": namespace}, "data": data}
 

@@ -19,7 +19,7 @@ NODEPOOL_LABEL = "cloud.google.com/gke-nodepool"
 CHIP_RESOURCES = ("google.com/tpu", "nvidia.com/gpu")  # resource names of pod requests
 _CUBE = 4  # chips along each side of the cube that v4, v5p and later pods are wired from
 _CPU_NAME = re.compile(r"(?P<machine>.+)-(?P<hosts>[1-9]\d*)")
-_MOST_CPU_HOSTS = 1024
+_MAX_CPU_HOSTS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +199,7 @@ def _cpu_shape(name: str) -> SliceShape | None:
     """Return the shape of `<machine>-<hosts>`, or None for other names."""
     match = _CPU_NAME.fullmatch(name)
     row = _table()["cpu"].get(match["machine"]) if match else None
-    if match is None or row is None or int(match["hosts"]) > _MOST_CPU_HOSTS:
+    if match is None or row is None or int(match["hosts"]) > _MAX_CPU_HOSTS:
         return None
     hosts = int(match["hosts"])
     return SliceShape(

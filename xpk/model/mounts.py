@@ -148,7 +148,7 @@ def _bucket_problems(mount: Mount, what: str) -> Iterator[str]:
     if mount.prefix and {"", ".", ".."} & set(mount.prefix.split("/")):
         yield f"{what} has an empty part, '.' or '..' in its prefix"
     if ":" in mount.prefix or not mount.prefix.isprintable():
-        yield f"{what}: the driver takes no prefix with ':' or control characters"
+        yield f"{what}: the driver does not support a prefix with ':' or control characters"
     if mount.sub_path:
         yield f"{what}: subpath is for claims; write gs://BUCKET/FOLDER"
 

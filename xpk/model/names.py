@@ -178,7 +178,7 @@ def is_of_system(path: PurePosixPath) -> bool:
 def text_problems(value: str) -> list[str]:
     """Return why a text cannot be passed through a manifest to a process, if it cannot."""
     if "\0" in value:
-        return ["holds a NUL character, which no process can be given"]
+        return ["holds a NUL character, which process arguments cannot contain"]
     try:
         value.encode()
     except UnicodeEncodeError:

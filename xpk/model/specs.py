@@ -12,8 +12,8 @@ from xpk.model.accelerators import SliceShape
 from xpk.model.errors import UsageError
 from xpk.model.mounts import Mount, mount_problems
 
-MOST_SLICES = 1024
-_MOST_RUN_SECONDS = 7 * 24 * 3600  # GKE's limit for slices of queued provisioning
+MAX_SLICES = 1024
+_MAX_RUN_SECONDS = 7 * 24 * 3600  # GKE's limit for slices of queued provisioning
 _IMAGE_LENGTH = 512
 _IMAGE = re.compile(
     r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::\d+)?/)?"  # host
@@ -180,7 +180,7 @@ class WorkloadSpec:
             found += names.label_problems(key, value)
         if self.requires_output and not self.target.output_root:
             found.append("the cluster has no output root: pass --output-root gs://BUCKET/PREFIX")
-        if self.max_run_seconds is not None and not 1 <= self.max_run_seconds <= _MOST_RUN_SECONDS:
+        if self.max_run_seconds is not None and not 1 <= self.max_run_seconds <= _MAX_RUN_SECONDS:
             found.append(f"--max-run-duration must be more than 0 and at most 7 days, got {self.max_run_seconds}s")
         if not self.command:
             found.append("the command is empty")
@@ -271,6 +271,6 @@ def cluster_problems(name: str, num_slices: int) -> list[str]:
 
 
 def _slices_problems(num_slices: int) -> list[str]:
-    if 1 <= num_slices <= MOST_SLICES:
+    if 1 <= num_slices <= MAX_SLICES:
         return []
-    return [f"--num-slices must be between 1 and {MOST_SLICES}, got {num_slices}"]
+    return [f"--num-slices must be between 1 and {MAX_SLICES}, got {num_slices}"]

@@ -98,9 +98,7 @@ class AdaptedProvider:
         if recorded(api) != note["data"]:
             steps.append(Step("record how workloads run on it", partial(apply_all, api, [note])))
         if not known and self._remembered(wanted.name) != kubeconfig:
-            steps.append(
-                Step(f"remember '{wanted.name}' and how to reach it", partial(self._keep, wanted.name, kubeconfig))
-            )
+            steps.append(Step(f"save the connection to '{wanted.name}'", partial(self._keep, wanted.name, kubeconfig)))
         others = judge_queues(api, [spec], take_over=wanted.take_over)
         summary = _summary(spec, context, emulated=wanted.emulated)
         return Plan(summary, steps, notes=(*notes, *others.notes), refusal=others.refusal)

@@ -20,7 +20,7 @@ from xpk.api.base import Obj
 from xpk.model.errors import XpkError
 
 _DOWNLOAD_SECONDS = 60.0
-_MOST_BYTES = 32 << 20  # Kueue's has 1.7 MB
+_MAX_BYTES = 32 << 20  # Kueue's has 1.7 MB
 _WEB = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _FRAGMENT = "#sha256="
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -53,12 +53,12 @@ def read_objects(name: str, source: str, *, hint: str, pinned: str = "") -> list
         if _WEB.match(place):
             sha256 = sha256 or pinned
             with urllib.request.urlopen(place, timeout=_DOWNLOAD_SECONDS) as answer:
-                content = answer.read(_MOST_BYTES + 1)
+                content = answer.read(_MAX_BYTES + 1)
         else:
             with Path(place).open("rb") as file:
-                content = file.read(_MOST_BYTES + 1)
-        if len(content) > _MOST_BYTES:
-            raise ValueError(f"it has more than {_MOST_BYTES >> 20} MiB")
+                content = file.read(_MAX_BYTES + 1)
+        if len(content) > _MAX_BYTES:
+            raise ValueError(f"it has more than {_MAX_BYTES >> 20} MiB")
         if sha256 and (have := hashlib.sha256(content).hexdigest()) != sha256:
             raise XpkError(
                 f"the manifest of {name} from {place} is not the one that is expected: SHA-256 is {have}, "

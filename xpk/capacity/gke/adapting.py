@@ -33,7 +33,7 @@ def difference(stated: ClusterSpec, counted: bool, specs: Sequence[ClusterSpec])
         types = ", ".join(shape.name for shape in there) or "none"
         raise UsageError(
             f"cluster '{stated.name}' has no slices of {stated.shape.name}; there are: {types}",
-            hint="leave --tpu-type out: the slices that are there are counted",
+            hint="omit --tpu-type: the existing slices are counted",
         )
     if counted and there[stated.shape] != stated.num_slices:
         found = there[stated.shape]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from xpk.capacity.gke.observed import Observed
 from xpk.capacity.gke.option_lines import option_lines
-from xpk.capacity.gke.reach import Place
+from xpk.capacity.gke.reach import ClusterLocation
 from xpk.capacity.gke.request import Request
 from xpk.capacity.plan.plan import Plan, Step
 from xpk.model.errors import AuthorizationError
@@ -18,9 +18,9 @@ _ADAPTED = "no Google Cloud credentials found: this plan assumes that nothing is
 _DELETED = "no Google Cloud credentials found: this plan assumes that the cluster exists and runs no workloads"
 
 
-def place_of(request: Request) -> Place:
+def place_of(request: Request) -> ClusterLocation:
     """Return a cluster's location from the given project and zone."""
-    return Place(project=request.project, location=request.region, zone=request.zone)
+    return ClusterLocation(project=request.project, location=request.region, zone=request.zone)
 
 
 def adaptation(
@@ -31,7 +31,7 @@ def adaptation(
     return _unseen(f"cluster '{name}' in {request.region}: {there}", steps, _ADAPTED, why, option_lines(request, {}))
 
 
-def deletion(name: str, place: Place, steps: Sequence[Step], why: AuthorizationError) -> Plan:
+def deletion(name: str, place: ClusterLocation, steps: Sequence[Step], why: AuthorizationError) -> Plan:
     """Return the plan of deleting a cluster."""
     return _unseen(f"delete cluster '{name}' in {place.location} of project {place.project}", steps, _DELETED, why)
 

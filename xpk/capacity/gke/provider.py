@@ -20,7 +20,7 @@ from xpk.capacity.gke.observed import Observed, find_cluster, is_there, observe,
 from xpk.capacity.gke.option_lines import option_lines
 from xpk.capacity.gke.planning import draft, grown, summary_of
 from xpk.capacity.gke.queued import is_queued
-from xpk.capacity.gke.reach import Connect, Known, Place, check_foreign, check_project
+from xpk.capacity.gke.reach import ClusterLocation, Connect, KnownClusters, check_foreign, check_project
 from xpk.capacity.gke.request import SETTINGS, Request, project_of, read_poll_seconds, read_request, region_of
 from xpk.capacity.gke.slices import is_shared, slices_of_pools, specs_of_cluster
 from xpk.capacity.kubeconfig import connect
@@ -53,7 +53,7 @@ class GkeProvider:
         connect: Connect = connect,
     ) -> None:
         self._given, self._environ = environ is not None, os.environ if environ is None else environ
-        self._known = Known(state_of(self.name, root), connect, self._environ)
+        self._known = KnownClusters(state_of(self.name, root), connect, self._environ)
         self._activity = Activity()
         self._poll = read_poll_seconds(self._environ)
         self._google = Google(self._environ, pause=self._activity.pause, unit=min(1.0, self._poll / 5))
@@ -75,7 +75,7 @@ class GkeProvider:
         have = offline_plans.NOTHING if lacking else self._observed(request, spec.name, spec.shape)
         made = draft(spec, request, have)
         controllers.check_limits(lambda: self._api(spec.name, have.cluster), have.cluster, made.specs)
-        place = Place(project=request.project, location=have.location or request.region, zone=request.zone)
+        place = ClusterLocation(project=request.project, location=have.location or request.region, zone=request.zone)
         steps = self._steps(spec.name, place, made.changes, request, have, made.specs)
         makes = any(change.kind == "create-cluster" for change in made.changes)
         if steps and (makes or self._known.place(spec.name) != place):
@@ -129,7 +129,7 @@ class GkeProvider:
         differs = adapting.difference(stated, counted, specs) if stated else ()
         steps = self._steps(name, place, adapting.addon_changes(name, request, have), request, have, specs)
         if known != place:
-            steps.insert(0, Step(f"remember '{name}' and where it is", partial(self._known.remember, name, place)))
+            steps.insert(0, Step(f"save the location of '{name}'", partial(self._known.remember, name, place)))
         there = ", ".join(f"{spec.num_slices} x {spec.shape.name}" for spec in specs)
         notes = controllers.notes_for(lambda: self._api(name, cluster), specs, request, there=is_there(cluster))
         others = self._others(name, cluster, specs, request)
@@ -169,7 +169,7 @@ class GkeProvider:
             question=f"Delete node pools {', '.join(gone)} and give their capacity back?" if gone else "",
         )  # fmt: skip
 
-    def _grow(self, summary: str, spec: ClusterSpec, place: Place, cluster: Mapping[str, Any]) -> Plan:
+    def _grow(self, summary: str, spec: ClusterSpec, place: ClusterLocation, cluster: Mapping[str, Any]) -> Plan:
         """Return the plan of adding slices, with the limits and checks of a create."""
         name, shape = spec.name, spec.shape
         request = resizing.request_like(self._request(place, "resize"), cluster, shape)
@@ -270,7 +270,7 @@ class GkeProvider:
     def _steps(
         self,
         name: str,
-        place: Place,
+        place: ClusterLocation,
         changes: list[Change],
         request: Request,
         have: Observed,
@@ -302,7 +302,7 @@ class GkeProvider:
     def _shrink(
         self,
         spec: ClusterSpec,
-        place: Place,
+        place: ClusterLocation,
         request: Request,
         have: Observed,
         there: list[str],
@@ -338,13 +338,13 @@ class GkeProvider:
         connect = partial(self._api, name, cluster)
         return controllers.judge_others(connect, specs, request, there=is_there(cluster), ends=ends)
 
-    def _applier(self, name: str, place: Place, request: Request) -> Applier:
+    def _applier(self, name: str, place: ClusterLocation, request: Request) -> Applier:
         return Applier(
             self._google, self._activity, project=place.project, location=place.location, cluster=name,
             timeout=request.timeout, poll=self._poll,
         )  # fmt: skip
 
-    def _found(self, name: str, place: Place | None = None) -> tuple[Place, dict[str, Any]]:
+    def _found(self, name: str, place: ClusterLocation | None = None) -> tuple[ClusterLocation, dict[str, Any]]:
         """Return a cluster's location and GKE's description of it. Raises NotFoundError."""
         place = place or self._known.place(name)
         project = place.project if place else self._environ.get(SETTINGS["--project"])
@@ -358,12 +358,12 @@ class GkeProvider:
                 hint=f"`xpk cluster list --provider gke --project {project}`",
             )
         zone = place.zone if place else str(next(iter(cluster.get("locations", [])), ""))
-        return Place(project=project, location=str(cluster["location"]), zone=zone), cluster
+        return ClusterLocation(project=project, location=str(cluster["location"]), zone=zone), cluster
 
     def _api(self, name: str, cluster: Mapping[str, Any] | None) -> ObjectApi:
         return self._known.connect(name, cluster)
 
-    def _pool_of(self, name: str, place: Place, pool: str) -> dict[str, Any]:
+    def _pool_of(self, name: str, place: ClusterLocation, pool: str) -> dict[str, Any]:
         """Return a node pool from v1beta1."""
         where = f"projects/{place.project}/locations/{place.location}/clusters/{name}"
         return self._google.call("get_node_pool", {"name": f"{where}/nodePools/{pool}"}, beta=True)
@@ -377,13 +377,13 @@ class GkeProvider:
         made = controllers.autoprovisioned(lambda: self._api(name, cluster), cluster)
         return specs_of_cluster(name, cluster, made, resized)
 
-    def _specs_now(self, name: str, place: Place, planned: list[ClusterSpec]) -> list[ClusterSpec]:
+    def _specs_now(self, name: str, place: ClusterLocation, planned: list[ClusterSpec]) -> list[ClusterSpec]:
         return specs_of_cluster(name, self._found(name, place)[1], autoprovisioned_of(planned))
 
-    def _pools_now(self, name: str, place: Place | None = None) -> dict[str, dict[str, Any]]:
+    def _pools_now(self, name: str, place: ClusterLocation | None = None) -> dict[str, dict[str, Any]]:
         return {pool["name"]: pool for pool in self._found(name, place)[1].get("node_pools", [])}
 
-    def _request(self, place: Place, command: str) -> Request:
+    def _request(self, place: ClusterLocation, command: str) -> Request:
         given = {SETTINGS["--project"]: place.project, SETTINGS["--zone"]: place.zone}
         return read_request({**self._environ, **given}, command=command)
 

@@ -25,7 +25,7 @@ _KUBECONFIG, _PLACE = "kubeconfig", "cluster.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ClusterLocation:
     """A cluster's location: its project, the location of its control plane, the zone of its nodes."""
 
     project: str
@@ -33,7 +33,7 @@ class Place:
     zone: str
 
 
-class Known:
+class KnownClusters:
     """The known clusters, each with a folder below `root`."""
 
     def __init__(self, root: Path, open_api: Connect, environ: Mapping[str, str]) -> None:
@@ -43,23 +43,23 @@ class Known:
         """Return the names of the known clusters."""
         return sorted(each.parent.name for each in self._root.glob(f"*/{_PLACE}"))
 
-    def place(self, name: str) -> Place | None:
+    def place(self, name: str) -> ClusterLocation | None:
         """Return a cluster's location, None if it is unknown."""
         try:
-            return Place(**json.loads((self._root / name / _PLACE).read_text(encoding="utf-8")))
+            return ClusterLocation(**json.loads((self._root / name / _PLACE).read_text(encoding="utf-8")))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, TypeError) as error:
             raise XpkError(f"{self._root / name / _PLACE} is damaged: {error}", hint="remove it") from error
 
-    def remember(self, name: str, place: Place) -> None:
+    def remember(self, name: str, place: ClusterLocation) -> None:
         """Store a cluster's location."""
         write_private(
             self._root / name / _PLACE,
             json.dumps({"project": place.project, "location": place.location, "zone": place.zone}),
         )
 
-    def step(self, name: str, place: Place) -> Step:
+    def step(self, name: str, place: ClusterLocation) -> Step:
         """Return the step that stores a cluster's location.
 
         A rollback undoes it last: as long as the cluster itself exists, commands have to find it.
@@ -67,7 +67,7 @@ class Known:
         before = self.place(name)
         undo = partial(self.remember, name, before) if before and before != place else partial(self.forget, name)
         act = partial(self.remember, name, place)
-        return Step(f"remember '{name}' and where it is", act, key="remember", undo=undo, undo_last=True)
+        return Step(f"save the location of '{name}'", act, key="remember", undo=undo, undo_last=True)
 
     def forget(self, name: str) -> None:
         """Remove everything that is stored about a cluster."""
@@ -122,7 +122,7 @@ class Known:
         )
 
 
-def check_project(name: str, known: Place | None, project: str | None) -> None:
+def check_project(name: str, known: ClusterLocation | None, project: str | None) -> None:
     """Raise UsageError if a known cluster is in another project than the requested one."""
     if known and project and known.project != project:
         raise UsageError(f"cluster '{name}' is in project {known.project} (requested {project})", hint="omit --project")

@@ -30,7 +30,7 @@ _POLL_SECONDS = 2.0
 _FIRST_STALL, _LONGEST_STALL = 10.0, 300.0  # without progress, then the pods are listed to find out why
 _MARGIN = 1.1  # more for the deadline than for this command, so that it can report before the cleanup
 _ARCHITECTURE = "kubernetes.io/arch"
-_LEAST_SECONDS, _MOST_SECONDS = 10, 7 * 24 * 3600
+_MIN_SECONDS, _MAX_SECONDS = 10, 7 * 24 * 3600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +95,8 @@ Progress = Callable[[int, int, float], None]  # finished nodes, all nodes, secon
 def plan(api: ObjectApi, wanted: Wanted) -> Caching:
     """Return what to pull. Raises UsageError with all problems, NotFoundError if there are no such nodes."""
     problems = image_problems(wanted.images)
-    if not _LEAST_SECONDS <= wanted.seconds <= _MOST_SECONDS:
-        problems.append(f"--timeout must be between {_LEAST_SECONDS}s and 7 days, got {wanted.seconds:.0f}s")
+    if not _MIN_SECONDS <= wanted.seconds <= _MAX_SECONDS:
+        problems.append(f"--timeout must be between {_MIN_SECONDS}s and 7 days, got {wanted.seconds:.0f}s")
     nodes = slice_nodes(api)
     there = pools_of(nodes) | pools_of(nodes, spare=True)
     problems += [f"slice '{pool}' not found" for pool in wanted.pools if pool not in there]

@@ -132,7 +132,7 @@ def _how_to_install(provider: str, cluster: str) -> str:
     if cluster.startswith(CONTEXT):
         return f"`xpk cluster adapt NAME --context {cluster.removeprefix(CONTEXT)}`"
     if provider == "kind":
-        return f"`xpk cluster create {cluster}`, with the flags that it was made with"
+        return f"`xpk cluster create {cluster}`, with its original flags"
     return f"`xpk cluster adapt {cluster}`"
 
 

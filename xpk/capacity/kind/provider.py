@@ -43,7 +43,7 @@ from xpk.proc import LocalRunner, Runner
 from xpk.render import render_kind
 from xpk.storage.private import make_folder
 
-_MOST_NODES = 64  # each is a container with a kubelet and a container runtime of its own
+_MAX_NODES = 64  # each is a container with a kubelet and a container runtime of its own
 _KUBECONFIG, _CONFIG, _OUTPUT, _IMAGE = "kubeconfig", "kind.yaml", "output", "trainer-image"
 
 
@@ -224,8 +224,8 @@ class KindProvider:
             problems.append(f"{spec.shape.name} has no accelerator for a kind node to advertise: use a TPU or GPU type")
         if not 1 <= per_slice <= spec.shape.hosts or spec.shape.hosts % per_slice:
             problems.append(f"a slice of {spec.shape.hosts} hosts cannot be spread evenly over {per_slice} nodes")
-        elif (spec.num_slices + options.spare_slices) * per_slice > _MOST_NODES:
-            problems.append(f"one machine holds at most {_MOST_NODES} kind nodes")
+        elif (spec.num_slices + options.spare_slices) * per_slice > _MAX_NODES:
+            problems.append(f"one machine runs at most {_MAX_NODES} kind nodes")
         problems += [f"image archive {file} not found" for file in options.image_archives if not file.is_file()]
         problems += install.source_problems(self._environ)
         if problems:

@@ -30,7 +30,7 @@ from xpk.storage.private import make_folder, open_file, wait_for_lock
 # at a block of 254 chosen by a hash of its folder's name: clusters in other state folders on this
 # machine very likely use other blocks. 127.0 to 127.15 are left to other programs.
 _FIRST_BLOCK, _BLOCKS, _BLOCK_HOSTS = 16 * 256, 224 * 256, 254
-_MOST_SLICES, _MOST_HOSTS = 255, 254
+_MAX_SLICES, _MAX_HOSTS = 255, 254
 
 
 class LocalProvider:
@@ -153,7 +153,8 @@ class LocalProvider:
         self.connect(name)
         raise NotFoundError(
             f"cluster '{name}' has no kubeconfig: its hosts are processes of this machine",
-            hint=f"`xpk cluster describe {name}`; `xpk cluster create NAME --provider kind` makes a Kubernetes cluster",
+            hint=f"`xpk cluster describe {name}`; `xpk cluster create NAME --provider kind` creates a Kubernetes "
+            "cluster",
         )
 
     def target(self, name: str) -> Target:
@@ -232,8 +233,8 @@ class LocalProvider:
 
 def _check(spec: ClusterSpec, command: str) -> None:
     problems = spec.problems()
-    if spec.num_slices > _MOST_SLICES or spec.shape.hosts > _MOST_HOSTS:
-        problems.append(f"one machine emulates at most {_MOST_SLICES} slices of {_MOST_HOSTS} hosts")
+    if spec.num_slices > _MAX_SLICES or spec.shape.hosts > _MAX_HOSTS:
+        problems.append(f"one machine emulates at most {_MAX_SLICES} slices of {_MAX_HOSTS} hosts")
     if problems:
         raise UsageError(
             f"cluster '{spec.name}' cannot be {command}d", problems=problems, hint=f"see `xpk cluster {command} --help`"

@@ -96,7 +96,7 @@ def judge(api: ObjectApi, objects: Objs, *, take_over: bool = False, ends: bool 
     what = "; ".join([*managed, *notes])
     return Judgement(
         tuple(notes),
-        ConflictError(what, hint="`xpk cluster adapt CLUSTER --take-over` changes them all the same, from now on"),
+        ConflictError(what, hint="`xpk cluster adapt CLUSTER --take-over` changes them anyway, from now on"),
     )
 
 
