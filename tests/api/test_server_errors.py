@@ -86,7 +86,7 @@ JOBSET = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata"
             MissingToolError,
             "policy.corp does not answer",
         ),
-        (500, "etcdserver: mvcc: database space exceeded", XpkError, "store is full"),
+        (500, "etcdserver: mvcc: database space exceeded", XpkError, "store (etcd) is full"),
         (500, "rpc error", UnavailableError, "the cluster failed on JobSet 'w'"),
         (503, "", UnavailableError, "HTTP 503"),
         (504, "", UnavailableError, "timed out on JobSet 'w': HTTP 504; the request may have been carried out"),

@@ -306,5 +306,5 @@ def test_conflicts_that_end_just_now_say_so() -> None:
     caching = cache.plan(cluster, Wanted(images=(TRAINER,)))
     cache.begin(cluster, caching)
     cluster.patch("Job", caching.spec.name, {"status": {"conditions": [{"type": "Failed", "status": "True"}]}})
-    with pytest.raises(ConflictError, match="just ending"):
+    with pytest.raises(ConflictError, match="is being deleted"):
         cache.begin(cluster, caching)

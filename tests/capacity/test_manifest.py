@@ -43,7 +43,7 @@ def test_other_content_is_refused_before_anything_is_applied(file: Path) -> None
         (f"http://mirror/kueue.yaml#sha256={SHA256}", "must be a file or an https URL"),
         ("ftp://mirror/kueue.yaml", "must be a file or an https URL"),
         ("https://mirror/kueue.yaml#sha256=abc", "invalid SHA-256 'abc'"),
-        ("/nowhere", "/nowhere, which is not a file"),
+        ("/nowhere", "/nowhere, is not a file"),
     ],
 )
 def test_sources_that_are_refused(source: str, problem: str) -> None:

@@ -134,7 +134,7 @@ def test_deleting(site: Site) -> None:
         site.provider().plan_delete("c", force=False)
     site.provider().plan_delete("c", force=True).carry_out(lambda title: None)
     assert site.provider().names() == []
-    with pytest.raises(NotFoundError, match="no cluster 'c' in project p"):
+    with pytest.raises(NotFoundError, match="cluster 'c' not found in project p"):
         site.provider().plan_delete("c", force=False)
 
 

@@ -299,7 +299,7 @@ def test_adapting_a_cluster_by_its_name_alone(xpk: Xpk, monkeypatch: pytest.Monk
 def test_workloads_find_a_cluster_by_its_project(xpk: Xpk) -> None:
     xpk.site.create(1)
     code, _, err = xpk("workload list --cluster=nowhere --project=p --zone=us-central1-a")
-    assert code == 3 and "no cluster 'nowhere' in project p" in err
+    assert code == 3 and "cluster 'nowhere' not found in project p" in err
     find("c", {"--project": "p", "--zone": "us-central1-a"})  # as `workload list` does before it asks the cluster
     assert (xpk.site.folder / "gke" / "c" / "cluster.json").exists(), "from now on it is known"
     code, _, err = xpk("workload list --cluster=c --project=other --zone=us-central1-a")
@@ -314,9 +314,9 @@ def test_workloads_find_a_cluster_by_the_project_that_is_set(
         monkeypatch.delenv(variable, raising=False)
     assert xpk("config set project-id p zone us-central1-a cluster-name nowhere")[0] == 0
     code, _, err = xpk("workload list")
-    assert code == 3 and "no cluster 'nowhere' in project p" in err
+    assert code == 3 and "cluster 'nowhere' not found in project p" in err
     code, _, err = xpk("workload list --project other")
-    assert code == 3 and "no cluster 'nowhere' in project other" in err
+    assert code == 3 and "cluster 'nowhere' not found in project other" in err
 
 
 def test_workload_lines_are_as_theirs(xpk: Xpk) -> None:

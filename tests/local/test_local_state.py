@@ -181,7 +181,7 @@ def test_an_error_of_the_launcher_says_what_became_of_the_change(
     with pytest.raises(XpkError, match=r"did not start \(exit code -9\); nothing was changed"):
         api.create(jobset("a", "true"))
     api.create(jobset("a", "true"))  # the third launch
-    with pytest.raises(XpkError, match=r"the change is made") as caught, api._change():
+    with pytest.raises(XpkError, match=r"the change was made") as caught, api._change():
         kill_daemon(folder)
         monkeypatch.setattr(sys, "executable", str(Killer(tmp_path / "again", 9).program))
     assert str(starter.LOG) in caught.value.hint
