@@ -49,7 +49,7 @@ def test_explain_says_where_the_value_comes_from(xpk: Xpk, monkeypatch: pytest.M
     assert value == "low" and file.endswith("preferences.toml")
     monkeypatch.setenv("XPK_WORKLOAD_CREATE_PRIORITY", "high")
     assert source() == ("high", "variable XPK_WORKLOAD_CREATE_PRIORITY")
-    assert "comes before it" in xpk("config", "set", "priority", "low").err
+    assert "takes precedence" in xpk("config", "set", "priority", "low").err
     text = xpk("config", "explain", "priority").out
     assert all(word in text for word in ("--priority", "medium", "very-low", "high (from: variable"))
     listed = {each["name"]: each["value"] for each in xpk("config", "list", "-o", "json").data}
@@ -58,7 +58,7 @@ def test_explain_says_where_the_value_comes_from(xpk: Xpk, monkeypatch: pytest.M
 
 def test_what_is_set_is_used_and_a_flag_or_variable_comes_before_it(dev: Xpk, monkeypatch: pytest.MonkeyPatch) -> None:
     assert dev("cluster", "create", "other", "--tpu-type", "v5litepod-4").code == 0
-    assert dev("workload", "list").code == 2  # which cluster?
+    assert dev("workload", "list").code == 2  # no cluster given
     words = ("cluster", "dev", "priority", "low", "max-restarts", "3", "image", "mine", "output-root", "/tmp/x")
     assert dev("config", "set", *words).code == 0
 

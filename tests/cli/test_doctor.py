@@ -26,7 +26,7 @@ def test_what_a_provider_needs_is_exit_code_7(xpk: Xpk, tmp_path: Path, monkeypa
     told = xpk("doctor", "--provider", "kind")
     assert told.code == 7 and "missing for provider kind: docker, kind" in told.err and "install Docker" in told.err
     (line,) = (line for line in told.out.splitlines() if line.startswith("kubectl"))
-    assert "not there" in line and "install kubectl" in line
+    assert "not found" in line and "install kubectl" in line
     assert xpk("doctor").code == 0
 
 

@@ -21,7 +21,7 @@ def refused(xpk: Xpk, *arguments: str) -> str:
     began = time.monotonic()
     found = xpk(*arguments)
     assert time.monotonic() - began < 10
-    assert found.code in (1, 2, 3) and found.err.startswith("error: ") and "  next: " in found.err, found.err[:500]
+    assert found.code in (1, 2, 3) and found.err.startswith("error: ") and "  hint: " in found.err, found.err[:500]
     assert "internal error" not in found.err and len(found.err) < 10_000
     return found.err
 

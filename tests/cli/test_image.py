@@ -77,7 +77,7 @@ def test_images_of_two_platforms_have_two_names(xpk: Xpk, docker: Path, tmp_path
     [
         (("build", "Not An Image"), 2, "'Not An Image' is not a valid image name"),
         (("build", "--push"), 2, "has no registry"),
-        (("build", "--base-docker-image", "python:3.11"), 2, "requires a NAME"),
+        (("build", "--base-docker-image", "python:3.11"), 2, "requires NAME"),
         (("build", "--script-dir", "."), 2, "--script-dir requires --base-docker-image"),
         (("build", "a", "--base-docker-image", "b", "--script-dir", "nowhere"), 2, "there is no folder 'nowhere'"),
         (("push", "team/name"), 2, "has no registry"),
@@ -90,7 +90,7 @@ def test_what_cannot_be_built_or_pushed(
 ) -> None:
     (docker / "images").write_text("r.example/p/denied:1\n")
     done = xpk("image", *arguments)
-    assert done.code == code and says in done.err and "  next: " in done.err
+    assert done.code == code and says in done.err and "  hint: " in done.err
 
 
 def test_without_docker(xpk: Xpk, docker: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,7 +115,7 @@ def test_what_is_wrong_is_said_before_anything_is_created(
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", emulator or server.url)
     outcome = dev("workload", "create", "run", "--command", "true", "--output-root", root)
     assert outcome.code == code and says in outcome.err, outcome.err
-    assert len(outcome.err.splitlines()) == 2 and "  next: " in outcome.err
+    assert len(outcome.err.splitlines()) == 2 and "  hint: " in outcome.err
     assert dev("workload", "list", "-o", "json").data == []
 
 

@@ -105,7 +105,7 @@ def test_teams_and_a_full_scale_job_share_a_cluster(dev: Xpk) -> None:
 
 def test_bad_input_is_a_line_with_a_hint_and_changes_nothing(dev: Xpk) -> None:
     for arguments, code, says in (
-        (("create",), 2, "which queue?\n  next: xpk queue create NAME ..."),
+        (("create",), 2, "no queue given\n  hint: xpk queue create NAME ..."),
         (("create", "red"), 2, "no quota given"),
         (("create", "red", "--quota", "3"), 5, "cannot have 3 slices of v5litepod-8: the cluster has 2"),
         (("create", "red", "--quota", "v5p-8=1"), 2, "no slices of v5p-8"),
@@ -118,7 +118,7 @@ def test_bad_input_is_a_line_with_a_hint_and_changes_nothing(dev: Xpk) -> None:
     ):
         outcome = dev("queue", *arguments)
         assert (outcome.code, outcome.out) == (code, ""), arguments
-        assert says in outcome.err and "  next: " in outcome.err and "Traceback" not in outcome.err
+        assert says in outcome.err and "  hint: " in outcome.err and "Traceback" not in outcome.err
     assert quotas(dev) == {"multislice-queue": 2}
 
 

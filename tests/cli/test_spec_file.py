@@ -58,7 +58,7 @@ def test_what_is_wrong_with_a_file_is_one_line(
     (tmp_path / "bad.yaml").write_text(text)
     assert main(["workload", "create", "x", "-f", str(tmp_path / "bad.yaml"), *SPEC]) == 2
     error = capsys.readouterr().err
-    assert said in error and "next:" in error and "Traceback" not in error
+    assert said in error and "hint:" in error and "Traceback" not in error
 
 
 def test_all_problems_of_a_file_are_told_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ def one_line(err: str) -> str:
     """Check that the output is one error and one next step."""
     assert "Traceback" not in err and "internal error" not in err
     error, following = err.strip().splitlines()
-    assert error.startswith("error: ") and following.startswith("  next: "), err
+    assert error.startswith("error: ") and following.startswith("  hint: "), err
     return error
 
 

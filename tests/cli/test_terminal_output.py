@@ -90,7 +90,7 @@ def test_our_own_colours_stay(capsys: pytest.CaptureFixture[str], monkeypatch: p
 def test_an_argument_is_not_echoed_whole(dev: Xpk, arguments: tuple[str, ...]) -> None:
     found = dev(*arguments)
     assert found.code in (2, 3) and len(found.err) < 10_000 and is_clean(found.err)
-    assert found.err.startswith("error: ") and "  next: " in found.err
+    assert found.err.startswith("error: ") and "  hint: " in found.err
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def test_follow_ends_with_the_outcome_of_a_workload_that_fails(dev: Xpk) -> None
         followed = dev("workload", "logs", "bad", "-f")
         assert followed.code == 8 and "oh no" in followed.out
         assert "error: workload 'bad' failed: host s0/h" in followed.err and "exit code 3" in followed.err
-        assert followed.err.splitlines()[-1] == "  next: `xpk workload status bad --cluster dev`"
+        assert followed.err.splitlines()[-1] == "  hint: `xpk workload status bad --cluster dev`"
 
 
 def test_priority_preempts_and_the_preempted_one_comes_back(dev: Xpk) -> None:
@@ -255,7 +255,7 @@ def test_bad_input_is_one_line_with_a_hint_and_creates_nothing(
     dev: Xpk, arguments: tuple[str, ...], code: int, says: str
 ) -> None:
     outcome = dev("workload", "create", *arguments)
-    assert outcome.code == code and says in outcome.err and "  next: " in outcome.err, outcome.err
+    assert outcome.code == code and says in outcome.err and "  hint: " in outcome.err, outcome.err
     assert "Traceback" not in outcome.err and outcome.out == ""
     assert dev("workload", "list", "--cluster", "dev", "-o", "json").data == []
 
@@ -268,7 +268,7 @@ def test_all_that_is_wrong_is_told_at_once(dev: Xpk) -> None:
     for part in ("--env 'X'", "--fatal-exit-codes '999'", "'soon' is not a time", "--command is empty", "Bad_Name"):
         assert sum(part in line for line in lines) == 1, outcome.err
     assert "(for example 3,10-12)" in outcome.err, "the hint of each stands beside it"
-    assert lines[-1] == "  next: see `xpk workload create --help`" and outcome.err.count("next:") == 1
+    assert lines[-1] == "  hint: see `xpk workload create --help`" and outcome.err.count("hint:") == 1
 
 
 def test_a_missing_cluster_is_reported_together_with_wrong_options(dev: Xpk) -> None:

@@ -293,7 +293,7 @@ def test_adapting_a_cluster_by_its_name_alone(xpk: Xpk, monkeypatch: pytest.Monk
         code, _, err = xpk(line)
         wrong = "--context, --emulated mean nothing"
         assert code == 2 and err.startswith(f"error: cluster 'c' is of provider 'gke', where {wrong}\n"), err
-        assert err.count("\n") == 2 and "  next: " in err
+        assert err.count("\n") == 2 and "  hint: " in err
 
 
 def test_workloads_find_a_cluster_by_its_project(xpk: Xpk) -> None:

@@ -1,1 +1,1 @@
-"""The command line: parse, call one function of the library, print. Nothing else."""
+"""Command line: parse arguments, call one library function, print the result."""

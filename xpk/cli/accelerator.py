@@ -1,4 +1,4 @@
-"""`xpk accelerator`: the types there are."""
+"""`xpk accelerator`: the known accelerator types."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def accelerator() -> None:
 
 
 @accelerator.command("list")
-@click.option("--family", help="Only types of this family, such as v5p.")
-@click.option("--all", "every", is_flag=True, help="Topologies beside the usual one of each size too.")
+@click.option("--family", help="Show only types of this family, such as v5p.")
+@click.option("--all", "every", is_flag=True, help="Include the less common topologies of each size.")
 @list_options((*_COLUMNS, *_WIDE))
 @output_option
 @click.pass_obj
@@ -55,7 +55,7 @@ def list_(console: Console, /, family: str | None, every: bool, output: str | No
 @output_option
 @click.pass_obj
 def describe(console: Console, name: str, output: str | None) -> None:
-    """Show all that is known of one type."""
+    """Show the properties of one accelerator type."""
     console, facts = console.choosing(output), _data(find_shape(name))
     if console.is_data:
         console.data(facts)

@@ -1,7 +1,7 @@
-"""Values that a shell completes: clusters, workloads, types, priorities, queues, namespaces and contexts.
+"""Shell completion of clusters, workloads, types, priorities, queues, namespaces and contexts.
 
-A shell waits for the answer, and shows what is printed in the middle of a command line: each function answers
-within a few seconds, and with nothing where the cluster or a file cannot be read.
+The shell blocks on the answer and would show any message in the middle of a command line. Each function returns
+within a few seconds, with no values if the cluster or a file cannot be read.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from click.shell_completion import CompletionItem
 from xpk.api.base import Objs
 
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
-_SECONDS = 3.0  # for which a person waits for a completion
+_SECONDS = 3.0  # a person waits no longer for a completion
 
 
 def completer(values: Callable[[click.Context], Iterable[str]]) -> Complete:
-    """Return what click asks for the values that begin with what was typed; an error is no value."""
+    """Return click's completion callback for values that begin with the typed text; errors complete nothing."""
 
     @functools.wraps(values)
     def complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -51,7 +51,7 @@ def clusters(ctx: click.Context) -> Iterable[str]:
 
 @completer
 def workloads(ctx: click.Context) -> Iterable[str]:
-    """Return the names of workloads on the chosen cluster; of a new one nothing is known."""
+    """Return the names of workloads on the chosen cluster; `create` has none to complete."""
     if ctx.command.name == "create":
         return ()
     return _names(ctx, "JobSet", str(ctx.params.get("namespace") or "default"))
@@ -87,7 +87,7 @@ def priorities(ctx: click.Context) -> Iterable[str]:
 
 @completer
 def providers(ctx: click.Context) -> Iterable[str]:
-    """Return the providers that make clusters."""
+    """Return the providers that create clusters."""
     return ("gke", "kind", "local")
 
 

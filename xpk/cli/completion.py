@@ -1,4 +1,4 @@
-"""`xpk completion`: what a shell needs to complete our commands."""
+"""`xpk completion`: completion scripts for shells."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from xpk.cli.terminal.help import Command
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the completion script of SHELL; source it from the shell's start-up file.
+    """Print the completion script of SHELL, to be sourced from the shell's start-up file.
 
     \b
     For bash:  eval "$(xpk completion bash)"

@@ -1,4 +1,4 @@
-"""`xpk config`: what is preferred where no flag is given."""
+"""`xpk config`: default options."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _keys(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> li
 
 
 def _pairs(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete names, and the values of those that have a few only."""
+    """Complete names, and values of settings that have choices."""
     given: tuple[str, ...] = ctx.params.get("words") or ()
     if len(given) % 2 == 0:
         return _keys(ctx, parameter, incomplete)
@@ -50,9 +50,9 @@ def _choices(key: str) -> tuple[str, ...]:
 
 @click.group(cls=Group)
 def config() -> None:
-    """Get and set default options: the cluster, project, namespace and so on where no flag names another.
+    """Get and set default options, such as the cluster, project and namespace.
 
-    A flag comes before a variable, a variable before what is set here, that before the default.
+    Precedence: flag, environment variable, value set here, built-in default.
 
     \b
       xpk config set cluster dev
@@ -65,12 +65,16 @@ def config() -> None:
 @output_option
 @click.pass_obj
 def get(console: Console, key: str, output: str | None) -> None:
-    """Print what KEY is set to: exit code 3 if it is not. Variables do not count here: see `explain`."""
+    """Print the value that KEY is set to; exit with code 3 if it is not set.
+
+    Environment variables are ignored; `xpk config explain KEY` shows the value in effect.
+    """
     console, name = console.choosing(output), preferences.setting(key).name
     saved = preferences.load()
     if name not in saved:
         raise NotFoundError(
-            f"'{name}' is not set", hint=f"`xpk config set {name} VALUE`; `xpk config explain {name}` says what counts"
+            f"'{name}' is not set",
+            hint=f"`xpk config set {name} VALUE`; `xpk config explain {name}` shows the value in effect",
         )
     if console.is_data:
         console.data({"name": name, "value": saved[name]})
@@ -83,13 +87,13 @@ def get(console: Console, key: str, output: str | None) -> None:
 @output_option
 @click.pass_obj
 def set_(console: Console, words: tuple[str, ...], output: str | None) -> None:
-    """Set KEY to VALUE; several at once are all set, or none is."""
+    """Set KEY to VALUE; several pairs are all set, or none."""
     if not words or len(words) % 2:
-        what = f"'{words[-1]}' has no value" if words else "which setting?"
+        what = f"'{words[-1]}' has no value" if words else "no setting given"
         raise UsageError(what, hint="`xpk config set KEY VALUE`; `xpk config list` shows all settings")
     own = [preferences.own_name(key) for key in words[::2]]
     if twice := sorted({key for key in own if own.count(key) > 1}):
-        raise UsageError(f"two values for {', '.join(twice)}", hint="give one of them")
+        raise UsageError(f"two values for {', '.join(twice)}", hint="pass one of them")
     changes = dict(zip(words[::2], words[1::2], strict=True))
     for key in [key for key in changes if preferences.foreign_reason(key)]:
         console.warn(f"{key} has no effect: {preferences.foreign_reason(key)}")
@@ -103,7 +107,7 @@ def set_(console: Console, words: tuple[str, ...], output: str | None) -> None:
 @output_option
 @click.pass_obj
 def unset(console: Console, keys: tuple[str, ...], output: str | None) -> None:
-    """Forget what KEY was set to. Running it again changes nothing."""
+    """Remove the value of KEY."""
     preferences.change(dict.fromkeys(keys))
     _tell(console.choosing(output), dict.fromkeys(keys))
 
@@ -113,7 +117,7 @@ def unset(console: Console, keys: tuple[str, ...], output: str | None) -> None:
 @output_option
 @click.pass_obj
 def list_(console: Console, output: str | None, no_headers: bool, sort_by: Column | None) -> None:
-    """List all settings, the values that count where no flag is given, and where those come from."""
+    """List all settings, their values in effect without flags, and the source of each value."""
     saved = preferences.load()
     found = [_described(name, saved) for name in preferences.SETTINGS]
     console.choosing(output, headers=not no_headers, sort_by=sort_by).items(found, columns=_COLUMNS, data=dict)
@@ -124,7 +128,7 @@ def list_(console: Console, output: str | None, no_headers: bool, sort_by: Colum
 @output_option
 @click.pass_obj
 def explain(console: Console, key: str, output: str | None) -> None:
-    """Say what KEY means, its default, what comes before it, and where the value that counts comes from."""
+    """Show the meaning, default and precedence of KEY, and its value in effect."""
     console, name = console.choosing(output), preferences.setting(key).name
     found = _described(name, preferences.load())
     if console.is_data:
@@ -136,11 +140,11 @@ def explain(console: Console, key: str, output: str | None) -> None:
     shown = found["value"] or f"{found['default']}"
     echo(f"{name}: {found['meaning']}")
     for title, value in (
-        ("in force", f"{shown} (from: {found['source']})"),
+        ("in effect", f"{shown} (from: {found['source']})"),
         ("set", found["set"] or "-"),
         ("default", found["default"]),
-        ("flag", f"{found['flag']}, before all others"),
-        ("variables", f"{', '.join(found['variables'])}, before what is set"),
+        ("flag", f"{found['flag']} (takes precedence over all others)"),
+        ("variables", f"{', '.join(found['variables'])} (take precedence over the value set)"),
         *((("choices", ", ".join(found["choices"])),) if found["choices"] else ()),
     ):
         echo(f"  {title:<10} {value}")
@@ -162,11 +166,11 @@ def _described(name: str, saved: dict[str, str]) -> dict[str, Any]:
 
 
 def _tell(console: Console, changes: dict[str, Any]) -> None:
-    """Say what is so now, and what keeps it from having an effect."""
+    """Report the new values, and what overrides them."""
     saved = {preferences.own_name(key): value for key, value in changes.items()}
     if console.is_data:
         console.data([{"name": name, "value": value} for name, value in saved.items()])
     for name, value in saved.items():
-        console.done(f"{name} is {value}" if value is not None else f"{name} is not set")
+        console.done(f"{name} set to {value}" if value is not None else f"{name} unset")
         if value is not None and (now := preferences.in_force(name, {})).value is not None:
-            console.tell(f"warning: {now.source} comes before it: {name} is {now.value}")
+            console.tell(f"warning: {now.source} takes precedence: {name} is {now.value}")

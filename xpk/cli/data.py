@@ -16,15 +16,15 @@ def data() -> None:
 
 @data.command(cls=Command)
 @click.argument("source")
-@click.option("--out", required=True, metavar="PLACE", help="A folder, or gs://BUCKET/FOLDER, for the data set.")
-@click.option("--suffixes", metavar="LIST", help="Take only files with these endings, for example .py,.md.")
-@click.option("--tokenizer", metavar="FILE", help="A SentencePiece model, here or gs://. [default: bytes]")
-@click.option("--file-tokens", type=click.IntRange(1), metavar="N", help="Begin a new file after N tokens.")
+@click.option("--out", required=True, metavar="PLACE", help="Folder, or gs://BUCKET/FOLDER, to write the data set to.")
+@click.option("--suffixes", metavar="LIST", help="Use only files with these suffixes, such as .py,.md.")
+@click.option("--tokenizer", metavar="FILE", help="SentencePiece model, a local file or gs://. [default: bytes]")
+@click.option("--file-tokens", type=click.IntRange(1), metavar="N", help="Start a new file after N tokens.")
 @click.pass_context
 def prepare(ctx: click.Context, /, source: str, out: str, **options: object) -> None:
-    """Make a data set of the text files in SOURCE, a folder or gs://BUCKET/FOLDER.
+    """Create a data set from the text files in SOURCE, a folder or gs://BUCKET/FOLDER.
 
-    Prints the address of its manifest, which `--set data.path=ADDRESS` takes.
+    Prints the address of the manifest, to be passed as `--set data.path=ADDRESS`.
     """
     trainer_preflight.check_trainer_installed()
     stated = {name: value for name, value in options.items() if value is not None}

@@ -1,4 +1,4 @@
-"""`xpk docs`: the pages that come with the package."""
+"""`xpk docs`: the documentation pages in the package."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _topics(_: click.Context | None = None) -> Iterable[str]:
 @click.command(cls=Command)
 @click.argument("topic", required=False, shell_complete=completer(_topics))
 def docs(topic: str | None) -> None:
-    """Read the documentation: list its pages, or show the page TOPIC."""
+    """List the documentation pages, or show the page TOPIC."""
     topics = list(_topics())
     if topic is None:
         for each in topics:

@@ -31,9 +31,10 @@ _NEXT = Column("NEXT", lambda c: c.next, wrap=True)
 @output_option
 @click.pass_obj
 def doctor(console: Console, provider: str | None, cluster: str | None, namespace: str, output: str | None) -> None:
-    """Look for what xpk needs: programs, packages, and of a cluster its controllers and your permissions.
+    """Check prerequisites: programs and packages, and a cluster's controllers and your permissions.
 
-    Nothing is changed. Exit code 7 if something that the provider, or the cluster's, needs is missing.
+    Changes nothing. Without --cluster, checks this machine for --provider [default: local]. Exit code 7 if a
+    required item is missing.
     """
     console, found = console.choosing(output), list[Check]()
     if is_cluster_named(cluster):
@@ -42,9 +43,9 @@ def doctor(console: Console, provider: str | None, cluster: str | None, namespac
         provider = owner.name
         found = of_cluster(lambda: owner.connect(place), provider, place, namespace)
     provider = provider or preferences.load().get("provider", "local")
-    load_provider(provider)  # its name is known, or this says which are
+    load_provider(provider)  # raises for an unknown name
     found = [*of_machine(provider), *found]
-    below = console.output == "table" and console.width is not None  # commands are to be copied whole
+    below = console.output == "table" and console.width is not None  # unwrapped, so that commands can be copied
     console.items(found, columns=_COLUMNS if below else (*_COLUMNS, _NEXT), data=asdict)
     if below:
         for check in filter(lambda check: check.next and not check.ok, found):
@@ -53,11 +54,11 @@ def doctor(console: Console, provider: str | None, cluster: str | None, namespac
     if missing:
         raise MissingToolError(
             f"missing for provider {provider}: {', '.join(check.name for check in missing)}",
-            hint=next((check.next for check in missing if check.next), "the table above says more"),
+            hint=next((check.next for check in missing if check.next), "see the table above"),
         )
 
 
 def _state(check: Check) -> str:
     if check.ok is None:
         return "unknown"
-    return "ok" if check.ok else "missing" if check.needed else "not there"
+    return "ok" if check.ok else "missing" if check.needed else "not found"

@@ -1,4 +1,4 @@
-"""Times as users write them: `90s`, `5m`, `2h`, `1d`, or an RFC 3339 time."""
+"""Parsers of times and durations: `90s`, `5m`, `2h`, `1d`, or an RFC 3339 time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def parse_since(text: str | None) -> datetime | None:
-    """Return the time that `--since` means: `90s`, `5m`, `2h`, `1d`, or an RFC 3339 time."""
+    """Return the point in time of `--since`: `90s`, `5m`, `2h`, `1d` ago, or an RFC 3339 time."""
     if text is None:
         return None
     number, unit = text[:-1], text[-1:]

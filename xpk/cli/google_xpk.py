@@ -1,4 +1,4 @@
-"""Flags and commands of Google's xpk that mean nothing here: taken with a warning, or refused by name."""
+"""Flags and commands of Google's xpk without an effect here: accepted with a warning, or rejected by name."""
 
 from __future__ import annotations
 
@@ -14,59 +14,59 @@ from xpk.cli.terminal.output import Console
 from xpk.model.errors import UsageError
 
 _NETWORKS, _NETWORK = "--authorized-networks", re.compile(r"[0-9a-fA-F:.]+(/[0-9]+)?")
-_NOT_NEEDED = "leave it out: it is not needed here"
+
 _NO_PATHWAYS = "Pathways is not supported; multi-controller JAX is"
 _NO_MTC = "the trainer saves to the workload's output folder"
 _READING = "xpk.only-reading"
-_HINT = "`xpk docs migrating-from-xpk` has the whole table"
+_HINT = "`xpk docs migrating-from-xpk` lists all flags"
 
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """A flag that is taken and does nothing. `takes_value`: the next word belongs to it."""
+    """A flag that is accepted and has no effect. `takes_value`: the next word is its value."""
 
     why: str
     takes_value: bool = False
 
 
-_REPORT = "`xpk workload report` writes a page without any service"
-_WHOLE_MACHINES = "quotas count accelerators: hosts have their whole machine"
-# What is taken with a warning that names it.
+_REPORT = "`xpk workload report` writes the report as a page"
+_WHOLE_MACHINES = "quotas count accelerators, and each host has a whole machine"
+# Flags of `cluster` that are accepted with a warning.
 CLUSTER = {
     "--enable-pathways": Ignored(_NO_PATHWAYS),
     "--pathways-gce-machine-type": Ignored(_NO_PATHWAYS, takes_value=True),
-    "--ray-version": Ignored("the workload's image says which Ray it has", takes_value=True),
+    "--ray-version": Ignored("the workload's image determines the Ray version", takes_value=True),
     "--create-vertex-tensorboard": Ignored(_REPORT),
     "--tensorboard-region": Ignored(_REPORT, takes_value=True),
     "--tensorboard-name": Ignored(_REPORT, takes_value=True),
     "--managed-mldiagnostics": Ignored(_REPORT),
     "--enable-mtc": Ignored(_NO_MTC),
     **dict.fromkeys(("--mtc-ramdisk-size", "--mtc-gcs-bucket", "--mtc-toleration-key"), Ignored(_NO_MTC, True)),
-    "--super-slicing": Ignored("each cube is a slice of its own; a workload takes several with --num-slices"),
+    "--super-slicing": Ignored("each cube is one slice; --num-slices gives a workload several"),
     **dict.fromkeys(("--cpu-limit", "--memory-limit"), Ignored(_WHOLE_MACHINES, True)),
-    "--cluster-state-gcs-bucket": Ignored("the cluster itself is the state", takes_value=True),
-    "--project-number": Ignored("the project's name is enough", takes_value=True),
+    "--cluster-state-gcs-bucket": Ignored("the state is read from the cluster itself", takes_value=True),
+    "--project-number": Ignored("the project's ID is sufficient", takes_value=True),
     "--cache-key": Ignored("images are cached by their names", takes_value=True),
-    "--skip-validation": Ignored("checks cost nothing and change nothing"),
-    "--dependency-auto-download": Ignored("nothing is downloaded but JobSet's and Kueue's manifests"),
+    "--skip-validation": Ignored("validation always runs and changes nothing"),
+    "--dependency-auto-download": Ignored("only the manifests of JobSet and Kueue are downloaded"),
     "--sandbox-kubeconfig": Ignored("your kubeconfig is never changed"),
-    "--namespace": Ignored("a cluster's queue serves namespaces: `xpk queue create -n NAMESPACE` adds one", True),
+    "--namespace": Ignored("`xpk queue create -n NAMESPACE` adds a namespace to a cluster's queue", True),
 }
-_HOSTS_OUTPUT = "hosts write to XPK_OUTPUT_DIR; --node-folder /dev/shm gives them their node's memory"
-# What is taken with a warning that names it.
+_HOSTS_OUTPUT = "hosts write to XPK_OUTPUT_DIR; --node-folder /dev/shm mounts their node's memory"
+# Flags of `workload` that are accepted with a warning.
 WORKLOAD = {
-    "--project-number": Ignored("the project's name is enough", takes_value=True),
-    "--docker-name": Ignored("the container is called `host`", takes_value=True),
+    "--project-number": Ignored("the project's ID is sufficient", takes_value=True),
+    "--docker-name": Ignored("the container is always named `host`", takes_value=True),
     "--ramdisk-directory": Ignored(_HOSTS_OUTPUT, takes_value=True),
     "--mtc-enabled": Ignored(_HOSTS_OUTPUT),
-    "--deploy-stacktrace-sidecar": Ignored("py-spy on a host shows stacks; `workload describe -o json` has its pid"),
+    "--deploy-stacktrace-sidecar": Ignored("py-spy on a host shows stacks; `workload describe -o json` shows its pid"),
     **dict.fromkeys(("--use-vertex-tensorboard", "--create-vertex-tensorboard"), Ignored(_REPORT)),
     **dict.fromkeys(("--tensorboard-region", "--tensorboard-name"), Ignored(_REPORT, takes_value=True)),
-    "--experiment-name": Ignored("the workload's name is the experiment's", takes_value=True),
+    "--experiment-name": Ignored("the workload's name is the experiment's name", takes_value=True),
     "--use-parallel-containers": Ignored("one process drives all chips of a host"),
     **dict.fromkeys(("--cpu-limit", "--memory-limit"), Ignored(_WHOLE_MACHINES, takes_value=True)),
-    "--skip-validation": Ignored("checks cost nothing and change nothing"),
-    "--dependency-auto-download": Ignored("workloads need no other programs"),
+    "--skip-validation": Ignored("validation always runs and changes nothing"),
+    "--dependency-auto-download": Ignored("workloads have no dependencies to download"),
     "--sandbox-kubeconfig": Ignored("your kubeconfig is never changed"),
     "--use-pathways": Ignored(_NO_PATHWAYS),
     **dict.fromkeys(
@@ -79,11 +79,11 @@ WORKLOAD = {
     ),
 }
 REFUSED_OF_WORKLOAD = {
-    "--headless": f"{_NO_PATHWAYS}: hosts that wait for a program of yours have nothing to run",
-    "--dry-run": "`xpk workload create` and `xpk workload delete` have it",
+    "--headless": _NO_PATHWAYS,
+    "--dry-run": "only `xpk workload create` and `xpk workload delete` have it",
 }
-_NODES_EXIST = "the nodes exist; their capacity is read from them"
-_LATER = "`xpk cluster create` with the same name adds it to a cluster that exists"
+_NODES_EXIST = "the nodes exist, and their capacity is read from them"
+_LATER = "`xpk cluster create` with the same name adds it to an existing cluster"
 ADAPT = {
     **dict.fromkeys(("--on-demand", "--spot", "--flex"), Ignored(_NODES_EXIST)),
     "--reservation": Ignored(_NODES_EXIST, takes_value=True),
@@ -91,17 +91,17 @@ ADAPT = {
     "--autoprovisioning-min-chips": Ignored(_LATER, takes_value=True),
     "--autoprovisioning-max-chips": Ignored(_LATER, takes_value=True),
 }
-_OF_CLAIM = "the claim or its manifest says it"
+_OF_CLAIM = "the claim or its manifest determines it"
 STORAGE = {
     "--enable-legacy-lustre-port": Ignored("`xpk cluster create --enable-legacy-lustre-port` sets it"),
     **dict.fromkeys(("--size", "--tier", "--access-mode", "--vol", "--instance"), Ignored(_OF_CLAIM, True)),
 }
-# Commands that mean another one, with what is said of the difference.
+# Commands that run another one, with a warning about the difference.
 CLUSTER_COMMANDS = {
-    "create-pathways": ("create", f"{_NO_PATHWAYS}: the cluster is one of `xpk cluster create`"),
-    "create-ray": ("create", "every cluster runs Ray: `xpk workload create --launcher ray`"),
+    "create-pathways": ("create", f"{_NO_PATHWAYS}; running `xpk cluster create`"),
+    "create-ray": ("create", "every cluster runs Ray with `xpk workload create --launcher ray`"),
 }
-WORKLOAD_COMMANDS = {"create-pathways": ("create", f"{_NO_PATHWAYS}: every host runs the command")}
+WORKLOAD_COMMANDS = {"create-pathways": ("create", f"{_NO_PATHWAYS}; every host runs the command")}
 
 
 def refuse(arguments: list[str], known: Mapping[str, str]) -> None:
@@ -113,7 +113,7 @@ def refuse(arguments: list[str], known: Mapping[str, str]) -> None:
 
 
 def _joined(args: list[str]) -> list[str]:
-    """Return arguments with `--authorized-networks A B C` as one value: Google's xpk takes several words there."""
+    """Return arguments with `--authorized-networks A B C` as one value, since Google's xpk accepts several words."""
     found: list[str] = []
     taking = False
     for argument in args:
@@ -126,7 +126,7 @@ def _joined(args: list[str]) -> list[str]:
 
 
 def _ignoring(flag: str, ignored: Ignored) -> click.Option:
-    """Return a hidden option that only says that it has no effect."""
+    """Return a hidden option that only warns that it has no effect."""
 
     def warn(ctx: click.Context, option: click.Parameter, value: Any) -> None:
         if ctx.get_parameter_source(option.name or "") is click.core.ParameterSource.COMMANDLINE:
@@ -141,7 +141,7 @@ def _only_reading(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 
 
 class _Command(Command):
-    """A command that refuses foreign flags by name, before click calls them unknown; its own ones are none."""
+    """A command that rejects unsupported flags of Google's xpk by name, before click reports them as unknown."""
 
     foreign: ClassVar[Mapping[str, str]] = {}
     ignored: ClassVar[Mapping[str, Ignored]] = {}
@@ -152,14 +152,14 @@ class _Command(Command):
         self.params += [_ignoring(flag, each) for flag, each in self.ignored.items() if flag not in own]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Refuse what is foreign."""
+        """Reject unsupported flags."""
         own = {flag for parameter in self.params for flag in parameter.opts}
         refuse(args, {flag: why for flag, why in self.foreign.items() if flag not in own})
         return super().parse_args(ctx, args)
 
 
 class ClusterCommand(_Command):
-    """A command that knows the flags of `xpk cluster` elsewhere; what only reads takes --dry-run and asks nobody."""
+    """A command that accepts the flags of Google's `xpk cluster`; one that only reads accepts --dry-run, too."""
 
     ignored = CLUSTER
 
@@ -170,11 +170,11 @@ class ClusterCommand(_Command):
             self.params.append(click.Option(["--dry-run"], **hidden, callback=_only_reading))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take lists of networks."""
+        """Accept lists of networks."""
         return super().parse_args(ctx, _joined(args))
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Do nothing in the dry run of a command that only reads."""
+        """Do nothing in a dry run of a command that only reads."""
         if ctx.meta.get(_READING):
             console: Console = ctx.obj.choosing(ctx.params.get("output"))
             console.tell(f"`{ctx.command_path}` changes nothing; run it without --dry-run")
@@ -185,25 +185,25 @@ class ClusterCommand(_Command):
 
 
 class AdaptCommand(ClusterCommand):
-    """A command that knows the flags of `xpk cluster adapt` elsewhere."""
+    """A command that accepts the flags of Google's `xpk cluster adapt`."""
 
     ignored = CLUSTER | ADAPT
 
 
 class StorageCommand(ClusterCommand):
-    """A command that knows the flags of `xpk storage` elsewhere."""
+    """A command that accepts the flags of Google's `xpk storage`."""
 
     ignored = CLUSTER | STORAGE
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take --access_mode, as their documentation spells it once."""
+        """Accept --access_mode, a spelling in the documentation of Google's xpk."""
         return super().parse_args(ctx, [re.sub(r"^--access_mode\b", "--access-mode", each) for each in args])
 
 
 class WorkloadCommand(_Command):
-    """A command that knows the flags of `xpk workload` elsewhere, and keeps what follows `--` apart.
+    """A command that accepts the flags of Google's `xpk workload` and keeps arguments after `--` separate.
 
-    `list` takes --dry-run, and then asks nobody.
+    `list` accepts --dry-run and then makes no request.
     """
 
     foreign, ignored = REFUSED_OF_WORKLOAD, WORKLOAD
@@ -215,27 +215,27 @@ class WorkloadCommand(_Command):
             self.params.append(click.Option(["--dry-run"], **hidden, callback=_only_reading))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Split at the first `--`; the rest is for the trainer, whole."""
+        """Split at the first `--`; the rest is passed to the trainer unchanged."""
         if "--" in args:
             at = args.index("--")
             args, ctx.meta["trainer_args"] = args[:at], tuple(args[at + 1 :])
         if any(each.name == "dry_run" and isinstance(each.type, click.Choice) for each in self.params):
-            # As kubectl has it: a value is given with `=` only, so that `--dry-run NAME` keeps its name.
+            # As in kubectl, a value requires `=`, so that `--dry-run NAME` keeps its name.
             args = ["--dry-run=client" if argument == "--dry-run" else argument for argument in args]
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Do nothing in the dry run of a command that only reads."""
+        """Do nothing in a dry run of a command that only reads."""
         if ctx.meta.get(_READING):
-            ctx.obj.warn(f"--dry-run has no effect: `{ctx.command_path}` changes nothing, and nothing was read")
+            ctx.obj.warn(f"--dry-run has no effect: `{ctx.command_path}` changes nothing; nothing was read")
             return None
         return super().invoke(ctx)
 
 
 class Group(CommandGroup):
-    """A group that knows commands elsewhere.
+    """A group that accepts commands of Google's xpk.
 
-    `other_names` are taken, `instead` are taken as another one with a warning.
+    `other_names` are aliases; `instead` maps a command to the one that replaces it and a warning.
     """
 
     def __init__(
@@ -255,7 +255,7 @@ class Group(CommandGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Take a command of theirs as the one that it means."""
+        """Replace a command of Google's xpk by its equivalent."""
         if args and args[0] in self._instead:
             name, why = self._instead[args[0]]
             ctx.obj.warn(f"{args[0]}: {why}")

@@ -23,17 +23,19 @@ def image() -> None:
 
 @image.command()
 @click.argument("name", required=False)
-@click.option("--base-docker-image", metavar="IMAGE", help="Put a folder into this image, instead of the trainer's.")
+@click.option(
+    "--base-docker-image", metavar="IMAGE", help="Build on this image from a folder, instead of the trainer's image."
+)
 @click.option(
     "--script-dir",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="The folder to put into /app of --base-docker-image; the current one if left out.",
+    help="Folder to copy into /app of --base-docker-image. [default: the current folder]",
 )
-@click.option("--tpu", is_flag=True, help="Let the trainer's image have JAX for TPUs.")
+@click.option("--tpu", is_flag=True, help="Install JAX for TPUs in the trainer's image.")
 @click.option("--platform", metavar="PLATFORM", help="Build for another platform with buildx, such as linux/arm64.")
 @click.option("--push", is_flag=True, help="Push the image to its registry.")
-@click.option("--dry-run", is_flag=True, help="Print the name that the image would have, and build nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the image's name without building it.")
 @click.pass_obj
 def build(
     console: Console,
@@ -45,9 +47,10 @@ def build(
     push: bool,
     dry_run: bool,
 ) -> None:
-    """Build the bundled trainer's image, or a folder on top of another image, and print its name.
+    """Build an image of the bundled trainer, or of a folder on top of another image, and print its name.
 
-    The tag follows from the content and --platform, unless NAME has one: what Docker has already is not built again.
+    Unless NAME has a tag, the tag is derived from the content and --platform. An image that Docker already has is not
+    rebuilt.
 
     \b
       xpk image build us-docker.pkg.dev/PROJECT/REPO/xpk-trainer --tpu --push
@@ -59,7 +62,7 @@ def build(
         wanted = image_build.trainer_build(name, os.environ, tpu=tpu, platform=platform)
     elif tpu or name is None:
         raise UsageError(
-            "--tpu is for the trainer's image" if tpu else "--base-docker-image requires a NAME for the new image",
+            "--tpu and --base-docker-image exclude each other" if tpu else "--base-docker-image requires NAME",
             hint="xpk image build NAME --base-docker-image IMAGE",
         )
     else:
@@ -71,7 +74,7 @@ def build(
         engine = _engine()
         console.tell(f" • building {wanted.name}")
         if not image_build.build(engine, wanted, platform):
-            console.tell(" • unchanged: Docker has it already")
+            console.tell(" • unchanged: Docker already has it")
         if push:
             _push(console, engine, wanted.name)
     click.echo(wanted.name)
@@ -81,7 +84,7 @@ def build(
 @click.argument("name")
 @click.pass_obj
 def push(console: Console, name: str) -> None:
-    """Push an image that Docker has to the registry in its name."""
+    """Push a local image to the registry in its name."""
     image_build.check_pushable(name)
     _push(console, _engine(), name)
 

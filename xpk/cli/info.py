@@ -1,4 +1,4 @@
-"""`xpk info`: the queues of a cluster as the objects that they are."""
+"""`xpk info`: a cluster's LocalQueues and ClusterQueues."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ CLUSTER = (Column("CLUSTER QUEUE", lambda row: row["name"], cut=16), *_COUNTS, *
 
 
 @click.command(cls=ClusterCommand)
-@click.option("--localqueue", is_flag=True, help="Show LocalQueues only.")
-@click.option("--clusterqueue", is_flag=True, help="Show ClusterQueues only.")
-@click.option("-n", "--namespace", metavar="NAME", help="Show LocalQueues of this namespace only.")
+@click.option("--localqueue", is_flag=True, help="Show only LocalQueues.")
+@click.option("--clusterqueue", is_flag=True, help="Show only ClusterQueues.")
+@click.option("-n", "--namespace", metavar="NAME", help="Show only LocalQueues of this namespace.")
 @cluster_option
 @output_option
 @click.pass_obj
@@ -47,7 +47,7 @@ def info(
     cluster: str | None,
     output: str | None,
 ) -> None:
-    """Show a cluster's LocalQueues and ClusterQueues, with their workloads, and what is used of each quota in slices.
+    """Show a cluster's LocalQueues and ClusterQueues, their workload counts, and quotas and use in slices.
 
     \b
       xpk info --cluster prod

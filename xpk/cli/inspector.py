@@ -1,4 +1,4 @@
-"""`xpk inspector`: one file with what helps others to understand a cluster."""
+"""`xpk inspector`: diagnostics of a cluster in one file."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from xpk.model.errors import XpkError
 
 
 @click.command(cls=ClusterCommand)
-@click.option("--workload", metavar="NAME", help="Add the objects and logs of a workload.")
-@click.option("--print-to-terminal", is_flag=True, help="Print the text as well.")
+@click.option("--workload", metavar="NAME", help="Include the objects and logs of this workload.")
+@click.option("--print-to-terminal", is_flag=True, help="Also print the text.")
 @click.option(
     "--file",
     "path",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="The file to write; a new one in the temporary folder if left out.",
+    help="File to write. [default: a new file in the temporary folder]",
 )
 @namespace_option
 @cluster_option
@@ -48,7 +48,7 @@ def inspector(
     \b
       xpk inspector --cluster prod --workload train
 
-    It holds versions, nodes, slices, queues, controllers with their logs, workloads and warnings.
+    Contains versions, nodes, slices, queues, controllers with their logs, workloads and warnings.
     """
     place = the_cluster(cluster)
     owner = provider_of(place)
@@ -56,7 +56,7 @@ def inspector(
     file = _write(text, path, place)
     if print_to_terminal:
         echo(text)
-    console.tell("read the file before you send it: what your programs print may hold secrets of other forms")
+    console.tell("review the file before you share it: output of your programs may contain secrets")
     echo(str(file))
 
 
@@ -86,7 +86,7 @@ def _row(status: Any) -> dict[str, Any]:
 
 
 def _write(text: str, path: Path | None, place: str) -> Path:
-    """Write the text where only this user reads it."""
+    """Write the text to a file that only this user can read."""
     try:
         if path is None:
             safe = "".join(each if each.isalnum() or each in "-." else "-" for each in place)
@@ -94,9 +94,9 @@ def _write(text: str, path: Path | None, place: str) -> Path:
         else:
             name, flags = str(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC
             handle = os.open(path, flags, 0o600)
-            os.fchmod(handle, 0o600)  # it may have been there
+            os.fchmod(handle, 0o600)  # the file may have existed
         with open(handle, "w", encoding="utf-8") as stream:
             stream.write(text)
     except OSError as error:
-        raise XpkError(f"{path or 'the file'} cannot be written: {error.strerror}", hint="--file FILE") from error
+        raise XpkError(f"cannot write {path or 'the file'}: {error.strerror}", hint="--file FILE") from error
     return Path(name)

@@ -25,18 +25,18 @@ from xpk.model.terminal import printable, shortened
 INTERRUPTED = 130
 _LONGEST = 2000  # characters of a line of an error
 
-# Where each command is, and its help: `xpk --help` must not import them.
+# Module and help of each command: `xpk --help` must not import them.
 COMMANDS = {
-    "cluster": ("xpk.cli.cluster.commands", "Create, change and remove capacity."),
+    "cluster": ("xpk.cli.cluster.commands", "Create and manage clusters."),
     "workload": ("xpk.cli.workload.commands", "Run and manage workloads."),
-    "queue": ("xpk.cli.queue", "Share the capacity among teams."),
+    "queue": ("xpk.cli.queue", "Share a cluster among teams by queues with quotas."),
     "storage": ("xpk.cli.storage", "Manage volumes that workloads mount by name."),
-    "image": ("xpk.cli.image", "Build and push images for the hosts of workloads."),
+    "image": ("xpk.cli.image", "Build and push container images for workloads."),
     "info": ("xpk.cli.info", "Show a cluster's LocalQueues and ClusterQueues."),
     "inspector": ("xpk.cli.inspector", "Collect diagnostics of a cluster into one file."),
     "version": ("xpk.cli.version", "Show the versions of xpk and of a cluster."),
     "data": ("xpk.cli.data", "Prepare data sets for the bundled trainer."),
-    "doctor": ("xpk.cli.doctor", "Look for what xpk needs, on this machine and on a cluster."),
+    "doctor": ("xpk.cli.doctor", "Check prerequisites on this machine and on a cluster."),
     "config": ("xpk.cli.config", "Get and set default options."),
     "accelerator": ("xpk.cli.accelerator", "Look up accelerator types."),
     "docs": ("xpk.cli.docs", "Read the documentation."),
@@ -45,7 +45,7 @@ COMMANDS = {
 
 
 class _UnreadError(Exception):
-    """Nobody reads what is printed. Of a BrokenPipeError, click would make an exit with code 1."""
+    """The reader of the output has gone. click would turn a BrokenPipeError into exit code 1."""
 
 
 @contextmanager
@@ -60,7 +60,7 @@ class LazyGroup(Group):
     """A group that imports a command's module when the command is used."""
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        """Parse the arguments, which may print the help."""
+        """Parse the arguments; may print the help."""
         with _unread():
             return super().make_context(*args, **kwargs)
 
@@ -83,7 +83,7 @@ class LazyGroup(Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Take `xpk help COMMAND` for `xpk COMMAND --help`."""
+        """Treat `xpk help COMMAND` as `xpk COMMAND --help`."""
         if ctx.resilient_parsing and args:  # a shell completes: the callback of `xpk` does not run
             ctx.obj = Console(quiet=True)
             with suppress(XpkError):
@@ -100,28 +100,28 @@ class LazyGroup(Group):
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "XPK", "max_content_width": 100},
 )
-@click.option("-o", "--output", type=click.Choice(FORMATS), default="table", help="How to print what is read.")
+@click.option("-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True, help="Output format.")
 @click.option(
     "--color",
     type=click.Choice(COLORS),
     default="auto",
     show_default=True,
-    help="Use colors; auto: on a terminal, unless NO_COLOR is set or TERM is dumb.",
+    help="Use colors. auto: only on a terminal, unless NO_COLOR is set or TERM is dumb.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="Print data and errors only.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only data and errors.")
 @click.option("-v", "--verbose", is_flag=True, help="Print tracebacks with errors.")
 @click.version_option(__version__, prog_name="xpk")
 @click.pass_context
 def xpk(ctx: click.Context, output: str, color: str, quiet: bool, verbose: bool) -> None:
-    """Run training jobs over many TPU slices, on Kubernetes or on this machine.
+    """Run training jobs across many TPU slices, on Kubernetes or on this machine.
 
     \b
-    A first run, without any cloud:
+    First run, without a cloud account:
       xpk cluster create dev --tpu-type v5litepod-8 --num-slices 2
       xpk workload create hello --num-slices 2 --command 'echo slice $MEGASCALE_SLICE_ID'
       xpk workload logs hello -f
 
-    `xpk cluster create --provider` says where slices are: local, kind (Docker) or gke (Google Cloud).
+    `xpk cluster create --provider` selects where slices run: local (this machine), kind (Docker) or gke (Google Cloud).
     """
     ctx.color = colors(color)
     ctx.obj = Console(output=output, quiet=quiet, color=ctx.color)
@@ -144,12 +144,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         _tell(f"error: {error.format_message().rstrip('.')}")
-        _tell(f"  next: `{context.command_path if context else 'xpk'} --help`")
+        _tell(f"  hint: `{context.command_path if context else 'xpk'} --help`")
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return INTERRUPTED
-    except (BrokenPipeError, _UnreadError):  # `xpk ... | head`: the reader has had enough
+    except (BrokenPipeError, _UnreadError):  # `xpk ... | head`
         _forget_output()
         return 0
     except XpkError as error:
@@ -157,17 +157,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         for problem in error.problems if isinstance(error, UsageError) else [error.message]:
             _tell(f"error: {problem}")
         if error.hint:
-            _tell(f"  next: {error.hint}")
+            _tell(f"  hint: {error.hint}")
         return error.exit_code
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             _tell(f"error: cannot use '{error.filename}': {error.strerror}")
-            _tell("  next: choose a shorter name")
+            _tell("  hint: choose a shorter name")
             return UsageError.exit_code
         if error.errno not in (errno.ENOSPC, errno.EIO) or error.filename:
             return _bug(error, arguments)
         _tell(f"error: cannot write the output: {error.strerror}")
-        _tell("  next: free some space, or write it elsewhere")
+        _tell("  hint: free some space, or write the output elsewhere")
         _forget_output()
         return 1
     except Exception as error:
@@ -175,53 +175,53 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _open_streams() -> None:
-    """Give this process the standard streams that it was started without (`>&-`): what is written there is lost."""
+    """Open /dev/null for standard streams that are closed (`>&-`)."""
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
-            stream = open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8")  # noqa: SIM115 (to the end)
+            stream = open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8")  # noqa: SIM115 (open until exit)
             setattr(sys, name, stream)
 
 
 def _check_arguments(arguments: Sequence[str]) -> None:
-    """Raise UsageError for arguments that are no text: neither a process nor an API server could be given them."""
+    """Raise UsageError for arguments that are not text: neither a process nor an API server accepts them."""
     problems = [f"'{each}' {why}" for each in arguments for why in text_problems(each)]
     if problems:
         raise UsageError(problems[0], problems=problems, hint="write arguments as UTF-8 text")
 
 
 def run() -> NoReturn:
-    """Be the program `xpk`."""
+    """Run `xpk` and exit: the console entry point."""
     try:
         sys.exit(main())
-    except BrokenPipeError:  # nobody reads the errors
+    except BrokenPipeError:  # stderr has no reader
         _forget_output()
         sys.exit(1)
 
 
 def _bug(error: Exception, arguments: Sequence[str]) -> int:
-    """Tell of a bug of ours: still one line, the rest on demand."""
+    """Report an internal error in one line; --verbose adds the traceback."""
     _trace(arguments)
     _tell(f"internal error: {type(error).__name__}: {error}")
-    _tell("  next: run `xpk --verbose ...` again and report the traceback")
+    _tell("  hint: run `xpk --verbose ...` again and report the traceback")
     return 1
 
 
 def _trace(arguments: Sequence[str]) -> None:
-    """Print the traceback of the error at hand if it was asked for."""
+    """Print the traceback of the current error if --verbose is given."""
     if {"-v", "--verbose"} & set(arguments):
         echo(traceback.format_exc(), err=True)
 
 
 def _tell(line: str) -> None:
-    """Print a line of an error; an argument or an answer in it may be long, and hold anything."""
+    """Print a line of an error, shortened and with control characters escaped."""
     echo(printable(shortened(line, _LONGEST)), err=True)
 
 
 def _forget_output() -> None:
-    """Keep the interpreter from complaining at its end about what cannot be written any more."""
+    """Keep the interpreter from reporting unwritable buffered output at exit."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):
             stream.flush()
             continue
-        with suppress(OSError, ValueError, AttributeError):  # it has no reader, or is closed
+        with suppress(OSError, ValueError, AttributeError):  # without a reader, or closed
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

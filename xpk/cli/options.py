@@ -19,46 +19,47 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def output_option(command: Command) -> Command:
-    """Take `-o` after the command too."""
-    return click.option("-o", "--output", type=click.Choice(FORMATS), help="How to print what is read.")(command)
+    """Add `-o`, so that it may also follow the command."""
+    text = "Output format. [default: table]"
+    return click.option("-o", "--output", type=click.Choice(FORMATS), help=text)(command)
 
 
 def name_argument(what: str) -> Callable[[Command], Command]:
-    """Take a name as NAME or, as Google's xpk does, as `--cluster NAME` or `--workload NAME`."""
+    """Add a name as NAME or, as Google's xpk does, as `--cluster NAME` or `--workload NAME`."""
 
     def decorate(command: Command) -> Command:
         known = {"cluster": complete.clusters, "workload": complete.workloads, "queue": complete.queues}.get(what)
         command = click.argument("name", required=False, shell_complete=known)(command)
-        text = f"The {what}; same as NAME."
+        text = f"Name of the {what}; same as NAME."
         return click.option(f"--{what}", "name_flag", metavar="NAME", shell_complete=known, help=text)(command)
 
     return decorate
 
 
 def names_argument(command: Command) -> Command:
-    """Take names of workloads as NAME... or as `--workload NAME`, which may be repeated."""
+    """Add names of workloads as NAME... or as `--workload NAME`, which may be repeated."""
     known = complete.workloads
     command = click.argument("given_names", nargs=-1, metavar="[NAME]...", shell_complete=known)(command)
-    text, flags = "A workload; same as NAME; may be repeated.", ("--workload", "name_flags")
+    text, flags = "Name of a workload; same as NAME; may be repeated.", ("--workload", "name_flags")
     return click.option(*flags, multiple=True, metavar="NAME", shell_complete=known, help=text)(command)
 
 
 def accelerator_option(text: str, *, name: str = "accelerator_type") -> Callable[[Command], Command]:
-    """Take an accelerator type, as the parameter `name`; `text` is the help."""
+    """Add an accelerator type as the parameter `name`; `text` is the help."""
     return click.option(
         "--tpu-type", "--device-type", name, metavar="TYPE", shell_complete=complete.accelerator_types, help=text
     )
 
 
 def cluster_option(command: Command) -> Command:
-    """Take the cluster that a workload is on; `the_cluster` finds it."""
+    """Add the options that name a cluster; `the_cluster` resolves them."""
 
     def keep(ctx: click.Context, option: click.Parameter, value: str | None) -> None:
         if value:
             ctx.meta.setdefault(PLACE_KEY, {})[option.opts[0]] = value
 
-    for flag, what in (("--zone", "the zone of its nodes"), ("--project", "its project")):
-        text = f"gke: {what}, if the cluster is not known here yet."
+    for flag, what in (("--zone", "zone of the nodes"), ("--project", "project of the cluster")):
+        text = f"gke: {what}, if this machine does not know the cluster yet."
         command = click.option(flag, metavar=flag[2:].upper(), expose_value=False, callback=keep, help=text)(command)
     return click.option(
         "--cluster",
@@ -66,12 +67,12 @@ def cluster_option(command: Command) -> Command:
         envvar="XPK_CLUSTER",
         show_envvar=True,
         shell_complete=complete.clusters,
-        help="The cluster; may be left out if there is only one.",
+        help="Name of the cluster. [default: the only cluster]",
     )(context_option(command))
 
 
 def context_option(command: Command) -> Command:
-    """Take a context of the user's kubeconfig where a cluster is meant; `the_cluster` gives it back."""
+    """Add a context of the user's kubeconfig instead of a cluster's name; `the_cluster` resolves it."""
 
     def keep(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
         ctx.meta[CONTEXT_KEY] = value
@@ -82,12 +83,12 @@ def context_option(command: Command) -> Command:
         expose_value=False,
         callback=keep,
         shell_complete=complete.contexts,
-        help="A context of your kubeconfig, instead of a cluster's name.",
+        help="Context of your kubeconfig, instead of a cluster's name.",
     )(command)
 
 
 def namespace_option(command: Command) -> Command:
-    """Take the namespace that a workload is in."""
+    """Add the namespace of a workload."""
     return click.option(
         "-n",
         "--namespace",
@@ -96,12 +97,12 @@ def namespace_option(command: Command) -> Command:
         envvar="XPK_NAMESPACE",
         show_envvar=True,
         shell_complete=complete.namespaces,
-        help="Where the workload is.",
+        help="Kubernetes namespace.",
     )(command)
 
 
 def output_root_option(command: Command) -> Command:
-    """Take the root of a workload's output where the cluster's own is not it; `output_roots` gives it back."""
+    """Add the root of a workload's output if it is not the cluster's own; `output_roots` reads it."""
 
     def keep(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
         ctx.meta[ROOT_KEY] = value
@@ -113,29 +114,29 @@ def output_root_option(command: Command) -> Command:
         show_envvar=True,
         expose_value=False,
         callback=keep,
-        help="The --output-root that the workload was created with.",
+        help="Output root that the workload was created with.",
     )(command)
 
 
 def provider_option(command: Command) -> Command:
-    """Take the kind of capacity."""
+    """Add the provider of a cluster."""
     return click.option(
         "--provider",
         metavar="PROVIDER",
         envvar="XPK_PROVIDER",
         show_envvar=True,
         shell_complete=complete.providers,
-        help="The kind of capacity; local by default.",
+        help="Provider of the cluster: local, kind, gke or adapted.",
     )(command)
 
 
 def the_name(what: str, name: str | None, name_flag: str | None) -> str:
-    """Return the one name that was given in either way. Raises UsageError for none or two."""
+    """Return the name from NAME or its flag. Raises UsageError for none or two."""
     if name and name_flag and name != name_flag:
-        raise UsageError(f"two names for one {what}: '{name}' and '{name_flag}'", hint="give one of them")
+        raise UsageError(f"two names for one {what}: '{name}' and '{name_flag}'", hint="pass one of them")
     chosen = name or name_flag
     if not chosen:
         path = click.get_current_context().command_path
-        known = f"`xpk {what} list` shows those there are"
-        raise UsageError(f"which {what}?", hint=f"{path} NAME ..." if path.endswith(" create") else known)
+        known = f"run `xpk {what} list` to see the names"
+        raise UsageError(f"no {what} given", hint=f"{path} NAME ..." if path.endswith(" create") else known)
     return chosen

@@ -1,4 +1,4 @@
-"""`xpk storage`: claims and buckets that workloads mount by name."""
+"""`xpk storage`: named claims and buckets for workloads to mount."""
 
 from __future__ import annotations
 
@@ -46,13 +46,17 @@ def storage() -> None:
 
 
 def _mount_options(command: Command) -> Command:
-    """Take where hosts find a storage."""
+    """Add the options of a mount."""
     for option in (
-        click.option("--auto-mount", type=bool, default=False, help="Mount it in every workload of the namespace."),
         click.option(
-            "--readonly", "--read-only", "read_only", type=bool, default=False, help="Let nobody write to it."
+            "--auto-mount", type=bool, default=False, help="Mount the storage in every workload of the namespace."
         ),
-        click.option("--mount-point", metavar="PATH", required=True, help="The folder where hosts find it."),
+        click.option(
+            "--readonly", "--read-only", "read_only", type=bool, default=False, help="Mount the storage read-only."
+        ),
+        click.option(
+            "--mount-point", metavar="PATH", required=True, help="Folder on the hosts to mount the storage at."
+        ),
     ):
         command = option(command)
     return command
@@ -61,21 +65,21 @@ def _mount_options(command: Command) -> Command:
 @storage.command(cls=StorageCommand)
 @click.argument("name")
 @click.option(
-    "--type", "kind", type=click.Choice(TYPES), default="claim", show_default=True, help="The kind of volume."
+    "--type", "kind", type=click.Choice(TYPES), default="claim", show_default=True, help="Type of the storage."
 )
 @_mount_options
-@click.option("--bucket", metavar="BUCKET[/PREFIX]", help="gcsfuse: the bucket; NAME if left out.")
-@click.option("--mount-options", default="", metavar="OPTION,...", help="gcsfuse: options of the driver.")
+@click.option("--bucket", metavar="BUCKET[/PREFIX]", help="gcsfuse: bucket to mount. [default: NAME]")
+@click.option("--mount-options", default="", metavar="OPTION,...", help="gcsfuse: mount options of the driver.")
 @click.option(
-    "--prefetch-metadata/--no-prefetch-metadata", default=True, help="gcsfuse: read the bucket's names at the start."
+    "--prefetch-metadata/--no-prefetch-metadata", default=True, help="gcsfuse: list the bucket's objects at the start."
 )
 @click.option(
     "--manifest",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="A file with the volume and its claim, to apply.",
+    help="Manifest of the volume and its claim, to be applied.",
 )
-@click.option("--claim", metavar="CLAIM", help="A PersistentVolumeClaim that exists; NAME if left out.")
+@click.option("--claim", metavar="CLAIM", help="Existing PersistentVolumeClaim. [default: NAME]")
 @namespace_option
 @cluster_option
 @dry_run_option
@@ -84,7 +88,7 @@ def _mount_options(command: Command) -> Command:
 def attach(
     console: Console, /, name: str, kind: str, cluster: str | None, dry_run: bool, output: str | None, **given: Any
 ) -> None:
-    """Give a bucket or a claim a name, under which workloads mount it.
+    """Register a bucket or a claim under a name for workloads to mount.
 
     \b
       xpk storage attach corpus --type gcsfuse --bucket my-bucket --mount-point /data --readonly true
@@ -98,17 +102,28 @@ def attach(
 
 @storage.command(cls=StorageCommand)
 @click.argument("name")
-@click.option("--type", "kind", type=click.Choice(TYPES), default="gcpfilestore", help="Only gcpfilestore.")
-@_mount_options
-@click.option("--size", required=True, metavar="GIB", help="The size of the instance.")
 @click.option(
-    "--tier", type=click.Choice(list(storages.TIERS)), default="REGIONAL", show_default=True, help="Its tier."
+    "--type",
+    "kind",
+    type=click.Choice(TYPES),
+    default="gcpfilestore",
+    help="Type of the storage; must be gcpfilestore.",
+)
+@_mount_options
+@click.option("--size", required=True, metavar="GIB", help="Size of the instance in GiB.")
+@click.option(
+    "--tier",
+    type=click.Choice(list(storages.TIERS)),
+    default="REGIONAL",
+    show_default=True,
+    help="Service tier of the instance.",
 )
 @click.option(
     "--access-mode",
     type=click.Choice(storages.ACCESS_MODES),
     default="ReadWriteMany",
-    help="Of the claim.",
+    show_default=True,
+    help="Access mode of the claim.",
 )
 @namespace_option
 @cluster_option
@@ -118,7 +133,7 @@ def attach(
 def create(
     console: Console, /, name: str, kind: str, cluster: str | None, dry_run: bool, output: str | None, **given: Any
 ) -> None:
-    """Create a Filestore instance and attach it. The cluster needs --enable-gcpfilestore-csi-driver.
+    """Create a Filestore instance and attach it. Requires a cluster with --enable-gcpfilestore-csi-driver.
 
     \b
       xpk storage create shared --size 1024 --tier BASIC_HDD --mount-point /data
@@ -152,22 +167,22 @@ def list_(console: Console, /, cluster: str | None, namespace: str, output: str 
 @plan_output_option
 @click.pass_obj
 def detach(console: Console, name: str, cluster: str | None, namespace: str, dry_run: bool, output: str | None) -> None:
-    """Forget the name of a storage. Its volume, claim and data stay."""
+    """Unregister a storage. Its volume, claim and data are kept."""
     plan = _checked(console, partial(storages.plan_detach, name, namespace), cluster, dry_run)
     carry_out(console.choosing(output), plan, dry_run=dry_run)
 
 
 @storage.command(cls=StorageCommand)
 @click.argument("name")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("-f", "--force", is_flag=True, help="Do not ask; same as --yes.")
+@click.option("-y", "--yes", is_flag=True, help="Do not prompt for confirmation.")
+@click.option("-f", "--force", is_flag=True, help="Do not prompt for confirmation; same as --yes.")
 @namespace_option
 @cluster_option
 @dry_run_option
 @plan_output_option
 @click.pass_obj
 def delete(console: Console, /, name: str, cluster: str | None, namespace: str, dry_run: bool, **given: Any) -> None:
-    """Delete a Filestore instance that `xpk storage create` made, with all its data."""
+    """Delete a Filestore instance created by `xpk storage create`, with all its data."""
     plan = _checked(console, partial(storages.plan_delete, name, namespace), cluster, dry_run)
     if not (given["yes"] or given["force"] or dry_run):
         ask(f"Delete storage '{name}' and all data in it?")
@@ -175,7 +190,7 @@ def delete(console: Console, /, name: str, cluster: str | None, namespace: str, 
 
 
 def _checked(console: Console, plan: Callable[[Connect | None], Plan], cluster: str | None, dry_run: bool) -> Plan:
-    """Return a plan that the cluster was asked about; a dry run does without where the cluster cannot be reached."""
+    """Return a plan checked against the cluster; a dry run falls back to an unchecked plan if it is unreachable."""
     if not dry_run:
         return plan(_connection(cluster, dry_run))
     unchecked: XpkError
@@ -194,7 +209,7 @@ def _checked(console: Console, plan: Callable[[Connect | None], Plan], cluster: 
 
 
 def _connection(cluster: str | None, dry_run: bool) -> Connect | None:
-    """Return how to reach the cluster; None in a dry run, which asks nobody."""
+    """Return a function that connects to the cluster; None in a dry run, which makes no request."""
     if dry_run:
         return None
     place = the_cluster(cluster)
@@ -206,7 +221,7 @@ def _reached(place: str) -> Any:
     if owner.name == "local":
         raise UsageError(
             f"cluster '{place}' has no storages: its hosts are processes of this machine",
-            hint="they see all folders of this machine at their own paths",
+            hint="use the folders of this machine at their own paths",
         )
     return owner.connect(place)
 

@@ -1,4 +1,4 @@
-"""The cluster that a command is for: named by flags, preferred, or the only one there is."""
+"""The target cluster of a command: named by flags, the user's default, or the only one."""
 
 from __future__ import annotations
 
@@ -12,13 +12,9 @@ from xpk.model.errors import NotFoundError, UsageError
 if TYPE_CHECKING:
     from xpk.jobs.output.roots import OutputRoots
 
-# Keys of what flags say, in the context of click.
-CONTEXT_KEY, PLACE_KEY, ROOT_KEY = (
-    "xpk.context",
-    "xpk.place",
-    "xpk.output-root",
-)  # of what flags say, in click's context
-# What is preferred where: `project` and `zone` say where to look, and `provider` what to make, in other ways.
+# Keys of flag values in click's context.
+CONTEXT_KEY, PLACE_KEY, ROOT_KEY = "xpk.context", "xpk.place", "xpk.output-root"
+# Settings that are defaults of each command's flags; `project`, `zone` and `provider` are read elsewhere.
 _PREFERRED = {
     "workload": ("cluster", "namespace", "queue", "image", "script-dir", "output-root", "priority", "max-restarts"),
     "queue": ("cluster",),
@@ -28,11 +24,11 @@ _PREFERRED = {
     "inspector": ("cluster", "namespace"),
     "version": ("cluster",),
 }
-_ALONE = ("doctor", "info", "inspector", "version")  # commands that are no groups
+_ALONE = ("doctor", "info", "inspector", "version")  # commands that are not groups
 
 
 class _OfEach(dict[str, Any]):
-    """The same defaults for each command of a group, by whatever name it is called."""
+    """The same defaults for each command of a group, under any of its names."""
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return the defaults of a command."""
@@ -40,7 +36,7 @@ class _OfEach(dict[str, Any]):
 
 
 def output_roots(cluster: str) -> OutputRoots:
-    """Return the roots below which workloads of a cluster may have their output."""
+    """Return the roots below which workloads of a cluster may write their output."""
     from xpk.capacity.provider import provider_of
     from xpk.jobs.output.roots import OutputRoots
 
@@ -49,24 +45,24 @@ def output_roots(cluster: str) -> OutputRoots:
 
 
 def stated_place(ctx: click.Context) -> dict[str, str]:
-    """Return --context, --project and --zone as far as they were given."""
+    """Return the values of --context, --project and --zone that were given."""
     stated = {flag.lstrip("-"): value for flag, value in ctx.meta.get(PLACE_KEY, {}).items()}
     return stated | ({"context": context} if (context := ctx.meta.get(CONTEXT_KEY)) else {})
 
 
 def is_cluster_named(cluster: str | None) -> bool:
-    """Tell whether a cluster was named, by its name or its context."""
+    """Return True if a cluster was given, by its name or its context."""
     return bool(cluster or click.get_current_context().meta.get(CONTEXT_KEY))
 
 
 def the_cluster(cluster: str | None, provider: str | None = None) -> str:
-    """Return the cluster that was named, by its name or its context, or the only one there is."""
+    """Return the cluster that was given, by its name or its context, or the only one."""
     from xpk.capacity.provider import CONTEXT, cluster_names
 
     ctx = click.get_current_context()
     if context := ctx.meta.get(CONTEXT_KEY):
         if cluster and ctx.get_parameter_source("cluster") is click.core.ParameterSource.COMMANDLINE:
-            raise UsageError("--cluster and --context exclude each other", hint="give one of them")
+            raise UsageError("--cluster and --context exclude each other", hint="pass one of them")
         return f"{CONTEXT}{context}"
     place = ctx.meta.get(PLACE_KEY)
     if cluster:
@@ -77,20 +73,20 @@ def the_cluster(cluster: str | None, provider: str | None = None) -> str:
         return cluster
 
     if place:
-        raise UsageError(f"which cluster? {' and '.join(place)} only say where it is", hint="--cluster NAME")
+        raise UsageError(f"no cluster given: {' and '.join(place)} only locate it", hint="--cluster NAME")
     known = cluster_names(provider)
     if len(known) == 1:
         return known[0]
     if not known:
-        raise NotFoundError("there is no cluster yet", hint="`xpk cluster create dev --tpu-type v5litepod-8` makes one")
+        raise NotFoundError("there is no cluster", hint="`xpk cluster create dev --tpu-type v5litepod-8` creates one")
     raise UsageError(
-        f"which cluster? there are {', '.join(sorted(known))}",
+        f"no cluster given; there are {', '.join(sorted(known))}",
         hint="--cluster NAME, XPK_CLUSTER, or `xpk config set cluster NAME`",
     )
 
 
 def preferred_place(cluster: str) -> dict[str, str]:
-    """Return where on Google Cloud the user prefers to look for a cluster that is not known here, if anywhere."""
+    """Return the user's default --project and --zone for a cluster that this machine does not know; may be empty."""
     from xpk.capacity import preferences
     from xpk.capacity.provider import cluster_names
 
@@ -102,7 +98,7 @@ def preferred_place(cluster: str) -> dict[str, str]:
 
 
 def preferred(command: str | None) -> dict[str, Any]:
-    """Return the defaults that the user prefers for a command's flags, as click takes them."""
+    """Return the user's defaults for a command's flags, as a click `default_map`."""
     if command not in _PREFERRED:
         return {}
     from xpk.capacity import preferences

@@ -1,4 +1,4 @@
-"""`xpk version`."""
+"""`xpk version`: versions of xpk and of a cluster's components."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _COLUMNS = (
 @output_option
 @click.pass_obj
 def version(console: Console, cluster: str | None, output: str | None) -> None:
-    """Show the versions of xpk and, of a cluster that is named or preferred, of its API server, JobSet and Kueue."""
+    """Show the versions of xpk and of the API server, JobSet and Kueue of the given or default cluster."""
     found = [versions.client()]
     if is_cluster_named(cluster):
         try:
@@ -37,11 +37,11 @@ def version(console: Console, cluster: str | None, output: str | None) -> None:
         except XpkError as error:
             if _is_given():
                 raise
-            console.warn(f"the preferred cluster cannot be asked: {error.message}")
+            console.warn(f"cannot reach the default cluster: {error.message}")
     console.choosing(output).items(found, columns=_COLUMNS, data=asdict)
 
 
 def _is_given() -> bool:
-    """Tell whether the cluster was named on the command line."""
+    """Return True if the cluster was named on the command line."""
     source = click.get_current_context().get_parameter_source("cluster")
     return source is click.core.ParameterSource.COMMANDLINE

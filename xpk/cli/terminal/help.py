@@ -1,4 +1,4 @@
-"""Layout of help pages: options in sections, summaries in full, examples at the end; `-q` and `-v` anywhere."""
+"""Layout of help pages: options in sections, full summaries, examples at the end; `-q` and `-v` in any position."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 from xpk.cli.terminal.output import COLORS, colors
 
-# The sections of a help page in their order, each with its flags. A flag of no section is under "Options".
+# Sections of a help page in order, each with its flags. A flag without a section is listed under "Options".
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Cluster": (
         "--cluster", "--workload", "--queue", "--context", "--provider", "--project", "--zone", "--region",
@@ -63,8 +63,8 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 _SECTION_OF = {flag: section for section, flags in SECTIONS.items() for flag in flags}
 _OTHERS = "Options"
-_FEW = 8  # options that need no sections
-# What `-h` shows below a command's options.
+_FEW = 8  # up to this many options are shown without sections
+# Examples at the end of a command's help page.
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "xpk cluster create": (
         "xpk cluster create dev --tpu-type v5litepod-8 --num-slices 2",
@@ -121,7 +121,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
 
 
 class Command(click.Command):
-    """A command whose help has sections and examples, and that takes global flags after its name too."""
+    """A command whose help has sections and examples, and that accepts global flags after its name."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -150,7 +150,7 @@ class Command(click.Command):
 
 
 class CommandGroup(click.Group):
-    """A group whose help shows each command's summary in full, and that knows `ls`, `rm` and global flags."""
+    """A group whose help shows full summaries, and that accepts `ls`, `rm` and global flags."""
 
     command_class = Command
     _SHORT_NAMES: Mapping[str, str] = {"ls": "list", "rm": "delete"}

@@ -1,4 +1,4 @@
-"""One line on stderr that is rewritten: how far something is that takes a while."""
+"""Progress on stderr: one line that is rewritten on a terminal."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from xpk.jobs.output.folder import Progress
 from xpk.jobs.report.sparkline import sparkline
 from xpk.model.status import Phase, WorkloadStatus
 
-_BAR = (8, 24)  # columns, the fewest and the most
+_BAR = (8, 24)  # columns, minimum and maximum
 _CURVE = (12, 40)
-_LIVE_SECONDS, _PLAIN_SECONDS = 1.0, 30.0  # between two looks, on a terminal and elsewhere
+_LIVE_SECONDS, _PLAIN_SECONDS = 1.0, 30.0  # between two updates, on a terminal and elsewhere
 
 
 class LiveLine:
-    """A line that is rewritten on a terminal, and printed now and then elsewhere. Threads may share it."""
+    """A line that is rewritten on a terminal, and printed at intervals elsewhere. Thread-safe."""
 
     def __init__(self, console: Console, plain_seconds: float = _PLAIN_SECONDS) -> None:
         self.is_live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not console.quiet
@@ -31,11 +31,11 @@ class LiveLine:
 
     @property
     def width(self) -> int:
-        """Columns that a line may have."""
+        """Maximum number of columns of a line."""
         return shutil.get_terminal_size().columns - 1 if self.is_live else 1000
 
     def show(self, text: str, *, now: bool = False) -> None:
-        """Show a text; where there is no terminal only a new one, after a while or `now`. None may be wider than it."""
+        """Show a text no wider than `width`; without a terminal only a changed one, after the interval or `now`."""
         with self._lock:
             if self.is_live:
                 click.echo("\r\x1b[2K", err=True, nl=False, color=True)
@@ -53,7 +53,7 @@ class LiveLine:
             self._shown = False
 
     def keep(self) -> None:
-        """Leave the line as it is and go on below it."""
+        """Keep the line and continue below it."""
         with self._lock:
             if self._shown:
                 echo(err=True)
@@ -61,7 +61,7 @@ class LiveLine:
 
 
 def progress_words(progress: Progress) -> list[str]:
-    """Return how far a run is, as the parts of a sentence."""
+    """Return the progress of a run as the parts of a sentence."""
     total = f" of {progress.total_steps}" if progress.total_steps else ""
     words = [
         f"step {progress.step}{total}",
@@ -79,7 +79,7 @@ def progress_words(progress: Progress) -> list[str]:
 def progress_bar(progress: Progress, width: int, note: str = "", losses: Sequence[float] = ()) -> str:
     """Return a bar and figures in at most `width` columns.
 
-    `note` replaces the rates; `losses` are drawn as a curve where there is room.
+    `note` replaces the rates; `losses` are drawn as a curve if there is room.
     """
     step, loss, *rates = progress_words(progress)
     figures = [step.replace(" of ", "/"), loss, *([note] if note else [rate.replace(" a ", "/") for rate in rates])]
@@ -97,9 +97,9 @@ def progress_bar(progress: Progress, width: int, note: str = "", losses: Sequenc
 
 
 class Meter:
-    """Shows how a workload that is waited for is doing: each new state, and between them its progress.
+    """Display of an awaited workload: each new state, and its progress in between.
 
-    `read` returns the progress of a workload; it may take seconds, so it is called on a thread.
+    `read` returns the progress of a workload; it may take seconds and is called on a thread.
     """
 
     def __init__(self, console: Console, read: Callable[[WorkloadStatus], Progress | None]) -> None:
@@ -110,18 +110,18 @@ class Meter:
         self.progress: Progress | None = None
 
     def __enter__(self) -> Meter:
-        """Begin to look."""
+        """Start polling."""
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop looking; what was shown last stays where it tells of a step."""
+        """Stop polling; the last line is kept if it shows a step."""
         self._stop.set()
         with self._lock:
             self._line.keep() if self.progress else self._line.clear()
 
     def __call__(self, status: WorkloadStatus) -> None:
-        """Say what state a workload has, if that is news."""
+        """Print a workload's state if it has changed."""
         with self._lock:
             before, self._status = self._status, status
             if before and before.phase == status.phase and before.reason == status.reason:
@@ -136,7 +136,7 @@ class Meter:
             text = f"{status.name}: {status.phase}, {status.reason}"
             if status.phase is Phase.SUCCEEDED:
                 self._console.done(text)
-            elif status.phase is not Phase.FAILED:  # the error that follows says it
+            elif status.phase is not Phase.FAILED:  # the error that follows reports it
                 self._console.tell(f" • {text}")
 
     def _run(self) -> None:
@@ -153,7 +153,7 @@ class Meter:
             told = "" if status.phase in (Phase.RUNNING, Phase.SUCCEEDED) else f"{status.phase}: {status.reason}"
             if self._line.is_live:
                 lasts = f"{str(status.phase).lower()} for {duration(time.monotonic() - self._since)}"
-                width = self._line.width - 5  # Ctrl-C shows as ^C behind it
+                width = self._line.width - 5  # room for the ^C of Ctrl-C
                 text = progress_bar(self.progress, width, told) if self.progress else lasts
                 self._line.show(f"   {text}")
             elif self.progress:

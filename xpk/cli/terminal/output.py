@@ -1,4 +1,4 @@
-"""Printing: data on stdout in the format that was asked for, everything else on stderr."""
+"""Output: data on stdout in the requested format, everything else on stderr."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Console:
-    """How to print: format, whether to tell anything beside the data, and in colours.
+    """Output settings: format, quiet mode, colors. `headers` and `sort_by` apply to lists.
 
-    `color` is None where it depends on there being a terminal. `headers` and `sort_by` are of lists.
+    `color`: None if it depends on stdout being a terminal.
     """
 
     output: str = "table"
@@ -37,30 +37,30 @@ class Console:
     sort_by: Column | None = None
 
     def choosing(self, output: str | None, *, headers: bool = True, sort_by: Column | None = None) -> Console:
-        """Return this console with what a subcommand was given."""
+        """Return this console with the options of a subcommand."""
         return replace(self, output=output or self.output, headers=headers, sort_by=sort_by)
 
     @property
     def prints_color(self) -> bool:
-        """Whether data on stdout is printed in colours."""
+        """Whether data on stdout is printed in colors."""
         return sys.stdout.isatty() if self.color is None else self.color
 
     def tell(self, text: str) -> None:
-        """Say something to the person at the terminal."""
+        """Print a message on stderr, unless quiet."""
         if not self.quiet:
             echo(text, err=True, color=self.color)
 
     def warn(self, text: str) -> None:
-        """Say what a person may have expected otherwise."""
+        """Print a warning on stderr, unless quiet."""
         self.tell(f"warning: {text}")
 
     def done(self, text: str) -> None:
-        """Say that something is done."""
+        """Print a completed action on stderr, unless quiet."""
         self.tell(f" {click.style('✓', fg='green')} {text}")
 
     @property
     def width(self) -> int | None:
-        """The columns of the terminal on which data is printed, None where it is none."""
+        """Columns of the terminal that stdout is, None if it is not one."""
         return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
     def table(self, found: Sequence[Any], columns: Sequence[Column]) -> str:
@@ -104,7 +104,7 @@ class Console:
             click.echo(escaped_json(_json(value)))
 
     def objects(self, objects: Sequence[dict[str, Any]]) -> None:
-        """Print objects of Kubernetes as kubectl takes them: YAML documents, or a List as JSON; or their names."""
+        """Print Kubernetes objects as kubectl accepts them: YAML documents, or a List as JSON; or their names."""
         if self.output == "json":
             self.data({"apiVersion": "v1", "kind": "List", "items": list(objects)})
         elif self.output == "name":
@@ -117,17 +117,17 @@ class Console:
 
     @property
     def is_data(self) -> bool:
-        """Whether a program will read what we print."""
+        """Whether the output is read by a program."""
         return self.output in ("json", "yaml")
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True, color: bool | None = None) -> None:
-    """Print text for people, with our own colours, and nothing else in it that a terminal would obey."""
+    """Print text for people: our own colors are kept, other control characters are escaped."""
     click.echo(printable(text, colours=True), err=err, nl=nl, color=color)
 
 
 def age(time: str | None) -> str:
-    """Return how long ago an RFC 3339 time was, in one unit: `42s`, `17m`, `5h`, `3d`; `-` for anything else."""
+    """Return the age of an RFC 3339 time in one unit: `42s`, `17m`, `5h`, `3d`; `-` for anything else."""
     try:
         since = datetime.fromisoformat(time or "")
     except ValueError:
@@ -151,7 +151,7 @@ def duration(seconds: float) -> str:
 
 
 def list_options(columns: Sequence[Column]) -> Callable[[Command], Command]:
-    """Take how a list is printed that can be sorted by these columns."""
+    """Add the options of a list that can be sorted by these columns."""
     of_title = {column.title.lower().replace(" ", "-"): column for column in columns}
     text = f"Sort by a column, such as {'age' if 'age' in of_title else next(iter(of_title))}."
 
@@ -160,21 +160,21 @@ def list_options(columns: Sequence[Column]) -> Callable[[Command], Command]:
 
     def decorate(command: Command) -> Command:
         titles = click.Choice(list(of_title), case_sensitive=False)
-        command = click.option("--no-headers", is_flag=True, help="Leave out the titles of the columns.")(command)
+        command = click.option("--no-headers", is_flag=True, help="Omit the column headers.")(command)
         return click.option("--sort-by", type=titles, metavar="COLUMN", callback=column_of, help=text)(command)
 
     return decorate
 
 
 def colors(choice: str) -> bool | None:
-    """Return whether to use colours: always, never, or (None) where a terminal shows them and nobody objects."""
+    """Return True for always, False for never, None if a terminal decides: then NO_COLOR and TERM are respected."""
     if choice == "auto":
         return False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None
     return choice == "always"
 
 
 def interactive() -> bool:
-    """Whether a person can answer questions."""
+    """Return True if a person can answer prompts."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 

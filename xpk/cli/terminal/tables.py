@@ -1,4 +1,4 @@
-"""Tables and lists of facts that fit a terminal: columns are left out or shortened, words are never broken."""
+"""Tables and lists of facts that fit a terminal: columns are dropped or shortened, words are never broken."""
 
 from __future__ import annotations
 
@@ -10,23 +10,19 @@ from typing import Any
 from xpk.model.terminal import printable
 
 _GAP = 2  # columns between two columns
-_NARROWEST = 12  # columns of wrapped text, at least
+_NARROWEST = 12  # minimum columns of wrapped text
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its title, the text of a cell, and what happens to it where the terminal is too narrow.
-
-    `drop`: the columns with the highest number are left out first, those with 0 never. `cut`: cells may be shortened
-    to so many characters; 0: not at all. `wrap`: cells may have several lines. `key`: what rows are sorted by.
-    """
+    """A column of a table: its title, the text of a cell, and its behavior on a narrow terminal."""
 
     title: str
     get: Callable[[Any], object]
-    drop: int = 0
-    cut: int = 0
-    wrap: bool = False
-    key: Callable[[Any], Any] | None = None
+    drop: int = 0  # columns with the highest number are dropped first, those with 0 never
+    cut: int = 0  # cells may be shortened to this many characters; 0: never
+    wrap: bool = False  # cells may have several lines
+    key: Callable[[Any], Any] | None = None  # sort key of a row; None: the cell
 
     def cell(self, item: Any) -> str:
         """Return the text of an item's cell."""
@@ -41,9 +37,9 @@ def table(
     headers: bool = True,
     whole: bool = False,
 ) -> str:
-    """Return aligned columns under their titles, in at most `width` characters a line; an empty list gives nothing.
+    """Return aligned columns under their titles, at most `width` characters a line; "" for an empty list.
 
-    `whole`: no column is left out or shortened.
+    `whole`: no column is dropped or shortened.
     """
     if not found:
         return ""
@@ -55,7 +51,7 @@ def table(
     ]
     least = [_least(*each, whole) for each in zip(columns, natural, words, strict=True)]
     if width is not None and whole and sum(least) + _GAP * (len(least) - 1) > width:
-        width = None  # the terminal breaks the lines: less ugly than narrow cells beside them
+        width = None  # lines that the terminal breaks read better than very narrow cells
     kept = list(range(len(columns))) if width is None else _kept(columns, least, width)
     widths = [natural[index] for index in kept]
     if width is not None:
@@ -70,7 +66,7 @@ def table(
 
 
 def sort_rows(found: Iterable[Any], column: Column | None) -> list[Any]:
-    """Return rows sorted by a column, which need not be shown; unknown values come last."""
+    """Return rows sorted by a column, which may be hidden; unknown values come last."""
     if column is None:
         return list(found)
     key = column.key or column.get
@@ -83,7 +79,7 @@ def sort_rows(found: Iterable[Any], column: Column | None) -> list[Any]:
 
 
 def wrapped(text: str, width: int | None, indent: int) -> str:
-    """Return a line, with what does not fit below it at `indent`. Words, such as paths, stay whole."""
+    """Return a line wrapped at `width` with continuation lines at `indent`. Words, such as paths, stay whole."""
     if width is None or len(text) <= width:
         return text
     head, body = text[:indent], text[indent:]
@@ -92,14 +88,14 @@ def wrapped(text: str, width: int | None, indent: int) -> str:
 
 
 def _least(column: Column, natural: int, word: int, whole: bool) -> int:
-    """Return how narrow a column may become; its longest word stays whole."""
+    """Return the minimum width of a column; its longest word stays whole."""
     if column.wrap:
         return min(natural, max(_NARROWEST, word))
     return min(natural, max(column.cut, len(column.title))) if column.cut and not whole else natural
 
 
 def _kept(columns: Sequence[Column], least: Sequence[int], width: int) -> list[int]:
-    """Return the places of the columns that are shown."""
+    """Return the indices of the columns to show."""
     kept = list(range(len(columns)))
     while sum(least[index] + _GAP for index in kept) - _GAP > width:
         drops = [index for index in kept if columns[index].drop]
@@ -110,7 +106,7 @@ def _kept(columns: Sequence[Column], least: Sequence[int], width: int) -> list[i
 
 
 def _shrunk(widths: list[int], least: Sequence[int], width: int) -> list[int]:
-    """Return widths that fit, as far as they may shrink, the widest first."""
+    """Return widths that fit, shrinking the widest first, down to `least`."""
     found = list(widths)
     while sum(found) + _GAP * (len(found) - 1) > width:
         able = [index for index in range(len(found)) if found[index] > least[index]]

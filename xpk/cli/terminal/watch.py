@@ -1,4 +1,4 @@
-"""`--watch`: what was asked for, shown again whenever it changes."""
+"""`--watch`: output that is printed again at each change."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ Rows = Sequence[Any]
 
 
 def watch_option(command: Command) -> Command:
-    """Take `--watch`."""
-    return click.option("-w", "--watch", "watch_", is_flag=True, help="Show it again at each change, until Ctrl-C.")(
-        command
-    )
+    """Add `--watch`."""
+    text = "Update the output at each change, until Ctrl-C."
+    return click.option("-w", "--watch", "watch_", is_flag=True, help=text)(command)
 
 
 def watch(
@@ -36,12 +35,13 @@ def watch(
     namespace: str | None = None,
     until: Callable[[Rows], bool] = lambda rows: False,
 ) -> None:
-    """Show what `read` returns, and again whenever objects of a kind change; return after what `until` is true of.
+    """Show the rows of `read` again whenever objects of `kind` change, until `until(rows)` is true.
 
-    A terminal is redrawn. Elsewhere the rows that have changed are printed. `render` is told whether it begins.
+    A terminal is redrawn; elsewhere only changed rows are printed. The second argument of `render` is true at the first
+    output.
     """
     if console.is_data or console.output == "name":
-        raise UsageError("--watch prints tables", hint="leave out -o, or use `xpk workload wait -o json`")
+        raise UsageError("--watch only prints tables", hint="omit -o, or use `xpk workload wait -o json`")
     screen, changes, outage = _Screen(), Changes(api, kind, namespace), Outage()
     last: Rows | None = None
     while True:
@@ -68,13 +68,13 @@ class _Screen:
         self.is_live, self._lines = sys.stdout.isatty(), 0
 
     def show(self, text: str) -> None:
-        """Show a text in place of the one before; what is too long or too wide is cut off."""
+        """Show a text in place of the previous one, cut to the size of the terminal."""
         lines = printable(text, colours=True).splitlines()
         room = shutil.get_terminal_size().lines - 1
         if len(lines) > room:
             lines = [*lines[: room - 1], f"... and {len(lines) - room + 1} more lines"]
         up = f"\x1b[{self._lines}A" if self._lines else ""
-        # No line may become two: the cursor would not find back.
+        # No line may wrap: the cursor would not return to the first line.
         shown = "".join(f"{line}\x1b[K\n" for line in lines)
         click.echo(f"{up}\r\x1b[?7l{shown}\x1b[J\x1b[?7h", nl=False)
         self._lines = len(lines)
