@@ -121,7 +121,7 @@ def test_health_names_a_node_that_takes_nothing(place: Place) -> None:
         refused = place.xpk(*asked, code=1)
         (bad,) = [each for each in json.loads(refused.stdout) if not each["usable"]]
         assert bad["state"] == "Cordoned" and bad["troubles"][0]["node"] == node and bad["troubles"][0]["since"]
-        assert f"1 of {NODES} slices take no workloads" in refused.stderr
+        assert f"1 of {NODES} slices do not accept workloads" in refused.stderr
     finally:
         place.kubectl("uncordon", node)
     place.xpk(*asked)

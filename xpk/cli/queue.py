@@ -1,4 +1,4 @@
-"""`xpk queue`: who gets how much of a cluster."""
+"""`xpk queue`: queues with quotas on a cluster."""
 
 from __future__ import annotations
 
@@ -56,54 +56,61 @@ _amounts = "[TYPE=]N"
 
 @click.group(cls=Group, other_names={"status": "describe"})
 def queue() -> None:
-    """Share a cluster: queues with quotas of their own, for the namespaces of teams."""
+    """Share a cluster among teams by queues with quotas for their namespaces."""
 
 
 @queue.command()
 @name_argument("queue")
 @cluster_option
 @click.option(
-    "-n", "--namespace", "namespaces", multiple=True, help="Whose workloads it takes; may be repeated.", metavar="NAME"
+    "-n",
+    "--namespace",
+    "namespaces",
+    multiple=True,
+    help="Namespace that the queue serves; may be repeated.",
+    metavar="NAME",
 )
-@click.option("--create-namespace", is_flag=True, help="Make the namespaces that are not there.")
+@click.option("--create-namespace", is_flag=True, help="Create missing namespaces.")
 @click.option(
     "--quota",
     metavar=_amounts,
     multiple=True,
-    help="The slices that are its own, such as v5litepod-16=4, 64chips or 25%.",
+    help="Quota in slices, such as v5litepod-16=4, 64chips or 25%.",
 )
 @click.option(
     "--borrowing-limit",
     metavar=_amounts,
     multiple=True,
-    help="How many idle slices of others it may use beside them; none (all there are) if never given.",
+    help="Maximum number of idle slices to borrow from other queues; none: unlimited. [default in a new queue: none]",
 )
 @click.option(
     "--lending-limit",
     metavar=_amounts,
     multiple=True,
-    help="How many of its own others may use while it does not; none (all of them) if never given.",
+    help="Maximum number of idle slices to lend to other queues; none: unlimited. [default in a new queue: none]",
 )
 @click.option(
     "--reclaim",
     type=click.Choice(list(RECLAIM)),
-    help="From whom its workloads take back what it lent: any workload, if never given.",
+    help="Workloads of other queues to preempt when the queue needs lent slices back. [default in a new queue: any]",
 )
 @click.option(
     "--max-priority",
     type=click.Choice(list(names.PRIORITIES)),
-    help="Refuse workloads of a higher priority; very-high, if never given, refuses none.",
+    help="Reject workloads of a higher priority. [default in a new queue: very-high]",
 )
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--force", is_flag=True, help="Promise more than there is, and do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not prompt for confirmation.")
+@click.option(
+    "--force", is_flag=True, help="Allow quotas above the cluster's capacity; do not prompt for confirmation."
+)
 @dry_run_option
 @output_option
 @click.pass_obj
 def create(console: Console, /, name: str | None, name_flag: str | None, cluster: str | None, **given: Any) -> None:
-    """Give a team a part of a cluster, or change it. Running it again changes nothing.
+    """Create or update a queue with a quota. Idempotent.
 
-    What the queue does not use, others borrow; its workloads get it back at once. The rest of the cluster stays with
-    multislice-queue, which can be given to more namespaces in the same way:
+    Other queues borrow unused quota; the queue's own workloads get it back at once. The rest of the cluster belongs to
+    multislice-queue, which can serve more namespaces as well:
 
     \b
       xpk queue create red --cluster dev --namespace team-red --quota v5litepod-16=4
@@ -132,13 +139,13 @@ def create(console: Console, /, name: str | None, name_flag: str | None, cluster
 
 @queue.command("list")
 @cluster_option
-@click.option("-n", "--namespace", metavar="NAME", help="Only those of this namespace.")
+@click.option("-n", "--namespace", metavar="NAME", help="Show only queues of this namespace.")
 @list_options((*COLUMNS, *_WIDE))
 @watch_option
 @output_option
 @click.pass_obj
 def list_(console: Console, /, cluster: str | None, namespace: str | None, watch_: bool, **given: Any) -> None:
-    """List queues, their quotas in slices and what is used of them, the cluster's own first."""
+    """List queues with their quotas and use in slices, the cluster's own queue first."""
     place = the_cluster(cluster)
     api = provider_of(place).connect(place)
     console = console.choosing(given["output"], headers=not given["no_headers"], sort_by=given["sort_by"])
@@ -169,7 +176,7 @@ def list_(console: Console, /, cluster: str | None, namespace: str | None, watch
 def describe(
     console: Console, name: str | None, name_flag: str | None, cluster: str | None, output: str | None
 ) -> None:
-    """Show a queue: its quota, what it borrows and lends, and the workloads in it."""
+    """Show a queue's quota, borrowing and lending limits, and workloads."""
     chosen, place = the_name("queue", name, name_flag), the_cluster(cluster)
     console, api = console.choosing(output), provider_of(place).connect(place)
     queues = Queues.read(api)
@@ -184,21 +191,21 @@ def describe(
     for title, value in _facts(info).items():
         echo(wrapped(f"{title + ':':<16} {value}", console.width, 17))
     echo()
-    echo(console.table(found, _INSIDE) or "no workloads in it")
+    echo(console.table(found, _INSIDE) or "no workloads")
 
 
 @queue.command()
 @name_argument("queue")
 @cluster_option
-@click.option("-n", "--namespace", metavar="NAME", help="Take it from this namespace only.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--force", is_flag=True, help="End the workloads in it, and do not ask.")
-@click.option("--ignore-not-found", is_flag=True, help="Succeed if it does not exist.")
+@click.option("-n", "--namespace", metavar="NAME", help="Remove the queue only from this namespace.")
+@click.option("-y", "--yes", is_flag=True, help="Do not prompt for confirmation.")
+@click.option("--force", is_flag=True, help="Delete the workloads in the queue; do not prompt for confirmation.")
+@click.option("--ignore-not-found", is_flag=True, help="Exit with code 0 if the queue does not exist.")
 @dry_run_option
 @output_option
 @click.pass_obj
 def delete(console: Console, /, name: str | None, name_flag: str | None, cluster: str | None, **given: Any) -> None:
-    """Remove a queue; its quota goes back to multislice-queue. Namespaces stay."""
+    """Delete a queue and return its quota to multislice-queue. Namespaces are kept."""
     chosen, place = the_name("queue", name, name_flag), the_cluster(cluster)
     api = provider_of(place).connect(place)
     try:
@@ -234,6 +241,6 @@ def _facts(info: QueueInfo) -> dict[str, Any]:
         "Reclaims": next((word for word, policy in RECLAIM.items() if policy == info.reclaim), info.reclaim),
         "Max priority": info.max_priority or "any",
         "Workloads": f"{info.admitted} admitted, {info.pending} pending",
-        "ClusterQueue": f"{info.cluster_queue}, made by {info.maker}",
+        "ClusterQueue": f"{info.cluster_queue}, created by {info.maker}",
         "Created": f"{info.created} ({age(info.created)} ago)",
     }

@@ -1,1 +1,1 @@
-"""`xpk cluster`."""
+"""Commands of `xpk cluster`."""

@@ -1,4 +1,4 @@
-"""`xpk cluster adapt`: what a cluster that exists lacks to take workloads, whoever made it."""
+"""`xpk cluster adapt`: preparation of an existing cluster for workloads."""
 
 from __future__ import annotations
 
@@ -19,28 +19,36 @@ from xpk.model.errors import UsageError
 from xpk.model.specs import ClusterSpec
 
 _ADAPTED = "adapted"
-# What is said of clusters whose nodes somebody else made; those that xpk made know it of themselves.
+# Options of clusters that xpk did not create; for its own clusters these values are known.
 _OF_NODES = ("--context", "--tpu-type", "--emulated", "--num-slices")
 
 
 @click.command(cls=AdaptCommand)
 @name_argument("cluster")
-@click.option("--context", metavar="CONTEXT", help="The context of your kubeconfig; its current one if left out.")
-@accelerator_option("Count only slices of this type.", name="tpu_type")
-@click.option("--emulated", is_flag=True, help="Let nodes without accelerators stand in for slices, one node each.")
-@click.option("--num-slices", type=int, help="How many slices; without --emulated, those that exist are counted.")
-@click.option("--num-nodes", type=int, help="Same as --num-slices, for GPU and CPU types.")
-@click.option("--output-root", metavar="PLACE", help="Where workloads write: gs://BUCKET/PREFIX, or a shared folder.")
-@click.option("--trainer-image", metavar="IMAGE", help="The bundled trainer's image, as the nodes can pull it.")
+@click.option("--context", metavar="CONTEXT", help="Context of your kubeconfig. [default: its current context]")
+@accelerator_option("Use only slices of this accelerator type.", name="tpu_type")
+@click.option("--emulated", is_flag=True, help="Use each node without accelerators as one slice.")
+@click.option(
+    "--num-slices", type=int, help="Number of slices; required with --emulated. [default: the existing slices]"
+)
+@click.option("--num-nodes", type=int, help="Number of hosts, for GPU and CPU types; each is a slice.")
+@click.option(
+    "--output-root",
+    metavar="PLACE",
+    help="Output root of workloads: gs://BUCKET/PREFIX, or a folder shared by the nodes.",
+)
+@click.option(
+    "--trainer-image", metavar="IMAGE", help="Image of the bundled trainer, in a registry that nodes can reach."
+)
 @click.option(
     "--fenced/--no-fenced",
     default=None,
-    help="A node that stays unreachable is dead for certain: its hosts are given up, and the workload moves on.",
+    help="Treat unreachable nodes as dead: delete their pods by force so that workloads restart on other slices.",
 )
+@click.option("--take-over", is_flag=True, help="Allow changes to the quota of queues that another tool manages.")
 @click.option(
-    "--take-over", is_flag=True, help="Change the quota of queues that another tool manages; without, that is refused."
+    "--provider", metavar="PROVIDER", help="Provider of the cluster; gke finds it by --project instead of --context."
 )
-@click.option("--provider", metavar="PROVIDER", help="gke: find it by its project instead of a context.")
 @addon_options
 @place_options
 @manifest_options
@@ -58,18 +66,18 @@ def adapt(
     output: str | None,
     **flags: Any,
 ) -> None:
-    """Prepare a Kubernetes cluster that exists: JobSet, Kueue, and a queue over the slices it has.
+    """Prepare an existing Kubernetes cluster: install JobSet and Kueue, and create a queue over its slices.
 
-    Running it again changes only what has changed. Your kubeconfig is read, not written. A cluster of GKE is found
-    by --project, without a context; one that xpk made, by its name.
+    Idempotent: a second run applies only differences. Your kubeconfig is read, never written. GKE clusters are found
+    by --project, without a context; clusters created by xpk, by their name.
     """
     chosen = the_name("cluster", name, name_flag)
     kind = _whose(chosen, provider, given_flags(flags))
     if kind not in _PLANS:
-        load_provider(kind)  # says so if there is none of this name
+        load_provider(kind)  # raises for an unknown name
         raise UsageError(
-            f"clusters of provider '{kind}' are not adapted",
-            hint=f"`xpk cluster create {chosen} --provider {kind} ...` again does what is missing",
+            f"provider '{kind}' does not support `adapt`",
+            hint=f"run `xpk cluster create {chosen} --provider {kind} ...` again; it completes missing parts",
         )
     check_free(chosen, kind)
     if num_nodes is not None:
@@ -87,7 +95,7 @@ def adapt_as_created(
     *,
     dry_run: bool,
 ) -> None:
-    """Adapt a cluster of GKE by the flags of `xpk cluster create`: its nodes exist, so no capacity is needed."""
+    """Adapt a GKE cluster by the flags of `xpk cluster create`; its nodes exist, so no capacity is needed."""
     chosen = the_name("cluster", *names)
     others = {"tpu_type": tpu_type, "num_slices": next((each for each in counts if each is not None), None)}
     plan = _gke(chosen, {**flags, **others, "fenced": None, "take_over": False})
@@ -95,7 +103,7 @@ def adapt_as_created(
 
 
 def _counted(num_slices: int | None, num_nodes: int, tpu_type: str | None) -> int | None:
-    """Return how many slices are stated: --num-nodes are those of GPU and CPU types, and the hosts of TPU types."""
+    """Return the given number of slices: --num-nodes counts slices of GPU and CPU types, but hosts of TPU types."""
     shape = find_shape(tpu_type) if tpu_type else None
     if num_slices is not None or shape is None or shape.kind == "tpu":
         return num_slices
@@ -103,8 +111,8 @@ def _counted(num_slices: int | None, num_nodes: int, tpu_type: str | None) -> in
 
 
 def _whose(name: str, provider: str | None, given: dict[str, str]) -> str:
-    """Return the provider that is to adapt a cluster: the one that was named, or whoever has it."""
-    of_cloud = {flag: value for flag, value in given.items() if flag != "--output-root"}  # adapted clusters' as well
+    """Return the provider to adapt a cluster with: the given one, or the one that knows the cluster."""
+    of_cloud = {flag: value for flag, value in given.items() if flag != "--output-root"}  # other providers have it, too
     if provider or chosen_provider(None, of_cloud) == "gke":
         return provider or "gke"
     return next((kind for kind in provider_names() if name in load_provider(kind).names()), _ADAPTED)
@@ -151,22 +159,21 @@ def _kind(name: str, flags: dict[str, Any]) -> Plan:
 def _local(name: str, flags: dict[str, Any]) -> Plan:
     from xpk.capacity.local.provider import LocalProvider
 
-    provider_of(name, LocalProvider.name)  # says so if there is none of this name
+    provider_of(name, LocalProvider.name)  # raises for an unknown name
     _environment(name, LocalProvider.name, LocalProvider.settings, flags)
-    return Plan(f"cluster '{name}' is processes of this machine: nothing is to be installed there")
+    return Plan(f"cluster '{name}' runs as processes of this machine; there is nothing to install")
 
 
 def _environment(name: str, provider: str, settings: Mapping[str, str], flags: dict[str, Any]) -> dict[str, str]:
-    """Return the environment with what flags say of a cluster that xpk made. Raises UsageError with all that do not."""
+    """Return the environment with flags for a cluster that xpk created. Raises UsageError with all invalid flags."""
     given = given_flags({each: value for each, value in flags.items() if each != "fenced"})
     if flags.get("fenced") is not None:
         given["--fenced" if flags["fenced"] else "--no-fenced"] = "True"
-    strange = [flag for flag in given if flag in _OF_NODES or flag not in settings]
-    if strange:
+    unsupported = [flag for flag in given if flag in _OF_NODES or flag not in settings]
+    if unsupported:
         raise UsageError(
-            f"cluster '{name}' is of provider '{provider}', where {', '.join(strange)} "
-            f"mean{'s' if len(strange) == 1 else ''} nothing",
-            hint="leave that out; another cluster needs another name",
+            f"cluster '{name}' is of provider '{provider}', which does not support {', '.join(unsupported)}",
+            hint="omit these flags; another cluster needs another name",
         )
     return environment(provider, settings, given)
 

@@ -1,4 +1,4 @@
-"""`xpk cluster`: capacity."""
+"""`xpk cluster`: create, resize, list, describe and delete clusters."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ _WIDE = (
     Column("FREE", lambda c: sum(item.workload is None and not item.spare for item in c.slices)),
     Column("LOCATION", lambda c: c.location),
 )
-_num_slices = click.option("--num-slices", type=int, help="How many slices.")
+_num_slices = click.option("--num-slices", type=int, help="Number of slices.")
 
 
 @click.group(cls=Group, instead=CLUSTER_COMMANDS, other_names={"cacheimage": "cache-image"})
 def cluster() -> None:
-    """Create, change and remove capacity. Jobs run on it with `xpk workload`."""
+    """Create and manage clusters. `xpk workload` runs jobs on them."""
 
 
 cluster.add_command(adapt)
@@ -57,20 +57,27 @@ cluster.add_command(health)
 
 @cluster.command(cls=ClusterCommand)
 @name_argument("cluster")
-@accelerator_option("The slices' type, such as v5litepod-8; see `xpk accelerator list`.")
-@click.option("--num-slices", type=int, help="How many slices; those there are if left out, 1 in a new cluster.")
+@accelerator_option("Accelerator type of the slices, such as v5litepod-8; see `xpk accelerator list`.")
+@click.option("--num-slices", type=int, help="Number of slices. [default: the existing slices; 1 in a new cluster]")
 @maker_option
-@click.option("--nodes-per-slice", type=click.IntRange(1), help="kind: how many nodes a slice's hosts are spread over.")
-@click.option("--spare-slices", type=click.IntRange(0), help="kind: slices beyond the quota, for when a node fails.")
-@click.option("--node-image", metavar="IMAGE", help="kind: the nodes' image.")
+@click.option("--nodes-per-slice", type=click.IntRange(1), help="kind: number of nodes for the hosts of a slice.")
+@click.option("--spare-slices", type=click.IntRange(0), help="kind: number of slices beyond the quota, as spares.")
+@click.option("--node-image", metavar="IMAGE", help="kind: image of the nodes.")
 @click.option("--retain", is_flag=True, help="kind: keep the nodes if the creation fails.")
-@click.option("--trainer-image", metavar="IMAGE", help="kind, gke: the trainer's image; kind builds one if left out.")
-@click.option("--base-image", metavar="IMAGE", help="kind: the image to build the trainer's on.")
-@click.option("--image-archive", metavar="FILE", multiple=True, help="kind: images (`docker save`) for the nodes.")
+@click.option(
+    "--trainer-image", metavar="IMAGE", help="kind, gke: image of the bundled trainer. [default on kind: built locally]"
+)
+@click.option("--base-image", metavar="IMAGE", help="kind: base image of the trainer's image.")
+@click.option(
+    "--image-archive",
+    metavar="FILE",
+    multiple=True,
+    help="kind: `docker save` archive of images to load into the nodes.",
+)
 @create_options
-@click.option("--num-cubes", type=int, hidden=True, help="How many slices of one cube; same as --num-slices.")
+@click.option("--num-cubes", type=int, hidden=True, help="Number of slices of one cube; same as --num-slices.")
 @click.option("--adapt-from-ct", is_flag=True, hidden=True, help="Same as `xpk cluster adapt`.")
-@click.option("--force", is_flag=True, hidden=True, expose_value=False, help="Nothing to force: nothing is deleted.")
+@click.option("--force", is_flag=True, hidden=True, expose_value=False, help="No effect; nothing is deleted.")
 @manifest_options
 @dry_run_option
 @plan_output_option
@@ -90,9 +97,9 @@ def create(
     output: str | None,
     **flags: Any,
 ) -> None:
-    """Create a cluster of slices. Running it again changes nothing.
+    """Create a cluster of slices. Idempotent: a second run completes missing parts.
 
-    Flags that begin with the name of a provider are for that one alone.
+    Flags whose help begins with a provider's name apply only to that provider.
     """
     names, counts = (name, name_flag), (num_slices, num_nodes, num_cubes)
     if adapt_from_ct:
@@ -113,7 +120,7 @@ def create(
 @name_argument("cluster")
 @context_option
 def kubeconfig(name: str | None, name_flag: str | None) -> None:
-    """Print a kubeconfig that reaches a cluster; yours is never changed.
+    """Print a kubeconfig for a cluster; your own kubeconfig is never changed.
 
     \b
       xpk cluster kubeconfig dev > dev.kubeconfig
@@ -126,9 +133,9 @@ def kubeconfig(name: str | None, name_flag: str | None) -> None:
 @cluster.command(cls=ClusterCommand)
 @name_argument("cluster")
 @_num_slices
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--force", is_flag=True, help="End the workloads on slices that go, and do not ask.")
-@accelerator_option("gke: which slices, if it has several types.", name="tpu_type")
+@click.option("-y", "--yes", is_flag=True, help="Do not prompt for confirmation.")
+@click.option("--force", is_flag=True, help="Delete the workloads on removed slices; do not prompt for confirmation.")
+@accelerator_option("gke: accelerator type of the slices to resize, in a cluster of several.", name="tpu_type")
 @provider_option
 @place_options
 @carrying_options
@@ -149,7 +156,7 @@ def resize(
     output: str | None,
     **flags: Any,
 ) -> None:
-    """Give a cluster another number of slices."""
+    """Change a cluster's number of slices."""
     chosen, count, flags = asked_to_resize((name, name_flag), num_slices, flags)
     plan = provider_with(chosen, provider, flags).plan_resize(chosen, count, force=force)
     if plan.question and not (yes or force or dry_run):
@@ -164,7 +171,7 @@ def resize(
 @output_option
 @click.pass_obj
 def list_(console: Console, /, provider: str | None, output: str | None, **flags: Any) -> None:
-    """List the clusters there are; with --project, all that are in it."""
+    """List clusters; with --project, all clusters in the project."""
     console = console.choosing(output, headers=not flags.pop("no_headers"), sort_by=flags.pop("sort_by"))
     found, given = [], given_flags(flags)
     if given:
@@ -174,11 +181,11 @@ def list_(console: Console, /, provider: str | None, output: str | None, **flags
         for name in source.names():
             try:
                 found.append(source.describe(name))
-            except XpkError as error:  # one damaged cluster must not hide the others
+            except XpkError as error:  # a broken cluster must not hide the others
                 console.tell(f"warning: {error.message}")
     console.items(found, columns=_COLUMNS, wide=_WIDE, data=asdict)
     if not found:
-        console.tell("there are no clusters; `xpk cluster create dev --tpu-type v5litepod-8` makes one")
+        console.tell("no clusters; `xpk cluster create dev --tpu-type v5litepod-8` creates one")
 
 
 @cluster.command(cls=ClusterCommand)
@@ -191,7 +198,7 @@ def list_(console: Console, /, provider: str | None, output: str | None, **flags
 def describe(
     console: Console, /, name: str | None, name_flag: str | None, provider: str | None, output: str | None, **flags: Any
 ) -> None:
-    """Show a cluster's slices and who holds them."""
+    """Show a cluster and the workload on each of its slices."""
     console = console.choosing(output)
     chosen = the_cluster(name or name_flag, provider)
     info = provider_with(chosen, provider, flags).describe(chosen)
@@ -215,9 +222,9 @@ def describe(
 
 @cluster.command(cls=ClusterCommand)
 @name_argument("cluster")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--force", is_flag=True, help="End the workloads on it, and do not ask.")
-@click.option("--ignore-not-found", is_flag=True, help="Succeed if it does not exist.")
+@click.option("-y", "--yes", is_flag=True, help="Do not prompt for confirmation.")
+@click.option("--force", is_flag=True, help="Delete the workloads on the cluster; do not prompt for confirmation.")
+@click.option("--ignore-not-found", is_flag=True, help="Exit with code 0 if the cluster does not exist.")
 @provider_option
 @place_options
 @dry_run_option
@@ -236,7 +243,7 @@ def delete(
     output: str | None,
     **flags: Any,
 ) -> None:
-    """Remove a cluster with all that is on it, the output of its workloads included."""
+    """Delete a cluster with everything on it, including the output of its workloads."""
     console, chosen = console.choosing(output), the_name("cluster", name, name_flag)
     try:
         plan = provider_with(chosen, provider, flags).plan_delete(chosen, force=force)
@@ -251,7 +258,7 @@ def delete(
 
 
 def _hosts(info: ClusterInfo) -> int:
-    """Return how many hosts the slices have; where they are of several types, they are counted."""
+    """Return the number of hosts; slices of several types are counted one by one."""
     each = info.num_slices * info.hosts_per_slice
     return each or sum(len(item.hosts) for item in info.slices if not item.spare)
 
@@ -264,7 +271,7 @@ def _facts(info: ClusterInfo) -> dict[str, Any]:
         "Provider": info.provider,
         "State": info.state,
         "Type": info.accelerator_type,
-        "Slices": f"{info.num_slices} ({busy} in use{f', {spare} spare beside them' if spare else ''})",
+        "Slices": f"{info.num_slices} ({busy} in use{f', plus {spare} spare' if spare else ''})",
         "Hosts": _hosts(info),
         "Chips": info.chips,
         "Created": f"{info.created} ({age(info.created)} ago)",

@@ -1,4 +1,4 @@
-"""`xpk cluster cache-image` and `health`: what is done to all nodes of a cluster's slices, and read of them."""
+"""`xpk cluster cache-image` and `health`: image caching and health of the nodes of a cluster's slices."""
 
 from __future__ import annotations
 
@@ -56,13 +56,17 @@ _TROUBLE_COLUMNS = (
 
 @click.command("cache-image", cls=ClusterCommand)
 @name_argument("cluster")
-@click.option("--image", "--docker-image", "images", metavar="IMAGE", multiple=True, help="An image; may be repeated.")
-@click.option("--pools", metavar="SLICE,...", help="The nodes of these slices only.")
-@accelerator_option("Slices of this type only.")
-@click.option("--docker-image-pull-secret", "pull_secret", metavar="NAME", help="A Secret to pull the images with.")
-@click.option("--timeout", default="30m", show_default=True, metavar="TIME", help="Give up after 90s, 10m, 2h.")
-@click.option("--wait/--no-wait", default=True, help="Wait until all nodes have them. It ends by itself either way.")
-@click.option("-n", "--namespace", default="default", show_default=True, help="Where the pods are that pull.")
+@click.option(
+    "--image", "--docker-image", "images", metavar="IMAGE", multiple=True, help="Image to pull; may be repeated."
+)
+@click.option("--pools", metavar="SLICE,...", help="Pull only onto nodes of these slices.")
+@accelerator_option("Pull only onto slices of this accelerator type.")
+@click.option("--docker-image-pull-secret", "pull_secret", metavar="NAME", help="Secret to pull the images with.")
+@click.option(
+    "--timeout", default="30m", show_default=True, metavar="TIME", help="Maximum duration, such as 90s, 10m or 2h."
+)
+@click.option("--wait/--no-wait", default=True, help="Wait until all nodes have the images.", show_default=True)
+@click.option("-n", "--namespace", default="default", show_default=True, help="Namespace of the pulling pods.")
 @context_option
 @provider_option
 @place_options
@@ -86,9 +90,9 @@ def cache_image(
     output: str | None,
     **flags: Any,
 ) -> None:
-    """Pull images onto all nodes of slices before a large run starts, and measure how long it takes.
+    """Pull images onto all nodes of slices before a large run, and report the duration.
 
-    Nothing that is in the images is run, and no accelerator is asked for: workloads run beside it.
+    The images are not run and no accelerators are requested, so workloads keep running.
 
     \b
       xpk cluster cache-image prod --image us-docker.pkg.dev/p/r/trainer:7
@@ -96,17 +100,17 @@ def cache_image(
     from xpk.capacity.images import cache as caching
 
     if not images:
-        raise UsageError("which image?", hint="--image REGISTRY/NAME:TAG; may be repeated")
+        raise UsageError("no image given", hint="--image REGISTRY/NAME:TAG; may be repeated")
     shape = find_shape(accelerator_type) if accelerator_type else None
     if dry_run and (why := _unreachable(name or name_flag, provider, flags)):
-        console.warn(f"the cluster cannot be asked, so its nodes are not known: {why}")
+        console.warn(f"cannot read the nodes of the cluster: {why}")
         echo(f"pull onto all nodes of {shape.name if shape else 'all'} slices: {', '.join(images)}")
         return
     console, chosen = console.choosing(output), the_cluster(name or name_flag, provider)
     source = provider_with(chosen, provider, flags)
     target = source.target(chosen)
     if target.on_this_machine:
-        console.tell(f"the hosts of '{chosen}' are processes of this machine: they need no images")
+        console.tell(f"hosts of '{chosen}' are processes of this machine and need no images")
         if console.is_data:
             console.data(asdict(caching.Outcome(name="", nodes=0, seconds=0.0, in_time=True, images=())))
         return
@@ -128,8 +132,8 @@ def cache_image(
     caching.begin(api, planned)
     what = f"pull {len(images)} images" if len(images) > 1 else f"pull {images[0]}"
     if not wait:
-        console.tell(f"{len(planned.nodes)} nodes {what}; what makes them do so ends by itself after {timeout}")
-        console.tell("  next: the same command without --no-wait tells how it went")
+        console.tell(f"{len(planned.nodes)} nodes {what}; stops after {timeout}")
+        console.tell("  next: run the same command without --no-wait to see the result")
         return
     live = Live(console)
     outcome = caching.await_all(
@@ -146,7 +150,7 @@ def cache_image(
 
 
 def _unreachable(cluster: str | None, provider: str | None, flags: dict[str, Any]) -> str:
-    """Return why this user cannot ask a cluster, "" if that can be done."""
+    """Return the reason why this user cannot reach a cluster, "" if they can."""
     try:
         chosen = the_cluster(cluster, provider)
         provider_with(chosen, provider, flags).connect(chosen)
@@ -165,9 +169,9 @@ def _unreachable(cluster: str | None, provider: str | None, flags: dict[str, Any
 def health(
     console: Console, /, name: str | None, name_flag: str | None, provider: str | None, output: str | None, **flags: Any
 ) -> None:
-    """Show whether the hosts of each slice are ready, offer their chips and take workloads.
+    """Show for each slice whether its hosts are ready, offer their chips and accept workloads.
 
-    Exit code 1 if a slice cannot take any.
+    Exit code 1 if a slice does not accept workloads.
     """
     from xpk.capacity.nodes.health import health_of  # the other commands need neither
     from xpk.capacity.nodes.inventory import some_of
@@ -187,18 +191,18 @@ def health(
     if bad := [each for each in slices if not each.is_usable]:
         node = next((trouble.node for each in bad for trouble in each.troubles if trouble.blocks and trouble.node), "")
         look = (
-            f"`kubectl describe node {node}` says more (`xpk cluster kubeconfig {chosen}` reaches it)"
+            f"`kubectl describe node {node}` with the kubeconfig of `xpk cluster kubeconfig {chosen}`"
             if node
-            else (f"`xpk cluster describe {chosen}`; hosts that never came are made by running its `create` again")
+            else f"`xpk cluster describe {chosen}`; run `create` again to add missing hosts"
         )
         raise XpkError(
-            f"{len(bad)} of {len(slices)} slices take no workloads: {some_of([each.node_pool for each in bad])}",
+            f"{len(bad)} of {len(slices)} slices do not accept workloads: {some_of([each.node_pool for each in bad])}",
             hint=look,
         )
 
 
 def _print(console: Console, outcome: Any) -> None:
-    """Print how each image came to the nodes, and each trouble once with the nodes that have it."""
+    """Print the pulls of each image, and each kind of failure once with its nodes."""
     from xpk.capacity.images.pull_status import alike
     from xpk.capacity.nodes.inventory import some_of
 
@@ -210,7 +214,7 @@ def _print(console: Console, outcome: Any) -> None:
 
 
 def _show(console: Console, planned: Any) -> None:
-    """Print the objects that would be sent."""
+    """Print the objects that would be created."""
     from xpk.render import to_yaml
 
     objects, spec = planned.objects(), planned.spec
@@ -218,7 +222,7 @@ def _show(console: Console, planned: Any) -> None:
         console.data(objects)
     else:
         click.echo(to_yaml(objects), nl=False)
-    console.tell(f"{len(planned.nodes)} nodes; the Job owns the others, and ends with them after {spec.seconds} s")
+    console.tell(f"{len(planned.nodes)} nodes; the Job owns the other objects and ends after {spec.seconds} s")
 
 
 def _seconds(value: float) -> str:

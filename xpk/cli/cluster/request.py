@@ -1,4 +1,4 @@
-"""What `xpk cluster create` and `resize` are asked for, with all that is wrong with it at once."""
+"""Requests of `xpk cluster create` and `resize`, parsed and checked; all problems are reported together."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from xpk.model.specs import ClusterSpec, cluster_problems, count_slices
 Counted = tuple[int | None, int | None, int | None]  # --num-slices, --num-nodes, --num-cubes
 
 _HINT = "see `xpk cluster create --help`"
-_UNNAMED = "unnamed"  # stands for a name that lacks, while the rest is looked at
+_UNNAMED = "unnamed"  # placeholder for a missing name while the rest is checked
 
 
 def maker_option(command: Command) -> Command:
-    """Take the kind of capacity that a cluster is to be of."""
+    """Add the provider of a new cluster."""
     return click.option(
         "--provider",
         metavar="local|kind|gke",
         envvar="XPK_PROVIDER",
         show_envvar=True,
         shell_complete=complete.providers,
-        help="Processes of this machine (the default), nodes in Docker, or Google Cloud.",
+        help="Where slices run: this machine (local), Docker (kind) or Google Cloud (gke). [default: local]",
     )(command)
 
 
@@ -46,9 +46,9 @@ def asked_to_create(
     *,
     dry_run: bool = False,
 ) -> tuple[Provider, ClusterSpec]:
-    """Return who is to make which cluster. Raises UsageError with all that is wrong, whoever reads it.
+    """Return the provider and the spec of a new cluster. Raises UsageError with all problems.
 
-    `name`: as NAME and as --cluster. `dry_run`: what only a real run has to know may lack.
+    `name`: the values of NAME and --cluster. `dry_run`: values that only a real run needs may be missing.
     """
     problems = Problems()
     flags = problems.read({**flags, "timeout": None}, in_seconds, flags)
@@ -61,11 +61,11 @@ def asked_to_create(
     spec = ClusterSpec(name=chosen, shape=shape, num_slices=count) if shape else None
     if isinstance(source, Checks):
         problems.read(None, partial(source.check_create, lenient=dry_run), spec)
-    if not spec or not source:  # nobody has looked at these
+    if not spec or not source:  # not checked by the provider
         problems.read(None, _check_named, chosen, count or int("--enable-autoprovisioning" in given))
     problems.check(f"cluster '{chosen}' cannot be created", hint=_HINT)
     assert spec and source
-    if counts == (None, None, None):  # whoever does not say how many means those there are
+    if counts == (None, None, None):  # keep the existing number of slices
         spec = replace(spec, num_slices=slices_there(source, spec.name, spec.shape) or spec.num_slices)
     return source, spec
 
@@ -73,7 +73,7 @@ def asked_to_create(
 def asked_to_resize(
     name: tuple[str | None, str | None], num_slices: int | None, flags: dict[str, Any]
 ) -> tuple[str, int, dict[str, Any]]:
-    """Return which cluster is to get how many slices, and its flags. Raises UsageError with all that is wrong."""
+    """Return the cluster, its new number of slices, and its flags. Raises UsageError with all problems."""
     problems = Problems()
     flags = problems.read(flags, in_seconds, flags)
     chosen = problems.read(_UNNAMED, the_name, "cluster", *name)
@@ -86,24 +86,26 @@ def _count_slices(counts: Counted, shape: SliceShape | None) -> int:
     num_slices, num_nodes, num_cubes = counts
     if num_cubes is not None:
         if num_slices not in (None, num_cubes):
-            raise UsageError("--num-cubes and --num-slices say different things", hint="give one of them")
+            raise UsageError("--num-cubes and --num-slices differ", hint="pass one of them")
         num_slices = num_cubes
     if num_nodes is not None and shape and shape.kind == "tpu":
         console: Console = click.get_current_context().obj
-        console.warn("--num-nodes has no effect: TPU slices have a fixed number of hosts; --num-slices counts them")
+        console.warn("--num-nodes has no effect: TPU slices have a fixed number of hosts; use --num-slices")
         num_nodes = None
     return count_slices(num_slices, num_nodes, shape.kind if shape else "")
 
 
 def _shape(accelerator_type: str | None) -> SliceShape:
     if not accelerator_type:
-        raise UsageError("which accelerator type?", hint="--tpu-type v5litepod-8; `xpk accelerator list` shows all")
+        raise UsageError(
+            "no accelerator type given", hint="--tpu-type v5litepod-8; `xpk accelerator list` shows all types"
+        )
     return find_shape(accelerator_type)
 
 
 def _count(num_slices: int | None) -> int:
     if num_slices is None:
-        raise UsageError("how many slices?", hint="--num-slices N")
+        raise UsageError("no number of slices given", hint="--num-slices N")
     return num_slices
 
 

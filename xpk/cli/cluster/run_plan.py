@@ -1,4 +1,4 @@
-"""What the commands share that carry out plans."""
+"""Options and execution of plans, shared by the commands that change clusters, queues and storages."""
 
 from __future__ import annotations
 
@@ -21,28 +21,31 @@ from xpk.cli.terminal.output import FORMATS, Console, echo, interactive
 from xpk.model.errors import AuthorizationError, UsageError
 
 GCLOUD = "gcloud"  # an output format of commands that plan
-_TELL_SECONDS = 30.0  # between two lines about what goes on, where there is no terminal
+_TELL_SECONDS = 30.0  # between two progress lines without a terminal
 
-dry_run_option = click.option("--dry-run", is_flag=True, help="Show the plan and change nothing.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Show the plan without changing anything.")
 
 
 def manifest_options(command: Command) -> Command:
-    """Take where the controllers' manifests come from."""
+    """Add the sources of the controllers' manifests."""
     for name in ("Kueue", "JobSet"):
         flag = f"--{name.lower()}-manifest"
-        text = f"{name}'s manifest: PATH or https URL, with #sha256=HEX if it is not the release's."
+        text = f"Manifest of {name}: PATH or https URL, with #sha256=HEX unless it is an official release."
         command = click.option(flag, metavar="SOURCE", help=text)(command)
     return command
 
 
 def plan_output_option(command: Command) -> Command:
-    """Take `-o` after a command that plans; `gcloud` prints the plan as commands."""
-    formats = click.Choice((*FORMATS, GCLOUD))
-    return click.option("-o", "--output", type=formats, help="How to print the plan.")(command)
+    """Add `-o` of a command that plans; `gcloud` prints the plan as commands."""
+    formats, text = (
+        click.Choice((*FORMATS, GCLOUD)),
+        "Output format of the plan; gcloud prints commands. [default: table]",
+    )
+    return click.option("-o", "--output", type=formats, help=text)(command)
 
 
 def given_flags(flags: dict[str, Any]) -> dict[str, str]:
-    """Return the flags that were given, by their names, as text."""
+    """Return the given flags by their names, as text."""
     return {
         f"--{name.replace('_', '-')}": os.pathsep.join(value) if isinstance(value, tuple) else str(value)
         for name, value in flags.items()
@@ -51,7 +54,7 @@ def given_flags(flags: dict[str, Any]) -> dict[str, str]:
 
 
 def provider_with(cluster: str, provider: str | None, flags: dict[str, Any]) -> Provider:
-    """Return the provider that has a cluster; flags of one provider are for that one."""
+    """Return the provider of a cluster, configured by the flags."""
     given = given_flags(flags)
     if "--project" not in given and provider in (None, "gke"):
         given = preferred_place(cluster) | given
@@ -62,22 +65,22 @@ def provider_with(cluster: str, provider: str | None, flags: dict[str, Any]) -> 
 
 
 def ask(question: str) -> None:
-    """Continue only if a person says so. Raises UsageError where nobody can be asked."""
+    """Prompt for confirmation; abort unless it is given. Raises UsageError without a terminal."""
     if not interactive():
-        raise UsageError(f"confirmation required: {question}", hint="confirm with --yes")
+        raise UsageError(f"confirmation required: {question}", hint="pass --yes to confirm")
     click.confirm(question, abort=True, err=True)
 
 
 def carry_out(console: Console, plan: Plan, *, dry_run: bool, then: str = "") -> None:
-    """Show a plan, or carry it out; a program that reads along gets the plan once it is done."""
+    """Show a plan, or carry it out; data on stdout follows once it is done."""
     if console.output == GCLOUD and not dry_run:
-        raise UsageError("-o gcloud only prints the plan", hint="say so with --dry-run")
+        raise UsageError("-o gcloud requires --dry-run", hint="add --dry-run")
     if dry_run:
         _show(console, plan)
         for problem in plan.lacking:
-            console.warn(f"without --dry-run this is refused: {problem}")
+            console.warn(f"a run would be refused: {problem}")
         if plan.refusal and not (plan.facts.get("guess") and isinstance(plan.refusal, AuthorizationError)):
-            raise plan.refusal  # that nobody may look is none: the plan is what can be said without
+            raise plan.refusal  # except for missing credentials: the plan is a guess without them
         return
     console.tell(plan.summary)
     for note in plan.notes:
@@ -86,23 +89,21 @@ def carry_out(console: Console, plan: Plan, *, dry_run: bool, then: str = "") ->
     try:
         plan.carry_out(live.done, live.show, live.warn)
     except KeyboardInterrupt:
-        console.tell("  next: the same command again; what is done already is not done twice")
+        console.tell("  hint: run the same command again to continue; completed steps are not repeated")
         raise
     if console.is_data:
         _show(console, plan)
-    console.tell(
-        "nothing to do: everything is as requested" if not plan.steps else f"  next: {then}" if then else "done"
-    )
+    console.tell("nothing to do; already up to date" if not plan.steps else f"  next: {then}" if then else "done")
 
 
 def _show(console: Console, plan: Plan) -> None:
-    """Print a plan: data for programs, commands, or a list whose numbers say which steps go on at once."""
+    """Print a plan: data for programs, commands, or a list in which concurrent steps have the same number."""
     if console.is_data:
         console.data({"summary": plan.summary, "steps": [step.title for step in plan.steps], **plan.facts})
         return
     if console.output == GCLOUD:
         if plan.steps and not any(step.commands for step in plan.steps):
-            raise UsageError("-o gcloud is for clusters of the gke provider", hint="-o json, or no -o")
+            raise UsageError("-o gcloud requires a cluster of the gke provider", hint="use -o json, or omit -o")
         for note in (plan.summary, *plan.notes):
             echo(f"# {note}")
         for command in (line for step in plan.steps for line in step.commands):
@@ -118,7 +119,7 @@ def _show(console: Console, plan: Plan) -> None:
 
 
 def _fitted(text: str, before: str) -> str:
-    """Return a line after what stands before it, in several lines where a terminal is too narrow."""
+    """Return a line with the prefix `before`, wrapped on a narrow terminal."""
     if not sys.stdout.isatty():
         return f"{before}{text}"
     return textwrap.fill(
@@ -132,29 +133,29 @@ def _fitted(text: str, before: str) -> str:
 
 
 class Live:
-    """Shows what goes on: one line that is overwritten on a terminal, else a line now and then."""
+    """Progress of a plan: one line that is overwritten on a terminal, elsewhere a line at intervals."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self._console, self._clock, self._last, self._shown = console, clock, clock(), 0
         self._tty = sys.stderr.isatty() and not console.quiet
 
     def done(self, text: str) -> None:
-        """Say that a step is done."""
+        """Print a completed step."""
         self._clear()
         self._console.done(text)
 
     def warn(self, text: str) -> None:
-        """Say what did not work and is put up with."""
+        """Print a failure that is ignored."""
         self._clear()
         self._console.tell(f"warning: {text}")
 
     def show(self, states: Mapping[str, str]) -> None:
-        """Say how far the steps are that go on."""
+        """Print the progress of the running steps."""
         if not states or self._clock() - self._last < (1.0 if self._tty else _TELL_SECONDS):
             return
         self._last = self._clock()
         first = [f"{what.partition(':')[0]} ({state})" for what, state in list(states.items())[:3]]
-        line = f"   {len(states)} go on: {', '.join(first)}{', ...' if len(states) > 3 else ''}"
+        line = f"   {len(states)} running: {', '.join(first)}{', ...' if len(states) > 3 else ''}"
         if not self._tty:
             self._console.tell(line)
             return
