@@ -39,7 +39,7 @@ def test_of_many_none_is_let_in_by_the_end_of_another(dev: Xpk, tmp_path: Path) 
 def test_output_is_not_removed_while_hosts_write_there(dev: Xpk) -> None:
     dev("workload", "create", "run", "--command", "sleep 60")
     refused = dev("workload", "delete", "run", "--with-output", "--no-wait")
-    assert refused.code == 2 and "leave out --no-wait" in refused.err
+    assert refused.code == 2 and "omit --no-wait" in refused.err
     assert dev("workload", "status", "run").code == 0
 
 

@@ -137,7 +137,7 @@ def test_status_reads_no_folder_that_an_object_names(xpk: Xpk, serve: Serve, vic
     with serve(str(victim)):
         found = xpk("workload", command, "w", "--cluster", "far")
     assert found.code == 0 and "step 7" not in found.out
-    assert "warning: no progress" in found.err and "is not read" in found.err
+    assert "warning: cannot read the progress" in found.err and "is not read" in found.err
 
 
 def test_report_reads_no_folder_that_an_object_names(xpk: Xpk, serve: Serve, victim: Path, tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_a_bucket_that_went_away_costs_a_warning(
         told = dev("workload", command, "run")
         assert time.monotonic() - began < 10
         assert told.code == 0 and "Succeeded" in told.out
-        assert told.err.count("warning: no progress: cannot read gs://runs/ada/run") == 1
+        assert told.err.count("warning: cannot read the progress: cannot read gs://runs/ada/run") == 1
     assert dev("workload", "status", "run", "-o", "json").data["progress"] is None
 
 

@@ -53,7 +53,7 @@ def test_create_list_describe_change_and_delete(dev: Xpk) -> None:
     assert dev("cluster", "resize", "dev", "--num-slices", "3").code == 0
     assert quotas(dev) == {"multislice-queue": 1, "red": 2}
 
-    assert "confirm with --yes" in dev("queue", "delete", "red").err
+    assert "pass --yes to confirm" in dev("queue", "delete", "red").err
     assert dev("queue", "delete", "red", "--yes").code == 0
     assert quotas(dev) == {"multislice-queue": 3}
     assert dev("queue", "delete", "red", "--ignore-not-found", "--yes").code == 0
@@ -84,7 +84,7 @@ def test_teams_and_a_full_scale_job_share_a_cluster(dev: Xpk) -> None:
     runs("small", "team-red")
     until(lambda: sees("guest", "team-blue")["phase"] == "Running")
     told = dev("workload", "status", "full").out
-    assert "8 of 8" not in told and "16 needed, 0 free, 16 with what other queues lend" in told
+    assert "8 of 8" not in told and "16 needed, 0 free, at most 16 with borrowing" in told
     assert "held by team-blue/guest (8), team-red/small (8)" in told
     used = {each["name"]: each["shares"][0]["used"] for each in dev("queue", "list", "-o", "json").data}
     assert used == {"multislice-queue": 0, "blue": 1, "red": 1}

@@ -18,5 +18,5 @@ def test_the_replacements_of_trainers_stand_below_the_restarts(replaced: int) ->
     assert found.launcher == "ray"
     told = views.status(found, Progress(5, 1.5, replacements=replaced), "dev").splitlines()
     (at,) = (index for index, line in enumerate(told) if line.startswith("  restarts   0 of "))
-    more = "             and 2 replacements of trainers on the same hosts, counted too"
+    more = "             and 2 replacements of trainers on the same hosts, which count as well"
     assert (told[at + 1] == more) is bool(replaced)

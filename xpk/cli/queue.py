@@ -241,6 +241,6 @@ def _facts(info: QueueInfo) -> dict[str, Any]:
         "Reclaims": next((word for word, policy in RECLAIM.items() if policy == info.reclaim), info.reclaim),
         "Max priority": info.max_priority or "any",
         "Workloads": f"{info.admitted} admitted, {info.pending} pending",
-        "ClusterQueue": f"{info.cluster_queue}, created by {info.maker}",
+        "ClusterQueue": f"{info.cluster_queue}, made by {info.maker}",
         "Created": f"{info.created} ({age(info.created)} ago)",
     }

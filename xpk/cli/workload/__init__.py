@@ -1,1 +1,1 @@
-"""`xpk workload`."""
+"""Commands of `xpk workload`."""

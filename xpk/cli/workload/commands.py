@@ -60,7 +60,7 @@ def status(
     watch_: bool,
     output: str | None,
 ) -> None:
-    """Show a workload's state, and why it is not running."""
+    """Show a workload's status and why it is not running."""
     place, chosen, console = the_cluster(cluster), the_name("workload", name, name_flag), console.choosing(output)
     api, roots = provider_of(place).connect(place), output_roots(place)
 
@@ -93,7 +93,7 @@ def status(
 def describe(
     console: Console, name: str | None, name_flag: str | None, cluster: str | None, namespace: str, output: str | None
 ) -> None:
-    """Show all that is known of a workload: hosts, restarts, events, objects' fields."""
+    """Show a workload's status with all its hosts, restarts, mounts and events."""
     place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
     api, console = provider_of(place).connect(place), console.choosing(output)
     found, events = reader.inspect(api, chosen, namespace, output_roots(place))
@@ -109,31 +109,31 @@ def describe(
 @name_argument("workload")
 @cluster_option
 @namespace_option
-@click.option("-f", "--follow", is_flag=True, help="Follow the log, across restarts, until the workload ends.")
-@click.option("--slice", "slice_id", type=int, help="Only hosts of this slice.")
-@click.option("--host", type=int, help="Only hosts with this index in their slice.")
+@click.option("-f", "--follow", is_flag=True, help="Stream new lines, across restarts, until the workload ends.")
+@click.option("--slice", "slice_id", type=int, help="Print only hosts of this slice.")
+@click.option("--host", type=int, help="Print only hosts with this index in their slice.")
 @click.option(
-    "-p", "--previous", is_flag=True, help="The attempt before the newest: local only, Kubernetes keeps none."
+    "-p", "--previous", is_flag=True, help="Print the previous attempt; on local only, as Kubernetes deletes its pods."
 )
-@click.option("--since", metavar="TIME", help="Only lines newer than 90s, 5m, 2h, or since an RFC 3339 time.")
-@click.option("--tail", type=click.IntRange(0, 10**9), help="Only the last lines of each host.")
-@click.option("--grep", metavar="REGEX", help="Only lines that match.")
-@click.option("--all-lines", is_flag=True, help="Include the lines of Gloo about its connections.")
-@click.option("--timestamps", is_flag=True, help="Begin each line with its time.")
-@click.option("--raw", is_flag=True, help="Print control sequences as they are. They may change your terminal.")
-@click.option("--prefix/--no-prefix", default=True, help="Begin each line with its host.")
+@click.option("--since", metavar="TIME", help="Print only lines newer than 90s, 5m, 2h, or since an RFC 3339 time.")
+@click.option("--tail", type=click.IntRange(0, 10**9), help="Print only the last N lines of each host.", metavar="N")
+@click.option("--grep", metavar="REGEX", help="Print only lines that match.")
+@click.option("--all-lines", is_flag=True, help="Include Gloo's messages about its connections.")
+@click.option("--timestamps", is_flag=True, help="Prefix each line with its time.")
+@click.option("--raw", is_flag=True, help="Print control sequences unescaped; they may change your terminal.")
+@click.option("--prefix/--no-prefix", default=True, show_default=True, help="Prefix each line with its host.")
 @click.pass_obj
 def logs(
     console: Console, /, name: str | None, name_flag: str | None, cluster: str | None, namespace: str, **given: Any
 ) -> None:
-    """Print what the hosts wrote, merged by time, as `s<slice>/h<host> │ line`.
+    """Print the logs of a workload's hosts, merged by time, as `s<slice>/h<host> │ line`.
 
-    Reads at most 128 hosts; narrow with --slice or --host. Hosts that have no log yet are named on stderr.
-    With --follow the exit code is 0 if the workload succeeded and 8 if it failed.
+    Reads at most 128 hosts; use --slice or --host to select fewer. Hosts without a log are listed on stderr.
+    With --follow, the exit code is 0 if the workload succeeded and 8 if it failed.
     """
     place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
     if given["follow"] and given["previous"]:
-        raise UsageError("--follow and --previous exclude each other", hint="an attempt that is over writes no more")
+        raise UsageError("--follow and --previous exclude each other", hint="omit --follow")
     wanted = logging.Wanted(
         slice=given["slice_id"],
         host=given["host"],
@@ -158,7 +158,7 @@ def logs(
 @name_argument("workload")
 @cluster_option
 @namespace_option
-@click.option("--timeout", metavar="TIME", help="Give up after this long, with exit code 124.")
+@click.option("--timeout", metavar="TIME", help="Maximum time to wait, such as 90s, 10m or 2h. [default: unlimited]")
 @output_root_option
 @output_option
 @click.pass_obj
@@ -171,7 +171,10 @@ def wait(
     timeout: str | None,
     output: str | None,
 ) -> None:
-    """Wait for a workload's end: exit code 0 if it succeeded, 8 if it failed, 124 if it takes too long."""
+    """Wait until a workload ends.
+
+    Exit code 0 if it succeeded, 8 if it failed, 124 after --timeout.
+    """
     place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
     wait_for(console.choosing(output), place, chosen, namespace, timeout)
 
@@ -182,12 +185,11 @@ def wait(
 @namespace_option
 @click.pass_obj
 def suspend(console: Console, name: str | None, name_flag: str | None, cluster: str | None, namespace: str) -> None:
-    """Give a workload's slices back; it saves, ends, and waits for `resume`."""
+    """Suspend a workload: it saves a checkpoint and releases its slices until `resume`."""
     place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
     lifecycle.set_active(provider_of(place).connect(place), chosen, namespace, active=False)
     console.done(
-        f"workload '{chosen}' is suspended; "
-        f"`xpk workload resume {chosen}{names.where(place, namespace)}` queues it again"
+        f"workload '{chosen}' suspended; `xpk workload resume {chosen}{names.where(place, namespace)}` queues it again"
     )
 
 
@@ -197,26 +199,26 @@ def suspend(console: Console, name: str | None, name_flag: str | None, cluster: 
 @namespace_option
 @click.pass_obj
 def resume(console: Console, name: str | None, name_flag: str | None, cluster: str | None, namespace: str) -> None:
-    """Queue a suspended workload again; it continues from its newest checkpoint."""
+    """Resume a suspended workload: it is queued again and continues from its newest checkpoint."""
     place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
     lifecycle.set_active(provider_of(place).connect(place), chosen, namespace, active=True)
-    console.done(f"workload '{chosen}' is queued again")
+    console.done(f"workload '{chosen}' queued again")
 
 
 @workload.command("exec", cls=WorkloadCommand)
 @name_argument("workload")
 @cluster_option
 @namespace_option
-@click.option("--slice", "slice_id", type=int, default=0, show_default=True, help="The host's slice.")
-@click.option("--host", type=int, default=0, show_default=True, help="The host's index in its slice.")
-@click.option("-it", "interactive", is_flag=True, help="Give the program a terminal.")
+@click.option("--slice", "slice_id", type=int, default=0, show_default=True, help="Slice of the host.")
+@click.option("--host", type=int, default=0, show_default=True, help="Index of the host in its slice.")
+@click.option("-it", "interactive", is_flag=True, help="Attach a terminal to the program.")
 @click.pass_context
 def exec_(ctx: click.Context, /, name: str | None, name_flag: str | None, cluster: str | None, **given: Any) -> None:
-    """Run a program beside a host, with its environment: `xpk workload exec NAME -- COMMAND`."""
+    """Run COMMAND on a host, with the host's environment: `xpk workload exec NAME -- COMMAND`."""
     place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
     command = ctx.meta.get("trainer_args") or ()
     if not command:
-        raise UsageError("which program?", hint=f"xpk workload exec {chosen} -- COMMAND")
+        raise UsageError("no command given", hint=f"xpk workload exec {chosen} -- COMMAND")
     api = provider_of(place).connect(place)
     pod = reader.find_pod(api, chosen, given["namespace"], given["slice_id"], given["host"])
     ctx.exit(api.exec(pod, command, interactive=given["interactive"]))
@@ -227,23 +229,23 @@ def exec_(ctx: click.Context, /, name: str | None, name_flag: str | None, cluste
 @click.argument("ports", required=False, default="8265", metavar="[[LOCAL:]PORT]")
 @cluster_option
 @namespace_option
-@click.option("--slice", "slice_id", type=int, default=0, show_default=True, help="The host's slice.")
-@click.option("--host", type=int, default=0, show_default=True, help="The host's index in its slice.")
+@click.option("--slice", "slice_id", type=int, default=0, show_default=True, help="Slice of the host.")
+@click.option("--host", type=int, default=0, show_default=True, help="Index of the host in its slice.")
 @click.pass_obj
 def port_forward(
     console: Console, /, name: str | None, name_flag: str | None, cluster: str | None, ports: str, **given: Any
 ) -> None:
-    """Reach a port of a host from this machine: `xpk workload port-forward NAME [[LOCAL:]PORT]`.
+    """Forward a port of a host to this machine: `xpk workload port-forward NAME [[LOCAL:]PORT]`.
 
-    Without a PORT it is 8265, that of Ray's dashboard and jobs. On local, where hosts are processes of this
-    machine, the address is printed and that is all; elsewhere it goes on until Ctrl-C.
+    PORT defaults to 8265, the port of Ray's dashboard and jobs API. On local, where hosts are processes of this
+    machine, only the address is printed; elsewhere forwarding runs until Ctrl-C.
     """
     place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
     here, there = forwarding.parse_ports(ports)
     provider = provider_of(place)
     api = provider.connect(place)
     pod = reader.find_pod(api, chosen, given["namespace"], given["slice_id"], given["host"])
-    api.connect(pod, there).close()  # what is wrong is known before anybody is told an address
+    api.connect(pod, there).close()  # fail before an address is printed
     if provider.target(place).on_this_machine:
         address = f"{pod['status']['podIP']}:{there}"
         _tell_of_ray(console, api, pod, address)
@@ -252,8 +254,8 @@ def port_forward(
     with forwarding.listen(here) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         _tell_of_ray(console, api, pod, address)
-        echo(address)  # after the token is in its file: a program that reads this line goes on at once
-        console.tell(f"forwarding to port {there} of host s{given['slice_id']}/h{given['host']}; Ctrl-C ends it")
+        echo(address)  # after the token is in its file, as a program that reads this line continues at once
+        console.tell(f"forwarding to port {there} of host s{given['slice_id']}/h{given['host']}; Ctrl-C stops")
         forwarding.serve(listener, lambda: api.connect(pod, there), console.tell)
 
 
@@ -261,9 +263,9 @@ def port_forward(
 @name_argument("workload")
 @cluster_option
 @namespace_option
-@click.option("--file", type=click.Path(path_type=Path), help="Where the page goes; NAME.html if left out.")
+@click.option("--file", type=click.Path(path_type=Path), help="File to write. [default: NAME.html]")
 @click.option("--open", "open_page", is_flag=True, help="Open the page in a browser.")
-@click.option("--kill-time", type=float, hidden=True, help="When a drill killed a host, in Unix seconds.")
+@click.option("--kill-time", type=float, hidden=True, help="Time at which a drill killed a host, in Unix seconds.")
 @output_root_option
 @output_option
 @click.pass_obj
@@ -278,8 +280,8 @@ def report(
     kill_time: float | None,
     output: str | None,
 ) -> None:
-    """Write a page on a run: loss, goodput, restarts and what every host did when."""
-    from xpk.jobs.report import account as reporting  # brings the charts and jinja2, which no other command needs
+    """Write a report page about a run: loss, goodput, restarts and a timeline of every host."""
+    from xpk.jobs.report import account as reporting  # imports jinja2, which no other command needs
 
     place, chosen, console = the_cluster(cluster), the_name("workload", name, name_flag), console.choosing(output)
     found = reader.find(provider_of(place).connect(place), chosen, namespace)
@@ -296,7 +298,7 @@ def report(
 
 
 def _tell_outcome(console: Console, api: ObjectApi, name: str, namespace: str, where: str) -> None:
-    """Say how a workload whose log was followed has ended. Raises WorkloadFailedError, or NotFoundError."""
+    """Report the end of a workload whose log was followed. Raises WorkloadFailedError, or NotFoundError."""
     try:
         ended = reader.find(api, name, namespace)
     except NotFoundError:
@@ -306,9 +308,9 @@ def _tell_outcome(console: Console, api: ObjectApi, name: str, namespace: str, w
 
 
 def _tell_of_ray(console: Console, api: ObjectApi, pod: Obj, address: str) -> None:
-    """Say how Ray's own program reaches a workload's Ray; the token it asks for is put into a private file."""
+    """Print how to reach a workload's Ray cluster with Ray's own client; its token is written to a private file."""
     if token := forwarding.ray_token(api, pod):
-        from xpk.capacity.kubeconfig import write_private  # both bring what no other command here needs
+        from xpk.capacity.kubeconfig import write_private  # no other command here needs these imports
         from xpk.capacity.state import state_dir
 
         meta = pod["metadata"]

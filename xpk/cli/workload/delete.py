@@ -1,4 +1,4 @@
-"""`xpk workload delete`."""
+"""`xpk workload delete`: deletion of workloads by name or filter."""
 
 from __future__ import annotations
 
@@ -31,16 +31,20 @@ from xpk.model.status import WorkloadStatus
 @names_argument
 @cluster_option
 @namespace_option
-@click.option("--all", "every", is_flag=True, help="All workloads of the namespace.")
+@click.option("--all", "every", is_flag=True, help="Delete all workloads of the namespace.")
 @filter_options
-@click.option("-y", "--yes", "--force", "yes", is_flag=True, help="Do not ask.")
-@click.option("--grace-period", type=click.IntRange(min=0), help="Seconds between SIGTERM and SIGKILL.")
-@click.option("--with-output", is_flag=True, help="Remove its checkpoints and metrics too; its logs go in any case.")
+@click.option("-y", "--yes", "--force", "yes", is_flag=True, help="Do not prompt for confirmation.")
+@click.option(
+    "--grace-period",
+    type=click.IntRange(min=0),
+    help="Seconds between SIGTERM and SIGKILL. [default: the workload's]",
+)
+@click.option("--with-output", is_flag=True, help="Also delete checkpoints and metrics; logs are always deleted.")
 @output_root_option
-@click.option("--wait/--no-wait", default=True, help="Stay until its last host is gone.")
-@click.option("--timeout", default="120", show_default=True, metavar="TIME", help="How long --wait stays.")
-@click.option("--ignore-not-found", is_flag=True, help="Succeed if it does not exist.")
-@click.option("--dry-run", is_flag=True, help="Print the workloads that would be deleted, and delete nothing.")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until all hosts have ended.")
+@click.option("--timeout", default="120", show_default=True, metavar="TIME", help="Maximum time for --wait.")
+@click.option("--ignore-not-found", is_flag=True, help="Exit with code 0 if a workload does not exist.")
+@click.option("--dry-run", is_flag=True, help="Print the workloads that would be deleted without deleting them.")
 @click.pass_obj
 def delete(
     console: Console,
@@ -51,16 +55,16 @@ def delete(
     namespace: str,
     **given: Any,
 ) -> None:
-    """End workloads and remove them: those named, all those of --all, or those that a filter lets through.
+    """Delete workloads by name, by filter, or all with --all.
 
-    Output stays, unless --with-output is given. Nothing is deleted unless all that are named can be.
+    Output is kept unless --with-output is given. If one of several named workloads cannot be deleted, none is.
     """
     some = bool(given["filter_by_status"] or given["filter_by_job"] or given["selector"])
     many, named = some or given["every"], list(dict.fromkeys([*given_names, *name_flags]))
     if many and named:
         raise UsageError("pass either workload names, or --all and filters, not both")
     if given["with_output"] and not given["wait"]:
-        raise UsageError("--with-output has to wait: hosts write there to their end", hint="leave out --no-wait")
+        raise UsageError("--with-output and --no-wait exclude each other", hint="omit --no-wait")
     if given["dry_run"]:
         _preview(console, named, cluster, namespace, given)
         return
@@ -80,7 +84,7 @@ def delete(
 
 
 def _preview(console: Console, named: list[str], cluster: str | None, namespace: str, given: dict[str, Any]) -> None:
-    """Print what would be deleted, and warn of what would be refused, as far as the cluster can be asked."""
+    """Print the workloads that would be deleted, and warn of refusals if the cluster can be reached."""
     if not (named or given["every"] or given["filter_by_status"] or given["filter_by_job"] or given["selector"]):
         console.warn("a run would be refused: deleting all workloads requires --all")
     chosen, folders = named, dict[str, str]()
@@ -107,7 +111,7 @@ def _foreseen(
     place: str,
     given: dict[str, Any],
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the workloads that a run would delete and their output folders; nothing if it would be refused."""
+    """Return the workloads that a run would delete and their output folders; empty if it would be refused."""
     folders: dict[str, str] = {}
     try:
         chosen = _named(api, named, there, namespace, place, given) if named else _many(there, given)
@@ -115,7 +119,7 @@ def _foreseen(
             folders = _output_folders(api, chosen, namespace, output_roots(place))
         for one in [one for one in chosen if one not in there]:
             try:
-                ending.claimed_output(api, one, namespace)  # its hosts may still be there
+                ending.claimed_output(api, one, namespace)  # its hosts may still be running
             except NotFoundError as error:
                 chosen.remove(one)
                 console.tell(error.message)
@@ -134,19 +138,19 @@ def _named(
     cluster: str,
     given: dict[str, Any],
 ) -> list[str]:
-    """Return the named workloads, those that wait first. Raises what is wrong with any of them, all at once."""
+    """Return the named workloads, queued ones first. Raises all problems together."""
     wrong: list[XpkError] = []
     for one in named:
         try:
             if one not in there and not given["ignore_not_found"]:
-                ending.claimed_output(api, one, namespace)  # its hosts may still be there
+                ending.claimed_output(api, one, namespace)  # its hosts may still be running
             elif one in there and not given["yes"]:
                 ending.check_ours(there[one], where=names.where(cluster, namespace))
         except XpkError as error:
             wrong.append(error)
     if len(wrong) > 1:
         problems = [error.message for error in wrong]
-        refusal = UsageError(problems[0], problems=problems, hint="nothing was deleted; leave these names out")
+        refusal = UsageError(problems[0], problems=problems, hint="nothing was deleted; omit these names")
         if len(codes := {error.exit_code for error in wrong}) == 1:
             refusal.exit_code = codes.pop()
         raise refusal
@@ -157,10 +161,10 @@ def _named(
 
 
 def _output_folders(api: ObjectApi, chosen: list[str], namespace: str, roots: OutputRoots) -> dict[str, str]:
-    """Return the output of each workload that is to be removed. Raises ConflictError before anything is ended."""
+    """Return the output folder of each workload to delete. Raises ConflictError before any workload is ended."""
     folders = {}
     for one in chosen:
-        with suppress(NotFoundError):  # whoever ends it says so
+        with suppress(NotFoundError):  # reported when the workload is ended
             folders[one] = roots.to_remove(one, namespace, ending.claimed_output(api, one, namespace))
     return folders
 
@@ -173,7 +177,7 @@ def _delete(
     folders: Mapping[str, str],
     given: dict[str, Any],
 ) -> None:
-    """End all that are meant before the first is waited for: what one leaves free must not let in the next."""
+    """End all workloads before waiting for the first: capacity that one frees must not admit the next."""
     timeout, grace = parse_duration(given["timeout"], "--timeout") or 0.0, given["grace_period"]
     ended: list[str] = []
     failed: list[XpkError] = []
@@ -192,7 +196,7 @@ def _delete(
                 ending.await_end(api, one, namespace, timeout=timeout, begun=begun, hurried=grace == 0)
             if folder := folders.get(one):
                 output.remove_output(folder)
-            console.done(f"workload '{one}' is deleted")
+            console.done(f"workload '{one}' deleted")
         except XpkError as error:
             failed.append(error)
     for each in failed[1:]:
@@ -202,14 +206,14 @@ def _delete(
 
 
 def _many(there: dict[str, WorkloadStatus], given: dict[str, Any]) -> list[str]:
-    """Return the names of our workloads that are meant; those that somebody else made have to be named."""
+    """Return the names of the selected workloads created by xpk; others have to be named."""
     found = filtered(there.values(), given["filter_by_status"], given["filter_by_job"])
     return [status.name for status in ending.in_order(found) if status.maker == "xpk"]
 
 
 def _ask(chosen: list[str], cluster: str, *, every: bool) -> None:
-    """Go on only if a person says so."""
+    """Prompt for confirmation; abort unless it is given. Raises UsageError without a terminal."""
     which = f"all {len(chosen)} workloads" if every else f"{len(chosen)} workloads ({', '.join(chosen)})"
     if not interactive():
-        raise UsageError(f"confirmation required: delete {which}?", hint="confirm with --yes")
+        raise UsageError(f"confirmation required: delete {which}?", hint="pass --yes to confirm")
     click.confirm(f"Delete {which} on '{cluster}'?", abort=True, err=True)

@@ -1,4 +1,4 @@
-"""`xpk workload diff`."""
+"""`xpk workload diff`: the difference between a running workload and a new or another one."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from xpk.jobs.create.submit import preflight
 from xpk.model.errors import Problems, UsageError, XpkError
 
 _DIFFERENT, _FAILED = 1, 125
-# What `create` does around the workload; nothing of it is in the object.
+# Options of `create` that do not affect the workload's object.
 _OF_CREATE = {"resume", "fresh", "wait", "timeout", "max_cost", "dry_run", "output_manifest_file"}
 _OF_TWO = {"name", "name_flag", "other", "cluster", "context", "project", "zone", "namespace", "output", "quiet"}
 
 
-# The variables of `create` are for this too: `XPK_WORKLOAD_CREATE_QUEUE`.
+# Environment variables of `create` apply, too: `XPK_WORKLOAD_CREATE_QUEUE`.
 @click.command(cls=SpecCommand, context_settings={"auto_envvar_prefix": "XPK_WORKLOAD_CREATE"})
 @click.pass_context
 def diff(ctx: click.Context, /, name: str | None, name_flag: str | None, cluster: str | None, **given: Any) -> None:
-    """Show what `xpk workload create`, with the same options, would make otherwise than what runs.
+    """Compare a running workload with what `xpk workload create` would create with the same options.
 
-    A unified diff of what the API server holds: `-` runs, `+` would be created. Nothing is changed. With OTHER, the
-    workload of that name is compared instead, their names aside:
+    Prints a unified diff of the objects on the API server: `-` is running, `+` would be created. Changes nothing.
+    With OTHER, compares two running workloads, ignoring their names:
 
     \b
       xpk workload diff demo --num-slices 4 -- --config tiny
       xpk workload diff demo demo-2
 
-    Exit code 0 if both are equal, 1 if not, 3 if there is no such workload, 125 where another command's would be 1.
-    Values of variables that are called as secrets are (TOKEN, PASSWORD, ..._KEY) are not shown.
+    Exit code 0 if both are equal, 1 if they differ, 3 if a workload does not exist, 125 for other errors that usually
+    exit with 1. Values of variables with names of secrets (TOKEN, PASSWORD, ..._KEY) are not shown.
     """
     console: Console = ctx.obj.choosing(given["output"])
     chosen = the_name("workload", name, name_flag)
@@ -79,24 +79,24 @@ def _print(console: Console, name: str, other: str | None, found: difference.Dif
 
 
 def _check_alone(ctx: click.Context) -> None:
-    """Raise UsageError for every option that says what to create: two workloads that exist are compared."""
+    """Raise UsageError for all options of `create`: they do not apply to two running workloads."""
     given = [
         each.opts[0]
         for each in ctx.command.params
         if each.name not in _OF_TWO
         and ctx.get_parameter_source(str(each.name)) is click.core.ParameterSource.COMMANDLINE
     ]
-    problems = [f"{flag} means nothing where two workloads are compared" for flag in given]
-    problems += ["arguments after `--` mean nothing where two workloads are compared"] * bool(
+    problems = [f"{flag} does not apply when two workloads are compared" for flag in given]
+    problems += ["arguments after `--` do not apply when two workloads are compared"] * bool(
         ctx.meta.get("trainer_args")
     )
     if problems:
-        raise UsageError(problems[0], problems=problems, hint="leave it out, or the second name")
+        raise UsageError(problems[0], problems=problems, hint="omit the options, or the second name")
 
 
 @contextmanager
 def _one_means_different() -> Iterator[None]:
-    """Keep exit code 1 for what differs, as of `diff` and `kubectl diff`."""
+    """Reserve exit code 1 for a difference, as `diff` and `kubectl diff` do."""
     try:
         yield
     except XpkError as error:
@@ -105,7 +105,7 @@ def _one_means_different() -> Iterator[None]:
         raise
 
 
-_output = click.Option(["-o", "--output"], type=click.Choice(FORMATS), help="How to print what is read.")
+_output = click.Option(["-o", "--output"], type=click.Choice(FORMATS), help="Output format. [default: table]")
 _other = click.Argument(["other"], required=False)
 diff.params = [
     parameter

@@ -1,4 +1,4 @@
-"""`xpk workload estimate`."""
+"""`xpk workload estimate`: memory, arithmetic, traffic and step time of a configuration."""
 
 from __future__ import annotations
 
@@ -21,20 +21,22 @@ from xpk.proc import LocalRunner
 @click.command(cls=WorkloadCommand)
 @cluster_option
 @namespace_option
+@click.option("--num-slices", type=click.IntRange(min=1), default=1, show_default=True, help="Number of slices.")
+@accelerator_option("Accelerator type. [default: the cluster's]")
+@click.option("--config", help="Trainer configuration: tiny, 16b, 32b, 64b, 128b or a YAML file.")
 @click.option(
-    "--num-slices", type=click.IntRange(min=1), default=1, show_default=True, help="How many slices it takes."
-)
-@accelerator_option("The cluster's, if left out.")
-@click.option("--config", help="The trainer's configuration: tiny, 16b, 32b, 64b, 128b or a YAML file.")
-@click.option(
-    "--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a setting; may be repeated."
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="SECTION.KEY=VALUE",
+    help="Override a setting of the configuration; may be repeated.",
 )
 @output_option
 @click.pass_context
 def estimate(ctx: click.Context, /, cluster: str | None, namespace: str, **given: Any) -> None:
-    """Estimate what the bundled trainer takes: memory of a chip, arithmetic, traffic, time of a step.
+    """Estimate memory per chip, arithmetic, traffic and step time of the bundled trainer.
 
-    Nothing is created, and with --tpu-type no cluster is needed:
+    Creates nothing; with --tpu-type no cluster is needed:
 
     \b
       xpk workload estimate --config 128b --tpu-type v5litepod-256 --num-slices 199

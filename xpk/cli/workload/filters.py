@@ -1,4 +1,4 @@
-"""Which workloads are meant: those that `--filter-by-status` and `--filter-by-job` let through."""
+"""Filters of workloads: `--filter-by-status`, `--filter-by-job` and `--selector`."""
 
 from __future__ import annotations
 
@@ -21,27 +21,28 @@ FILTERS = {
 
 
 def filter_options(command: Command) -> Command:
-    """Take the filters of Google's xpk."""
-    command = click.option("--filter-by-job", metavar="TEXT", help="Only names that contain this.")(command)
+    """Add the filters of Google's xpk."""
+    text = "Select only workloads whose names contain TEXT."
+    command = click.option("--filter-by-job", metavar="TEXT", help=text)(command)
     command = click.option(
         "-l",
         "--selector",
         metavar="KEY=VALUE",
         callback=_labels,
-        help="Only workloads with these labels, as KEY=VALUE,...",
+        help="Select only workloads with these labels, as KEY=VALUE,...",
     )(command)
     statuses = click.Choice(tuple(FILTERS), case_sensitive=False)
-    return click.option("--filter-by-status", type=statuses, help="Only workloads in this state.")(command)
+    return click.option("--filter-by-status", type=statuses, help="Select only workloads in this state.")(command)
 
 
 def filtered(found: Iterable[WorkloadStatus], status: str | None, job: str | None) -> list[WorkloadStatus]:
-    """Return the workloads that both filters let through; one that was not given lets all through."""
+    """Return the workloads that pass both filters; an absent filter passes all."""
     phases = FILTERS[(status or "EVERYTHING").upper()]
     return [each for each in found if each.phase in phases and (job or "") in each.name]
 
 
 def _labels(_ctx: click.Context, _param: click.Parameter, text: str | None) -> dict[str, str]:
-    """Return the labels of `a=b,c=d`. Raises UsageError for other selectors, which not all servers here know."""
+    """Return the labels of `a=b,c=d`. Raises UsageError for other selectors, which local clusters do not support."""
     found = {}
     for part in filter(None, (text or "").split(",")):
         key, equals, value = part.partition("=")

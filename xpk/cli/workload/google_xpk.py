@@ -1,4 +1,4 @@
-"""Options of Google's xpk for `workload create`, in our own terms."""
+"""Options of Google's xpk for `workload create`, translated into options of this xpk."""
 
 from __future__ import annotations
 
@@ -17,25 +17,29 @@ _DEBUG_ENV = (
 
 
 def upstream_options(command: Command) -> Command:
-    """Take the flags of Google's xpk that others of ours stand for."""
+    """Add the flags of Google's xpk that are translated into other flags."""
     for option in (
         click.option(
-            "--debug-dump-gcs", metavar="gs://BUCKET/PATH", help="Dump XLA's programs there; the bucket is mounted."
+            "--debug-dump-gcs", metavar="gs://BUCKET/PATH", help="Mount this bucket and dump XLA's programs to it."
         ),
-        click.option("--enable-debug-logs", is_flag=True, help="Let libtpu and TensorFlow log everything."),
+        click.option("--enable-debug-logs", is_flag=True, help="Enable debug logs of libtpu and TensorFlow."),
         click.option(
             "--restart-on-exit-codes",
             metavar="CODES",
-            help="Restart on these exit codes, 42, 75, 76 and 127 to 255 only; on all but the fatal ones if left out.",
+            help="Restart only on these exit codes, 42, 75, 76 and 127 to 255. [default: all but fatal exit codes]",
         ),
-        click.option("--scheduler", metavar="NAME", help="The scheduler of the pods; the cluster's default."),
+        click.option("--scheduler", metavar="NAME", help="Scheduler of the pods. [default: the cluster's]"),
         click.option(
-            "--storage", "storages", multiple=True, metavar="NAME", help="Mount a storage of `xpk storage attach`."
+            "--storage",
+            "storages",
+            multiple=True,
+            metavar="NAME",
+            help="Mount a storage of `xpk storage attach`; may be repeated.",
         ),
         click.option(
             "--base-docker-image",
             metavar="IMAGE",
-            help="Same as --docker-image, and ship the current folder unless --script-dir says which.",
+            help="Same as --docker-image, with --script-dir defaulting to the current folder.",
         ),
     ):
         command = option(command)
@@ -43,13 +47,13 @@ def upstream_options(command: Command) -> Command:
 
 
 def translate(ctx: click.Context, given: dict[str, Any]) -> None:
-    """Put what these flags ask for in terms of the others. Raises UsageError for flags that exclude each other."""
+    """Translate these flags into the others. Raises UsageError for flags that exclude each other."""
     preferred = ctx.get_parameter_source("script_dir") is click.core.ParameterSource.DEFAULT_MAP
     if preferred and given["script_dir"].is_dir() and not any(given["script_dir"].iterdir()):
         given["script_dir"] = None
     if base := given.pop("base_docker_image"):
         if ctx.get_parameter_source("image") is click.core.ParameterSource.COMMANDLINE:
-            raise UsageError("--base-docker-image and --docker-image exclude each other", hint="choose one")
+            raise UsageError("--base-docker-image and --docker-image exclude each other", hint="pass one of them")
         here = Path() if any(Path().iterdir()) else None
         given["image"], given["script_dir"] = base, given["script_dir"] or here
     if given.pop("enable_debug_logs"):

@@ -1,4 +1,4 @@
-"""`xpk workload list`."""
+"""`xpk workload list`: the workloads of a cluster."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from xpk.model.errors import UsageError
 @filter_options
 @list_options((views.NAMESPACE, *views.COLUMNS, *views.WIDE))
 @watch_option
-@click.option("--wait-for-job-completion", "awaited", metavar="NAME", help="Do what `xpk workload wait NAME` does.")
-@click.option("--timeout", metavar="TIME", help="With --wait-for-job-completion: how long it waits.")
+@click.option("--wait-for-job-completion", "awaited", metavar="NAME", help="Same as `xpk workload wait NAME`.")
+@click.option("--timeout", metavar="TIME", help="Maximum time for --wait-for-job-completion. [default: unlimited]")
 @output_option
 @click.pass_obj
 def list_(
@@ -52,7 +52,7 @@ def list_(
         wait_for(console, place, awaited, namespace, timeout)
         return
     if timeout:
-        raise UsageError("--timeout of what?", hint="--wait-for-job-completion NAME goes with it")
+        raise UsageError("--timeout requires --wait-for-job-completion", hint="--wait-for-job-completion NAME")
     api, where = provider_of(place).connect(place), None if all_namespaces else namespace
     columns = (views.NAMESPACE, *views.COLUMNS) if all_namespaces or console.output == "wide" else views.COLUMNS
 

@@ -1,6 +1,6 @@
-"""A workload in a file: `xpk workload create -f FILE` reads one, `--dry-run -o spec` writes one.
+"""Workload files: `xpk workload create -f FILE` reads one, `--dry-run -o spec` writes one.
 
-Its fields are the long flags of the command without their dashes, `name`, and `args` for what follows `--`.
+Fields are the long flags of the command without their dashes, `name`, and `args` for the arguments after `--`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from xpk.model.errors import Problems, UsageError
 
 _MOST_BYTES = 1 << 20
 _NOT_OF_A_WORKLOAD = {"file", "output", "dry_run", "output_manifest_file", "wait", "timeout", "quiet", "verbose"}
-# The fields of a file that `workload create` alone obeys.
+# Fields of a file that only `workload create` uses.
 OF_CREATE_ALONE = ("fresh", "max-cost", "resume")
 _STATED = "xpk.file"
 _HINT = "`xpk workload create ... --dry-run -o spec` prints a file of the same fields"
@@ -44,7 +44,7 @@ class SpecCommand(WorkloadCommand):
     """A command with `-f FILE`, whose fields take precedence over variables."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Replace what click read from variables where the file has the field."""
+        """Replace values from environment variables by those of the file."""
         rest, stated = super().parse_args(ctx, args), ctx.meta.get(_STATED, {})
         for parameter in self.params:
             key = parameter.name or ""
@@ -56,7 +56,7 @@ class SpecCommand(WorkloadCommand):
 
 
 def file_option(command: Any) -> Any:
-    """Take `-f FILE`: its fields stand where no flag is given."""
+    """Add `-f FILE`; flags take precedence over its fields."""
 
     def read(ctx: click.Context, _: click.Parameter, file: Path | None) -> None:
         if file is None:
@@ -74,7 +74,7 @@ def file_option(command: Any) -> Any:
         is_eager=True,
         expose_value=False,
         callback=read,
-        help="Read the workload from a YAML file (-: standard input); flags take precedence over its fields.",
+        help="Read the workload from a YAML file, - for standard input; flags take precedence over its fields.",
     )(command)
 
 
@@ -84,7 +84,7 @@ def flag_of_name(ctx: click.Context, name: str | None, name_flag: str | None) ->
 
 
 def spec_of(ctx: click.Context, name: str) -> str:
-    """Return the file that asks for what the command line asks for."""
+    """Return the content of a file that is equivalent to the command line."""
     fields: dict[str, Any] = {"name": name}
     values = ctx.params | stated_place(ctx)
     for field, parameter in _fields(ctx.command).items():
@@ -119,7 +119,7 @@ def _load(file: Path) -> dict[str, Any]:
         if len(content) > _MOST_BYTES:
             raise UsageError(f"{file} is larger than {_MOST_BYTES >> 20} MiB", hint=_HINT)
         if b"&" in content and any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(content)):
-            raise UsageError(f"{file} has YAML aliases, which a workload's file cannot have", hint="write them out")
+            raise UsageError(f"{file} has YAML aliases, which are not supported", hint="write the values out")
         found = yaml.load(content, _Loader)
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         why = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]
@@ -130,7 +130,7 @@ def _load(file: Path) -> dict[str, Any]:
 
 
 def _values(content: dict[str, Any], fields: Fields, file: Path) -> dict[str, Any]:
-    """Return the values by the names of click's parameters. Raises UsageError with all that is wrong."""
+    """Return the values by the names of click's parameters. Raises UsageError with all problems."""
     wrong = Problems()
     values: dict[str, Any] = {}
     for field, value in content.items():
@@ -178,7 +178,7 @@ def _value(parameter: click.Parameter, field: str, value: Any, file: Path) -> An
 
 
 def _strings(values: Mapping[str, Any], file: Path) -> list[str]:
-    """Return values as strings; of the rest YAML does not keep how it was written. Raises UsageError."""
+    """Return strings and integers as strings. Raises UsageError for others, whose spelling YAML does not preserve."""
     wrong = [field for field, value in values.items() if type(value) not in (str, int)]
     if wrong:
         problems = [f"{file}: {field} must be a string, got {_yaml_word(values[field])}" for field in wrong]
@@ -187,14 +187,14 @@ def _strings(values: Mapping[str, Any], file: Path) -> list[str]:
 
 
 def _yaml_word(value: Any) -> str:
-    """Return a value as YAML has it."""
+    """Return a value in YAML's notation."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return str(value)[:80]
 
 
 def _plain(value: Any) -> Any:
-    """Return what YAML writes for a parameter's value."""
+    """Return a parameter's value as plain data for YAML."""
     if isinstance(value, tuple):
         return [_plain(each) for each in value]
     return value if isinstance(value, bool | int | float) else str(value)

@@ -1,4 +1,4 @@
-"""Workloads as people read them: the list's columns, the status in words, log lines."""
+"""Text output of workloads: columns of the list, status, description, log lines."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ _EVENT_COLUMNS = (
     Column("MESSAGE", lambda e: _one_line(e.message), wrap=True),
 )
 _ROWS_SHOWN = 5
-_INDENT = 13  # of what is told, below its title
+_INDENT = 13  # columns of a fact's continuation lines
 _MESSAGE_LENGTH = 240
-_SAID = ("Pending",)  # by the headline while it is so; afterwards it is news of the past
+_SAID = ("Pending",)  # events that only repeat the headline
 _COLOURS = {
     Phase.SUCCEEDED: "green",
     Phase.RUNNING: "green",
@@ -74,7 +74,7 @@ def _rank(priority: str) -> int:
 
 
 def log_line(line: HostLine, *, prefix: bool, timestamps: bool, raw: bool = False, color: bool = False) -> bytes:
-    """Return a log line as it is printed; what its host wrote in it stays as it is if it is `raw`."""
+    """Return a log line for output; control sequences are escaped unless `raw`."""
     parts = []
     if timestamps:
         parts.append(line.time.isoformat(timespec="milliseconds").replace("+00:00", "Z"))
@@ -86,7 +86,7 @@ def log_line(line: HostLine, *, prefix: bool, timestamps: bool, raw: bool = Fals
 
 
 def status(found: WorkloadStatus, progress: Progress | None, cluster: str, width: int | None = None) -> str:
-    """Return a workload's state, why it has it, and the next command, in lines of `width` columns."""
+    """Return a workload's phase, its reason, and the next command, in lines of `width` columns."""
     size = f"{found.num_slices} x {found.accelerator_type or 'unknown type'}, {counted(found.num_hosts, 'host')}"
     lines = [("size", size + (f", priority {found.priority}" if found.priority else ""))]
     if found.maker != "xpk":
@@ -127,18 +127,18 @@ def describe(
 
 def _fact(title: str, text: str, width: int | None) -> str:
     line = f"  {title:<10} {text}"
-    return line if title in ("next", "output", "command") else wrapped(line, width, _INDENT)  # to be copied whole
+    return line if title in ("next", "output", "command") else wrapped(line, width, _INDENT)  # unwrapped for copying
 
 
 def _headline(found: WorkloadStatus, width: int | None) -> str:
-    """Return the name, the phase and its reason; of one that waits for quota in slices, not in Kueue's words."""
+    """Return the name, the phase and its reason; the reason of missing quota is in slices, not in Kueue's words."""
     reason = next((text for each in found.quota if (text := _short_of(found, each))), found.reason)
     line = wrapped(f"{found.name}: {found.phase} — {reason}", width, 2)
     return line.replace(f": {found.phase} ", f": {click.style(str(found.phase), fg=_COLOURS.get(found.phase))} ", 1)
 
 
 def _short_of(found: WorkloadStatus, quota: Quota) -> str:
-    """Return which slices a queued workload waits for, "" if it could have them."""
+    """Return the slices that a queued workload waits for, in words; "" if they are free."""
     each = quota.needed / max(1, found.num_slices)
     if quota.free >= quota.needed or not each:
         return ""
@@ -150,7 +150,7 @@ def _short_of(found: WorkloadStatus, quota: Quota) -> str:
 
 
 def next_command(found: WorkloadStatus, progress: Progress | None, cluster: str) -> str:
-    """Return the one command that helps most now."""
+    """Return the most useful next command."""
     where = found.name + names.where(cluster, found.namespace)
     if found.phase is Phase.QUEUED:
         return _next_of_queued(found, cluster, where)
@@ -195,7 +195,7 @@ def _has_quota(found: WorkloadStatus) -> bool:
 
 
 def _queue_lines(found: WorkloadStatus) -> list[tuple[str, str]]:
-    """Return who is before a workload that waits, what it waits for, and how its queue's controller calls that."""
+    """Return lines about a queued workload: position, workloads ahead, quota, and Kueue's conditions."""
     if found.phase is not Phase.QUEUED:
         return []
     place = f"{found.position} in queue {found.queue}" if found.position else "not in the queue yet"
@@ -206,7 +206,7 @@ def _queue_lines(found: WorkloadStatus) -> list[tuple[str, str]]:
     more = f" and {len(found.ahead) - _ROWS_SHOWN} more" if len(found.ahead) > _ROWS_SHOWN else ""
     behind = f"; behind {', '.join(found.ahead[:_ROWS_SHOWN])}{more}" if found.ahead else ""
     lines = [("position", f"{place}{behind}"), *(("quota", _quota_words(each)) for each in found.quota)]
-    # Not to be admitted is bad news when it is false, to be evicted when it is true.
+    # The status with which a condition keeps the workload from running.
     bad = {"QuotaReserved": "False", "Admitted": "False", "Evicted": "True", "Preempted": "True"}
     told = ", ".join(
         f"{each.type} {each.reason} {age(each.time)}" for each in found.conditions if bad.get(each.type) == each.status
@@ -216,13 +216,13 @@ def _queue_lines(found: WorkloadStatus) -> list[tuple[str, str]]:
 
 
 def _quota_words(quota: Quota) -> str:
-    """Return how much of a flavor's quota is used, by whom, and how much a workload needs."""
+    """Return a flavor's quota, use and holders, and the amount that a workload needs, in words."""
     used = f"{quota.used:g} of {quota.quota:g} {quota.resource} in use"
     if quota.used > quota.quota:
         used = (
             f"{quota.used:g} {quota.resource} in use (own quota {quota.quota:g}, borrowed {quota.used - quota.quota:g})"
         )
-    lent = f", {quota.most:g} with what other queues lend" if quota.most > quota.quota else ""
+    lent = f", at most {quota.most:g} with borrowing" if quota.most > quota.quota else ""
     held = ", ".join(f"{share.workload} ({share.amount:g})" for share in quota.holders[:_ROWS_SHOWN])
     return f"{quota.flavor}: {used}; {quota.needed:g} needed, {quota.free:g} free{lent}" + (
         f"; held by {held}" if held else ""
@@ -234,11 +234,11 @@ def _restart_lines(found: WorkloadStatus, replacements: int) -> list[tuple[str, 
     more = f" ({others} more not counted)" if others else ""
     lines = [f"{found.restarts_counted} of {found.max_restarts} allowed{more}"]
     if replacements:
-        lines.append(f"and {counted(replacements, 'replacement')} of trainers on the same hosts, counted too")
+        lines.append(f"and {counted(replacements, 'replacement')} of trainers on the same hosts, which count as well")
     shown = found.restart_history[-_ROWS_SHOWN:]
     lines += [f"{restart.time[:19]}Z  {restart.cause}" for restart in shown]
     if 0 < len(shown) < found.restarts:
-        lines.append(f"and {found.restarts - len(shown)} before")
+        lines.append(f"and {found.restarts - len(shown)} earlier")
     return [("" if index else "restarts", line) for index, line in enumerate(lines)]
 
 

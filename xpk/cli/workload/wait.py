@@ -22,16 +22,16 @@ from xpk.model.status import Phase, WorkloadStatus
 
 
 def read_progress(console: Console, found: WorkloadStatus, cluster: str) -> output.Progress | None:
-    """Return how far a workload is; where its output cannot be read, say so and go on."""
+    """Return a workload's progress; None, with a warning, if its output cannot be read."""
     try:
         progress = _progress(found, output_roots(cluster))
         if progress and progress.ignored_lines:
-            console.tell(f"warning: {progress.ignored_lines} damaged lines at the end of metrics.jsonl are ignored")
+            console.tell(f"warning: ignored {progress.ignored_lines} damaged lines at the end of metrics.jsonl")
         return progress
     except XpkError as error:
-        console.tell(f"warning: no progress: {error.message}")
+        console.tell(f"warning: cannot read the progress: {error.message}")
         if isinstance(error, ConflictError):
-            console.tell(f"  next: {error.hint}")
+            console.tell(f"  hint: {error.hint}")
         return None
 
 
@@ -45,16 +45,16 @@ def await_end(
     *,
     must_start: bool = False,
 ) -> WorkloadStatus:
-    """Show how a workload is doing until it ends; return its status. Ctrl-C leaves it to itself.
+    """Show a workload's progress until it ends; return its status. Ctrl-C stops waiting, not the workload.
 
-    Raises TimedOutError, NotFoundError where it is deleted, and with `must_start` WorkloadFailedError where its image
-    cannot be pulled.
+    Raises TimedOutError, NotFoundError if it is deleted, and with `must_start` WorkloadFailedError if its image cannot
+    be pulled.
     """
     where, last = names.where(cluster, namespace), list[WorkloadStatus]()
     roots = output_roots(cluster)
 
     def read(status: WorkloadStatus) -> output.Progress | None:
-        with suppress(XpkError):  # the next look may find it
+        with suppress(XpkError):  # tried again at the next update
             return _progress(status, roots)
         return None
 
@@ -86,7 +86,7 @@ def _progress(status: WorkloadStatus, roots: OutputRoots) -> output.Progress | N
 
 
 def wait_for(console: Console, cluster: str, name: str, namespace: str, timeout: str | None) -> None:
-    """Return when a workload has succeeded. Raises WorkloadFailedError or TimedOutError."""
+    """Wait until a workload has succeeded. Raises WorkloadFailedError or TimedOutError."""
     seconds, api = parse_duration(timeout, "--timeout"), provider_of(cluster).connect(cluster)
     ended = await_end(console, api, name, namespace, cluster, seconds)
     if console.is_data:
