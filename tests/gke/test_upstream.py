@@ -292,7 +292,7 @@ def test_adapting_a_cluster_by_its_name_alone(xpk: Xpk, monkeypatch: pytest.Monk
     for line in (f"cluster adapt c {given}", f"cluster adapt c --project p --zone us-central1-a {given}"):
         code, _, err = xpk(line)
         wrong = "does not support --context, --emulated"
-        assert code == 2 and err.startswith(f"error: cluster 'c' is of provider 'gke', where {wrong}\n"), err
+        assert code == 2 and err.startswith(f"error: cluster 'c' is of provider 'gke', which {wrong}\n"), err
         assert err.count("\n") == 2 and "  hint: " in err
 
 

@@ -131,7 +131,7 @@ class Command(click.Command):
         """Write the options, in sections where there are many."""
         rows: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
-            if record := parameter.get_help_record(ctx):
+            if (record := parameter.get_help_record(ctx)) and record[1]:  # arguments are in the usage line
                 section = next((_SECTION_OF[flag] for flag in parameter.opts if flag in _SECTION_OF), _OTHERS)
                 rows.setdefault(section, []).append(record)
         if sum(map(len, rows.values())) <= _FEW:
