@@ -94,9 +94,9 @@ def test_who_may_not_look_is_told_so_and_goes_on() -> None:
     ("modes", "mount", "hosts", "says"),
     [
         (["ReadWriteMany"], DATA, 2, ""),
-        (["ReadOnlyMany"], DATA, 2, "hosts may not write to it"),
+        (["ReadOnlyMany"], DATA, 2, "but mounted for writing"),
         (["ReadOnlyMany"], Mount(source="data", target="/data", read_only=True), 2, ""),
-        (["ReadWriteOnce"], DATA, 2, "is ReadWriteOnce: hosts on several nodes may not all get it"),
+        (["ReadWriteOnce"], DATA, 2, "is ReadWriteOnce: hosts on several nodes may be unable to mount it"),
         (["ReadWriteOnce"], DATA, 1, ""),
         (["ReadWriteOncePod"], DATA, 1, ""),
     ],
@@ -121,7 +121,7 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
     with pytest.raises(UsageError) as refused:
         read_mounts(texts, TARGET)
     assert len(refused.value.problems) == 5 and "source=CLAIM|gs://BUCKET" in refused.value.hint
-    with pytest.raises(UsageError, match="these mounts") as refused:
+    with pytest.raises(UsageError, match="invalid mounts") as refused:
         read_mounts(["source=a,target=/dev/shm"], TARGET, "/mnt/disk")
     with pytest.raises(UsageError):
         read_mounts(["source=a,target=/mnt/disk/a"], TARGET, "/mnt/disk")

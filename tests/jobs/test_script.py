@@ -123,7 +123,7 @@ def test_the_ignore_file(tmp_path: Path) -> None:
 def test_patterns_that_we_do_not_know_are_refused(tmp_path: Path, line: str) -> None:
     folder = project(tmp_path / "p")
     (folder / ".xpkignore").write_text(line)
-    with pytest.raises(UsageError, match="is not understood"):
+    with pytest.raises(UsageError, match="is not supported"):
         pack(folder)
 
 

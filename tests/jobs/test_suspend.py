@@ -43,14 +43,14 @@ def test_a_workload_that_was_just_created_is_waited_for() -> None:
 
 def test_one_that_is_never_taken_up_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lifecycle, "_QUEUED_SECONDS", 0.3)
-    with pytest.raises(NotFoundError, match="not queued yet: Kueue has not taken it up") as error:
+    with pytest.raises(NotFoundError, match="is not queued: Kueue has not picked it up") as error:
         suspend(FakeApi([jobset() | {"kind": "JobSet"}]))
     assert "kueue-system" in error.value.hint
 
 
 def test_one_in_no_queue_cannot_be_suspended() -> None:
     api = FakeApi([jobset(labels={}) | {"kind": "JobSet"}])
-    with pytest.raises(ConflictError, match="'w' is in no queue") as error:
+    with pytest.raises(ConflictError, match="'w' has no queue") as error:
         suspend(api)
     assert """kubectl patch jobset w -n default --type merge -p '{"spec":{"suspend":true}}'""" in error.value.hint
 

@@ -1,1 +1,1 @@
-"""Workloads on a cluster that is there: create, list, status, logs, wait, delete. Jobs never provision."""
+"""Workloads on an existing cluster: create, list, status, logs, wait, delete. Jobs never provision capacity."""

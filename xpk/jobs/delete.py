@@ -1,4 +1,4 @@
-"""End workloads: the manifest goes at once, its hosts when they have saved what they had to."""
+"""Deletion of workloads: the JobSet is deleted at once, its hosts end after saving their state."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from xpk.model import names
 from xpk.model.errors import ConflictError, NotFoundError, TimedOutError
 from xpk.model.status import Phase, WorkloadStatus
 
-_LOOK_AGAIN_SECONDS = 5.0  # after which a watch is checked against the truth: a host may go before the watch begins
-_LAST_LOOK_SECONDS = 5.0  # beyond the timeout, for the answer that tells how many are left
+_LOOK_AGAIN_SECONDS = 5.0  # between reads despite a silent watch: a host may end before the watch begins
+_LAST_LOOK_SECONDS = 5.0  # beyond the timeout, to read the number of remaining hosts
 
 
 def check_ours(status: WorkloadStatus, *, where: str = "") -> None:
-    """Raise ConflictError for a JobSet that another tool made: its maker may count on it."""
+    """Raise ConflictError for a JobSet that another tool created and may depend on."""
     if status.maker != "xpk":
         raise ConflictError(
             f"'{status.name}' was made by {status.maker}, not xpk",
-            hint=f"`xpk workload delete {status.name}{where} --force` deletes it all the same",
+            hint=f"`xpk workload delete {status.name}{where} --force` deletes it anyway",
         )
 
 
 def in_order(statuses: list[WorkloadStatus]) -> list[WorkloadStatus]:
-    """Return workloads as they are to be ended: those that wait first, so that nobody is let in for a moment."""
+    """Return workloads in the order of deletion: queued ones first, so that none is admitted in between."""
     return sorted(statuses, key=lambda status: status.phase is not Phase.QUEUED)
 
 
 def claimed_output(api: ObjectApi, name: str, namespace: str) -> str:
-    """Return where a workload's objects say that its output is, "" if they do not. Raises NotFoundError."""
+    """Return the output folder that a workload's objects name, "" if none. Raises NotFoundError."""
     try:
         annotations = api.get("JobSet", name, namespace)["metadata"].get("annotations") or {}
     except NotFoundError:
@@ -47,9 +47,9 @@ def claimed_output(api: ObjectApi, name: str, namespace: str) -> str:
 
 
 def end(api: ObjectApi, name: str, namespace: str, *, grace_seconds: int | None = None) -> None:
-    """End a workload.
+    """Delete a workload.
 
-    One that was deleted before, and whose hosts still run, gets the shorter grace period. Raises NotFoundError.
+    Hosts of a workload that was deleted before get the new grace period. Raises NotFoundError.
     """
     try:
         api.delete("JobSet", name, namespace, grace_seconds=grace_seconds)
@@ -99,10 +99,10 @@ def await_end(
     begun: float | None = None,
     hurried: bool = False,
 ) -> None:
-    """Wait for the last host of a workload that was ended. Raises TimedOutError `timeout` seconds after `begun`.
+    """Wait until all hosts of a deleted workload have ended. Raises TimedOutError `timeout` seconds after `begun`.
 
-    `begun` is a time of `time.monotonic`, now if left out. `hurried`: its hosts were given no time, so that giving
-    them less is no advice.
+    `begun`: a time of `time.monotonic` [default: now]. `hurried`: the grace period is 0 already, so the hint does not
+    suggest a shorter one.
     """
     deadline = (time.monotonic() if begun is None else begun) + timeout
     left: Objs = []
@@ -132,15 +132,15 @@ def _await_changes(api: ObjectApi, name: str, namespace: str, hosts: Objs, secon
 
 
 def _still_there(name: str, left: Objs, timeout: float, hurried: bool) -> TimedOutError:
-    again = "the same command with --grace-period 0 ends them at once"
+    again = "run the same command with --grace-period 0 to end them at once"
     return TimedOutError(
         f"{counted(len(left), 'host')} of '{name}' still running after {timeout:g} s",
-        hint="wait, or look at their nodes" if hurried else again,
+        hint="wait, or check their nodes" if hurried else again,
     )
 
 
 def _hurry(api: ObjectApi, pod: Obj, grace_seconds: int) -> None:
-    with suppress(NotFoundError):  # it is gone by itself
+    with suppress(NotFoundError):  # ended in the meantime
         api.delete("Pod", pod["metadata"]["name"], pod["metadata"]["namespace"], grace_seconds=grace_seconds)
 
 

@@ -1,4 +1,4 @@
-"""Wait for workloads, suspend them and let them go on."""
+"""Waiting for workloads, and suspending and resuming them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from xpk.model import names
 from xpk.model.errors import ConflictError, NotFoundError, TimedOutError, UnavailableError, WorkloadFailedError
 from xpk.model.status import Phase, WorkloadStatus
 
-_PAUSE = 0.5  # seconds until a server that is away is asked again
-_QUEUED_SECONDS = 10.0  # for which a new workload is waited for that Kueue does not know yet
-_LOOK_AGAIN = 10.0  # seconds after which a silent watch is checked against the truth; each look takes several requests
-_REFUSED_SECONDS = 30.0  # for which the pull of an image may be refused: kubelet tries again after 10 s and 20 s
+_PAUSE = 0.5  # seconds between requests to an unreachable server
+_QUEUED_SECONDS = 10.0  # maximum time for Kueue to pick up a new workload
+_LOOK_AGAIN = 10.0  # seconds after which the status is read despite a silent watch; a read takes several requests
+_REFUSED_SECONDS = 30.0  # grace period of a refused image pull: kubelet retries after 10 s and 20 s
 
 
 def follow_status(
@@ -26,8 +26,8 @@ def follow_status(
 ) -> Iterator[WorkloadStatus]:
     """Yield the status now and after each change, until it is final or `timeout` seconds have passed.
 
-    Raises NotFoundError if the workload is not there, or goes away meanwhile, and TimedOutError if the server has
-    told nothing of it in that time.
+    Raises NotFoundError if the workload does not exist or is deleted, and TimedOutError if the server has not returned
+    its status in that time.
     """
     last: WorkloadStatus | None = None
     for status in _looks(api, name, namespace, timeout):
@@ -37,7 +37,7 @@ def follow_status(
 
 
 def _looks(api: ObjectApi, name: str, namespace: str, timeout: float | None) -> Iterator[WorkloadStatus]:
-    """Yield the status of each look, changed or not; otherwise as `follow_status`."""
+    """Yield the status of each read, changed or not; otherwise like `follow_status`."""
     deadline = None if timeout is None else time.monotonic() + timeout
     last: WorkloadStatus | None = None
     seen: Obj | None = None
@@ -56,7 +56,7 @@ def _looks(api: ObjectApi, name: str, namespace: str, timeout: float | None) -> 
                 raise
             return
         except NotFoundError:
-            # Its time to live may be over already; the last that we saw of it tells how it ended.
+            # Deleted after its time to live: the last object that was read has its final status.
             if seen is None or not (status := read(seen, Snapshot(jobsets=[seen]))).phase.is_final:
                 raise
         yield status
@@ -69,9 +69,9 @@ def _looks(api: ObjectApi, name: str, namespace: str, timeout: float | None) -> 
             watching.over()
             refused = False
         except UnavailableError:
-            time.sleep(_PAUSE)  # the next look tells whether it lasts
+            time.sleep(_PAUSE)  # a lasting outage fails the next read
         except SIGNS as error:
-            if refused:  # after a look that was not: who may look may still not watch
+            if refused:  # refused twice although a read succeeded: list permission does not imply watch permission
                 watching.goes_on(error)
             refused = True
             time.sleep(_PAUSE)
@@ -87,11 +87,10 @@ def wait(
     where: str = "",
     must_start: bool = False,
 ) -> WorkloadStatus:
-    """Wait for a workload's end and return its status; `tell` hears of every change.
+    """Wait until a workload ends and return its status; `tell` is called with every change.
 
-    `where` is what the commands in hints need beside the name. Raises TimedOutError if `timeout` seconds were not
-    enough and, with `must_start`, WorkloadFailedError for an image that cannot be pulled. A failure is for the caller
-    to judge: `check_succeeded`.
+    `where`: flags of commands in hints. Raises TimedOutError after `timeout` seconds and, with `must_start`,
+    WorkloadFailedError for an image that cannot be pulled. Callers check for failure by `check_succeeded`.
     """
     status, told, refused = None, None, dict[str, float]()
     with time_limit(timeout):
@@ -105,7 +104,7 @@ def wait(
         phase = status.phase if status else "unknown"
         raise TimedOutError(
             f"workload '{name}' is {phase} after {timeout:g} s",
-            hint=f"`xpk workload status {name}{where}` says why; it goes on without us",
+            hint=f"`xpk workload status {name}{where}` shows the reason; the workload continues",
         )
     return status
 
@@ -117,10 +116,10 @@ def check_images(
     where: str = "",
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Raise WorkloadFailedError for a workload whose hosts wait for an image that their nodes cannot pull.
+    """Raise WorkloadFailedError for a workload with an image that cannot be pulled.
 
-    At once for an image that does not exist, else when its pull has been refused for some time: `refused` keeps since
-    when, from look to look.
+    An image that does not exist fails at once, others after a grace period; `refused` maps an image to the time of its
+    first refusal.
     """
     waiting = {trouble.image for trouble in status.troubles}
     for image in refused.keys() - waiting:
@@ -132,13 +131,13 @@ def check_images(
         if is_missing_image(trouble.reason, trouble.message) or clock() - since >= _REFUSED_SECONDS:
             raise WorkloadFailedError(
                 f"workload '{status.name}' cannot start: image {trouble.image} cannot be pulled: {trouble.message}",
-                hint=f"xpk workload delete {status.name}{where}, and create it again with another --docker-image, or "
-                "with --docker-image-pull-secret",
+                hint=f"`xpk workload delete {status.name}{where}`, then create it with another --docker-image, or with "
+                "--docker-image-pull-secret",
             )
 
 
 def check_succeeded(status: WorkloadStatus, *, where: str = "", then: str = "logs") -> None:
-    """Raise WorkloadFailedError for a workload that failed; `then` is the command that its hint names."""
+    """Raise WorkloadFailedError for a failed workload; `then` is the verb of the command in its hint."""
     if status.phase == Phase.FAILED:
         raise WorkloadFailedError(
             f"workload '{status.name}' failed: {status.reason}", hint=f"`xpk workload {then} {status.name}{where}`"
@@ -146,9 +145,9 @@ def check_succeeded(status: WorkloadStatus, *, where: str = "", then: str = "log
 
 
 def set_active(api: ObjectApi, name: str, namespace: str, *, active: bool) -> None:
-    """Suspend a workload, or queue it again. One that was just created is waited for until Kueue knows it.
+    """Suspend a workload, or queue it again; waits until Kueue has picked up a new one.
 
-    Raises NotFoundError, or ConflictError if it has ended or is in no queue.
+    Raises NotFoundError, or ConflictError if it has ended or has no queue.
     """
     snapshot = take(api, namespace, name=name)
     (jobset,) = snapshot.jobsets
@@ -156,28 +155,28 @@ def set_active(api: ObjectApi, name: str, namespace: str, *, active: bool) -> No
     if status.phase.is_final:
         raise ConflictError(f"workload '{name}' has ended: {status.phase}", hint=f"`xpk workload status {name}`")
     deadline = time.monotonic() + _QUEUED_SECONDS
-    # By its UID: an earlier workload of this name, or another kind of object, may have one too.
+    # By its UID: an earlier workload of this name, or another kind of object, may have a Kueue Workload as well.
     while (queued := owned_by(api.list("Workload", namespace), jobset["metadata"]["uid"])) is None:
         if status.queue is None:
             raise ConflictError(
-                f"workload '{name}' is in no queue, so xpk cannot suspend or resume it",
+                f"workload '{name}' has no queue, so xpk cannot suspend or resume it",
                 hint=f"`kubectl patch jobset {name} -n {namespace} --type merge "
-                f"""-p '{{"spec":{{"suspend":{str(not active).lower()}}}}}'` does""",
+                f"""-p '{{"spec":{{"suspend":{str(not active).lower()}}}}}'`""",
             )
         if time.monotonic() >= deadline:
             raise NotFoundError(
-                f"workload '{name}' is not queued yet: Kueue has not taken it up within {_QUEUED_SECONDS:g} s",
-                hint="try again; `kubectl get pods --namespace kueue-system` shows its controller",
+                f"workload '{name}' is not queued: Kueue has not picked it up within {_QUEUED_SECONDS:g} s",
+                hint="try again; `kubectl get pods --namespace kueue-system` shows Kueue's controller",
             )
         time.sleep(_PAUSE)
     api.patch("Workload", queued["metadata"]["name"], {"spec": {"active": active}}, namespace)
 
 
 def _until_change(api: ObjectApi, name: str, namespace: str, seconds: float) -> Obj | None:
-    """Return the workload's JobSet when it has changed, or as it is after `seconds`; None if it is not there."""
+    """Return the workload's JobSet once it has changed, or after `seconds`; None if it does not exist."""
     seen: Obj | None = None
     for change, obj in api.watch("JobSet", namespace, {names.WORKLOAD_LABEL: name}, timeout=seconds):
-        # The first ADDED is what was there already.
+        # The first ADDED is the existing object.
         if seen is not None or change != "ADDED":
             return obj
         seen = obj

@@ -1,4 +1,4 @@
-"""What workloads mount: read from what a user typed, looked for on the cluster, and read from objects again."""
+"""Mounts of workloads: parsed from options, checked on the cluster, and read back from objects."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ _MANY = {"ReadWriteMany", "ReadOnlyMany"}
 
 
 def read_mounts(texts: Sequence[str], target: Target, node_folder: str | None = None) -> tuple[Mount, ...]:
-    """Return what `--mount` values mean. Raises UsageError with all that is wrong with them."""
+    """Return the mounts of `--mount` values. Raises UsageError with all problems."""
     if texts and target.on_this_machine:
         raise UsageError(
-            "--mount: hosts are processes of this machine, and nothing can be mounted for them alone",
-            hint="leave it out: they see all folders of this machine at their own paths",
+            "--mount is not supported: hosts are processes of this machine",
+            hint="omit --mount; hosts see all folders of this machine at their own paths",
         )
     mounts, problems = parse_mounts(texts)
     problems += mount_problems(mounts, filter(None, (target.shared_folder, node_folder)))
     if problems:
-        raise UsageError("hosts cannot be given these mounts", problems=problems, hint=FORM)
+        raise UsageError("invalid mounts", problems=problems, hint=FORM)
     return mounts
 
 
 def check_mounts(api: ObjectApi, spec: WorkloadSpec, *, cluster: str) -> list[str]:
-    """Look whether a cluster has what a workload mounts; return what may go wrong, one line each.
+    """Check that a cluster has the volumes of a workload; return possible problems, one line each.
 
-    Raises NotFoundError for a claim that is not there, MissingToolError without the driver for buckets, UsageError for
-    a claim that its hosts cannot share. What we may not see is left to the cluster.
+    Raises NotFoundError for a missing claim, MissingToolError without the driver for buckets, UsageError for a claim
+    that its hosts cannot share. Objects that the user may not read are not checked.
     """
     notes: list[str] = []
     if claims := [mount for mount in spec.mounts if not mount.is_bucket]:
@@ -42,7 +42,7 @@ def check_mounts(api: ObjectApi, spec: WorkloadSpec, *, cluster: str) -> list[st
 
 
 def mounts_of(pod_spec: Obj) -> tuple[Mount, ...]:
-    """Return the claims and buckets that the hosts of a JobSet mount, whoever made it."""
+    """Return the claims and buckets that the hosts of any JobSet mount."""
     sources = {volume["name"]: source for volume in pod_spec.get("volumes") or [] if (source := _source(volume))}
     return tuple(
         Mount(
@@ -59,12 +59,12 @@ def mounts_of(pod_spec: Obj) -> tuple[Mount, ...]:
 def _claims(api: ObjectApi, mounts: Sequence[Mount], spec: WorkloadSpec) -> Iterable[str]:
     names = list(dict.fromkeys(mount.source for mount in mounts))
     try:
-        # One request, however many claims: a create makes eight at most.
+        # One request for any number of claims: `create` makes at most eight requests.
         there = {obj["metadata"]["name"]: obj for obj in api.list("PersistentVolumeClaim", spec.namespace)}
     except AuthorizationError as error:
-        return [f"nobody has looked whether there is a claim {', '.join(names)}: {error.message}"]
+        return [f"cannot check that claim {', '.join(names)} exists: {error.message}"]
     if missing := [name for name in names if name not in there]:
-        found = f"there are: {', '.join(there)}" if there else "`xpk docs kubernetes` shows how one is made"
+        found = f"there are: {', '.join(there)}" if there else "`xpk docs kubernetes` shows how to create one"
         raise NotFoundError(
             f"there is no PersistentVolumeClaim {', '.join(map(repr, missing))} in namespace '{spec.namespace}'",
             hint=found,
@@ -73,20 +73,20 @@ def _claims(api: ObjectApi, mounts: Sequence[Mount], spec: WorkloadSpec) -> Iter
 
 
 def _claim_notes(claim: Obj, mount: Mount, spec: WorkloadSpec) -> Iterator[str]:
-    """Yield what may keep hosts from using a claim. Raises UsageError for what does."""
+    """Yield possible problems of hosts with a claim. Raises UsageError for certain ones."""
     modes = set(claim.get("spec", {}).get("accessModes") or [])
     show = f"`kubectl describe pvc {mount.source} --namespace {spec.namespace}` shows it"
     if claim.get("status", {}).get("phase") == "Lost":
         raise UsageError(f"claim '{mount.source}' has lost its volume", hint=show)
     if modes == {"ReadWriteOncePod"} and spec.num_hosts > 1:
         raise UsageError(
-            f"claim '{mount.source}' is ReadWriteOncePod: one pod may mount it, and the workload has {spec.num_hosts}",
-            hint="make one that is ReadWriteMany or ReadOnlyMany",
+            f"claim '{mount.source}' is ReadWriteOncePod: one pod may mount it, but the workload has {spec.num_hosts}",
+            hint="use a claim that is ReadWriteMany or ReadOnlyMany",
         )
     if modes and not modes & _MANY and spec.num_hosts > 1:
-        yield f"claim '{mount.source}' is {', '.join(sorted(modes))}: hosts on several nodes may not all get it"
+        yield f"claim '{mount.source}' is {', '.join(sorted(modes))}: hosts on several nodes may be unable to mount it"
     if modes == {"ReadOnlyMany"} and not mount.read_only:
-        yield f"claim '{mount.source}' is ReadOnlyMany: hosts may not write to it; `readonly` says so"
+        yield f"claim '{mount.source}' is ReadOnlyMany, but mounted for writing; add `readonly`"
 
 
 def _driver(api: ObjectApi, mount: Mount, cluster: str) -> list[str]:
@@ -95,16 +95,16 @@ def _driver(api: ObjectApi, mount: Mount, cluster: str) -> list[str]:
     except NotFoundError:
         raise MissingToolError(
             f"cluster '{cluster}' cannot mount {mount.source}: it has no driver {GCSFUSE_DRIVER}",
-            hint=f"on GKE: `xpk cluster create {cluster} --enable-gcsfuse-csi-driver`, with the flags that it was made "
-            "with; elsewhere mount a claim",
+            hint=f"on GKE, run `xpk cluster create {cluster} --enable-gcsfuse-csi-driver` with the cluster's other "
+            "flags; elsewhere, mount a claim",
         ) from None
     except AuthorizationError as error:
-        return [f"nobody has looked whether the cluster can mount buckets: {error.message}"]
+        return [f"cannot check that the cluster can mount buckets: {error.message}"]
     return []
 
 
 def _source(volume: dict[str, Any]) -> str:
-    """Return the source of a volume as `--mount` writes it, "" for one of another kind."""
+    """Return the source of a volume in the notation of `--mount`, "" for other kinds of volumes."""
     if claim := volume.get("persistentVolumeClaim"):
         return str(claim["claimName"])
     csi = volume.get("csi") or {}

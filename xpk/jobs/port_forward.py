@@ -1,4 +1,4 @@
-"""A port of a host, on this machine: every connection made here becomes one to the host."""
+"""Port forwarding: connections to a port of this machine are passed on to a host."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _CHUNK = 1 << 16
 
 
 def parse_ports(text: str) -> tuple[int, int]:
-    """Return (port here, port of the host) of `PORT` or `LOCAL:PORT`; 0 here is any. Raises UsageError."""
+    """Return (local port, port of the host) of `PORT` or `LOCAL:PORT`; local port 0 is any. Raises UsageError."""
     here, _, there = text.rpartition(":")
     here = here or there
     if not (here.isdecimal() and there.isdecimal() and int(here) < 65536 and 0 < int(there) < 65536):
-        raise UsageError(f"'{text}' are no ports", hint="PORT or LOCAL:PORT, for example 8265 or 9000:8265")
+        raise UsageError(f"invalid port '{text}'", hint="PORT or LOCAL:PORT, such as 8265 or 9000:8265")
     return int(here), int(there)
 
 
 def ray_token(api: ObjectApi, pod: Obj) -> str | None:
-    """Return the token that the Ray cluster of a workload asks for (docs/environment.md); None if it has no Ray."""
+    """Return the token of a workload's Ray cluster (docs/environment.md); None without Ray."""
     spec, meta = pod["spec"], pod["metadata"]
     if "xpk_ray" not in spec["containers"][0].get("command", ()):
         return None
@@ -37,18 +37,18 @@ def ray_token(api: ObjectApi, pod: Obj) -> str | None:
 
 
 def listen(port: int) -> socket.socket:
-    """Listen on a port of this machine, for this machine alone. Raises ConflictError where it is taken."""
+    """Listen on a port of the loopback interface. Raises ConflictError if it is in use."""
     try:
         return socket.create_server(("127.0.0.1", port))
     except OSError as error:
         raise ConflictError(
             f"cannot listen on port {port} of this machine: {error.strerror}",
-            hint=f"LOCAL:PORT, such as {port + 1}:{port}",
+            hint=f"use another local port: LOCAL:PORT, such as {port + 1}:{port}",
         ) from error
 
 
 def serve(listener: socket.socket, connect: Callable[[], Connection], tell: Callable[[str], None]) -> None:
-    """Pass connections on until the listener is closed; what goes wrong with one is told, and others go on."""
+    """Forward connections until the listener is closed; a failed one is reported and does not affect others."""
     while True:
         try:
             here, _ = listener.accept()

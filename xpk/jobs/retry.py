@@ -1,4 +1,4 @@
-"""How long a command that watches a workload outlasts an API server that is away."""
+"""Retries of commands that watch a workload while the API server is unreachable."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from xpk.api.timing import seconds_left
 from xpk.model.errors import AuthorizationError, MissingToolError, UnavailableError, XpkError
 
 _PAUSE_SECONDS = 0.5
-_LONGEST_SECONDS = 300.0  # a control plane is upgraded in less
-# A server that has just started first does not know who may do what, nor which kinds there are.
+_LONGEST_SECONDS = 300.0  # an upgrade of a control plane takes less
+# A server that has just started does not know permissions and kinds yet.
 SIGNS = (UnavailableError, AuthorizationError, MissingToolError)
 
 
 class Outage:
-    """The time since the server was last heard of."""
+    """Outage of an API server: the time since its last response."""
 
     def __init__(self) -> None:
         self._heard: float | None = None
 
     def over(self) -> None:
-        """Note that the server has answered."""
+        """Record a response of the server."""
         self._heard = time.monotonic()
 
     def goes_on(self, error: XpkError) -> None:
-        """Pause for a moment at a sign that it is away.
+        """Pause after an error of an unreachable server.
 
-        Raises `error` when that lasts for too long, or if it never answered.
+        Raises `error` if the outage lasts too long, or if the server never responded.
         """
         if self._heard is None or time.monotonic() - self._heard > _LONGEST_SECONDS:
             raise error

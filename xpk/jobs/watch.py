@@ -1,4 +1,4 @@
-"""Waiting for something to change."""
+"""Watching objects for changes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import time
 from xpk.api.base import ObjectApi
 from xpk.jobs.retry import SIGNS
 
-_LOOK_AGAIN = 5.0  # seconds after which it is worth a look all the same: not every change shows in these objects
-_PAUSE = 1.0  # seconds between two looks, at least
+_LOOK_AGAIN = 5.0  # maximum seconds between two reads: some changes do not show in the watched objects
+_PAUSE = 1.0  # minimum seconds between two reads
 
 
 class Changes:
-    """The changes of the objects of a kind."""
+    """Changes of the objects of a kind."""
 
     def __init__(self, api: ObjectApi, kind: str, namespace: str | None) -> None:
         self._api, self._kind, self._namespace = api, kind, namespace
@@ -20,7 +20,7 @@ class Changes:
         self._looked = 0.0
 
     def wait(self) -> None:
-        """Return when an object has changed, or after a few seconds; an API server that is away changes nothing."""
+        """Return when an object has changed, or after a few seconds; an unreachable API server counts as no change."""
         time.sleep(max(0.0, self._looked + _PAUSE - time.monotonic()))
         known, first = self._versions or {}, self._versions is None
         self._versions = known
@@ -34,7 +34,7 @@ class Changes:
                 else:
                     known[uid] = version
                 if news and not (first and change == "ADDED" and time.monotonic() - begun < _PAUSE):
-                    break  # what a first watch begins with was there already
+                    break  # the first events of a first watch are existing objects
         except SIGNS:
             time.sleep(_PAUSE)
         self._looked = time.monotonic()

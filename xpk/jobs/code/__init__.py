@@ -1,1 +1,1 @@
-"""The user's code: an archive named by its content, and its way to the hosts."""
+"""User code: content-addressed archives and their upload."""

@@ -1,4 +1,4 @@
-"""The user's code as an archive that is named by its content."""
+"""Content-addressed archives of user code."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from xpk.storage.text import read_text
 IGNORE_FILE = ".xpkignore"
 MOST_BYTES, MOST_FILES = 64 * 2**20, 20_000
 _IGNORED = (".git", ".hg", ".svn", ".venv", "__pycache__", "*.pyc", ".mypy_cache", ".pytest_cache", ".ruff_cache")
-_TIME = 946_684_800  # 2000-01-01: zip files know no time before 1980
+_TIME = 946_684_800  # 2000-01-01: zip files cannot represent times before 1980
 _DIGEST = 20  # hexadecimal digits
 
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """A folder as .tar.gz: equal content gives an equal name. `size` is that of the files, in bytes."""
+    """A folder as .tar.gz, named by its content. `size` is the total size of the files in bytes."""
 
     name: str
     content: bytes
@@ -34,8 +34,8 @@ class Archive:
 
 
 def pack(folder: Path) -> Archive:
-    """Return a folder as an archive, without what is ignored. Raises UsageError with all that is wrong."""
-    if not os.path.isdir(folder):  # also of a name that no folder can have
+    """Return a folder as an archive without ignored files. Raises UsageError with all problems."""
+    if not os.path.isdir(folder):  # Path.is_dir raises for names with invalid characters
         raise UsageError(f"--script-dir: there is no folder '{folder}'", hint="--script-dir DIR")
     found = list(_walk(folder, _patterns(folder)))
     if not any(entry.is_symlink() or entry.is_file() for entry in found):
@@ -44,7 +44,9 @@ def pack(folder: Path) -> Archive:
     problems = [problem for entry in found if (problem := _problem(folder, entry))]
     if problems:
         raise UsageError(
-            f"'{folder}' cannot be shipped", problems=problems, hint=f"copy what is needed, or name it in {IGNORE_FILE}"
+            f"'{folder}' cannot be shipped",
+            problems=problems,
+            hint=f"replace these entries by copies, or list them in {IGNORE_FILE}",
         )
     raw, files, size = io.BytesIO(), 0, 0
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as tar:
@@ -58,7 +60,7 @@ def pack(folder: Path) -> Archive:
     packed = io.BytesIO()
     with gzip.GzipFile(filename="", mode="wb", fileobj=packed, mtime=0) as file:
         file.write(raw.getvalue())
-    # Of what is packed: other releases of zlib pack it otherwise.
+    # Of the uncompressed content: releases of zlib compress differently.
     digest = hashlib.sha256(raw.getvalue()).hexdigest()[:_DIGEST]
     return Archive(f"xpk-code-{digest}", packed.getvalue(), files, size)
 
@@ -72,7 +74,7 @@ def format_size(count: int) -> str:
 
 
 def _walk(folder: Path, patterns: list[str]) -> Iterator[Path]:
-    """Yield what is to be shipped, folders before what is in them, in an order that names alone decide."""
+    """Yield the entries to ship, folders before their content, in an order determined by names alone."""
     count, rest = 0, [folder]
     while rest:
         entry = rest.pop()
@@ -84,18 +86,18 @@ def _walk(folder: Path, patterns: list[str]) -> Iterator[Path]:
             inside = sorted(entry.iterdir(), key=lambda path: path.name, reverse=True)
             kept = [each for each in inside if not _ignored(each, each.relative_to(folder), patterns)]
         except OSError as error:
-            raise UsageError(f"cannot read {entry}: {error.strerror}", hint=f"name it in {IGNORE_FILE}") from error
+            raise UsageError(f"cannot read {entry}: {error.strerror}", hint=f"list it in {IGNORE_FILE}") from error
         count += len(kept)
         if count > MOST_FILES:
             raise UsageError(
                 f"--script-dir: '{folder}' holds more than {MOST_FILES:,} files",
-                hint=f"choose a smaller folder, or name what is not needed in {IGNORE_FILE}",
+                hint=f"choose a smaller folder, or list unneeded files in {IGNORE_FILE}",
             )
         rest += kept
 
 
 def _patterns(folder: Path) -> list[str]:
-    """Return what not to ship: our own patterns and those of the folder's ignore file, one a line."""
+    """Return the ignore patterns: built-in ones and those of the folder's ignore file."""
     file = folder / IGNORE_FILE
     try:
         lines = read_text(file, hint=f"write one pattern a line to {IGNORE_FILE}, or remove it").splitlines()
@@ -105,15 +107,15 @@ def _patterns(folder: Path) -> list[str]:
     for pattern in patterns:
         if pattern.startswith("!") or "**" in pattern:
             raise UsageError(
-                f"{file}: '{pattern}' is not understood",
-                hint="a name or a path, with * ? [..], and / at its end for folders only",
+                f"{file}: '{pattern}' is not supported",
+                hint="use a name or a path with * ? [..], and / at the end for folders only",
             )
     return [*_IGNORED, *patterns]
 
 
 def _ignored(entry: Path, relative: Path, patterns: list[str]) -> bool:
-    """Return whether a pattern means an entry: by its name at any depth, or with a `/` in it by its path."""
-    link = entry.is_symlink()  # first: nobody may be allowed to look where it leads
+    """Return True if a pattern matches an entry: by its name at any depth, or by its path if it contains `/`."""
+    link = entry.is_symlink()  # first: its target may be unreadable
     folder = not link and entry.is_dir()
     if not (link or folder or entry.is_file()):
         return True  # sockets, pipes and devices have no content
@@ -153,14 +155,14 @@ def _check_size(folder: Path, found: list[Path]) -> None:
     if total > MOST_BYTES:
         largest = ", ".join(f"{name} {format_size(size)}" for name, size in sizes.most_common(3))
         raise UsageError(
-            f"--script-dir: '{folder}' holds {format_size(total)}, at most {format_size(MOST_BYTES)} can be shipped; "
-            f"the largest in it: {largest}",
-            hint=f"name what is not code in {folder / IGNORE_FILE}, one pattern a line",
+            f"--script-dir: '{folder}' holds {format_size(total)}, more than the maximum of {format_size(MOST_BYTES)}; "
+            f"largest entries: {largest}",
+            hint=f"list files that are not code in {folder / IGNORE_FILE}, one pattern a line",
         )
 
 
 def _member(entry: Path, name: str) -> tuple[tarfile.TarInfo, bytes]:
-    """Return an entry of the archive and its content, with nothing that differs between two copies of it."""
+    """Return an entry of the archive and its content, normalized so that copies of a folder are identical."""
     info, content = tarfile.TarInfo(name), b""
     info.mtime, info.mode = _TIME, 0o755
     if entry.is_symlink():

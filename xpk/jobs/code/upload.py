@@ -1,7 +1,7 @@
-"""How the user's code gets to the hosts.
+"""Upload of user code to the hosts.
 
-Small archives travel as a ConfigMap, larger ones by the bucket or the folder that the hosts share. Hosts of
-this machine start in a folder where it is unpacked once: what happens to the original does not reach them.
+Small archives are stored in a ConfigMap, larger ones in the bucket or folder that the hosts share. Hosts of
+this machine start in a folder with an unpacked snapshot, which later changes to the original do not affect.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ from xpk.model.errors import AuthorizationError, ConflictError, NotFoundError, U
 from xpk.model.specs import Code, Target
 from xpk.storage import in_bucket, open_folder
 
-MOST_IN_CONFIGMAP = 700 * 1024  # bytes; in base64, and beside the other fields, an object may have 1 MiB
-FOLDER = ".code"  # no workload's name begins so
-_UNUSED_SECONDS = 3600.0  # code that no workload names may be what one is about to be created with
+MOST_IN_CONFIGMAP = 700 * 1024  # bytes; with base64 and the other fields, an object is limited to 1 MiB
+FOLDER = ".code"  # names of workloads cannot begin with a dot
+_UNUSED_SECONDS = 3600.0  # grace period: a workload that uses the code may be about to be created
 _TRIES = 5
 
 
 def place(archive: Archive, own: Target, target: Target) -> Code:
-    """Return how an archive gets to hosts whose cluster is `own` and whose output goes to `target`.
+    """Return the location of an archive for hosts of the cluster `own` with output at `target`.
 
-    Raises UsageError if there is no way for one of this size.
+    Raises UsageError if no location accepts its size.
     """
     if own.on_this_machine:
         return Code(name=archive.name, source=f"{own.output_root}/{FOLDER}/{archive.name}")
     if len(archive.content) <= MOST_IN_CONFIGMAP:
         return Code(name=archive.name, archive=archive.content)
     root = target.output_root if in_bucket(target.output_root) else own.shared_folder
-    if root is None or not (in_bucket(root) or os.path.isdir(root)):  # nodes may share what we do not see
+    if root is None or not (in_bucket(root) or os.path.isdir(root)):  # the nodes' folder may not exist here
         raise UsageError(
             f"--script-dir: the code takes {format_size(len(archive.content))} packed, a ConfigMap holds at most "
             f"{format_size(MOST_IN_CONFIGMAP)}",
-            hint=f"--output-root gs://BUCKET/PATH ships it through the bucket; {IGNORE_FILE} leaves files out",
+            hint=f"ship it through a bucket with --output-root gs://BUCKET/PATH, or exclude files in {IGNORE_FILE}",
         )
     return Code(name=archive.name, source=f"{root}/{FOLDER}/{archive.name}.tar.gz")
 
 
 def upload(api: ObjectApi, archive: Archive, code: Code, target: Target) -> bool:
-    """Put an archive where hosts find it, unless it travels as a ConfigMap; return whether it was not there yet.
+    """Store an archive at its location, unless that is a ConfigMap; return True if it was not there yet.
 
-    Raises what `Folder` raises.
+    Raises the errors of `Folder`.
     """
     if target.on_this_machine:
         new = _snapshot(archive, Path(code.source))
@@ -61,13 +61,13 @@ def upload(api: ObjectApi, archive: Archive, code: Code, target: Target) -> bool
         folder.write(file, archive.content)
     if not in_bucket(where):
         _keep(Path(code.source))
-    if target.exclusive:  # otherwise clusters that we do not know may need what ours does not name
+    if target.exclusive:  # otherwise unknown clusters may use code that this one does not
         _remove_unused(api, Path(where), archive.name)
     return new
 
 
 def find_configmap(api: ObjectApi, wanted: Obj) -> Obj | None:
-    """Return the ConfigMap of this content, if it is there."""
+    """Return the existing ConfigMap of this content, None if there is none."""
     meta = wanted["metadata"]
     try:
         return api.get("ConfigMap", meta["name"], meta["namespace"])
@@ -76,10 +76,9 @@ def find_configmap(api: ObjectApi, wanted: Obj) -> Obj | None:
 
 
 def share_configmap(api: ObjectApi, wanted: Obj, have: Obj | None, owner: Obj) -> None:
-    """Create the ConfigMap, or make the workload `owner` one more owner of the one that is there.
+    """Create the ConfigMap, or add the workload `owner` to the owners of the existing one.
 
-    Kubernetes removes it with the last of its owners, also when that is removed because its time to live is over:
-    then nobody runs xpk who could look.
+    Kubernetes deletes it with its last owner, including after a time to live, when xpk is not running.
     """
     meta, reference = wanted["metadata"], owner_reference(owner)
     for _ in range(_TRIES):
@@ -91,31 +90,31 @@ def share_configmap(api: ObjectApi, wanted: Obj, have: Obj | None, owner: Obj) -
             if reference in (owners := there.get("ownerReferences", [])):
                 return
             owners = [*owners, reference]
-            # The version that was read: another workload that came meanwhile must not lose its place.
+            # With the version that was read, so that a concurrent owner is not lost.
             change = {"ownerReferences": owners, "resourceVersion": there["resourceVersion"]}
             api.patch("ConfigMap", meta["name"], {"metadata": change}, meta["namespace"])
             return
         except (ConflictError, NotFoundError):
             have = find_configmap(api, wanted)
-    raise ConflictError(f"ConfigMap '{meta['name']}' changes all the time", hint="try again")
+    raise ConflictError(f"ConfigMap '{meta['name']}' was modified concurrently", hint="run the command again")
 
 
 def owner_reference(owner: Obj) -> Obj:
-    """Return the reference by which Kubernetes removes an object with its owner."""
+    """Return the reference with which Kubernetes deletes an object along with its owner."""
     mine = owner["metadata"]
     return {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": mine["name"], "uid": mine["uid"]}
 
 
 def describe(archive: Archive, *, new: bool) -> str:
-    """Return what is shipped, for people to read."""
+    """Return a description of the shipped code for people."""
     files = "1 file" if archive.files == 1 else f"{archive.files} files"
     what = f"{files}, {format_size(archive.size)}, as {archive.name}"
     return f"code shipped: {what}" if new else f"code unchanged, not shipped again: {what}"
 
 
 def _snapshot(archive: Archive, folder: Path) -> bool:
-    """Unpack an archive into a folder that is either whole or not there; return whether it was not."""
-    from xpk.render.unpack import unpack  # brings an HTTP client, which no other command needs
+    """Unpack an archive into a folder atomically; return True if it was not there yet."""
+    from xpk.render.unpack import unpack  # imports an HTTP client, which no other command needs
 
     if folder.is_dir():
         _keep(folder)
@@ -127,30 +126,30 @@ def _snapshot(archive: Archive, folder: Path) -> bool:
             unpack(archive.content, archive.name, str(fresh))
             for file in fresh.rglob("*"):
                 if file.is_file() and not file.is_symlink():
-                    file.chmod(file.stat().st_mode & ~0o222)  # every host of this content starts in it
+                    file.chmod(file.stat().st_mode & ~0o222)  # read-only, since all hosts with this content share it
             fresh.chmod(0o755)
             fresh.rename(folder)
         except BaseException:
             shutil.rmtree(fresh, ignore_errors=True)
             raise
     except OSError as error:
-        if folder.is_dir():  # somebody else was faster
+        if folder.is_dir():  # created concurrently
             return False
         raise XpkError(f"cannot write {folder}: {error.strerror}", hint="free some space") from error
     return True
 
 
 def _keep(path: Path) -> None:
-    """Begin the time anew after which unused code is removed."""
-    with suppress(OSError):  # another user's
+    """Restart the grace period after which unused code is removed."""
+    with suppress(OSError):  # owned by another user
         os.utime(path)
 
 
 def _remove_unused(api: ObjectApi, folder: Path, coming: str) -> None:
-    """Remove code that no workload of the cluster names any more, as far as it is ours; not that of one to come."""
+    """Remove code that no workload of the cluster uses, except `coming`; entries of other users stay."""
     try:
         jobsets = api.list("JobSet", None)
-    except AuthorizationError:  # those of other namespaces are not ours to see
+    except AuthorizationError:  # without access to other namespaces, used code is unknown
         return
     named = {jobset["metadata"].get("annotations", {}).get(names.CODE_ANNOTATION) for jobset in jobsets} | {coming}
     with suppress(OSError):

@@ -1,1 +1,1 @@
-"""The output folders of workloads: where they may be, what is in them, and their lines of JSON."""
+"""Output folders of workloads: permitted locations, content, and JSON lines."""

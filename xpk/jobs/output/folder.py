@@ -1,4 +1,4 @@
-"""The output folder of a workload, on a disk or in a bucket: what is in it, and moving it aside."""
+"""Output folder of a workload, on a disk or in a bucket: progress, removal, and moving aside."""
 
 from __future__ import annotations
 
@@ -18,32 +18,29 @@ from xpk.storage import Folder, in_bucket, open_folder, url_problems
 
 Found = TypeVar("Found")
 
-_TAIL = 16 * 1024  # bytes that hold the last step's line for certain
-_PATIENCE = 3.0  # seconds for a bucket to answer somebody who wants to know something else
+_TAIL = 16 * 1024  # bytes that always contain the last step's line
+_PATIENCE = 3.0  # seconds that a command waits for a bucket that is not its main purpose
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The newest finished step that the trainer wrote down. Rates are medians over the newest steps.
-
-    `eta_seconds`: until step `total_steps`, at the pace of the newest steps with all that went on between them.
-    """
+    """The newest recorded step of a trainer. Rates are medians over the newest steps."""
 
     step: int
-    loss: float | None  # None: it is not finite
+    loss: float | None  # None: not finite
     step_seconds: float | None = None
-    replacements: int = 0  # how often Ray's driver has started all trainers anew, without the JobSet
+    replacements: int = 0  # restarts of all trainers by Ray's driver, without the JobSet
     total_steps: int | None = None
     throughput: float | None = None
     throughput_unit: str | None = None  # tokens/s or images/s
-    eta_seconds: float | None = None
-    ignored_lines: int = 0  # of the newest, which are damaged or hold what no trainer writes
+    eta_seconds: float | None = None  # until step `total_steps`, at the recent pace including evaluations and saves
+    ignored_lines: int = 0  # damaged or foreign lines among the newest
 
 
 def at_root(target: Target, root: str | None) -> Target:
-    """Return a target whose workloads write below `root`, its own place if that is None.
+    """Return a target whose workloads write below `root`; None keeps its own output root.
 
-    Raises UsageError for what its hosts cannot see.
+    Raises UsageError for a root that its hosts cannot reach.
     """
     if root is None:
         return target
@@ -55,49 +52,48 @@ def at_root(target: Target, root: str | None) -> Target:
     shared = target.shared_folder
     if not target.on_this_machine and not (shared and folder.is_relative_to(shared)):
         raise UsageError(
-            f"--output-root: hosts of this cluster do not see {folder}",
-            hint=f"gs://BUCKET/PATH, or a folder below {shared}" if shared else "gs://BUCKET/PATH",
+            f"--output-root: hosts of this cluster cannot access {folder}",
+            hint=f"use gs://BUCKET/PATH, or a folder below {shared}" if shared else "use gs://BUCKET/PATH",
         )
     return replace(target, output_root=str(folder))
 
 
 def in_the_way(folder: Folder, name: str) -> OutputExists:
-    """Return the error for output of an earlier workload, which a new one would continue by accident."""
+    """Return the error for existing output, which a new workload of the same name would resume by accident."""
     progress = _progress(folder)
     reached = f" (it reached step {progress.step})" if progress else ""
     return OutputExists(
-        f"the output of an earlier workload '{name}' is still there{reached}: {folder.url}",
+        f"output of an earlier workload '{name}' already exists{reached}: {folder.url}",
         hint="--resume continues from its newest checkpoint, --fresh moves it aside; or choose another name",
         resource=folder.url,
     )
 
 
 def move_aside(folder: Folder, name: str) -> str:
-    """Move a workload's output to a name beside its own and return that. Raises XpkError if it cannot be moved."""
+    """Rename a workload's output folder and return the new name. Raises XpkError if it cannot be moved."""
     aside = f"{name}.{time.strftime('%Y%m%d-%H%M%S')}"
     folder.rename(aside)
     return aside
 
 
 def remove_output(url: str) -> None:
-    """Remove a workload's output, checkpoints and all. Raises XpkError if that fails."""
+    """Delete a workload's output, including checkpoints. Raises XpkError if that fails."""
     open_folder(url).remove()
 
 
 def latest_progress(url: str, *, ray: bool = False) -> Progress | None:
-    """Return the newest step in `metrics.jsonl`, None if there is none or it cannot be seen from here.
+    """Return the newest step in `metrics.jsonl`, None if there is none or it is not accessible from here.
 
-    With `ray` the replacements of its trainers, too.
-
-    Raises XpkError if it cannot be read, or if a bucket does not answer soon.
+    `ray`: include the replacements of its trainers. Raises XpkError if it cannot be read, or if a bucket does not
+    respond in time.
     """
     return promptly(url, _progress_under_ray if ray else _progress)
 
 
 def promptly(url: str, look: Callable[[Folder], Found]) -> Found:
-    """Return what `look` finds in a folder. Raises TimedOutError if that takes a bucket more than seconds.
+    """Return the result of `look` on a folder. Raises TimedOutError if a bucket does not respond in a few seconds.
 
-    For commands about something else, which a storage service that is away must not hold up.
+    For commands whose main purpose is not the output, and which an unreachable storage service must not block.
     """
     folder = open_folder(url)
     if not in_bucket(url):
@@ -111,7 +107,7 @@ def promptly(url: str, look: Callable[[Folder], Found]) -> Found:
         except XpkError as error:
             failed.append(error)
 
-    # Looking for credentials, or a connection that is cut, may take minutes: the thread is left behind then.
+    # Finding credentials, or a broken connection, may take minutes: the thread is abandoned then.
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
     asking.join(_PATIENCE)
@@ -124,14 +120,14 @@ def _progress_under_ray(folder: Folder) -> Progress | None:
     found = _progress(folder)
     if found is None:
         return None
-    kept = parse(folder.read_end("ray.json", _TAIL) or b"") or {}  # it may be written just now
+    kept = parse(folder.read_end("ray.json", _TAIL) or b"") or {}  # may be incomplete while it is written
     return replace(found, replacements=read_whole(kept, "replaced") or 0)
 
 
 def _progress(folder: Folder) -> Progress | None:
     tail = folder.read_end("metrics.jsonl", _TAIL) or b""
     lines = tail.split(b"\n")
-    whole = lines[len(tail) == _TAIL : -1]  # the first may begin before the tail, and the last be written just now
+    whole = lines[len(tail) == _TAIL : -1]  # the first may be cut by the tail, the last may be incomplete
     rows = [row for row in map(_step_row, lines) if row]
     if not rows:
         return None
@@ -153,13 +149,13 @@ def _progress(folder: Folder) -> Progress | None:
 
 
 def _step_row(line: bytes) -> dict[str, Any] | None:
-    """Return the line of a finished step, None for any other."""
+    """Return a parsed line of a finished step, None for other lines."""
     row = parse(line)
     return row if row and "loss" in row and read_whole(row, "step") is not None else None
 
 
 def _is_usable(line: bytes) -> bool:
-    """Tell whether a whole line is one of a step, or of something else."""
+    """Return True if a complete line is valid, for a step or for something else."""
     row = parse(line)
     return row is not None and ("loss" not in row or read_whole(row, "step") is not None)
 

@@ -1,4 +1,4 @@
-"""Lines of JSON from the folder of a run, which its program or any other writer of a bucket may fill with anything."""
+"""JSON lines from the folder of a run. Their content is untrusted: any program may have written them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NUMBERS = (-1e100, 1e100)  # whose sums and squares are still finite
 
 
 def parse(text: bytes) -> dict[str, Any] | None:
-    """Return the object that a line is, None if it is none."""
+    """Return the JSON object of a line, None if it is not one."""
     if len(text) > _LONGEST:
         return None
     try:

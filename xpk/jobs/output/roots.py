@@ -1,7 +1,7 @@
-"""Where the output of workloads may be, by the word of their cluster and of the user.
+"""Output roots of workloads that the cluster or the user permits.
 
-What a workload's objects say of it is a claim: whoever may create or annotate a JobSet chooses it. It is only compared
-with what follows from a root, a namespace and a name (docs/security.md).
+The output folder in a workload's objects is an untrusted claim, since anybody who may create or annotate a JobSet can
+set it. It is only compared with the folder derived from a root, a namespace and a name (docs/security.md).
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _SHOWN = 300  # characters of a claim
 
 @dataclass(frozen=True, slots=True)
 class OutputRoots:
-    """The roots of a cluster's workloads: `stated` is --output-root, and `target` asks for the cluster's own."""
+    """Output roots of a cluster's workloads: `stated` is --output-root, `target()` returns the cluster's own."""
 
     target: Callable[[], Target]
     stated: str | None = None
 
     def to_read(self, status: WorkloadStatus) -> str:
-        """Return the folder in which a workload's output may be read, "" if it has none.
+        """Return the folder from which a workload's output may be read, "" if it has none.
 
-        A bucket is read with the user's own credentials, and the objects of this machine's clusters are the user's
-        own. On any other cluster a local folder has to be the workload's own. Raises ConflictError if it is not.
+        A bucket is read with the user's own credentials, and objects of clusters on this machine are the user's own.
+        On other clusters, a local folder must be the workload's own. Raises ConflictError if it is not.
         """
         claim = status.output_dir
         if not claim or in_bucket(claim):
@@ -44,10 +44,10 @@ class OutputRoots:
         return self._checked(claim, status.name, status.namespace, target, [target.output_root], "read")
 
     def to_remove(self, name: str, namespace: str, claim: str) -> str:
-        """Return the folder of a workload whose objects say `claim`, for its removal; "" if they say nothing.
+        """Return the folder to delete for a workload whose objects name `claim`; "" if they name none.
 
-        A local folder is removed where xpk keeps the cluster's output on this machine, or below the user's own root.
-        Raises ConflictError if `claim` is another folder.
+        A local folder is deleted if xpk keeps the cluster's output on this machine, or if it is below the user's own
+        root. Raises ConflictError if `claim` is another folder.
         """
         if not claim:
             return ""
@@ -59,7 +59,7 @@ class OutputRoots:
     def _asked(self) -> Target:
         try:
             return self.target()
-        except (NotFoundError, AuthorizationError):  # nothing says how workloads run there, or not to us
+        except (NotFoundError, AuthorizationError):  # the cluster's settings are missing or unreadable
             return _UNKNOWN
 
     def _checked(
@@ -73,9 +73,9 @@ class OutputRoots:
             return claim
         root, _, last = claim.rpartition("/")
         raise ConflictError(
-            f"the output of '{name}' is not {verb}: its objects say that it is '{printable(claim, limit=_SHOWN)}', "
+            f"the output of '{name}' is not {verb}: its objects name '{printable(claim, limit=_SHOWN)}', "
             "which is not below the output root of its cluster",
-            hint=f"pass --output-root {printable(root, limit=_SHOWN)} if you know that it is there"
+            hint=f"pass --output-root {printable(root, limit=_SHOWN)} if you trust this location"
             if is_name and last == folder
-            else "look at who created it: `xpk workload describe` shows its user",
+            else "check who created it: `xpk workload describe` shows its user",
         )
