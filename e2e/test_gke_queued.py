@@ -167,7 +167,7 @@ def test_nodes_come_when_a_workload_asks_for_them(site: tuple[Cloud, Autoscaler]
     assert pods["nodeSelector"]["cloud.google.com/gke-queued"] == "true"
     assert {"google.com/tpu", "cloud.google.com/gke-queued"} <= {each["key"] for each in pods["tolerations"]}
     assert reason(cloud, "train") == (
-        "waiting for GKE to make its nodes: its ProvisioningRequest is not answered yet "
+        "waiting for GKE to create its nodes: its ProvisioningRequest is pending "
         "(admission check 'dws-prov' is Pending)"
     )
     autoscaler.answer(asked, Accepted=("True", "taken"), Provisioned=("False", WAITS))
@@ -202,7 +202,7 @@ def test_a_request_that_fails_is_told(site: tuple[Cloud, Autoscaler]) -> None:
     autoscaler.answer(asked, Failed=("True", NO_CAPACITY))
     cloud.until(lambda: "1 attempt failed" in reason(cloud, "late"))
     told = cloud.xpk("workload", "status", "late", "--cluster", "c").splitlines()[0]
-    assert f"GKE made no nodes: {NO_CAPACITY} (1 attempt failed, tried again at 20" in told
+    assert f"GKE created no nodes: {NO_CAPACITY} (1 attempt failed, next attempt at 20" in told
     cloud.xpk("workload", "delete", "late", "--cluster", "c", "--yes")
     cloud.until(lambda: not autoscaler.requests())
 
@@ -212,7 +212,7 @@ def test_a_request_that_fails_is_told(site: tuple[Cloud, Autoscaler]) -> None:
     (asked,) = cloud.until(autoscaler.requests)
     autoscaler.answer(asked, Failed=("True", NO_CAPACITY))
     cloud.until(lambda: cloud.run("never")["phase"] == "Suspended")
-    words = f"given up: GKE made no nodes: {NO_CAPACITY} (admission check 'dws-prov' is Rejected)"
+    words = f"given up: GKE created no nodes: {NO_CAPACITY} (admission check 'dws-prov' is Rejected)"
     cloud.until(lambda: reason(cloud, "never") == words)
 
 

@@ -89,16 +89,16 @@ def test_a_server_that_does_not_know_its_rules_yet_is_outlasted(monkeypatch: pyt
 @pytest.mark.parametrize(
     ("slices", "hosts", "wanted", "count", "hint"),
     [
-        (199, 64, Wanted(), 12736, "`xpk workload logs w --slice N` shows"),
-        (199, 64, Wanted(host=0), 199, "`xpk workload logs w --slice N` shows"),
-        (2, 3072, Wanted(), 6144, "`xpk workload logs w --slice N --host M` shows"),
-        (2, 3072, Wanted(slice=1), 3072, "`xpk workload logs w --slice 1 --host M` shows"),
+        (199, 64, Wanted(), 12736, "`xpk workload logs w --slice N`"),
+        (199, 64, Wanted(host=0), 199, "`xpk workload logs w --slice N`"),
+        (2, 3072, Wanted(), 6144, "`xpk workload logs w --slice N --host M`"),
+        (2, 3072, Wanted(slice=1), 3072, "`xpk workload logs w --slice 1 --host M`"),
     ],
 )
 def test_too_many_hosts_are_not_read_at_once(slices: int, hosts: int, wanted: Wanted, count: int, hint: str) -> None:
     api = FakeApi([sized(slices, hosts)])
     for read in (read_logs, follow_logs):
-        with pytest.raises(UsageError, match=f"the logs of {count} hosts of 'w' are too many") as error:
+        with pytest.raises(UsageError, match=f"cannot read the logs of {count} hosts of 'w'") as error:
             list(read(api, "w", "default", wanted))
         assert hint in error.value.hint
 
@@ -110,9 +110,9 @@ def test_one_slice_of_a_large_workload_can_be_read() -> None:
 
 def test_a_former_attempt_that_is_not_kept() -> None:
     api = FakeApi([sized(2, 1), labelled(0)])
-    with pytest.raises(NotFoundError, match="no log of an attempt before") as error:
+    with pytest.raises(NotFoundError, match="no logs of previous attempts") as error:
         list(read_logs(api, "w", "default", Wanted(), previous=True))
-    assert "deletes an attempt's pods" in error.value.hint
+    assert "deletes the pods of an attempt" in error.value.hint
 
 
 def waiting(slice_id: int, **state: Any) -> Obj:
@@ -175,7 +175,7 @@ def test_a_host_whose_node_is_dead_does_not_hide_the_others() -> None:
     assert [line.text for line in lines] == ["the last word", "hello"]
     assert told == [
         "no log yet of s0/h0 (dial tcp 10.0.0.2:10250: i/o timeout)",
-        "the log of s1/h0 breaks off here: dial tcp 10.0.0.2:10250: i/o timeout",
+        "the log of s1/h0 is incomplete: dial tcp 10.0.0.2:10250: i/o timeout",
     ]
 
 
@@ -188,7 +188,7 @@ def test_a_pod_that_went_away_meanwhile_does_not_hide_the_others() -> None:
 
     told: list[str] = []
     lines = read_logs(Gone([sized(2, 1), labelled(0), labelled(1)]), "w", "default", Wanted(), tell=told.append)
-    assert [line.text for line in lines] == ["hello"] and told == ["no log yet of s1/h0 (its pod is gone)"]
+    assert [line.text for line in lines] == ["hello"] and told == ["no log yet of s1/h0 (its pod was deleted)"]
 
 
 @pytest.mark.parametrize(("wanted", "says"), [(Wanted(slice=2), "no slice 2"), (Wanted(host=1), "no host 1")])

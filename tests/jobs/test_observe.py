@@ -199,7 +199,7 @@ def test_what_is_still_ending_after_an_eviction_waits_already() -> None:
         "Evicted": ("True", "Preempted", "so"),
     }
     found = read(jobset(), Snapshot(jobsets=[], workloads=[workload("w", "u", **holds)]))
-    assert found.phase is Phase.QUEUED and found.position == 1 and "its hosts are ending" in found.reason
+    assert found.phase is Phase.QUEUED and found.position == 1 and "its hosts are terminating" in found.reason
 
 
 def test_an_admission_check_that_is_not_ready_is_named() -> None:
@@ -243,8 +243,8 @@ def provisioning(message: str, *, state: str = "Pending", failures: int = 0, **c
 
 def test_what_gke_says_of_nodes_that_it_is_to_make() -> None:
     reserved: dict[str, Any] = {"QuotaReserved": ("True", "", "")}
-    waits = "waiting for GKE to make its nodes: {} (admission check 'dws-prov' is Pending{})"
-    unanswered = "its ProvisioningRequest is not answered yet"
+    waits = "waiting for GKE to create its nodes: {} (admission check 'dws-prov' is Pending{})"
+    unanswered = "its ProvisioningRequest is pending"
     assert provisioning("", **reserved).reason == waits.format(unanswered, "")
     assert provisioning("no room, ETA 5m", **reserved).reason == waits.format("no room, ETA 5m", "")
     again = provisioning("Reset to Pending after eviction. Previously: Retry", failures=2, **reserved)
@@ -261,18 +261,18 @@ def test_a_request_for_nodes_that_failed() -> None:
     }
     found = provisioning("Reset to Pending after eviction. Previously: Retry", failures=1, **conditions)
     assert found.phase is Phase.QUEUED
-    assert found.reason == f"GKE made no nodes: Quota 'TPUS' exceeded (1 attempt failed, tried again at {at(60)})"
+    assert found.reason == f"GKE created no nodes: Quota 'TPUS' exceeded (1 attempt failed, next attempt at {at(60)})"
     # The same while Kueue has not taken its quota away yet, and counts the attempt after that.
     reserved: dict[str, Any] = {"QuotaReserved": ("True", "", "")}
     early = provisioning("Retrying after failure: Quota 'TPUS' exceeded", state="Retry", failures=1, **reserved)
-    assert early.reason == f"GKE made no nodes: Quota 'TPUS' exceeded (2 attempts failed, tried again at {at(60)})"
+    assert early.reason == f"GKE created no nodes: Quota 'TPUS' exceeded (2 attempts failed, next attempt at {at(60)})"
 
 
 def test_a_request_for_nodes_that_is_given_up() -> None:
     said = 'The workload is deactivated due to AdmissionCheck in Rejected state: "dws-prov" (Quota exceeded)'
     found = provisioning("Quota exceeded", Evicted=("True", "DeactivatedDueToAdmissionCheck", said))
     assert found.phase is Phase.SUSPENDED
-    assert found.reason == "given up: GKE made no nodes: Quota exceeded (admission check 'dws-prov' is Rejected)"
+    assert found.reason == "given up: GKE created no nodes: Quota exceeded (admission check 'dws-prov' is Rejected)"
     theirs = provisioning("", Evicted=("True", "Deactivated", "The workload is deactivated"))
     assert theirs.reason == "suspended by its user"
 

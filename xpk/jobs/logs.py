@@ -1,4 +1,4 @@
-"""The log lines of all hosts of a workload, merged in the order in which they were written."""
+"""Logs of all hosts of a workload, merged in the order of time."""
 
 from __future__ import annotations
 
@@ -22,31 +22,28 @@ from xpk.jobs.status.reader import find
 from xpk.model.errors import AuthorizationError, NotFoundError, UnavailableError, UsageError, XpkError
 from xpk.model.status import WorkloadStatus
 
-_PAUSE = 0.2  # seconds for which lines are collected
-_LOOK_SECONDS = 1.5  # between looks for new hosts, unless one has ended
-_TRIES, _TRY_PAUSE = 60, 1.0  # seconds, for a new host's log that may not be read though others could
-_AHEAD = 10_000  # lines that are read before somebody takes them
+_PAUSE = 0.2  # seconds during which lines are collected
+_LOOK_SECONDS = 1.5  # between checks for new hosts, unless one has ended
+_TRIES, _TRY_PAUSE = 60, 1.0  # tries, and seconds between them, if reading a new host's log is refused
+_AHEAD = 10_000  # buffered lines
 _ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
-_MOST_HOSTS = 128  # each is a stream of its own, and a thread where they are followed
-_MOST_NAMED = 8  # hosts without a log yet, of one cause
-# Written by every host at every start, once for each group of hosts whose collectives go over CPUs.
-_CHATTER = re.compile(r".*\[Gloo\] Rank |.*\bis connected to \d+ peer ranks\b")  # its threads tear each other's lines
-_CHATTER_LINES = 100  # that are read beside the wanted ones at first
+_MOST_HOSTS = 128  # each needs a stream and, with --follow, a thread
+_MOST_NAMED = 8  # hosts without a log that are named for one cause
+# Written by every host at every start, once for each group of hosts with collectives over CPUs.
+_CHATTER = re.compile(r".*\[Gloo\] Rank |.*\bis connected to \d+ peer ranks\b")  # threads tear each other's lines
+_CHATTER_LINES = 100  # extra lines that are read at first to find `tail` other lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which lines: of which slice and host, since when, the last `tail` of each host, matching `grep`.
-
-    `all_lines`: also those that Gloo writes about its connections; without them they do not count for `tail`.
-    """
+    """Selection of log lines."""
 
     slice: int | None = None
     host: int | None = None
     since: datetime | None = None
-    tail: int | None = None
+    tail: int | None = None  # the last lines of each host
     grep: str | None = None
-    all_lines: bool = False
+    all_lines: bool = False  # include Gloo's lines about connections; otherwise `tail` does not count them
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -59,7 +56,7 @@ class HostLine:
     text: str
 
 
-_Lines = queue.Queue[HostLine | Exception]  # an error is that of a reader, which has ended with it
+_Lines = queue.Queue[HostLine | Exception]  # an exception is the last item of a reader that failed
 
 
 def read_logs(
@@ -71,10 +68,10 @@ def read_logs(
     previous: bool = False,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Iterator[HostLine]:
-    """Yield what the hosts of the newest attempt wrote, or of the one before it; `tell` which have no log yet, and why.
+    """Yield the lines of the newest attempt, or of the previous one; `tell` reports hosts without a log and the reason.
 
-    Raises NotFoundError if there is no such workload, host or attempt, UsageError for a bad pattern or for more
-    hosts than can be read at once, XpkError if no host has a log yet.
+    Raises NotFoundError for an unknown workload, host or attempt, UsageError for an invalid pattern or too many hosts,
+    XpkError if no host has a log yet.
     """
     keep = _filter(wanted)
     pods = _pods(api, name, namespace, wanted, previous=previous)
@@ -88,16 +85,16 @@ def read_logs(
             begun.append(_to_the_break(lines, host_label(pod), tell))
     hosts = ", ".join(f"{_some(hosts)} ({why})" for why, hosts in causes.items())
     if not begun:
-        raise XpkError(f"no host of '{name}' has a log yet: {hosts}", hint=f"`xpk workload status {name}` says more")
+        raise XpkError(f"no host of '{name}' has a log yet: {hosts}", hint=f"`xpk workload status {name}`")
     if hosts:
         tell(f"no log yet of {hosts}")
     return filter(keep, heapq.merge(*begun))
 
 
 def follow_logs(api: ObjectApi, name: str, namespace: str, wanted: Wanted) -> Iterator[HostLine]:
-    """Yield what the hosts write, over restarts, until the workload ends.
+    """Yield the lines of the hosts, across restarts, until the workload ends.
 
-    Raises as `read_logs` does, and what a host's log cannot be read for.
+    Raises the errors of `read_logs`, and of reading a host's log.
     """
     keep = _filter(wanted)
     status = find(api, name, namespace)
@@ -111,14 +108,14 @@ def follow_logs(api: ObjectApi, name: str, namespace: str, wanted: Wanted) -> It
     while True:
         try:
             final = _is_over(api, name, namespace)
-            # A host may end between two looks: what it wrote is kept.
+            # Former pods have the lines of hosts that ended since the last check.
             pods = api.former_pods(namespace, _selector(name)) + api.list("Pod", namespace, _selector(name))
             outage.over()
         except SIGNS as error:
             outage.goes_on(error)
             continue
         looked, ended = time.monotonic(), _ended(readers)
-        asked = wanted if passed_over is None else replace(wanted, tail=None)  # what comes later is followed whole
+        asked = wanted if passed_over is None else replace(wanted, tail=None)  # `tail` applies to the first pods only
         if passed_over is None:
             passed_over = {pod["metadata"]["uid"] for pod in _by_age(pods)[1]}
         for pod in _matching(pods, wanted):
@@ -129,7 +126,7 @@ def follow_logs(api: ObjectApi, name: str, namespace: str, wanted: Wanted) -> It
                 readers[uid].start()
         while True:
             yield from filter(keep, _drain(lines))
-            # In this order: what a reader leaves as its last is seen.
+            # In this order, so that the last lines of a reader are not missed.
             now = _ended(readers)
             if final and now == len(readers) and lines.empty():
                 return
@@ -142,12 +139,12 @@ def _ended(readers: dict[str, threading.Thread]) -> int:
 
 
 def _check_there(status: WorkloadStatus, wanted: Wanted) -> None:
-    """Raise NotFoundError for a slice or host that the workload will never have."""
+    """Raise NotFoundError for a slice or host beyond the workload's size."""
     sizes = (("slice", wanted.slice, status.num_slices), ("host", wanted.host, status.hosts_per_slice))
     for what, asked, count in sizes:
         if asked is not None and not 0 <= asked < count:
-            there = f"they are 0 to {count - 1}" if count > 1 else "there is 0 alone"
-            raise NotFoundError(f"'{status.name}' has no {what} {asked}", hint=there)
+            valid = f"choose from 0 to {count - 1}" if count > 1 else "choose 0"
+            raise NotFoundError(f"'{status.name}' has no {what} {asked}", hint=valid)
 
 
 def _pods(api: ObjectApi, name: str, namespace: str, wanted: Wanted, *, previous: bool) -> list[Obj]:
@@ -157,9 +154,9 @@ def _pods(api: ObjectApi, name: str, namespace: str, wanted: Wanted, *, previous
     newest, before = _by_age(pods)
     if previous and not before:
         raise NotFoundError(
-            f"no log of an attempt before the newest one of '{name}' is kept",
-            hint=f"`xpk workload logs {name}` shows the newest; JobSet on Kubernetes deletes an attempt's pods, "
-            "and their logs with them, before the next one begins",
+            f"no logs of previous attempts of '{name}' are kept",
+            hint=f"`xpk workload logs {name}` shows the newest attempt; on Kubernetes, JobSet deletes the pods of an "
+            "attempt with their logs before it starts the next one",
         )
     chosen = before if previous else newest
     found = _matching(chosen, wanted)
@@ -167,14 +164,12 @@ def _pods(api: ObjectApi, name: str, namespace: str, wanted: Wanted, *, previous
         there = ", ".join(sorted({"s{}/h{}".format(*host_key(pod)) for pod in chosen})) or "none yet"
         raise NotFoundError(f"no such host of '{name}' has run", hint=f"there are: {there}")
     if not found:
-        raise NotFoundError(
-            f"no host of '{name}' has started: {status.reason}", hint=f"`xpk workload status {name}` says why"
-        )
+        raise NotFoundError(f"no host of '{name}' has started: {status.reason}", hint=f"`xpk workload status {name}`")
     return found
 
 
 def _check_few(status: WorkloadStatus, wanted: Wanted) -> None:
-    """Raise UsageError where more hosts are asked for than can be read at once."""
+    """Raise UsageError if more hosts are selected than can be read at once."""
     slices = status.num_slices if wanted.slice is None else 1
     hosts = status.hosts_per_slice if wanted.host is None else 1
     count = min(status.num_hosts, slices * hosts)
@@ -182,15 +177,15 @@ def _check_few(status: WorkloadStatus, wanted: Wanted) -> None:
         narrower = [f"--slice {wanted.slice if wanted.slice is not None else 'N'}"]
         narrower += ["--host M"] if hosts > _MOST_HOSTS else []
         raise UsageError(
-            f"the logs of {count} hosts of '{status.name}' are too many at once: {_MOST_HOSTS} are the most",
-            hint=f"`xpk workload logs {status.name} {' '.join(narrower)}` shows those of fewer",
+            f"cannot read the logs of {count} hosts of '{status.name}' at once; the maximum is {_MOST_HOSTS}",
+            hint=f"select fewer hosts: `xpk workload logs {status.name} {' '.join(narrower)}`",
         )
 
 
 def _by_age(pods: list[Obj]) -> tuple[list[Obj], list[Obj]]:
-    """Return each host's newest pod, if it is of the newest attempt, and the one before it.
+    """Return the hosts' newest pods, if of the newest attempt, and their previous pods.
 
-    A suspended workload resumes with the attempt that it had, so its pods differ by age alone.
+    A suspended workload resumes with the same attempt number, so its pods differ only by age.
     """
     latest = max((_attempt(pod) for pod in pods), default=0)
     newest: dict[tuple[int, int], Obj] = {}
@@ -226,12 +221,12 @@ def _lines(api: ObjectApi, pod: Obj, wanted: Wanted, *, follow: bool = False) ->
 
 
 def _tail_with_chatter(api: ObjectApi, pod: Obj, wanted: Wanted, tail: int) -> int | None:
-    """Return how many last lines of a log hold `tail` that are not chatter; None if all of them do not hold more."""
+    """Return the number of last lines of a log that contain `tail` lines without chatter; None for the whole log."""
     asked = tail + _CHATTER_LINES
     while True:
         try:
             telling = [not _CHATTER.match(line.text) for line in api.logs(pod, since=wanted.since, tail=asked)]
-        except (NotStartedError, UnavailableError):  # for the one who reads it next to deal with
+        except (NotStartedError, UnavailableError):  # handled by the following read
             return tail
         if sum(telling) >= tail:
             last = [number for number, tells in enumerate(telling) if tells][-tail]
@@ -242,26 +237,26 @@ def _tail_with_chatter(api: ObjectApi, pod: Obj, wanted: Wanted, tail: int) -> i
 
 
 def _begin(api: ObjectApi, pod: Obj, wanted: Wanted) -> tuple[Iterator[HostLine], str]:
-    """Return a host's lines, the first of them read already, and why it has no log yet, "" if it has one."""
+    """Return a host's lines, the first already read, and the reason why it has no log yet, "" if it has one."""
     lines = _lines(api, pod, wanted)
     try:
         return chain([next(lines)], lines), ""
     except NotStartedError:
         return lines, waits_for(pod)
     except NotFoundError:
-        return lines, "its pod is gone"
-    except UnavailableError as error:  # its node does not answer
+        return lines, "its pod was deleted"
+    except UnavailableError as error:  # its node does not respond
         return lines, short(error.message)
-    except StopIteration:  # a server gives an empty log of a pod that has no node
+    except StopIteration:  # servers return an empty log for a pod without a node
         return lines, waits_for(pod) if pod.get("status", {}).get("phase", "Pending") == "Pending" else ""
 
 
 def _to_the_break(lines: Iterator[HostLine], host: str, tell: Callable[[str], None]) -> Iterator[HostLine]:
-    """Yield a host's lines as far as they can be read: those of other hosts go on."""
+    """Yield a host's lines up to a failure, which is reported, so that lines of other hosts continue."""
     try:
         yield from lines
     except UnavailableError as error:
-        tell(f"the log of {host} breaks off here: {error.message}")
+        tell(f"the log of {host} is incomplete: {error.message}")
 
 
 def _some(hosts: list[str]) -> str:
@@ -270,7 +265,7 @@ def _some(hosts: list[str]) -> str:
 
 
 def _pump(api: ObjectApi, pod: Obj, wanted: Wanted, lines: _Lines, readable: threading.Event) -> None:
-    """Put a host's lines into the queue, or why they cannot be read: nobody would hear of it on this thread."""
+    """Put a host's lines into the queue, and the exception if they cannot be read."""
     for left in reversed(range(_TRIES)):
         begun = False
         try:
@@ -280,9 +275,9 @@ def _pump(api: ObjectApi, pod: Obj, wanted: Wanted, lines: _Lines, readable: thr
                 lines.put(line)
             return
         except NotFoundError:
-            return  # the pod went away while we were reading; its workload's end or restart tells why
+            return  # deleted while it was read; the workload's end or restart has the reason
         except Exception as error:
-            # A server that has just started does not know yet who may read; that we may is known from other hosts.
+            # A server that has just started does not know permissions yet; they are known to suffice for other hosts.
             refused = isinstance(error, AuthorizationError) and readable.is_set() and not begun
             if not (refused and left):
                 lines.put(error)
@@ -291,7 +286,7 @@ def _pump(api: ObjectApi, pod: Obj, wanted: Wanted, lines: _Lines, readable: thr
 
 
 def _drain(lines: _Lines) -> Iterator[HostLine]:
-    """Yield what came in within the pause, in order of time; then raise the error of a reader, if there is one."""
+    """Yield the lines of one pause in order of time, then raise the exception of a reader, if any."""
     batch: list[HostLine] = []
     failed: Exception | None = None
     try:
@@ -311,7 +306,7 @@ def _drain(lines: _Lines) -> Iterator[HostLine]:
 
 
 def _is_over(api: ObjectApi, name: str, namespace: str) -> bool:
-    """Tell whether there is nothing more to come. Asked several times a second, so it reads one object only."""
+    """Return True if the workload has ended. Called several times a second, so it reads only one object."""
     try:
         jobset = api.get("JobSet", name, namespace)
     except NotFoundError:
@@ -327,7 +322,7 @@ def _filter(wanted: Wanted) -> Callable[[HostLine], bool]:
     except re.error as error:
         raise UsageError(
             f"--grep {wanted.grep!r} is not a regular expression: {error}",
-            hint="escape ( [ * + ? . with a backslash to find them as they are",
+            hint="escape ( [ * + ? . with a backslash to match them literally",
         ) from error
     return lambda line: pattern.search(line.text) is not None
 

@@ -1,1 +1,1 @@
-"""Status of workloads, read from objects: phase, place in the queue, restarts, and why hosts do not run."""
+"""Status of workloads, read from objects: phase, queue position, restarts, and reasons for hosts not running."""

@@ -1,4 +1,4 @@
-"""What a workload with a quota waits for beside it: admission checks, such as the one that asks GKE for nodes."""
+"""Admission checks that a workload waits for after its quota is reserved, such as GKE's provisioning of nodes."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def checks_of(workload: Obj | None) -> tuple[Check, ...]:
 
 
 def why_unready(workload: Obj) -> str:
-    """Return which checks a workload that has its quota waits for, in words; "" if for none."""
+    """Return the pending checks of a workload with reserved quota, in words; "" if none is pending."""
     return "; ".join(_words(each) for each in checks_of(workload) if each.state != _READY)
 
 
 def why_evicted(workload: Obj) -> str:
-    """Return what a check said that took a workload's quota away, and when it is asked again; "" if none did."""
+    """Return the message of a check that evicted a workload, and the time of the next attempt; "" if none did."""
     verdict = _verdict(workload)
     if verdict is None or condition(workload, "Evicted").get("reason") != "AdmissionCheck":
         return ""
@@ -49,7 +49,7 @@ def why_evicted(workload: Obj) -> str:
 
 
 def why_deactivated(workload: Obj) -> str:
-    """Return what a check said that ended a workload's attempts for good; "" if none did."""
+    """Return the message of a check that deactivated a workload; "" if none did."""
     verdict = _verdict(workload)
     if verdict is None or verdict["state"] != "Rejected":
         return ""
@@ -63,20 +63,20 @@ def _words(check: Check) -> str:
         return _tried_again(check.name, check.message, check.failures + 1, check.next_attempt)
     if not is_ours:
         return f"admission check '{check.name}' is {check.state}: {short(check.message)}".rstrip(": ") + failed
-    # Of an earlier attempt Kueue says that it was reset, which tells nothing of this one.
+    # After an earlier attempt, Kueue's message only says that the check was reset.
     said = "" if check.message.startswith("Reset to Pending") else short(check.message, _LENGTH)
-    said = said or "its ProvisioningRequest is not answered yet"
-    return f"waiting for GKE to make its nodes: {said} (admission check '{check.name}' is {check.state}{failed})"
+    said = said or "its ProvisioningRequest is pending"
+    return f"waiting for GKE to create its nodes: {said} (admission check '{check.name}' is {check.state}{failed})"
 
 
 def _tried_again(name: str, message: str | None, failures: int, again: str | None) -> str:
-    when = f"tried again at {again}" if again else "tried again soon"
+    when = f"next attempt at {again}" if again else "next attempt soon"
     return f"{_said(name, message)} ({', '.join(filter(None, [_failed(failures), when]))})"
 
 
 def _said(name: str, message: str | None) -> str:
     text = short(_RETRYING.sub("", message or ""), _LENGTH) or "no reason was given"
-    return f"GKE made no nodes: {text}" if name == names.PROVISIONING_CHECK else f"admission check '{name}': {text}"
+    return f"GKE created no nodes: {text}" if name == names.PROVISIONING_CHECK else f"admission check '{name}': {text}"
 
 
 def _failed(count: int) -> str:

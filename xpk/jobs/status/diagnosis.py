@@ -1,4 +1,4 @@
-"""Why hosts do not start or go on: no node, no image, no place to mount, a node that is gone. Pure."""
+"""Diagnosis of hosts that are not running: no node, no image, a failed mount, a lost node. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from xpk.model.status import Trouble
 
 _ORDINARY = (None, "ContainerCreating", "PodInitializing")
 _STUCK = ("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox", "FailedPreStartHook")
-# Of GKE's autoscaler, about pods that no node fits.
+# Events of GKE's autoscaler about pods that fit no node.
 _SCALING = {
     "TriggeredScaleUp": "GKE adds nodes",
     "NotTriggerScaleUp": "GKE adds no nodes",
     "FailedScaleUp": "GKE could not add nodes",
 }
 _NO_PODS = ("FailedCreate", "JobCreationFailed")
-# Followers are refused until their leader has a node, and Jobs while those of the last attempt still go.
+# Followers are rejected until their leader has a node, and Jobs while those of the last attempt are terminating.
 _PASSING = ("follower pod node selector", "leader pod not yet scheduled", "expected 1 leader pod", "already exists")
 
 
 def troubles(pods: Iterable[Obj], events: Iterable[Obj]) -> tuple[Trouble, ...]:
-    """Return what is wrong with a JobSet's hosts, each thing once with all hosts that have it.
+    """Return the problems of a JobSet's hosts, each once with all its hosts.
 
-    `events` are those about the JobSet, its Jobs and its pods.
+    `events`: those of the JobSet, its Jobs and its pods.
     """
     pods, events = sorted(pods, key=host_key), list(events)
     found: dict[tuple[str, str, str | None], list[str]] = {}
@@ -44,7 +44,7 @@ def troubles(pods: Iterable[Obj], events: Iterable[Obj]) -> tuple[Trouble, ...]:
 
 
 def lost_node(pod: Obj) -> bool:
-    """Tell whether a pod's node no longer answers: then its Ready is taken away, its containers' is not."""
+    """Return True if a pod's node does not respond: the pod's Ready is False then, but ContainersReady is True."""
     status = pod.get("status", {})
     return (
         status.get("phase") == "Running"
@@ -76,7 +76,7 @@ def _of_pod(pod: Obj, events: list[Obj]) -> Iterator[tuple[str, str, str | None]
 
 
 def waits_for(pod: Obj) -> str:
-    """Return in a few words why a pod's container has not begun."""
+    """Return the reason why a pod's container has not started, in a few words."""
     for reason, message, _ in _of_pod(pod, []):
         return f"{reason}: {message}" if message else reason
     status = pod.get("status", {})
@@ -84,15 +84,15 @@ def waits_for(pod: Obj) -> str:
     reasons = [str(((item.get("state") or {}).get("waiting") or {}).get("reason") or "") for item in containers]
     return next(
         filter(None, reasons),
-        "its container has not begun" if pod.get("spec", {}).get("nodeName") else "it has no node yet",
+        "its container has not started" if pod.get("spec", {}).get("nodeName") else "it has no node yet",
     )
 
 
 def failed_start(pod: Obj) -> dict[str, Any]:
-    """Return how a container ended that runs before the host and failed, in its own words; empty if none did."""
+    """Return the termination state of a failed init container, with its message; empty if none failed."""
     for item in pod.get("status", {}).get("initContainerStatuses") or []:
         state: dict[str, Any] = item.get("state") or {}
-        if state.get("running"):  # again, or beside the host: of a sidecar only the last life has ended
+        if state.get("running"):  # restarted, or a sidecar, whose last state is an earlier run
             continue
         ended = state.get("terminated") or (item.get("lastState") or {}).get("terminated") or {}
         if ended.get("exitCode"):
@@ -103,7 +103,7 @@ def failed_start(pod: Obj) -> dict[str, Any]:
 
 
 def _waiting(pod: Obj) -> Iterator[tuple[str, str, str | None]]:
-    """Yield what the containers of a pending pod say, those first that have to run first."""
+    """Yield the waiting reasons of a pending pod's containers, init containers first."""
     status = pod.get("status", {})
     if ended := failed_start(pod):
         yield "InitContainerFailed", str(ended["reason"]), None
@@ -113,7 +113,7 @@ def _waiting(pod: Obj) -> Iterator[tuple[str, str, str | None]]:
         waiting = (item.get("state") or {}).get("waiting") or {}
         reason = waiting.get("reason")
         if reason in IMAGE_TROUBLES:
-            # kubelet tries and waits by turns: it is one trouble.
+            # kubelet alternates between pulling and waiting: one problem.
             kind = "ErrImagePull" if reason == "ImagePullBackOff" else reason
             yield kind, image_words(str(waiting.get("message", ""))), item.get("image") or _image(pod, item)
             return
@@ -123,7 +123,7 @@ def _waiting(pod: Obj) -> Iterator[tuple[str, str, str | None]]:
 
 
 def _no_pods(events: list[Obj]) -> Iterator[tuple[str, str]]:
-    """Yield why a JobSet has no pods at all, if its controllers say why."""
+    """Yield the reason why a JobSet has no pods, if its controllers report one."""
     wrong = [
         event
         for event in events
@@ -135,13 +135,13 @@ def _no_pods(events: list[Obj]) -> Iterator[tuple[str, str]]:
 
 
 def _scheduler_words(scheduled: Any) -> str:
-    """Return the scheduler's reason without what it says of preemption, which TPU hosts cannot use."""
+    """Return the scheduler's reason without its remarks on preemption, which does not apply to TPU hosts."""
     message = short(scheduled.get("message"), 1000)
     return short(re.split(r"\.? (?:preemption:|no new claims)", message)[0].rstrip("."), 300)
 
 
 def _scaling(pod: Obj, events: list[Obj]) -> Iterator[str]:
-    """Yield what GKE's autoscaler said last of a pod that no node fits: whether a node pool is being made for it."""
+    """Yield the last event of GKE's autoscaler about an unschedulable pod: whether it creates a node pool."""
     said = [event for event in events if event.get("reason") in _SCALING and _is_about(event, pod)]
     if said:
         last = max(said, key=lambda event: when(event_times(event)[1]))
@@ -149,7 +149,7 @@ def _scaling(pod: Obj, events: list[Obj]) -> Iterator[str]:
 
 
 def _image(pod: Obj, container: Obj) -> str | None:
-    """Return the image that a container was to have: one that cannot be pulled is not in its status."""
+    """Return the image of a container's spec: the status does not name an image that cannot be pulled."""
     spec = pod.get("spec", {})
     for each in [*(spec.get("initContainers") or []), *(spec.get("containers") or [])]:
         if each.get("name") == container.get("name"):
@@ -163,7 +163,7 @@ def _is_about(event: Obj, pod: Obj) -> bool:
 
 
 def is_passing(event: Obj) -> bool:
-    """Tell whether an event is a warning that healthy JobSets give too."""
+    """Return True for a transient warning that healthy JobSets have as well."""
     return any(text in str(event.get("message")) for text in _PASSING)
 
 

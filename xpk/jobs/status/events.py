@@ -1,4 +1,4 @@
-"""Which events tell of a workload: also those about pods and Jobs that are gone. Pure."""
+"""Events of a workload, including those of its deleted pods and Jobs. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from xpk.jobs.status.diagnosis import is_passing
 from xpk.jobs.status.fields import Snapshot, event_times, jobs_in, label, owned_by, when
 from xpk.model.status import Occurrence
 
-# What every host's start and every end of a Job consists of.
+# Events of every host's start and every Job's end.
 _ROUTINE = (
     *("Scheduled", "Pulling", "Pulled", "Created", "Started", "Killing", "SuccessfulCreate", "SuccessfulDelete"),
     *("CreatedWorkload", "Suspended", "Resumed", "SuspendedJobs", "ResumeJobs", "DefaultFailurePolicy"),
@@ -21,8 +21,8 @@ _ROUTINE = (
 def events_of(jobset: Obj, snapshot: Snapshot) -> list[Obj]:
     """Return a workload's events, oldest first.
 
-    Pods and Jobs of earlier attempts are gone: they are known by their names, and an earlier workload's of the
-    same name by their age.
+    Deleted pods and Jobs of earlier attempts are recognized by their names; events older than the JobSet belong to an
+    earlier workload of the same name.
     """
     meta = jobset["metadata"]
     workload = owned_by(snapshot.workloads, meta["uid"])
@@ -44,12 +44,12 @@ def events_of(jobset: Obj, snapshot: Snapshot) -> list[Obj]:
 
 
 def occurrences(events: Iterable[Obj]) -> tuple[Occurrence, ...]:
-    """Return events for people: those that say the same of several objects are one."""
+    """Return events for people: equal events of several objects are merged."""
     found: dict[tuple[str, str, str, str], list[Obj]] = {}
     for event in events:
         about = event.get("involvedObject") or {}
         name = str(about.get("name", ""))
-        # Hosts and Jobs are many and say the same, but for their own names.
+        # Messages of hosts and Jobs differ only by their names.
         message = str(event.get("message", "")).replace(f"{about.get('namespace')}/{name}", "it").replace(name, "it")
         key = (str(event.get("type", "Normal")), str(event.get("reason", "")), str(about.get("kind")), message)
         found.setdefault(key, []).append(event)
@@ -58,9 +58,9 @@ def occurrences(events: Iterable[Obj]) -> tuple[Occurrence, ...]:
 
 
 def telling(events: Iterable[Obj]) -> list[Obj]:
-    """Return the events without those that every healthy workload has."""
+    """Return the events that a healthy workload does not have."""
     found = [event for event in events if event.get("reason") not in _ROUTINE and not is_passing(event)]
-    # Beside why an image cannot be had, kubelet says again and again that it cannot.
+    # kubelet repeats the failure of an image pull without its reason.
     return [event for event in found if not str(event.get("message", "")).startswith("Error: ")]
 
 
@@ -81,5 +81,5 @@ def _occurrence(kind: str, reason: str, about: str, message: str, same: list[Obj
 
 
 def is_local(event: Obj) -> bool:
-    """Tell whether the local control plane wrote an event: it says of every host how it ended."""
+    """Return True for an event of the local control plane, which has one for the end of every host."""
     return bool(label(event, "xpk.local/about"))

@@ -1,4 +1,4 @@
-"""How the fields of objects are read, whoever made them: all that may be missing, may be missing."""
+"""Accessors of fields of objects that any tool may have created: every optional field may be missing."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _NEVER = datetime.min.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """All objects that tell of the workloads in a namespace, read once.
+    """All objects that determine the status of the workloads in a namespace, read once.
 
-    `workloads` and `local_queues` are those of all namespaces where we may see them.
+    `workloads` and `local_queues` are those of all namespaces, if the user may read them.
     """
 
     jobsets: list[Obj]
@@ -44,7 +44,7 @@ def condition(obj: Obj | None, kind: str) -> Mapping[str, Any]:
 
 
 def is_true(obj: Obj | None, kind: str) -> bool:
-    """Tell whether a condition holds."""
+    """Return True if a condition is True."""
     return condition(obj, kind).get("status") == "True"
 
 
@@ -54,7 +54,7 @@ def label(obj: Obj, key: str) -> str:
 
 
 def owned_by(objects: Iterable[Obj], *uids: str) -> Obj | None:
-    """Return the first object that one with such a UID owns."""
+    """Return the first object with an owner of one of these UIDs."""
     return next(
         (obj for obj in objects if any(ref.get("uid") in uids for ref in obj["metadata"].get("ownerReferences") or [])),
         None,
@@ -68,19 +68,19 @@ def pods_of(jobset: Obj, pods: Iterable[Obj]) -> list[Obj]:
 
 def host_key(pod: Obj) -> tuple[int, int]:
     """Return a pod's (slice, host)."""
-    # Where there are several replicated jobs, only this index is the slice's own.
+    # With several replicated jobs, only the global index is unique to a slice.
     slice_id = label(pod, f"{PREFIX}/job-global-index") or label(pod, f"{PREFIX}/job-index")
     index = (pod["metadata"].get("annotations") or {}).get(_INDEX) or label(pod, _INDEX)
     return int(slice_id or 0), int(index or 0)
 
 
 def host_label(pod: Obj) -> str:
-    """Return how people call a pod's host: `s0/h1`."""
+    """Return the label of a pod's host: `s0/h1`."""
     return "s{}/h{}".format(*host_key(pod))
 
 
 def when(text: object) -> datetime:
-    """Return a time of an object as one that can be compared; some have microseconds and some do not."""
+    """Return an object's time as a comparable datetime; the earliest time for an invalid one."""
     try:
         time = datetime.fromisoformat(str(text))
     except ValueError:
@@ -89,7 +89,7 @@ def when(text: object) -> datetime:
 
 
 def event_times(event: Obj) -> tuple[str, str, int]:
-    """Return when an event was seen first and last, and how often. Controllers write two forms of them."""
+    """Return the first and the last time of an event, and its count. Controllers write two forms of events."""
     series = event.get("series") or {}
     stamps = (event.get("firstTimestamp"), event.get("eventTime"), event["metadata"].get("creationTimestamp"))
     first = str(next(filter(None, stamps), event.get("lastTimestamp")) or "")

@@ -1,4 +1,4 @@
-"""Where a workload stands in its queue, and what it waits for there. Pure functions over objects."""
+"""Position of a workload in its queue, and the reason why it waits. Pure functions over objects."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from xpk.model.quotas import available, ceiling
 from xpk.model.status import Condition, Quota, Share
 
 _KUEUES = ("QuotaReserved", "Admitted", "Evicted", "Preempted", "PodsReady")
-_BACK_OF_THE_QUEUE = ("PodsReadyTimeout", "AdmissionCheck")  # evicted so, a workload queues from then on
+_BACK_OF_THE_QUEUE = (
+    "PodsReadyTimeout",
+    "AdmissionCheck",
+)  # evictions after which the position counts from the eviction
 _PREEMPTOR = re.compile(r"\(UID: ([-0-9a-f]+)")
 
 
 def conditions(workload: Obj | None) -> tuple[Condition, ...]:
-    """Return what Kueue says of a workload."""
+    """Return Kueue's conditions of a workload."""
     found = ((workload or {}).get("status", {}).get("conditions")) or []
     return tuple(
         Condition(
@@ -37,12 +40,12 @@ def conditions(workload: Obj | None) -> tuple[Condition, ...]:
 
 
 def why_waiting(workload: Obj, workloads: Iterable[Obj]) -> str:
-    """Return why a workload is not admitted, in words."""
+    """Return the reason why a workload is not admitted, in words."""
     evicted, reserved = condition(workload, "Evicted"), condition(workload, "QuotaReserved")
     if reserved.get("status") != "True":
         said = short(reserved.get("message"), 300)
     else:
-        said = why_unready(workload) or "it has its quota and is about to be admitted"
+        said = why_unready(workload) or "quota reserved, about to be admitted"
     if evicted.get("status") != "True":
         return said or "waiting for the queue"
     if unready := why_evicted(workload):
@@ -50,16 +53,16 @@ def why_waiting(workload: Obj, workloads: Iterable[Obj]) -> str:
     if evicted.get("reason") == "Preempted":
         match = _PREEMPTOR.search(str(evicted.get("message")))
         winner = next((item for item in workloads if match and item["metadata"].get("uid") == match[1]), None)
-        why = f"preempted by {_name(winner, workload)}" if winner else "preempted by one of a higher priority"
+        why = f"preempted by {_name(winner, workload)}" if winner else "preempted by a workload of a higher priority"
     else:
         why = f"evicted, {evicted.get('reason')}: {short(evicted.get('message'))}"
     if is_true(workload, "QuotaReserved"):
-        return f"{why}; its hosts are ending"
+        return f"{why}; its hosts are terminating"
     return why if not said or said == short(evicted.get("message"), 300) else f"{why}; {said}"
 
 
 def cluster_queue_of(workload: Obj, snapshot: Snapshot) -> str | None:
-    """Return the cluster queue in which a workload stands; None if we cannot see it."""
+    """Return the ClusterQueue of a workload; None if it is not readable."""
     admitted = workload.get("status", {}).get("admission") or {}
     if admitted.get("clusterQueue"):
         return str(admitted["clusterQueue"])
@@ -71,7 +74,7 @@ def cluster_queue_of(workload: Obj, snapshot: Snapshot) -> str | None:
 
 
 def ahead_of(workload: Obj, snapshot: Snapshot) -> tuple[str, ...] | None:
-    """Return who is considered before a workload in its cluster queue; None if it does not stand in it."""
+    """Return the workloads ahead of a workload in its ClusterQueue; None if it is not waiting."""
     if not _waits(workload):
         return None
     queue = _place(workload, snapshot)
@@ -81,9 +84,9 @@ def ahead_of(workload: Obj, snapshot: Snapshot) -> tuple[str, ...] | None:
 
 
 def quota_for(workload: Obj, snapshot: Snapshot, kind: str) -> tuple[Quota, ...]:
-    """Return what the flavors that a workload may get have of all that it needs.
+    """Return quota, use and free amounts of the flavors that a workload may use, for each resource that it needs.
 
-    `kind` is its accelerator type: where a flavor is called by it, no other is asked.
+    `kind`: its accelerator type; if a flavor has this name, the others are left out.
     """
     name = cluster_queue_of(workload, snapshot)
     queue = next((item for item in snapshot.cluster_queues if item["metadata"]["name"] == name), None)
@@ -113,7 +116,7 @@ def quota_for(workload: Obj, snapshot: Snapshot, kind: str) -> tuple[Quota, ...]
 
 
 def _holders(workload: Obj, snapshot: Snapshot, lenders: Collection[str], what: Key) -> tuple[Share, ...]:
-    """Return who has reserved some of a flavor's resource in these cluster queues, the largest first."""
+    """Return the workloads with a share of a flavor's resource in these ClusterQueues, the largest first."""
     flavor, resource = what
     shares = []
     for item in snapshot.workloads:
@@ -135,13 +138,13 @@ def _holders(workload: Obj, snapshot: Snapshot, lenders: Collection[str], what: 
 
 
 def _needs(workload: Obj) -> dict[str, float]:
-    """Return what all hosts of a workload ask for."""
+    """Return the total requests of a workload's hosts by resource."""
     total: dict[str, float] = {}
     told = workload.get("status", {}).get("resourceRequests") or []
     amounts: Iterator[tuple[str, float]] = (
         (name, quantity(amount)) for item in told for name, amount in (item.get("resources") or {}).items()
     )
-    if not told:  # Kueue tells only while it waits
+    if not told:  # Kueue reports requests only while the workload waits
         pod_sets: list[dict[str, Any]] = workload["spec"].get("podSets") or []
         amounts = (
             (name, amount * int(item.get("count", 1)))
@@ -155,13 +158,13 @@ def _needs(workload: Obj) -> dict[str, float]:
 
 def _waits(workload: Obj) -> bool:
     active: bool = workload["spec"].get("active", True)
-    # One that is evicted keeps its quota until its last host has ended.
+    # An evicted workload keeps its quota until its last host has ended.
     placed = is_true(workload, "QuotaReserved") and not is_true(workload, "Evicted")
     return active and not placed and not is_true(workload, "Finished")
 
 
 def _rank(workload: Obj) -> tuple[int, Any, str]:
-    """Return what Kueue sorts by: priority, then the time of creation or of some evictions."""
+    """Return Kueue's sort key: priority, then the time of creation, or of the eviction for some reasons."""
     evicted = condition(workload, "Evicted")
     again = evicted.get("status") == "True" and evicted.get("reason") in _BACK_OF_THE_QUEUE
     since = evicted.get("lastTransitionTime") if again else workload["metadata"]["creationTimestamp"]
@@ -169,14 +172,14 @@ def _rank(workload: Obj) -> tuple[int, Any, str]:
 
 
 def _place(workload: Obj, snapshot: Snapshot) -> tuple[str | None, ...]:
-    """Return the cluster queue or, where we cannot see which it is, the queue of the namespace."""
+    """Return the ClusterQueue or, if it is not readable, the namespace and its queue."""
     if name := cluster_queue_of(workload, snapshot):
         return (name,)
     return workload["metadata"].get("namespace", "default"), workload["spec"].get("queueName")
 
 
 def _name(workload: Obj, asking: Obj) -> str:
-    """Return how to call a workload: as its owner is called, with its namespace if that is another one."""
+    """Return the name of a workload's owner, with its namespace if that differs from the one of `asking`."""
     meta = workload["metadata"]
     owner = next(iter(meta.get("ownerReferences") or []), {"name": meta["name"]})
     there, here = meta.get("namespace", "default"), asking["metadata"].get("namespace", "default")

@@ -1,4 +1,4 @@
-"""Objects of an API server read into one `WorkloadStatus`. Pure functions over dicts, but for `find` and `take`."""
+"""Status of workloads from objects of an API server. Pure functions over dicts, except those that take an `api`."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ _log = logging.getLogger(__name__)
 _MANAGED_BY = "app.kubernetes.io/managed-by"
 _FAILURES = {
     "ReachedMaxRestarts": "and no restart is left",
-    "FailJobSetFailurePolicyAction": "which restarting cannot help",
+    "FailJobSetFailurePolicyAction": "which is not restarted",
 }
 
 
 def find(api: ObjectApi, name: str, namespace: str = "default") -> WorkloadStatus:
-    """Return one workload's status. Raises NotFoundError naming those there are."""
+    """Return one workload's status. Raises NotFoundError with the existing names."""
     snapshot = take(api, namespace, name=name)
     return read(snapshot.jobsets[0], snapshot)
 
@@ -53,7 +53,7 @@ def find(api: ObjectApi, name: str, namespace: str = "default") -> WorkloadStatu
 def inspect(
     api: ObjectApi, name: str, namespace: str, roots: OutputRoots
 ) -> tuple[WorkloadStatus, tuple[Occurrence, ...]]:
-    """Return one workload's status with what its hosts wrote down of restarts, and all its events, oldest first."""
+    """Return one workload's status, with restarts from its output, and all its events, oldest first."""
     snapshot = take(api, namespace, name=name)
     (jobset,) = snapshot.jobsets
     status = with_output(read(jobset, snapshot), roots)
@@ -62,15 +62,15 @@ def inspect(
 
 
 def not_found(api: ObjectApi, name: str, namespace: str) -> NotFoundError:
-    """Return the error for a workload that is not there."""
-    there = [jobset["metadata"]["name"] for jobset in api.list("JobSet", namespace)]
-    hint = f"there are: {', '.join(there)}" if there else "`xpk workload create` makes one"
+    """Return the error for a workload that does not exist."""
+    existing = [jobset["metadata"]["name"] for jobset in api.list("JobSet", namespace)]
+    hint = f"there are: {', '.join(existing)}" if existing else "`xpk workload create` creates one"
     where = "" if namespace == "default" else f" in namespace '{namespace}'"
     return NotFoundError(f"there is no workload '{name}'{where}", hint=hint)
 
 
 def find_pod(api: ObjectApi, name: str, namespace: str, slice_id: int, host: int) -> Obj:
-    """Return the pod of one host of the current attempt. Raises NotFoundError naming those there are."""
+    """Return the pod of one host of the current attempt. Raises NotFoundError with the existing hosts."""
     status = find(api, name, namespace)
     for known in status.hosts:
         if (known.slice, known.host) == (slice_id, host):
@@ -82,7 +82,7 @@ def find_pod(api: ObjectApi, name: str, namespace: str, slice_id: int, host: int
 def find_all(
     api: ObjectApi, namespace: str | None = "default", selector: Mapping[str, str] | None = None
 ) -> list[WorkloadStatus]:
-    """Return the status of every workload, oldest first, with as many requests however many there are."""
+    """Return the status of every workload, oldest first, with a fixed number of requests."""
     snapshot = take(api, namespace, selector=selector)
     found = [read(jobset, snapshot) for jobset in snapshot.jobsets]
     return sorted(found, key=lambda status: (status.created, status.name))
@@ -91,10 +91,10 @@ def find_all(
 def take(
     api: ObjectApi, namespace: str | None, *, name: str | None = None, selector: Mapping[str, str] | None = None
 ) -> Snapshot:
-    """Read the objects of all workloads, of those with the labels of `selector`, or all that tells of the one named.
+    """Read the objects of all workloads, of those with the labels of `selector`, or all objects of a named one.
 
-    Raises NotFoundError if that is not there. A queue is shared over namespaces: where we may not see the others',
-    we see our own.
+    Raises NotFoundError if it does not exist. Queues are shared across namespaces; without permission to read the
+    others, only those of `namespace` are read.
     """
     if name and namespace:
         try:
@@ -114,7 +114,7 @@ def take(
 
 
 def _wide(api: ObjectApi, kind: str, namespace: str | None) -> list[Obj]:
-    """Return the objects of all namespaces; of ours if we may not see the others', none without Kueue."""
+    """Return the objects of all namespaces; only of `namespace` without permission, none without Kueue."""
     try:
         return api.list(kind, None)
     except MissingToolError:
@@ -126,7 +126,7 @@ def _wide(api: ObjectApi, kind: str, namespace: str | None) -> list[Obj]:
 
 
 def _cluster_queues(api: ObjectApi) -> list[Obj]:
-    """Return the queues with the quotas, none where we may not see them or Kueue is not there."""
+    """Return the ClusterQueues, none without permission or without Kueue."""
     try:
         return api.list("ClusterQueue", None)
     except (MissingToolError, AuthorizationError):
@@ -134,7 +134,7 @@ def _cluster_queues(api: ObjectApi) -> list[Obj]:
 
 
 def read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
-    """Return the status of one JobSet: unknown if it, or what belongs to it, is not as its controllers write it."""
+    """Return the status of one JobSet; Unknown if it or its related objects are malformed."""
     try:
         return _read(jobset, snapshot)
     except (UsageError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -193,7 +193,7 @@ def _read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
         ahead=ahead or (),
         conditions=queue_position.conditions(workload),
         checks=checks_of(workload),
-        # One that has its quota waits for other things.
+        # A workload with reserved quota does not wait for quota.
         quota=queue_position.quota_for(queued, snapshot, kind) if queued and ahead is not None else (),
         user=annotations.get(names.USER_ANNOTATION, ""),
         command=_command(jobset),
@@ -209,7 +209,7 @@ def _read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
 
 
 def _size(spec: Obj) -> tuple[int, int, int]:
-    """Return how many slices there are, how many hosts the largest has, and how many hosts in all."""
+    """Return the number of slices, the hosts of the largest slice, and the total number of hosts."""
     sizes = [(job.get("replicas", 1), job["template"]["spec"].get("parallelism", 1)) for job in jobs_in(spec)]
     largest = max((hosts for _, hosts in sizes), default=0)
     return sum(count for count, _ in sizes), largest, sum(count * hosts for count, hosts in sizes)
@@ -233,7 +233,7 @@ def _command(jobset: Obj) -> tuple[str, ...]:
 
 
 def maker_of(jobset: Obj) -> str:
-    """Return who made a JobSet: "xpk", or the name of another tool as far as the object tells it."""
+    """Return the tool that created a JobSet: "xpk", or the name of another tool, if the object has it."""
     if label(jobset, _MANAGED_BY) == "xpk" or label(jobset, names.WORKLOAD_LABEL):
         return "xpk"
     managers = [
@@ -276,13 +276,13 @@ def _phase(
 
 
 def _failure(found: Mapping[str, Any], hosts: Iterable[HostStatus], events: list[Obj], uid: str) -> str:
-    """Return why a JobSet failed: the first host that ended badly by itself, then the controller's words."""
+    """Return the reason of a JobSet's failure: the first host that failed by itself, else the controller's message."""
     failed = [host for host in hosts if host.exit_code not in (None, 0)]
     own = [host for host in failed if host.exit_code not in (75, 143)] or failed
     first = min(own, key=lambda host: host.finished or "", default=None)
     note = _FAILURES.get(str(found.get("reason")), "")
     if first is not None:
-        said = str(first.reason) if " " in str(first.reason) else ""  # in the words of what ran before it
+        said = str(first.reason) if " " in str(first.reason) else ""  # the message of an init container
         cause = (
             f"host {first.label}: {said}"
             if said
@@ -296,7 +296,7 @@ def _failure(found: Mapping[str, Any], hosts: Iterable[HostStatus], events: list
 
 
 def _hosts(pods: Iterable[Obj], attempt: str) -> tuple[HostStatus, ...]:
-    """Return the newest pod of every host of the current attempt; of an earlier one where none is yet."""
+    """Return the newest pod of every host, of the current attempt if it has one."""
     newest: dict[tuple[int, int], Obj] = {}
     for pod in sorted(pods, key=lambda pod: (attempt_of(pod) == attempt, pod["metadata"]["creationTimestamp"])):
         newest[host_key(pod)] = pod
@@ -305,7 +305,7 @@ def _hosts(pods: Iterable[Obj], attempt: str) -> tuple[HostStatus, ...]:
 
 def _host(pod: Obj, slice_id: int, host: int) -> HostStatus:
     status = pod.get("status", {})
-    # By its name: kubelet sorts them, and whatever else a pod was given may come before the user's program.
+    # By its name: kubelet sorts containers, and injected ones may come before the user's program.
     there, ours = status.get("containerStatuses") or [{}], container_of(pod)
     container = next((each for each in there if each.get("name") == ours), there[0])
     ended = container.get("state", {}).get("terminated") or failed_start(pod)

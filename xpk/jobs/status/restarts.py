@@ -1,8 +1,7 @@
-"""Why a workload restarted, when the pods that would tell are gone: from events, and from what hosts wrote down.
+"""Causes of restarts after the pods are deleted, from events and from the records of hosts.
 
-The Job controller says of each Job that fails which pod it was and with which exit code, JobSet when it restarted
-and for which Job. Both are kept for an hour or so; the trainer's own records are kept for ever, but know no exit
-codes.
+The Job controller's events have the pod and the exit code of each failed Job, JobSet's events the time of a restart
+and the Job that caused it. Both expire after about an hour; the trainer's records are permanent, but have no exit codes.
 """
 
 from __future__ import annotations
@@ -22,22 +21,22 @@ from xpk.model.errors import XpkError
 from xpk.model.status import Restart, WorkloadStatus, exit_words
 from xpk.storage import Folder
 
-_MARKS = ("RestartJobSet", "Restart")  # how the reasons of JobSet's restart events begin
-_PEER_LOST, _STOPPED = 75, 143  # how healthy hosts end when another one failed
+_MARKS = ("RestartJobSet", "Restart")  # prefixes of the reasons of JobSet's restart events
+_PEER_LOST, _STOPPED = 75, 143  # exit codes of healthy hosts after another one failed
 _EXITED = re.compile(r"Container \S+ for pod (?:\S+/)?(\S+) failed with exit code (\d+)")
 _DISRUPTED = re.compile(r"Pod (?:\S+/)?(\S+) has condition DisruptionTarget")
 _LOCAL = re.compile(r"The host (ended with exit code (\d+).*)")
 _BLAMED = re.compile(r"first failed job: ([^:\s)]+)")
 _HOST = re.compile(r"-(\d+)-(\d+)-\w{5}$")
-_LATE = timedelta(seconds=2)  # by how much a Job's event may come after the restart that it led to
-_MOST_ATTEMPTS = 1000  # whose causes are looked for
+_LATE = timedelta(seconds=2)  # maximum delay of a Job's event after the restart that it caused
+_MOST_ATTEMPTS = 1000  # the newest ones, whose causes are searched
 _LOST_NODE = ("NodeNotReady", "TaintManagerEviction")
 _EVICTED = ("Preempted", "Evicted", *_LOST_NODE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """One Job, that is slice, or one host that failed; `words` say how."""
+    """A failed Job, that is slice, or host; `words` describe the failure."""
 
     time: str
     job: str
@@ -47,18 +46,18 @@ class Failure:
 
     @property
     def is_own(self) -> bool:
-        """Whether it failed by itself, and not because another one did."""
+        """Whether it failed by itself, not as a consequence of another failure."""
         return self.host is not None and self.exit_code not in (_PEER_LOST, _STOPPED)
 
 
 def restarts(events: Sequence[Obj], uid: str, count: int) -> tuple[Restart, ...]:
-    """Return the restarts of the JobSet `uid` that its events tell of; `count` is how many there were in all."""
+    """Return the restarts of the JobSet `uid` that its events report; `count` is the total number of restarts."""
     marks = _marks(events, uid)
     groups = _groups(events, marks)
     found = []
     for index, (time, message) in enumerate(marks):
         found.append(_restart(groups.pop(index, []), time, message))
-    # Restarts for the same Job are one event: those in between have left their failures only.
+    # Restarts for the same Job are one event with a first and a last time; failures in between are restarts, too.
     last = when(marks[-1][0]) if marks else None
     found += [_restart(group, group[0].time, "") for group in groups.values() if last and when(group[0].time) < last]
     found.sort(key=lambda restart: when(restart.time))
@@ -70,14 +69,14 @@ def restarts(events: Sequence[Obj], uid: str, count: int) -> tuple[Restart, ...]
 
 
 def last_failure(events: Sequence[Obj], uid: str) -> Failure | None:
-    """Return what failed after the last restart."""
+    """Return the failure after the last restart."""
     marks = _marks(events, uid)
     group = _groups(events, marks).get(len(marks), [])
     return _cause(group, "") if group else None
 
 
 def with_output(status: WorkloadStatus, roots: OutputRoots) -> WorkloadStatus:
-    """Return a status with what hosts wrote down of the restarts whose cause events do not tell."""
+    """Return a status with causes from the hosts' records for restarts that events do not explain."""
     known = {restart.attempt: restart for restart in status.restart_history}
     wanted = [
         attempt
@@ -88,7 +87,7 @@ def with_output(status: WorkloadStatus, roots: OutputRoots) -> WorkloadStatus:
         return status
     try:
         written = promptly(roots.to_read(status), lambda folder: _written(folder, when(status.created)))
-    except XpkError:  # whoever asks for the progress hears of it
+    except XpkError:  # reported when the progress is read
         return status
     for attempt in wanted:
         if attempt in written:
@@ -100,7 +99,7 @@ def with_output(status: WorkloadStatus, roots: OutputRoots) -> WorkloadStatus:
 
 
 def _marks(events: Iterable[Obj], uid: str) -> list[tuple[str, str]]:
-    """Return when JobSet restarted the workload, and what it said."""
+    """Return the time and the message of each of JobSet's restarts."""
     found = []
     for event in events:
         if (event.get("involvedObject") or {}).get("uid") != uid:
@@ -113,9 +112,9 @@ def _marks(events: Iterable[Obj], uid: str) -> list[tuple[str, str]]:
 
 
 def _groups(events: Sequence[Obj], marks: list[tuple[str, str]]) -> dict[int, list[Failure]]:
-    """Return the failures by the index of the restart that followed them; those after the last come last.
+    """Return the failures by the index of the restart that followed them; those after the last have the last index.
 
-    A Job fails once an attempt: where one does so twice, an attempt in between is not marked.
+    A Job fails once per attempt: two failures of one Job mean a restart in between without an event of its own.
     """
     if any(is_local(event) for event in events):
         return _local_groups(events)
@@ -132,7 +131,7 @@ def _groups(events: Sequence[Obj], marks: list[tuple[str, str]]) -> dict[int, li
 
 
 def _local_groups(events: Iterable[Obj]) -> dict[int, list[Failure]]:
-    """Return the same where every host's end is an event, and events are in the order in which they happened."""
+    """Return the same for the local control plane, which has an event for each host's end, in order."""
     found: dict[int, list[Failure]] = {}
     index = 0
     ordered = sorted(events, key=lambda event: (event_times(event)[1], str(event["metadata"].get("uid"))))
@@ -149,7 +148,7 @@ def _local_groups(events: Iterable[Obj]) -> dict[int, list[Failure]]:
 
 
 def _of_job(event: Obj, events: Iterable[Obj]) -> Failure | None:
-    """Return the failure that a Job's event tells of, None if it tells of none."""
+    """Return the failure of a Job's event, None for other events."""
     about, message = event.get("involvedObject") or {}, str(event.get("message", ""))
     if about.get("kind") != "Job" or event.get("type") != "Warning" or event.get("reason") == "FailedCreate":
         return None
@@ -166,7 +165,7 @@ def _of_job(event: Obj, events: Iterable[Obj]) -> Failure | None:
 
 
 def _disruption(pod: str, events: Iterable[Obj]) -> str:
-    """Return what happened to a pod that was taken away."""
+    """Return the reason why a pod was evicted, in words."""
     about = [event for event in events if (event.get("involvedObject") or {}).get("name") == pod]
     placed = next((str(e.get("message")).rpartition(" to ")[2] for e in about if e.get("reason") == "Scheduled"), "")
     told = next((event for event in about if event.get("reason") in _EVICTED), None)
@@ -178,7 +177,7 @@ def _disruption(pod: str, events: Iterable[Obj]) -> str:
 
 
 def _only_failed_pod(job: Obj, events: Iterable[Obj]) -> str:
-    """Return the one pod of a Job that nobody had to delete when the Job failed, if it is one."""
+    """Return the only pod that was not deleted when its Job failed, "" unless there is exactly one."""
     made: set[str] = set()
     for event in events:
         if (event.get("involvedObject") or {}).get("uid") != job.get("uid"):
@@ -202,7 +201,7 @@ def _restart(group: list[Failure], time: str, message: str) -> Restart:
 
 
 def _cause(group: list[Failure], message: str) -> Failure | None:
-    """Return the failure behind the others: one of its own, of the Job that JobSet blames, the first."""
+    """Return the root failure: preferably a host's own, of the Job that JobSet blames, and the earliest."""
     blamed = match[1] if (match := _BLAMED.search(message)) else ""
     return min(group, key=lambda each: (not each.is_own, each.job != blamed, when(each.time)), default=None)
 
@@ -218,7 +217,7 @@ def _job_of(pod: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _EventsOnly:
-    """A run's files without its metrics, which are large and tell nothing of failures."""
+    """A run's files without its metrics, which are large and not needed for failures."""
 
     folder: Folder
 
@@ -230,7 +229,7 @@ class _EventsOnly:
 
 
 def _written(folder: Folder, since: datetime) -> dict[int, Restart]:
-    """Return how the attempts since a time ended, as the hosts wrote it down."""
+    """Return the causes of restarts since a time, by attempt, from the hosts' records."""
     from xpk.jobs.report.goodput import attempts
     from xpk.jobs.report.record import read_record
 
