@@ -262,7 +262,7 @@ def test_a_host_that_hung_is_the_cause_and_what_others_say_of_it_is_no_work(tmp_
     first, _ = attempts(read_folder(run.write()))
     assert (first.ended, first.reason, first.cause_host, first.last_work) == (
         "failed",
-        "slice 1 host 0: hung, waiting for its data",
+        "slice 1 host 0: timed out waiting for its data",
         HostId(1, 0),
         worked,
     )

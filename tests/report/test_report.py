@@ -119,7 +119,7 @@ def test_after_a_sigterm_the_first_leg_is_the_save(tmp_path: Path) -> None:
 
 
 def test_a_run_that_wrote_nothing_has_a_page_too() -> None:
-    assert "Nothing to show yet" in Checker(render_report(RunRecord(), FACTS)).text
+    assert "No data yet" in Checker(render_report(RunRecord(), FACTS)).text
 
 
 def test_a_run_that_died_before_its_first_step_has_a_page(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""What a run leaves behind, accounted for: record → goodput → one page."""
+"""Report of a run: from its output (record) to its goodput to one HTML page."""

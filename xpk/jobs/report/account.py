@@ -1,4 +1,4 @@
-"""The account of a workload: what its objects and its output folder tell together."""
+"""Account of a workload, from its objects and its output folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from xpk.model.status import WorkloadStatus
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A run and its key figures; `figures` are those that `-o json` prints."""
+    """A run and its key figures; `-o json` prints `figures`."""
 
     record: RunRecord
     facts: ReportFacts
@@ -31,17 +31,17 @@ class Account:
 
 
 def account(status: WorkloadStatus, cluster: str, roots: OutputRoots, *, kill_time: float | None = None) -> Account:
-    """Read a workload's output. `kill_time` (Unix seconds) is known if we ended a host ourselves.
+    """Return the account of a workload. `kill_time` (Unix seconds): the time at which a drill killed a host.
 
-    Raises NotFoundError if there is nothing yet, or the folder cannot be seen from here, ConflictError if it is not the
-    workload's, XpkError if it cannot be read.
+    Raises NotFoundError if there is no output yet, or if it is not accessible from here, ConflictError if the folder is
+    not the workload's, XpkError if it cannot be read.
     """
     folder = roots.to_read(status)
     record = read_folder(folder) if folder else RunRecord()
     if record.empty:
         raise NotFoundError(
-            f"workload '{status.name}' has written no metrics yet to {status.output_dir}",
-            hint=f"`xpk workload status {status.name}`; only the bundled trainer writes them",
+            f"workload '{status.name}' has not written metrics to {status.output_dir} yet",
+            hint=f"`xpk workload status {status.name}`; only the bundled trainer writes metrics",
         )
     shape = find_shape(status.accelerator_type)
     facts = ReportFacts(
@@ -63,12 +63,12 @@ def account(status: WorkloadStatus, cluster: str, roots: OutputRoots, *, kill_ti
 
 
 def write_page(found: Account, file: Path) -> Path:
-    """Write the report and return where it is. Raises XpkError if it cannot be written."""
+    """Write the report and return its path. Raises XpkError if it cannot be written."""
     try:
         file.write_text(render_report(found.record, found.facts), encoding="utf-8")
     except (OSError, ValueError) as error:
         raise XpkError(
-            f"cannot write {file}: {getattr(error, 'strerror', None) or error}", hint="--file elsewhere.html"
+            f"cannot write {file}: {getattr(error, 'strerror', None) or error}", hint="choose another --file"
         ) from error
     return file
 
@@ -97,7 +97,7 @@ def _figures(status: WorkloadStatus, record: RunRecord, facts: ReportFacts) -> d
 
 
 def _finite(loss: float) -> float | None:
-    """Return what JSON has for a loss."""
+    """Return a loss for JSON: None unless it is finite."""
     return loss if math.isfinite(loss) else None
 
 

@@ -1,6 +1,6 @@
-"""The geometry of the report's charts: numbers in, positions in an SVG's own units out.
+"""Geometry of the report's charts: from numbers to positions in an SVG.
 
-Everything is computed here; the template only draws. Positions are in viewBox units from the top left.
+All positions are computed here, in viewBox units from the top left; the template only draws them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TypeVar
 
 MOST_POINTS = 2_000
 _MOST_HOVER_POINTS = 300
-_LETTER = 7.0  # width of a letter of 12 px, about
+_LETTER = 7.0  # approximate width of a letter of 12 px
 Point = tuple[float, float]
 
 
@@ -35,7 +35,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A point worth noticing; `title` is shown when it is pointed at."""
+    """A highlighted point; `title` is its tooltip."""
 
     meaning: str
     x: float
@@ -45,7 +45,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A vertical line over the whole chart with a label at its top, on the side where there is room."""
+    """A vertical line over the whole chart with a label at its top; `anchor` selects the side with room."""
 
     x: float
     label: str
@@ -54,7 +54,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A vertical band over the whole chart; `label` is empty where it would not fit in."""
+    """A vertical band over the whole chart; `label` is empty if it does not fit."""
 
     x: float
     width: float
@@ -66,7 +66,7 @@ class Band:
 class Chart:
     """A drawn chart. The plot lies inside `left`, `right`, `top` and `bottom`; `hover` is JSON.
 
-    `summary` describes it to somebody who cannot see it.
+    `summary` describes it for screen readers.
     """
 
     size: str
@@ -98,7 +98,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """What a chart shows, in data units. `times`: x is seconds; else it is whole steps.
+    """Content of a chart in data units. `times`: x is in seconds, otherwise in whole steps.
 
     `marks` are (meaning, x, y, title), `rules` (x, label), `bands` (begin, end, label, title), `hover`
     (x, y, text).
@@ -116,7 +116,7 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The outer measures of a chart: a wide one for a desk, a narrow one for a phone."""
+    """Outer size of a chart: wide for desktops, narrow for phones."""
 
     size: str
     width: float
@@ -130,7 +130,7 @@ LOW = Frame("narrow", 420, 190)
 
 
 def downsample(points: Sequence[Point], limit: int = MOST_POINTS) -> list[Point]:
-    """Return at most `limit` (4 or more) of the points, with the ends and each share's extremes in y."""
+    """Return at most `limit` (4 or more) of the points: both ends, and the extremes in y of equal shares."""
     if len(points) <= limit:
         return list(points)
     inner = points[1:-1]
@@ -146,7 +146,7 @@ def downsample(points: Sequence[Point], limit: int = MOST_POINTS) -> list[Point]
 
 
 def nice_step(span: float, most: int) -> float:
-    """Return the smallest of 1, 2, 5 times a power of ten that parts `span` into at most `most` parts."""
+    """Return the smallest of 1, 2, 5 times a power of ten that divides `span` into at most `most` parts."""
     if span <= 0 or not math.isfinite(span):
         return 1.0
     power = 10.0 ** math.floor(math.log10(span / most))
@@ -154,7 +154,7 @@ def nice_step(span: float, most: int) -> float:
 
 
 def number_ticks(low: float, high: float, most: int, *, whole: bool = False) -> list[tuple[float, str]]:
-    """Return round values in [low, high] with labels that have just enough digits."""
+    """Return round values in [low, high] with labels of the fewest sufficient digits."""
     step = nice_step(high - low, most)
     if whole:
         step = max(1.0, step)
@@ -167,7 +167,7 @@ _TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10
 
 
 def time_ticks(span: float, most: int) -> list[tuple[float, str]]:
-    """Return round times from 0 to `span` seconds, labelled in s, min, h or d, whichever is whole."""
+    """Return round times from 0 to `span` seconds, labelled in the largest whole unit of s, min, h and d."""
     if span < most:
         return [(at, f"{label} s") for at, label in number_ticks(0, span, most)]
     fitting = (step for step in _TIME_STEPS if step * most >= span)
@@ -186,11 +186,11 @@ def draw(plot: Plot, frame: Frame) -> Chart:
     y_low, y_high = _y_range(plot)
 
     def x(value: float) -> float:
-        """Return where a step or a time lies, in viewBox units from the left."""
+        """Return the position of a step or a time, in viewBox units from the left."""
         return round(left + (value - x_low) / (x_high - x_low) * (right - left), 1)
 
     def y(value: float) -> float:
-        """Return where a value lies, in viewBox units from the top."""
+        """Return the position of a value, in viewBox units from the top."""
         return round(bottom - (value - y_low) / (y_high - y_low) * (bottom - top), 1)
 
     most = 10 if frame.width > 600 else 5
@@ -222,13 +222,13 @@ T = TypeVar("T")
 
 
 def thinned(points: Sequence[T]) -> Sequence[T]:
-    """Return so few of the points, evenly spaced, that a page with all charts stays small; the last one is kept."""
+    """Return evenly spaced points, few enough to keep the page small; the last one is kept."""
     every = math.ceil(len(points) / _MOST_HOVER_POINTS)
     return points if every < 2 else [*points[:-1:every], points[-1]]
 
 
 def _summary(plot: Plot) -> str:
-    """Return the label with the first and the last point, and how many failures are marked."""
+    """Return the label with the first and the last point, and the number of marked failures."""
     ends = " to ".join(text for _, _, text in plot.hover[:: max(1, len(plot.hover) - 1)][:2])
     failures = len(plot.rules)
     marked = f"; {failures} failure{'' if failures == 1 else 's'} marked" if failures else ""
@@ -236,7 +236,7 @@ def _summary(plot: Plot) -> str:
 
 
 def rules(found: Sequence[tuple[float, str]], left: float, right: float) -> tuple[Rule, ...]:
-    """Return vertical lines; a label that would lie over the one before it is left out."""
+    """Return vertical lines; labels that would overlap the previous one are omitted."""
     drawn: list[Rule] = []
     taken = -math.inf
     for x, label in sorted(found):
@@ -250,7 +250,7 @@ def rules(found: Sequence[tuple[float, str]], left: float, right: float) -> tupl
 
 
 def bands(found: Iterable[tuple[float, float, str, str]]) -> tuple[Band, ...]:
-    """Return vertical bands, labelled where they are wide enough."""
+    """Return vertical bands, labelled if they are wide enough."""
     return tuple(
         Band(begin, round(end - begin, 1), title, label if end - begin > len(label) * _LETTER + 6 else "")
         for begin, end, label, title in found
@@ -263,7 +263,7 @@ def path(points: Iterable[Point]) -> str:
 
 
 def _thinned(series: Sequence[Series]) -> list[tuple[Series, list[Point]]]:
-    """Share MOST_POINTS among the curves by their length; leave out what is not finite."""
+    """Share MOST_POINTS among the curves by their length; drop values that are not finite."""
     finite = [(one, [point for point in one.points if math.isfinite(point[1])]) for one in series]
     total = sum(len(points) for _, points in finite)
     return [

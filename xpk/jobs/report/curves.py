@@ -1,4 +1,4 @@
-"""The report's loss curves: which steps, failures and gaps a plot shows, in data units."""
+"""Loss curves of the report: steps, failures and gaps in data units."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xpk.jobs.report.wording import duration, loss
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A record with all that is derived from it, and the time that all others are relative to."""
+    """A record and the values derived from it. `origin`: the first start in Unix seconds, 0 of all relative times."""
 
     record: RunRecord
     attempts: tuple[Attempt, ...]
@@ -28,7 +28,7 @@ class Run:
 
 
 def _lost_runs(run: Run) -> list[list[StepRecord]]:
-    """Return the lost steps of each attempt, led by the step before them, where the curves part."""
+    """Return the lost steps of each attempt, preceded by the last step that the curves share."""
     kept = {line.step: line for line in run.record.steps}
     by_attempt: dict[int, list[StepRecord]] = {}
     for line in run.record.lost_steps:
@@ -41,7 +41,7 @@ def _lost_runs(run: Run) -> list[list[StepRecord]]:
 
 
 def _failures(run: Run) -> list[tuple[Attempt, str]]:
-    """Return the attempts that failed and were restarted, with what to write at the place."""
+    """Return the attempts that failed and were restarted, with labels for the charts."""
     words = {"preempted": "SIGTERM", "failed": "failed", "host lost": "lost"}
     return [
         (
@@ -60,7 +60,7 @@ def _step_text(line: StepRecord, *, lost: bool = False) -> str:
 
 
 def loss_by_step(run: Run) -> Plot:
-    """Return the loss over steps: what counts as one curve, lost steps behind it."""
+    """Return the loss over steps: productive steps as one curve, lost steps behind it."""
     steps = run.record.steps
     lost = _lost_runs(run)
     series = [Series("lost-halo", [(line.step, line.loss) for line in lines]) for lines in lost]
@@ -83,10 +83,10 @@ def loss_by_step(run: Run) -> Plot:
 
 
 def loss_by_time(run: Run) -> Plot:
-    """Return the loss over wall time, with the gaps in which no step was finished."""
+    """Return the loss over wall time, with gaps without a finished step."""
 
     def point(line: StepRecord) -> Point:
-        """Return where a step lies: seconds since the first start, loss."""
+        """Return the point of a step: seconds since the first start, loss."""
         return line.time - run.origin, line.loss
 
     kept: dict[int, list[StepRecord]] = {}
@@ -118,7 +118,7 @@ def loss_by_time(run: Run) -> Plot:
 
 
 def failure_time(run: Run, attempt: Attempt) -> float:
-    """Return when an attempt failed, in seconds since the first start."""
+    """Return the time of an attempt's failure in seconds since the first start."""
     for recovery in run.recoveries:
         if recovery.failed_attempt == attempt.number:
             return recovery.since - run.origin
@@ -126,18 +126,18 @@ def failure_time(run: Run, attempt: Attempt) -> float:
 
 
 def failure_rules(run: Run) -> list[tuple[float, str]]:
-    """Return when each attempt failed, in seconds since the first start, and what to write there."""
+    """Return the time of each attempt's failure in seconds since the first start, with its label."""
     return [(failure_time(run, attempt), f"✕ {text}") for attempt, text in _failures(run)]
 
 
 def gaps(run: Run) -> list[tuple[float, float, str, str]]:
-    """Return begin and end of each gap in seconds since the first start, a label and a title."""
+    """Return begin and end of each gap in seconds since the first start, with a label and a title."""
     return [
         (
             one.since - run.origin,
             one.until - run.origin,
             duration(one.seconds),
-            f"no step for {duration(one.seconds)}",
+            f"no step finished for {duration(one.seconds)}",
         )
         for one in run.recoveries
     ]

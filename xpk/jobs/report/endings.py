@@ -1,4 +1,4 @@
-"""How an attempt of a run ended, by its hosts' last words."""
+"""End of an attempt of a run, derived from the last events of its hosts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Ended = Literal["done", "suspended", "preempted", "failed", "host lost", "runnin
 
 
 def ending(events: list[Event], *, is_last: bool, restarted: bool, finished: bool) -> tuple[Ended, str, HostId | None]:
-    """Say how an attempt ended, in words, and which host ended it."""
+    """Return the kind of an attempt's end, its reason in words, and the host that caused it."""
     last_words: dict[str, list[Event]] = {}
     for event in sorted(events, key=lambda event: event.time):
         last_words.setdefault(event.name, []).append(event)
@@ -24,7 +24,7 @@ def ending(events: list[Event], *, is_last: bool, restarted: bool, finished: boo
     blamed = any(event.details.get("own") for event in last_words.get("hang", []))
     if "hang" in last_words and (blamed or not lost):
         first = min(last_words["hang"], key=lambda event: not event.details.get("own"))
-        return "failed", f"{first.host}: hung, waiting for {first.details.get('waited_for')}", first.host
+        return "failed", f"{first.host}: timed out waiting for {first.details.get('waited_for')}", first.host
     if "preempt" in last_words:
         if not restarted:
             return "suspended", "suspended or preempted, after a checkpoint", None
@@ -38,7 +38,7 @@ def ending(events: list[Event], *, is_last: bool, restarted: bool, finished: boo
 
 
 def _dead_host(events: list[Event], lost: list[Event], spoke: set[HostId]) -> HostId | None:
-    """Return the host that the others missed first, else the only one that left without a last word."""
+    """Return the host that others lost first, else the only one without a final event."""
     silent = {event.host for event in events} - spoke
     hosts_per_slice = 1 + max((event.host.host for event in events), default=0)
     for event in lost:

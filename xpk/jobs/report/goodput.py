@@ -1,12 +1,12 @@
-"""Where a run's wall time went: pure functions over a `RunRecord`.
+"""Goodput of a run: its wall time by cause. Pure functions over a `RunRecord`.
 
     wall     = end - first start
-    goodput  = seconds of the steps that count / wall
+    goodput  = seconds of productive steps / wall
     lost     = sum over restarts of (last step finished before it - step restored after it)
-    recovery = first finished step after a restart - kill (or the last sign of work before it)
+    recovery = first finished step after a restart - kill (or the last progress before it)
 
-All times are Unix seconds, all durations seconds. The account is kept in whole microseconds, so that the
-parts of a wall time sum to it exactly.
+All times are Unix seconds, all durations seconds. The account uses whole microseconds, so that its parts
+sum to the wall time exactly.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from enum import StrEnum
 from xpk.jobs.report.endings import Ended, ending
 from xpk.jobs.report.record import Event, HostId, RunRecord, StepRecord
 
-# How a host says that its attempt is over; none of these is work.
+# Final events of a host; none of these is progress.
 _LAST_WORDS = frozenset({"done", "fail", "peer_lost", "hang", "not_finite", "replicas_differ"})
 _MICROSECONDS = 1_000_000
 
 
 class Cause(StrEnum):
-    """What a second of wall time was spent on."""
+    """Cause to which a second of wall time is assigned."""
 
     STEPS = "steps"
     LOST = "lost"
@@ -42,36 +42,33 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One life of the job, from its first start to the last that was heard of it.
+    """One attempt of the whole job, from its first start to its last event.
 
-    `last_work` is the last sign of work: a step, a save, anything but a host's last words. `restored_step`
-    is the step it went on from (0: from the beginning), None when it did not come that far. `cause_host`
-    is the host that ended it, where the events tell. After SIGTERM it was "preempted" if the JobSet
-    restarted it (`restart_count`, the trainer's own number of the attempt, went up), else "suspended".
+    After SIGTERM, `ended` is "preempted" if the JobSet restarted the job (`restart_count` increased), else "suspended".
     """
 
     number: int
-    restart_count: int
+    restart_count: int  # the trainer's own number of the attempt
     start: float
-    last_work: float
+    last_work: float  # the last progress: a step, a save, any event but a host's final one
     end: float
-    restored_step: int | None
+    restored_step: int | None  # the step it resumed from (0: from the beginning), None if it did not get there
     first_step: int | None
     last_step: int | None
     first_step_time: float | None
     ended: Ended
     reason: str
-    cause_host: HostId | None
+    cause_host: HostId | None  # the host that ended it, if the events report one
 
     @property
     def waiting(self) -> bool:
-        """Whether nothing was broken at its end: the next attempt is waited for, not recovered."""
+        """Whether it ended without a failure: the time to the next attempt is not a recovery."""
         return self.ended in ("done", "suspended")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goodput:
-    """The account of a run: whole microseconds by cause; they sum to `wall` exactly."""
+    """Account of a run: whole microseconds by cause, with the exact sum `wall`."""
 
     microseconds: Mapping[Cause, int]
 
@@ -82,7 +79,7 @@ class Goodput:
 
     @property
     def goodput(self) -> float:
-        """Seconds of the steps that count / wall seconds; 0 for a run that has taken no time."""
+        """Seconds of productive steps / wall seconds; 0 for a run of no duration."""
         return self.share(Cause.STEPS)
 
     def seconds(self, cause: Cause) -> float:
@@ -96,7 +93,7 @@ class Goodput:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPart:
-    """One leg of a recovery, in seconds. None: no event marks its end; the next leg includes it."""
+    """One phase of a recovery, in seconds. None: no event marks its end; the next phase includes it."""
 
     name: str
     seconds: float | None
@@ -104,7 +101,7 @@ class RecoveryPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """From a failure (`since`) to the first step finished after it (`until`); `parts` sum to that."""
+    """Recovery from a failure (`since`) to the first step finished after it (`until`); `parts` sum to its duration."""
 
     failed_attempt: int
     attempt: int
@@ -114,7 +111,7 @@ class Recovery:
 
     @property
     def seconds(self) -> float:
-        """Seconds in which no step was finished."""
+        """Seconds without a finished step."""
         return self.until - self.since
 
 
@@ -137,7 +134,7 @@ def attempts(record: RunRecord) -> tuple[Attempt, ...]:
 
 
 def lost_steps(record: RunRecord) -> int:
-    """Return how many finished steps restarts undid: the sum of (last step before - step restored)."""
+    """Return the number of finished steps undone by restarts: the sum of (last step before - step restored)."""
     lost, reached = 0, 0
     for attempt in attempts(record):
         if attempt.restored_step is not None:
@@ -148,12 +145,11 @@ def lost_steps(record: RunRecord) -> int:
 
 
 def goodput(record: RunRecord, *, end: float | None = None) -> Goodput:
-    """Account for the wall time from the first start to `end` (default: the last sign of life).
+    """Account for the wall time from the first start to `end` [default: the last event].
 
-    Every moment has one cause. Where several hosts do different things the earlier phase wins, since the
-    job waits for its slowest host; an evaluation or a save inside the time of a step is not the step's.
-    From an attempt's last sign of work to the start of the next one is down time after a failure, and
-    suspended otherwise.
+    Every moment has one cause. If hosts are in different phases, the earlier phase counts, since the job waits for its
+    slowest host; an evaluation or a save during a step does not count as the step. The time from an attempt's last
+    progress to the start of the next attempt is down time after a failure, and suspended otherwise.
     """
     total = dict.fromkeys(Cause, 0)
     found = attempts(record)
@@ -177,10 +173,10 @@ def goodput(record: RunRecord, *, end: float | None = None) -> Goodput:
 
 
 def recoveries(record: RunRecord, *, kill_time: float | None = None) -> tuple[Recovery, ...]:
-    """Return a recovery for each failure after which a step was finished before anything suspended the job.
+    """Return a recovery for each failure after which a step was finished before the job was suspended.
 
-    It begins at `kill_time` for the attempt that was killed then, else at the attempt's last sign of work.
-    An attempt that died without finishing a step is part of the recovery that it belongs to.
+    It begins at `kill_time` for the attempt that was killed then, else at the attempt's last progress.
+    An attempt that failed without finishing a step is part of the preceding recovery.
     """
     found = attempts(record)
     recovered = []
@@ -208,7 +204,7 @@ def recoveries(record: RunRecord, *, kill_time: float | None = None) -> tuple[Re
 
 
 def recovery_seconds(record: RunRecord, *, kill_time: float | None = None) -> float | None:
-    """Return the seconds of the recovery from a kill, by default of the slowest one; None without any."""
+    """Return the seconds of the recovery from a kill, or of the slowest recovery; None if there is none."""
     found = recoveries(record, kill_time=kill_time)
     of_kill = [recovery for recovery in found if recovery.since == kill_time]
     return max((recovery.seconds for recovery in of_kill or found), default=None)
@@ -226,14 +222,14 @@ def _micro(seconds: float) -> int:
 def _attempt(
     number: int, events: list[Event], lines: list[StepRecord], count: int, after: int | None, *, finished: bool
 ) -> Attempt:
-    """Sum one attempt up; `count` is the trainer's number of it, `after` that of the next one, if any."""
+    """Summarize one attempt; `count` is the trainer's number of it, `after` that of the next one, if any."""
     starts = [event.time for event in events if event.name == "start"]
     begun = starts or [event.time - (event.seconds or 0.0) for event in events]
     begun += [line.time - line.seconds for line in lines]
     work = [line.time for line in lines] + [event.time for event in events if event.name not in _LAST_WORDS]
     start = min(begun)
     last_work = max([start, *work])
-    # Hosts that log only every nth step know less than metrics.jsonl, but they may have outlived it.
+    # Hosts log only every nth step, but their events may be newer than metrics.jsonl.
     step_ends = {line.step: line.time for line in lines}
     for event in sorted((event for event in events if event.name == "step"), key=lambda event: event.time):
         if event.step is not None:
@@ -267,12 +263,12 @@ _EVENT_CAUSES = {
     "eval": Cause.EVAL,
     "save_begin": Cause.SAVE,
 }
-# Which cause a moment has when several hold: the first of these. A commit in the background ("save") is
-# last: it costs only what no step overlaps.
+# Precedence of causes of the same moment. A commit in the background ("save") is last: it only counts where no
+# step overlaps it.
 _PRECEDENCE = (
     (Cause.INIT, "init"),
     (Cause.DATA, "data"),
-    (Cause.COMPILE, "compile"),  # part of a restore, which compiles what it is spread with, or lies within one
+    (Cause.COMPILE, "compile"),  # before "restore", which contains the compilation of its broadcast
     (Cause.RESTORE, "choose"),
     (Cause.RESTORE, "restore"),
     (Cause.EVAL, "eval"),
@@ -288,7 +284,7 @@ Span = tuple[int, int, int]  # begin and end in microseconds since the first sta
 
 
 def _spans(record: RunRecord, origin: float) -> dict[int, list[Span]]:
-    """Return what each attempt did, as spans of microseconds since `origin`; they may overlap."""
+    """Return the phases of each attempt as spans of microseconds since `origin`; they may overlap."""
     spans: dict[int, list[Span]] = {number: [] for number in record.attempts}
 
     def add(attempt: int, begin: float, end: float, name: str) -> None:
@@ -310,7 +306,7 @@ def _spans(record: RunRecord, origin: float) -> dict[int, list[Span]]:
 
 
 def _paint(spans: Iterable[Span], begin: int, end: int) -> dict[Cause, int]:
-    """Return the microseconds of [begin, end] by cause; where spans overlap the lowest rank has it."""
+    """Return the microseconds of [begin, end] by cause; the lowest rank of overlapping spans counts."""
     edges: list[tuple[int, int, int]] = []
     for left, right, rank in spans:
         left, right = max(left, begin), min(right, end)
@@ -332,7 +328,7 @@ def _paint(spans: Iterable[Span], begin: int, end: int) -> dict[Cause, int]:
 def _recovery_parts(
     record: RunRecord, failed: Attempt, after: Attempt, since: float, until: float
 ) -> tuple[RecoveryPart, ...]:
-    """Return the legs of a recovery; each ends when the slowest host has passed its mark."""
+    """Return the phases of a recovery; each ends when the slowest host has completed it."""
     events = list(_all_events(record))
     told = [
         event.time
@@ -357,7 +353,7 @@ def _recovery_parts(
 def _preparation(
     record: RunRecord, after: Attempt, since: float, until: float, restored: float | None, compiled: float | None
 ) -> Iterator[RecoveryPart]:
-    """Yield the last legs of a recovery: a state is read while the step is compiled, so only what is left counts."""
+    """Yield the last phases of a recovery; restore and compilation overlap, so restore counts the remainder."""
     ready = max([since, *(time for time in (restored, compiled) if time is not None)])
     origin = min(since, after.start)
     spent = _paint(_spans(record, origin)[after.number], _micro(since - origin), _micro(ready - origin))
@@ -372,5 +368,5 @@ def _preparation(
 
 
 def _times(events: Iterable[Event], attempt: Attempt, name: str, until: float) -> list[float]:
-    """Return when events ended; later ones belong to the run, as an evaluation that is compiled when it is due."""
+    """Return the end times of events up to `until`; later ones, such as compiling an evaluation, belong to the run."""
     return [e.time for e in events if e.attempt == attempt.number and e.name == name and e.time <= until]

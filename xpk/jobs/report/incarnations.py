@@ -1,9 +1,9 @@
-"""Which life of the whole job each process of a host belongs to: the job's incarnations, numbered in time.
+"""Incarnations of a job: assignment of each host's processes to attempts of the whole job, numbered in time.
 
-The trainer's own attempt number is not enough: after a suspension it is the same again, after a deletion
-and a resume it begins again at 0. What tells are the hosts' starts. All hosts of an incarnation start
-within seconds of each other and with the same attempt number, and no host starts twice; a host that was
-killed before it could write has no start in it.
+The trainer's attempt number is not sufficient: it stays the same after a suspension, and restarts at 0 after a
+deletion and a resume. Incarnations are derived from the hosts' starts: all hosts of an incarnation start within
+seconds of each other with the same attempt number, and no host starts twice; a host that was killed before its
+first write has no start.
 """
 
 from __future__ import annotations
@@ -12,24 +12,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-_TOGETHER = 60.0  # seconds by which a process may start after the first one of the next attempt
+_TOGETHER = 60.0  # maximum seconds from the first start of the next attempt to a late start of this one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Life:
-    """One process of a host. `begin` is its start in Unix seconds; `attempt` the number that it was given.
-
-    `up` is when it was connected to all others: by then they had all started.
-    """
+    """One process of a host. Times are Unix seconds."""
 
     begin: float
-    attempt: int
-    up: float | None = None
+    attempt: int  # the trainer's attempt number
+    up: float | None = None  # the time when it was connected to all others, which had started by then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Placed:
-    """A life with its host and its place among the lives of that host."""
+    """A life with its host and its index among the lives of that host."""
 
     begin: float
     host: int
@@ -62,7 +59,7 @@ def number_lives(hosts: Sequence[Sequence[Life]]) -> list[list[int]]:
 
 
 def _in_time(hosts: Sequence[Sequence[Life]]) -> list[_Placed]:
-    """Return all lives by their begin; those of one host stay in order whatever its clock did."""
+    """Return all lives by their begin; those of one host stay in order even if its clock jumped."""
     found: list[_Placed] = []
     for host, lives in enumerate(hosts):
         latest = float("-inf")
@@ -90,9 +87,9 @@ def _home(groups: Sequence[list[_Placed]], one: _Placed) -> list[_Placed] | None
 
 
 def _cut(group: Sequence[_Placed], again: _Placed) -> int:
-    """Return from where on a group belongs to the incarnation in which `again` is its host's next life.
+    """Return the index from which a group belongs to the incarnation of `again`, its host's next life.
 
-    It is the widest gap since that host's start in the group, but never between two that were connected.
+    It is at the widest gap since that host's start in the group, but never between connected processes.
     """
     first = 1 + next(place for place, one in enumerate(group) if one.host == again.host)
     up = min((one.life.up for one in group if one.life.up is not None), default=float("-inf"))

@@ -1,4 +1,4 @@
-"""How long a run's steps took, and which hosts kept the others waiting."""
+"""Step times of a run, and its stragglers: hosts that slow down the others."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _MEASURED = {"data": "data", "host": "Python", "chip": "chips"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowHost:
-    """A host that was slower than the median one in `times` of the `comparisons` of all hosts.
+    """A host that was slower than the median host in `times` of `comparisons` comparisons.
 
-    `own` and `median`: the seconds that it and the median host measured, on average over these times: of a step, or
-    (chip) of the same products of matrices. `conclusive`: whether the trainer found it so in most comparisons.
+    `own` and `median`: average seconds of this and the median host over these times, of a step, or (chip) of equal
+    matrix products. `conclusive`: the trainer found it slow in most comparisons.
     """
 
     host: str
@@ -30,7 +30,7 @@ class SlowHost:
 
     @property
     def finding(self) -> str:
-        """What is known of it, in words."""
+        """The finding in words."""
         if self.conclusive:
             return REASONS[self.reason]
         times = "once" if self.times == 1 else f"{self.times} times"
@@ -38,7 +38,7 @@ class SlowHost:
 
 
 def percentiles(steps: Iterable[StepRecord]) -> dict[str, float]:
-    """Return p50, p90, p99 (nearest rank) and max of the seconds that steps took; nothing of no steps."""
+    """Return p50, p90, p99 (nearest rank) and max of the step times in seconds; empty without steps."""
     ordered = sorted(line.seconds for line in steps)
     if not ordered:
         return {}
@@ -47,7 +47,7 @@ def percentiles(steps: Iterable[StepRecord]) -> dict[str, float]:
 
 
 def slow_hosts(record: RunRecord) -> list[SlowHost]:
-    """Return the hosts that process 0 found slower in its comparisons (event `pace`), those that are so first."""
+    """Return the hosts that process 0 found slower in its comparisons (event `pace`), conclusive findings first."""
     told = [event for events in record.events.values() for event in events if event.name == "pace"]
     found: dict[tuple[str, str], list[tuple[float, float, bool]]] = {}
     for event in told:

@@ -1,7 +1,7 @@
-"""One self-contained HTML page about a run: loss, goodput, hosts and restarts.
+"""Report page of a run: loss, goodput, hosts and restarts in one self-contained HTML file.
 
-No script is fetched, no style, no font: the file can be mailed. Everything that a user or a run wrote is
-escaped. The template (page.html.j2) draws what is computed here.
+The page fetches no scripts, styles or fonts, so that the file can be mailed. All text from users and runs is escaped.
+The template (page.html.j2) draws the values computed here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from xpk.jobs.report.wording import CAUSE_EXPLANATIONS, CAUSE_NAMES, clock, coun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartFact:
-    """One restart as the control plane tells it. `time` is Unix seconds."""
+    """One restart as reported by the control plane. `time` is Unix seconds."""
 
     cause: str
     time: float | None = None
@@ -35,11 +35,7 @@ class RestartFact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportFacts:
-    """What the run's own files do not tell. Times are Unix seconds.
-
-    `restarts` are in order; `kill_time` is known where we killed a host ourselves; `end` is now for a
-    workload that still runs; `config` holds settings by name.
-    """
+    """Facts that are not in the run's own files. Times are Unix seconds."""
 
     workload: str
     cluster: str
@@ -49,16 +45,16 @@ class ReportFacts:
     chips_per_host: int
     state: str
     command: Sequence[str] = ()
-    config: Mapping[str, str] = field(default_factory=dict)
-    restarts: Sequence[RestartFact] = ()
-    kill_time: float | None = None
-    end: float | None = None
+    config: Mapping[str, str] = field(default_factory=dict)  # settings by name
+    restarts: Sequence[RestartFact] = ()  # in order
+    kill_time: float | None = None  # the time at which a drill killed a host
+    end: float | None = None  # now, for a running workload
     written: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A key figure: what, how much, and what it is measured against."""
+    """A key figure: name, value, and a note for comparison."""
 
     name: str
     value: str
@@ -79,7 +75,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartLine:
-    """One line of the table of restarts: the cause as the hosts tell it, and as the control plane does."""
+    """One line of the table of restarts. `cause`: as reported by the hosts, `told`: by the control plane."""
 
     number: int
     when: str
@@ -93,7 +89,7 @@ class RestartLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryView:
-    """One recovery and its legs."""
+    """One recovery and its phases."""
 
     title: str
     seconds: str
@@ -166,7 +162,7 @@ def _shape(facts: ReportFacts) -> str:
 
 
 def _shown(part: str) -> str:
-    """Quote an argument for reading where it would be several."""
+    """Return an argument, quoted if it is empty or contains spaces."""
     return f"'{part}'" if not part or any(char.isspace() for char in part) else part
 
 
@@ -205,7 +201,7 @@ def _speed(steps: Sequence[StepRecord]) -> list[Figure]:
     speeds = [line.tokens_per_second for line in steps if line.tokens_per_second is not None]
     if not speeds:
         return []
-    # On CPUs it is measured against a made-up peak, or 0: no figure worth a place.
+    # On CPUs the MFU is 0 or relative to an assumed peak, which is not worth showing.
     shares = [line.mfu for line in steps if line.mfu is not None and line.mfu >= 0.001]
     note = f"MFU {percent(statistics.median(shares))}; medians" if shares else "median over the steps"
     return [Figure("Tokens per second", f"{statistics.median(speeds):,.0f}", note)]
@@ -239,18 +235,18 @@ def _timelines(run: Run, kill_time: float | None) -> tuple[Timeline, ...]:
 
 
 _LEGS: Mapping[str, tuple[str, str, str]] = {
-    "detection": ("down", "Detection", "until the first host noticed"),
+    "detection": ("down", "Detection", "until the first host detected the failure"),
     "teardown": ("down", "Teardown", "until the last host of the failed attempt ended"),
-    "start": ("down", "Start", "until every process of the next attempt was up"),
-    "init": ("init", "Initialisation", "until all hosts were connected"),
-    "data": ("data", "Data", "until the corpus was ready"),
-    "restore": ("restore", "Restore", "choosing a checkpoint, and what reading it took beyond the compilation"),
-    "compile": ("compile", "Compilation", "of the step, and of what spreads the state"),
-    "first step": ("steps", "First step", "until a step was finished"),
+    "start": ("down", "Start", "until all processes of the next attempt had started"),
+    "init": ("init", "Initialization", "until all hosts were connected"),
+    "data": ("data", "Data", "until the data set was ready"),
+    "restore": ("restore", "Restore", "choosing and reading a checkpoint, beyond the time of the compilation"),
+    "compile": ("compile", "Compilation", "of the training step and of the broadcast of the state"),
+    "first step": ("steps", "First step", "until the first step finished"),
 }
 
 
-_NOTICE_AND_SAVE = ("save", "Notice and save", "until all hosts had seen the signal and the step was saved")
+_NOTICE_AND_SAVE = ("save", "Notice and save", "until all hosts had received the signal and the checkpoint was saved")
 
 
 def _recovery(recovery: Recovery, found: Sequence[Attempt]) -> RecoveryView:
@@ -278,14 +274,14 @@ def _recovery(recovery: Recovery, found: Sequence[Attempt]) -> RecoveryView:
     return RecoveryView(title=f"Restart {recovery.attempt}", seconds=duration(recovery.seconds), parts=tuple(parts))
 
 
-_NEAR = 60.0  # seconds by which the control plane's clock and words may be off
+_NEAR = 60.0  # maximum seconds between the control plane's time of a restart and the hosts'
 
 
 def _told(found: Sequence[Attempt], facts: Sequence[RestartFact]) -> tuple[list[RestartFact | None], list[RestartFact]]:
-    """Return what the control plane told about each ending but the last, and what it told besides.
+    """Return the control plane's report of each ending but the last, and its remaining reports.
 
-    It tells of restarts alone, and only of those since the workload was last created. A time tells which
-    one it means; without one the next that nothing was told about.
+    It reports only restarts, and only since the workload was last created. A report is assigned by its time;
+    without one, to the first ending that has none.
     """
     told: list[RestartFact | None] = [None] * max(0, len(found) - 1)
     others = []
@@ -302,10 +298,10 @@ def _told(found: Sequence[Attempt], facts: Sequence[RestartFact]) -> tuple[list[
 
 
 def _host(failed: Attempt | None) -> str:
-    """Say which host ended an attempt."""
+    """Return the host that ended an attempt, in words."""
     if failed is not None and failed.waiting:
         return "all"
-    return str(failed.cause_host or "not known") if failed else "not known"
+    return str(failed.cause_host or "unknown") if failed else "unknown"
 
 
 def _restarts(run: Run, facts: Sequence[RestartFact]) -> list[RestartLine]:
@@ -321,7 +317,7 @@ def _restarts(run: Run, facts: Sequence[RestartFact]) -> list[RestartLine]:
             RestartLine(
                 number=number,
                 when="" if when is None else f"after {duration(when)}",
-                cause=failed.reason if failed and failed.reason else "not known",
+                cause=failed.reason if failed and failed.reason else "unknown",
                 told=fact.cause if fact else "",
                 host=_host(failed),
                 resumed="" if restored is None else f"step {restored:,}" if restored else "the beginning",

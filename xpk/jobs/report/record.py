@@ -1,7 +1,7 @@
-"""What a run left behind, read into one frozen `RunRecord` (the files: docs/environment.md).
+"""Record of a run: its output files, read into one frozen `RunRecord` (files: docs/environment.md).
 
-Hosts are killed while they write, so nothing here is taken for granted: a line may be cut off, a file or
-the whole folder may be missing. What cannot be read is counted in `damaged_lines`, never guessed.
+Hosts may be killed while they write: a line may be incomplete, a file or the whole folder may be missing.
+Unreadable lines are counted in `damaged_lines`, never guessed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from xpk.jobs.output.json_lines import parse, read_number, read_whole
 from xpk.jobs.report.incarnations import Life, number_lives
 from xpk.storage import open_folder
 
-# What no run has: a line beyond these is counted as damaged.
+# Limits of valid values: a line beyond these is counted as damaged.
 _TIMES = (0, 4_102_444_800)  # Unix seconds: to the year 2100
 _SECONDS = (-1e9, 1e9)
 _MOST_ATTEMPTS = 1_000_000
@@ -23,7 +23,7 @@ _MOST_HOSTS = 1_000_000
 
 
 class Reader(Protocol):
-    """The files of one run, wherever they lie; a `xpk.storage.Folder` is one."""
+    """Access to the files of one run, such as a `xpk.storage.Folder`."""
 
     def read(self, path: str) -> bytes | None:
         """Return a file's content; None when there is no such file."""
@@ -36,7 +36,7 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRecord:
-    """One finished step. `time` is Unix seconds at its end; `seconds` how long it took."""
+    """One finished step. `time`: Unix seconds at its end; `seconds`: its duration."""
 
     time: float
     attempt: int
@@ -48,9 +48,9 @@ class StepRecord:
     tokens_per_second: float | None = None
     images_per_second: float | None = None
     mfu: float | None = None
-    chip_gib: float | None = None  # most that a chip of slice 0 host 0 has had in use
-    host_gib: float | None = None  # resident memory of slice 0 host 0's process
-    data_seconds: float = 0.0  # of `seconds`: chips of the host that had to wait longest waited for their batch
+    chip_gib: float | None = None  # peak memory of a chip of slice 0 host 0
+    host_gib: float | None = None  # resident memory of the process of slice 0 host 0
+    data_seconds: float = 0.0  # part of `seconds` in which the slowest host waited for its batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class HostId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """What one host did. `time` is Unix seconds at its end; `seconds` its duration where it has one."""
+    """An event of one host. `time`: Unix seconds at its end; `seconds`: its duration, if it has one."""
 
     time: float
     name: str
@@ -93,15 +93,13 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """All that a run left behind.
+    """All records of a run.
 
-    An `attempt` in here is one life of the whole job; its number goes up with time. The number that the
-    trainer was given (`restart_counts` has it for each) stays over a suspension and begins again at 0 after
-    a deletion and a resume.
+    An `attempt` here is one incarnation of the whole job; its number increases with time. The trainer's own number
+    (`restart_counts`, by attempt) stays the same after a suspension and restarts at 0 after a deletion and a resume.
 
-    `steps` and `evals` hold what counts, by step; `lost_steps` the finished steps that a restart undid, in
-    the order in which they were written: a step that an earlier attempt finished is lost once a later
-    attempt restored from a step before it, or finished it again.
+    `steps` and `evals` are those in effect, by step; `lost_steps` are finished steps undone by a restart, in the order
+    of writing: a step is lost once a later attempt restored from an earlier step, or finished it again.
     """
 
     steps: tuple[StepRecord, ...] = ()
@@ -114,19 +112,19 @@ class RunRecord:
     damaged_lines: int = 0
 
     def restart_count(self, attempt: int) -> int:
-        """Return the number that the trainer was given in an attempt."""
+        """Return the trainer's own number of an attempt."""
         return self.restart_counts.get(attempt, attempt)
 
     @property
     def attempts(self) -> tuple[int, ...]:
-        """The numbers of the attempts that left any trace, ascending."""
+        """Numbers of the attempts with any record, ascending."""
         found = {line.attempt for line in (*self.steps, *self.lost_steps)}
         found.update(event.attempt for events in self.events.values() for event in events)
         return tuple(sorted(found))
 
     @property
     def finished(self) -> bool:
-        """Whether the result is the last attempt's, and not that of one before it, whose run was then extended."""
+        """Whether the result belongs to the last attempt, and not to an earlier one whose run was extended."""
         if self.result is None or not self.steps:
             return False
         newest = self.steps[-1]
@@ -134,7 +132,7 @@ class RunRecord:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing yet."""
+        """Whether nothing has been recorded."""
         return not self.attempts and not self.evals
 
 
@@ -175,7 +173,7 @@ def read_record(reader: Reader) -> RunRecord:
 
 
 def _lines(content: bytes | None) -> tuple[list[dict[str, Any]], int]:
-    """Return the objects of a JSON-lines file and how many lines could not be read in full."""
+    """Return the objects of a JSON-lines file and the number of damaged lines."""
     objects, damaged = [], 0
     for line in (content or b"").split(b"\n"):
         if not line.strip():
@@ -183,7 +181,7 @@ def _lines(content: bytes | None) -> tuple[list[dict[str, Any]], int]:
         parsed = parse(line)
         if parsed is None:
             damaged += 1
-            # The next attempt appends right behind a line that was cut off: its first line is whole.
+            # The next attempt appends to an incomplete line: its own first line is complete.
             parsed = parse(line[line.rfind(b'{"') :])
         if parsed is not None:
             objects.append(parsed)
@@ -195,7 +193,7 @@ def _result(content: bytes | None) -> Mapping[str, Any] | None:
 
 
 def _loss(line: Mapping[str, Any], key: str) -> float | None:
-    """Return the loss of a line that has one, None for another line; one that is not finite gives NaN."""
+    """Return the loss of a line, NaN if it is not finite, None if the line has none."""
     if key not in line:
         return None
     value = read_number(line, key)
@@ -257,13 +255,13 @@ def _event(line: Mapping[str, Any]) -> Event | None:
     )
 
 
-_Begins = Mapping[int, Life]  # by attempt: when it began, and the number that the trainer was given
+_Begins = Mapping[int, Life]  # by attempt: its begin and the trainer's number
 
 
 def _renumbered(
     events: Mapping[HostId, list[Event]], steps: list[StepRecord], evals: list[EvalRecord]
 ) -> tuple[dict[int, int], dict[HostId, list[Event]], list[StepRecord], list[EvalRecord]]:
-    """Return the trainer's numbers by attempt, and everything with its attempt in place of the trainer's."""
+    """Return the trainer's numbers by attempt, and all records with the attempt in place of the trainer's number."""
     lives_of = {host: _lives(found) for host, found in events.items()}
     told = {life.attempt for lives, _ in lives_of.values() for life in lives}
     hosts = [*(lives for lives, _ in lives_of.values()), _lives_without_events(told, steps, evals)]
@@ -272,7 +270,7 @@ def _renumbered(
     first: dict[int, Life] = {}
     for number, life in sorted(numbered, key=lambda pair: (pair[0], pair[1].begin)):
         first.setdefault(number, life)
-    # The trainer's own numbers stay as long as they go up.
+    # The trainer's own numbers are kept as long as they increase.
     names: list[int] = []
     for life in first.values():
         names.append(max(life.attempt, names[-1] + 1 if names else 0))
@@ -286,7 +284,7 @@ def _renumbered(
 
 
 def _lives_without_events(told: Set[int], steps: Sequence[StepRecord], evals: Sequence[EvalRecord]) -> list[Life]:
-    """Return the attempts that only the metrics tell of, since the events are lost: one more host's lives."""
+    """Return attempts that only the metrics have, since their events are lost, as lives of one more host."""
     begins: dict[int, float] = {}
     seen = [(line.attempt, line.time - line.seconds) for line in steps]
     for attempt, begin in seen + [(line.attempt, line.time) for line in evals]:
@@ -296,9 +294,9 @@ def _lives_without_events(told: Set[int], steps: Sequence[StepRecord], evals: Se
 
 
 def _without_ghosts(events: list[Event]) -> list[Event]:
-    """Return a host's events without those that it wrote when another process was that host already.
+    """Return a host's events without those of a process that had already been replaced.
 
-    A node that was taken for dead may come back; its processes notice then that the others have gone.
+    A node that was considered dead may return; its processes then detect that the others have gone.
     """
     newest, kept = -1, []
     for event, life in zip(events, _lives(events)[1], strict=True):
@@ -309,9 +307,9 @@ def _without_ghosts(events: list[Event]) -> list[Event]:
 
 
 def _lives(events: Sequence[Event]) -> tuple[list[Life], list[int]]:
-    """Part a host's events, in the order of writing, into its processes; return whose each event is, too.
+    """Return the processes of a host and, for each event in the order of writing, the index of its process.
 
-    A process begins with its `start`; one whose start could not be read shows by its attempt number.
+    A process begins with its `start` event; without a readable start, with a new attempt number.
     """
     lives: list[Life] = []
     life_of: list[int] = []
@@ -328,7 +326,7 @@ def _lives(events: Sequence[Event]) -> tuple[list[Life], list[int]]:
 
 
 def _placed(lines: Sequence[Line], begins: _Begins) -> list[Line]:
-    """Return metrics with their attempt: the last that had begun, of those that the trainer called the same."""
+    """Return metrics with their attempt: the last that had begun, among those with the same number of the trainer."""
     same: dict[int, list[int]] = {}
     for number, life in begins.items():
         same.setdefault(life.attempt, []).append(number)
@@ -341,7 +339,7 @@ def _placed(lines: Sequence[Line], begins: _Begins) -> list[Line]:
 
 
 def _restored_steps(events: Mapping[HostId, Sequence[Event]]) -> dict[int, int]:
-    """Return, for each attempt that restored, the step it went on from."""
+    """Return, for each attempt that restored, the step from which it resumed."""
     restored: dict[int, int] = {}
     for event in (event for found in events.values() for event in found):
         if event.name == "restore" and event.step is not None:
@@ -350,7 +348,7 @@ def _restored_steps(events: Mapping[HostId, Sequence[Event]]) -> dict[int, int]:
 
 
 def _later_restore(restored: Mapping[int, int]) -> dict[int, int]:
-    """Return, for each attempt, the lowest step that a later one went on from, where there is one."""
+    """Return, for each attempt, the lowest step from which a later one resumed, if any."""
     lowest: dict[int, int] = {}
     low: int | None = None
     for attempt in range(max(restored, default=-1), -1, -1):
@@ -362,7 +360,7 @@ def _later_restore(restored: Mapping[int, int]) -> dict[int, int]:
 
 
 def _sort_out(lines: list[Line], restored: Mapping[int, int]) -> tuple[tuple[Line, ...], tuple[Line, ...]]:
-    """Part the lines, in the order of writing, into those that count (by step) and those that are lost."""
+    """Split lines, in the order of writing, into those in effect (by step) and lost ones."""
     later = _later_restore(restored)
     last_line = {line.step: index for index, line in enumerate(lines)}
     counting: list[Line] = []

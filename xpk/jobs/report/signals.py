@@ -1,4 +1,4 @@
-"""The report's small charts: quantities that the trainer measures in each step, over steps."""
+"""Small charts of the report: quantities that the trainer measures in each step, over steps."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from xpk.jobs.report.curves import Run
 from xpk.jobs.report.record import StepRecord
 from xpk.jobs.report.wording import duration, percent
 
-_LEAST_MFU = 0.001  # on CPUs the share of a TPU's peak is next to nothing and says nothing
+_LEAST_MFU = 0.001  # on CPUs the share of a TPU's peak is close to 0 and meaningless
 
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """A quantity of a step. `read` returns None where a step does not have it; `show` writes a value with its unit."""
+    """A quantity of a step. `read` returns None for a step without it; `show` formats a value with its unit."""
 
     label: str
     read: Callable[[StepRecord], float | None]
@@ -39,7 +39,7 @@ SIGNALS = (
 
 
 def signal_plots(run: Run) -> list[Plot]:
-    """Return one plot for each quantity that at least two steps have. Lost steps are left out."""
+    """Return one plot for each quantity that at least two steps have. Lost steps are omitted."""
     plots = []
     for signal in SIGNALS:
         values = [(step, value) for step in run.record.steps if (value := signal.read(step)) is not None]

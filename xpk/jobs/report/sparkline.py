@@ -1,4 +1,4 @@
-"""A curve in one line of text."""
+"""Sparklines: curves in one line of text."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Sequence[float], width: int = 40) -> str:
-    """Draw values as at most `width` blocks, each the mean of its share; what is not finite is left out."""
+    """Return values as at most `width` block characters, each the mean of its share; non-finite values are omitted."""
     finite = [value for value in values if math.isfinite(value)]
     columns = min(width, len(finite))
     if columns < 1:
         return ""
     edges = [index * len(finite) // columns for index in range(columns + 1)]
-    # Half of each mean: the sum and the span of huge values are more than a float holds.
+    # Half of each mean: the sum and the span of huge values would overflow a float.
     halves = [math.fsum(value / 2 / (right - left) for value in finite[left:right]) for left, right in pairwise(edges)]
     low, high = min(halves), max(halves)
     if low == high:

@@ -1,6 +1,6 @@
-"""The geometry of the report's timeline: one row a host, one bar a phase, failures as gaps.
+"""Geometry of the report's timeline: one row per host, one bar per phase, failures as gaps.
 
-Beyond MOST_ROWS hosts a row is a slice, beyond that many slices it is several of them: a phase then lasts
+Beyond MOST_ROWS hosts a row is a slice, beyond that many slices it is several slices: a phase then lasts
 from its first host's begin to its last host's end.
 """
 
@@ -26,8 +26,8 @@ _PHASES = {
 }
 _WITHIN_STEPS = {"eval": Cause.EVAL, "save_begin": Cause.SAVE}
 _LAST_WORDS = {"done": "done", "preempt": "stopped", "fail": "died", "peer_lost": "left"}
-_LETTER = 6.0  # viewBox units: the width of a letter of a bar's label, about
-_LEAST_WIDTH = 0.6  # viewBox units; what is narrower cannot be seen, and there may be thousands
+_LETTER = 6.0  # viewBox units: approximate width of a letter of a bar's label
+_LEAST_WIDTH = 0.6  # viewBox units; narrower bars are invisible, and there may be thousands
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How a host's attempt ended, and when, in seconds since the first start."""
+    """End of a host's attempt; `at`: seconds since the first start."""
 
     attempt: int
     at: float
@@ -61,7 +61,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A drawn phase. `label` is empty where it would not fit in."""
+    """A drawn phase. `label` is empty if it does not fit."""
 
     meaning: str
     x: float
@@ -99,7 +99,7 @@ class Timeline:
 
 
 def lives(record: RunRecord, attempts: Sequence[Attempt], kill_time: float | None) -> list[Life]:
-    """Return the rows: hosts, or groups of them when there are too many."""
+    """Return the rows: hosts, or groups of hosts if there are too many."""
     if not attempts:
         return []
     origin = min(attempt.start for attempt in attempts)
@@ -132,7 +132,7 @@ def draw_timeline(
     bottom = top + row_height * max(1, len(rows)) + 4
 
     def x(seconds: float) -> float:
-        """Return where a time since the first start lies, in viewBox units from the left."""
+        """Return the position of a time since the first start, in viewBox units from the left."""
         return round(left + min(max(seconds / wall, 0.0), 1.0) * (right - left), 1) if wall else left
 
     return Timeline(
@@ -174,7 +174,7 @@ def _bar(name: str, span: Span, begin: float, end: float) -> Bar | None:
 
 
 def _lost_since(record: RunRecord) -> dict[int, float]:
-    """Return, for each attempt, when the first of its steps that were lost began."""
+    """Return, for each attempt, the begin of its first lost step."""
     since: dict[int, float] = {}
     for line in record.lost_steps:
         began = line.time - line.seconds
@@ -222,7 +222,7 @@ def _life(
 
 
 def _attempt_spans(own: Sequence[Event], attempt: Attempt, lost_since: float | None, origin: float) -> list[Span]:
-    """Return a host's phases in one attempt: those on the way to the first step, then the steps."""
+    """Return a host's phases in one attempt: those before the first step, then the steps."""
 
     def span(cause: Cause, begin: float, end: float) -> Span:
         """Return a phase of this attempt between two Unix times."""
@@ -234,7 +234,7 @@ def _attempt_spans(own: Sequence[Event], attempt: Attempt, lost_since: float | N
     causes = _PHASES | _WITHIN_STEPS
 
     def spans_of(events: Sequence[Event]) -> list[Span]:
-        """Return the phases of those events that tell how long they took."""
+        """Return the phases of events with a duration."""
         return [
             span(causes[event.name], event.time - event.seconds, event.time)
             for event in events
@@ -244,7 +244,7 @@ def _attempt_spans(own: Sequence[Event], attempt: Attempt, lost_since: float | N
     spans = spans_of(on_the_way)
     if attempt.first_step is None or not on_the_way:
         return spans
-    # A step is everybody's: as long as the job finished steps, so did this host, even if it logs few.
+    # A step involves all hosts: this host finished all steps of the job, even if it logs few.
     begin = max(event.time for event in on_the_way)
     end = max([attempt.last_work, *(event.time for event in own if event.name == "save")])
     lost = end if lost_since is None else min(max(lost_since, begin), end)
@@ -279,7 +279,7 @@ def _merged(found: Mapping[HostId, Life], slices: Sequence[int]) -> Life:
         worst[ending.attempt] = min(ending, other_end, key=lambda one: (order.index(one.how), one.at))
     first, last = slices[0], slices[-1]
     name = f"slice {first}" if first == last else f"slices {first}–{last}"
-    # Evaluations and saves lie on the steps: they are drawn after them.
+    # Evaluations and saves overlap the steps and are drawn on top of them.
     over = (Cause.EVAL, Cause.SAVE)
     spans = sorted(extent.values(), key=lambda span: (span.attempt, span.cause in over, span.begin))
     return Life(

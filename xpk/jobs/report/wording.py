@@ -1,4 +1,4 @@
-"""The words and numbers that people read in a report."""
+"""Labels and number formats of the report."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from xpk.jobs.report.goodput import Cause
 
 CAUSE_NAMES: Mapping[Cause, str] = {
-    Cause.STEPS: "Steps that count",
+    Cause.STEPS: "Productive steps",
     Cause.LOST: "Lost steps",
-    Cause.INIT: "Initialisation",
+    Cause.INIT: "Initialization",
     Cause.DATA: "Data",
     Cause.DATA_WAIT: "Waiting for data",
     Cause.RESTORE: "Restore",
@@ -22,7 +22,7 @@ CAUSE_NAMES: Mapping[Cause, str] = {
     Cause.SUSPENDED: "Suspended",
     Cause.IDLE: "Idle",
 }
-# Written into the bars of the timeline, so that no phase is told by its colour alone.
+# Labels of the timeline's bars, so that phases are not distinguished by color alone.
 SHORT_NAMES: Mapping[Cause, str] = {
     Cause.STEPS: "steps",
     Cause.LOST: "lost",
@@ -36,23 +36,23 @@ SHORT_NAMES: Mapping[Cause, str] = {
     Cause.SUSPENDED: "suspended",
 }
 CAUSE_EXPLANATIONS: Mapping[Cause, str] = {
-    Cause.STEPS: "training that is in the final state",
-    Cause.LOST: "steps that a restart undid and that were finished again",
+    Cause.STEPS: "training steps that are part of the final state",
+    Cause.LOST: "steps undone by a restart and repeated",
     Cause.INIT: "from process start until all hosts are connected",
-    Cause.DATA: "making the corpus ready",
-    Cause.DATA_WAIT: "steps that could not begin: some host had not read its part of the batch yet",
-    Cause.RESTORE: "putting the state in place, fresh or from a checkpoint",
-    Cause.COMPILE: "compiling the step, or loading it from the cache",
-    Cause.SAVE: "training stood still for a checkpoint",
+    Cause.DATA: "preparing the data set",
+    Cause.DATA_WAIT: "steps delayed until all hosts had read their part of the batch",
+    Cause.RESTORE: "initializing the state, or restoring it from a checkpoint",
+    Cause.COMPILE: "compiling the training step, or loading it from the cache",
+    Cause.SAVE: "training blocked by saving a checkpoint",
     Cause.EVAL: "evaluation on held-out data",
-    Cause.DOWN: "from the last sign of work before a restart to the next start",
-    Cause.SUSPENDED: "waiting while suspended, preempted or not yet resumed: nothing was broken",
-    Cause.IDLE: "chips were held and none of the above went on: between phases, and the shutdown",
+    Cause.DOWN: "from the last progress before a restart to the next start",
+    Cause.SUSPENDED: "suspended, preempted or not yet resumed, without a failure",
+    Cause.IDLE: "chips held without any of the above: between phases, and shutdown",
 }
 
 
 def duration(seconds: float) -> str:
-    """Write a duration with two or three significant digits: 340 ms, 9.8 s, 1 min 23 s, 3 h 12 min."""
+    """Format a duration with two or three significant digits: 340 ms, 9.8 s, 1 min 23 s, 3 h 12 min."""
     if seconds < 0:
         return "−" + duration(-seconds)
     if round(seconds, 3) < 1:
@@ -68,22 +68,22 @@ def duration(seconds: float) -> str:
 
 
 def clock(time: float) -> str:
-    """Write Unix seconds as a date and time in UTC."""
+    """Format Unix seconds as a date and time in UTC."""
     return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def loss(value: float) -> str:
-    """Write a loss with four significant digits at least two of them decimals."""
+    """Format a loss with four decimals, from 10 on with two."""
     if not math.isfinite(value):
         return "not finite"
     return f"{value:.4f}" if abs(value) < 10 else f"{value:,.2f}"
 
 
 def percent(share: float) -> str:
-    """Write a share of 0 to 1 in percent with one decimal."""
+    """Format a share of 0 to 1 in percent with one decimal."""
     return f"{share * 100:.1f} %"
 
 
 def count(number: int, one: str, many: str = "") -> str:
-    """Write a number with its noun: 1 slice, 2 slices."""
+    """Format a number with its noun: 1 slice, 2 slices."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"

@@ -1,7 +1,7 @@
 """Causes of restarts after the pods are deleted, from events and from the records of hosts.
 
 The Job controller's events have the pod and the exit code of each failed Job, JobSet's events the time of a restart
-and the Job that caused it. Both expire after about an hour; the trainer's records are permanent, but have no exit codes.
+and the Job that caused it. Both expire after about an hour; the trainer's records are permanent, without exit codes.
 """
 
 from __future__ import annotations
