@@ -40,13 +40,13 @@ def accelerator() -> None:
 @list_options((*_COLUMNS, *_WIDE))
 @output_option
 @click.pass_obj
-def list_(console: Console, /, family: str | None, every: bool, output: str | None, **given: Any) -> None:
+def list_(console: Console, /, family: str | None, every: bool, output: str | None, **options: Any) -> None:
     """List the types that `--tpu-type` and `--device-type` take."""
     found = [s for s in all_shapes() if family in (None, s.family) and (every or s.name != f"{s.family}-{s.topology}")]
     if not found:
         families = sorted({shape.family for shape in all_shapes()})
         raise click.BadParameter(f"choose from {', '.join(families)}", param_hint="--family")
-    console = console.choosing(output, headers=not given["no_headers"], sort_by=given["sort_by"])
+    console = console.choosing(output, headers=not options["no_headers"], sort_by=options["sort_by"])
     console.items(found, columns=_COLUMNS, wide=_WIDE, data=_data)
 
 

@@ -31,7 +31,7 @@ def completer(values: Callable[[click.Context], Iterable[str]]) -> Complete:
         signal.setitimer(signal.ITIMER_REAL, _SECONDS)
         try:
             return [CompletionItem(value) for value in sorted(set(values(ctx))) if value.startswith(incomplete)]
-        except Exception:  # a traceback in the middle of a command line helps nobody
+        except Exception:  # a traceback would garble the command line
             return []
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)

@@ -106,7 +106,7 @@ def queue() -> None:
 @dry_run_option
 @output_option
 @click.pass_obj
-def create(console: Console, /, name: str | None, name_flag: str | None, cluster: str | None, **given: Any) -> None:
+def create(console: Console, /, name: str | None, name_flag: str | None, cluster: str | None, **options: Any) -> None:
     """Create or update a queue with a quota. Idempotent.
 
     Other queues borrow unused quota; the queue's own workloads get it back at once. The rest of the cluster belongs to
@@ -119,22 +119,22 @@ def create(console: Console, /, name: str | None, name_flag: str | None, cluster
     chosen, place = the_name("queue", name, name_flag), the_cluster(cluster)
     wanted = Wanted(
         name=chosen,
-        namespaces=given["namespaces"],
-        quota=given["quota"],
-        borrowing_limit=given["borrowing_limit"],
-        lending_limit=given["lending_limit"],
-        reclaim=given["reclaim"],
-        max_priority=given["max_priority"],
-        create_namespace=given["create_namespace"],
-        force=given["force"],
+        namespaces=options["namespaces"],
+        quota=options["quota"],
+        borrowing_limit=options["borrowing_limit"],
+        lending_limit=options["lending_limit"],
+        reclaim=options["reclaim"],
+        max_priority=options["max_priority"],
+        create_namespace=options["create_namespace"],
+        force=options["force"],
     )
     plan = plan_create(provider_of(place).connect(place), wanted)
-    if plan.question and not (given["yes"] or given["force"] or given["dry_run"]):
+    if plan.question and not (options["yes"] or options["force"] or options["dry_run"]):
         ask(plan.question)
     then = f"xpk queue describe {chosen} --cluster {place}"
     if wanted.namespaces:
         then = f"xpk workload create NAME --cluster {place} -n {wanted.namespaces[0]} --queue {chosen}"
-    carry_out(console.choosing(given["output"]), plan, dry_run=given["dry_run"], then=then)
+    carry_out(console.choosing(options["output"]), plan, dry_run=options["dry_run"], then=then)
 
 
 @queue.command("list")
@@ -144,11 +144,11 @@ def create(console: Console, /, name: str | None, name_flag: str | None, cluster
 @watch_option
 @output_option
 @click.pass_obj
-def list_(console: Console, /, cluster: str | None, namespace: str | None, watch_: bool, **given: Any) -> None:
+def list_(console: Console, /, cluster: str | None, namespace: str | None, watch_: bool, **options: Any) -> None:
     """List queues with their quotas and use in slices, the cluster's own queue first."""
     place = the_cluster(cluster)
     api = provider_of(place).connect(place)
-    console = console.choosing(given["output"], headers=not given["no_headers"], sort_by=given["sort_by"])
+    console = console.choosing(options["output"], headers=not options["no_headers"], sort_by=options["sort_by"])
 
     def read() -> Rows:
         found = Queues.read(api).infos()
@@ -204,20 +204,20 @@ def describe(
 @dry_run_option
 @output_option
 @click.pass_obj
-def delete(console: Console, /, name: str | None, name_flag: str | None, cluster: str | None, **given: Any) -> None:
+def delete(console: Console, /, name: str | None, name_flag: str | None, cluster: str | None, **options: Any) -> None:
     """Delete a queue and return its quota to multislice-queue. Namespaces are kept."""
     chosen, place = the_name("queue", name, name_flag), the_cluster(cluster)
     api = provider_of(place).connect(place)
     try:
-        plan = plan_delete(api, chosen, given["namespace"], where=f" --cluster {place}", force=given["force"])
+        plan = plan_delete(api, chosen, options["namespace"], where=f" --cluster {place}", force=options["force"])
     except NotFoundError:
-        if not given["ignore_not_found"]:
+        if not options["ignore_not_found"]:
             raise
         console.tell(f"there is no queue '{chosen}'")
         return
-    if not (given["yes"] or given["force"] or given["dry_run"]):
+    if not (options["yes"] or options["force"] or options["dry_run"]):
         ask(f"Delete queue '{chosen}' of '{place}'?")
-    carry_out(console.choosing(given["output"]), plan, dry_run=given["dry_run"])
+    carry_out(console.choosing(options["output"]), plan, dry_run=options["dry_run"])
 
 
 def _slices(info: QueueInfo, field: str) -> str:

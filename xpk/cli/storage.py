@@ -86,7 +86,7 @@ def _mount_options(command: Command) -> Command:
 @plan_output_option
 @click.pass_obj
 def attach(
-    console: Console, /, name: str, kind: str, cluster: str | None, dry_run: bool, output: str | None, **given: Any
+    console: Console, /, name: str, kind: str, cluster: str | None, dry_run: bool, output: str | None, **options: Any
 ) -> None:
     """Register a bucket or a claim under a name for workloads to mount.
 
@@ -94,8 +94,8 @@ def attach(
       xpk storage attach corpus --type gcsfuse --bucket my-bucket --mount-point /data --readonly true
       xpk workload create train --storage corpus ...
     """
-    bucket = (given.pop("bucket") or "").removeprefix("gs://") or None
-    wanted = Wanted(name=name, type=kind, bucket=bucket, **given)
+    bucket = (options.pop("bucket") or "").removeprefix("gs://") or None
+    wanted = Wanted(name=name, type=kind, bucket=bucket, **options)
     plan = storages.plan_attach(wanted, _connection(cluster, dry_run))
     carry_out(console.choosing(output), plan, dry_run=dry_run, then=f"xpk workload create NAME --storage {name}")
 
@@ -131,15 +131,15 @@ def attach(
 @plan_output_option
 @click.pass_obj
 def create(
-    console: Console, /, name: str, kind: str, cluster: str | None, dry_run: bool, output: str | None, **given: Any
+    console: Console, /, name: str, kind: str, cluster: str | None, dry_run: bool, output: str | None, **options: Any
 ) -> None:
     """Create a Filestore instance and attach it. Requires a cluster with --enable-gcpfilestore-csi-driver.
 
     \b
       xpk storage create shared --size 1024 --tier BASIC_HDD --mount-point /data
     """
-    instance = Filestore(size=given.pop("size"), tier=given.pop("tier"), access_mode=given.pop("access_mode"))
-    plan = storages.plan_create(Wanted(name=name, type=kind, **given), instance, _connection(cluster, dry_run))
+    instance = Filestore(size=options.pop("size"), tier=options.pop("tier"), access_mode=options.pop("access_mode"))
+    plan = storages.plan_create(Wanted(name=name, type=kind, **options), instance, _connection(cluster, dry_run))
     carry_out(console.choosing(output), plan, dry_run=dry_run, then=f"xpk workload create NAME --storage {name}")
 
 
@@ -149,11 +149,11 @@ def create(
 @list_options(_COLUMNS)
 @output_option
 @click.pass_obj
-def list_(console: Console, /, cluster: str | None, namespace: str, output: str | None, **given: Any) -> None:
+def list_(console: Console, /, cluster: str | None, namespace: str, output: str | None, **options: Any) -> None:
     """List the storages of a namespace."""
     place = the_cluster(cluster)
     found = load(_reached(place), namespace)
-    console = console.choosing(output, headers=not given["no_headers"], sort_by=given["sort_by"])
+    console = console.choosing(output, headers=not options["no_headers"], sort_by=options["sort_by"])
     console.items(found, columns=_COLUMNS, data=_data)
     if not found:
         console.tell(f"no storages in namespace '{namespace}' of '{place}'")
@@ -181,12 +181,12 @@ def detach(console: Console, name: str, cluster: str | None, namespace: str, dry
 @dry_run_option
 @plan_output_option
 @click.pass_obj
-def delete(console: Console, /, name: str, cluster: str | None, namespace: str, dry_run: bool, **given: Any) -> None:
+def delete(console: Console, /, name: str, cluster: str | None, namespace: str, dry_run: bool, **options: Any) -> None:
     """Delete a Filestore instance created by `xpk storage create`, with all its data."""
     plan = _checked(console, partial(storages.plan_delete, name, namespace), cluster, dry_run)
-    if not (given["yes"] or given["force"] or dry_run):
+    if not (options["yes"] or options["force"] or dry_run):
         ask(f"Delete storage '{name}' and all data in it?")
-    carry_out(console.choosing(given["output"]), plan, dry_run=dry_run)
+    carry_out(console.choosing(options["output"]), plan, dry_run=dry_run)
 
 
 def _checked(console: Console, plan: Callable[[Connect | None], Plan], cluster: str | None, dry_run: bool) -> Plan:

@@ -8,7 +8,6 @@ from contextlib import suppress
 from xpk.api.base import Obj, ObjectApi, Objs
 from xpk.api.text import counted
 from xpk.api.timing import time_limit
-from xpk.api.text import counted
 from xpk.jobs.output.folder import remove_output
 from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.status.reader import find, not_found

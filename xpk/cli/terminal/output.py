@@ -42,7 +42,7 @@ class Console:
 
     @property
     def prints_color(self) -> bool:
-        """Whether data on stdout is printed in colors."""
+        """True if data on stdout is printed in colors."""
         return sys.stdout.isatty() if self.color is None else self.color
 
     def tell(self, text: str) -> None:
@@ -117,7 +117,7 @@ class Console:
 
     @property
     def is_data(self) -> bool:
-        """Whether the output is read by a program."""
+        """True if the output is read by a program."""
         return self.output in ("json", "yaml")
 
 

@@ -124,7 +124,7 @@ def describe(
 @click.option("--prefix/--no-prefix", default=True, show_default=True, help="Prefix each line with its host.")
 @click.pass_obj
 def logs(
-    console: Console, /, name: str | None, name_flag: str | None, cluster: str | None, namespace: str, **given: Any
+    console: Console, /, name: str | None, name_flag: str | None, cluster: str | None, namespace: str, **options: Any
 ) -> None:
     """Print the logs of a workload's hosts, merged by time, as `s<slice>/h<host> │ line`.
 
@@ -132,25 +132,25 @@ def logs(
     With --follow, the exit code is 0 if the workload succeeded and 8 if it failed.
     """
     place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
-    if given["follow"] and given["previous"]:
+    if options["follow"] and options["previous"]:
         raise UsageError("--follow and --previous exclude each other", hint="omit --follow")
     wanted = logging.Wanted(
-        slice=given["slice_id"],
-        host=given["host"],
-        since=parse_since(given["since"]),
-        tail=given["tail"],
-        grep=given["grep"],
-        all_lines=given["all_lines"],
+        slice=options["slice_id"],
+        host=options["host"],
+        since=parse_since(options["since"]),
+        tail=options["tail"],
+        grep=options["grep"],
+        all_lines=options["all_lines"],
     )
     api = provider_of(place).connect(place)
-    if given["follow"]:
+    if options["follow"]:
         lines = logging.follow_logs(api, chosen, namespace, wanted)
     else:
-        lines = logging.read_logs(api, chosen, namespace, wanted, previous=given["previous"], tell=console.tell)
-    style = {key: given[key] for key in ("prefix", "timestamps", "raw")} | {"color": console.prints_color}
+        lines = logging.read_logs(api, chosen, namespace, wanted, previous=options["previous"], tell=console.tell)
+    style = {key: options[key] for key in ("prefix", "timestamps", "raw")} | {"color": console.prints_color}
     for line in lines:
         click.echo(views.log_line(line, **style))
-    if given["follow"]:
+    if options["follow"]:
         _tell_outcome(console, api, chosen, namespace, names.where(place, namespace))
 
 
@@ -213,15 +213,15 @@ def resume(console: Console, name: str | None, name_flag: str | None, cluster: s
 @click.option("--host", type=int, default=0, show_default=True, help="Index of the host in its slice.")
 @click.option("-it", "interactive", is_flag=True, help="Attach a terminal to the program.")
 @click.pass_context
-def exec_(ctx: click.Context, /, name: str | None, name_flag: str | None, cluster: str | None, **given: Any) -> None:
+def exec_(ctx: click.Context, /, name: str | None, name_flag: str | None, cluster: str | None, **options: Any) -> None:
     """Run COMMAND on a host, with the host's environment: `xpk workload exec NAME -- COMMAND`."""
     place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
     command = ctx.meta.get("trainer_args") or ()
     if not command:
         raise UsageError("no command given", hint=f"xpk workload exec {chosen} -- COMMAND")
     api = provider_of(place).connect(place)
-    pod = reader.find_pod(api, chosen, given["namespace"], given["slice_id"], given["host"])
-    ctx.exit(api.exec(pod, command, interactive=given["interactive"]))
+    pod = reader.find_pod(api, chosen, options["namespace"], options["slice_id"], options["host"])
+    ctx.exit(api.exec(pod, command, interactive=options["interactive"]))
 
 
 @workload.command("port-forward", cls=WorkloadCommand)
@@ -233,7 +233,7 @@ def exec_(ctx: click.Context, /, name: str | None, name_flag: str | None, cluste
 @click.option("--host", type=int, default=0, show_default=True, help="Index of the host in its slice.")
 @click.pass_obj
 def port_forward(
-    console: Console, /, name: str | None, name_flag: str | None, cluster: str | None, ports: str, **given: Any
+    console: Console, /, name: str | None, name_flag: str | None, cluster: str | None, ports: str, **options: Any
 ) -> None:
     """Forward a port of a host to this machine: `xpk workload port-forward NAME [[LOCAL:]PORT]`.
 
@@ -244,7 +244,7 @@ def port_forward(
     here, there = forwarding.parse_ports(ports)
     provider = provider_of(place)
     api = provider.connect(place)
-    pod = reader.find_pod(api, chosen, given["namespace"], given["slice_id"], given["host"])
+    pod = reader.find_pod(api, chosen, options["namespace"], options["slice_id"], options["host"])
     api.connect(pod, there).close()  # fail before an address is printed
     if provider.target(place).on_this_machine:
         address = f"{pod['status']['podIP']}:{there}"
@@ -255,7 +255,7 @@ def port_forward(
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         _tell_of_ray(console, api, pod, address)
         echo(address)  # after the token is in its file, as a program that reads this line continues at once
-        console.tell(f"forwarding to port {there} of host s{given['slice_id']}/h{given['host']}; Ctrl-C stops")
+        console.tell(f"forwarding to port {there} of host s{options['slice_id']}/h{options['host']}; Ctrl-C stops")
         forwarding.serve(listener, lambda: api.connect(pod, there), console.tell)
 
 

@@ -53,49 +53,51 @@ def delete(
     name_flags: tuple[str, ...],
     cluster: str | None,
     namespace: str,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Delete workloads by name, by filter, or all with --all.
 
     Output is kept unless --with-output is given. If one of several named workloads cannot be deleted, none is.
     """
-    some = bool(given["filter_by_status"] or given["filter_by_job"] or given["selector"])
-    many, named = some or given["every"], list(dict.fromkeys([*given_names, *name_flags]))
+    some = bool(options["filter_by_status"] or options["filter_by_job"] or options["selector"])
+    many, named = some or options["every"], list(dict.fromkeys([*given_names, *name_flags]))
     if many and named:
         raise UsageError("pass either workload names, or --all and filters, not both")
-    if given["with_output"] and not given["wait"]:
+    if options["with_output"] and not options["wait"]:
         raise UsageError("--with-output and --no-wait exclude each other", hint="omit --no-wait")
-    if given["dry_run"]:
-        _preview(console, named, cluster, namespace, given)
+    if options["dry_run"]:
+        _preview(console, named, cluster, namespace, options)
         return
     if not many and not named:
         the_name("workload", None, None)
     place = the_cluster(cluster)
     api = provider_of(place).connect(place)
-    there = {status.name: status for status in reader.find_all(api, namespace, given["selector"])}
-    chosen = _many(there, given) if many else _named(api, named, there, namespace, place, given)
+    existing = {status.name: status for status in reader.find_all(api, namespace, options["selector"])}
+    chosen = _many(existing, options) if many else _named(api, named, existing, namespace, place, options)
     if not chosen:
         console.tell(f"no workloads on '{place}' to delete")
         return
-    if many and not given["yes"]:
+    if many and not options["yes"]:
         _ask(chosen, place, every=not some)
-    folders = _output_folders(api, chosen, namespace, output_roots(place)) if given["with_output"] else {}
-    _delete(console, api, chosen, namespace, folders, given)
+    folders = _output_folders(api, chosen, namespace, output_roots(place)) if options["with_output"] else {}
+    _delete(console, api, chosen, namespace, folders, options)
 
 
-def _preview(console: Console, named: list[str], cluster: str | None, namespace: str, given: dict[str, Any]) -> None:
+def _preview(console: Console, named: list[str], cluster: str | None, namespace: str, options: dict[str, Any]) -> None:
     """Print the workloads that would be deleted, and warn of refusals if the cluster can be reached."""
-    if not (named or given["every"] or given["filter_by_status"] or given["filter_by_job"] or given["selector"]):
+    if not (
+        named or options["every"] or options["filter_by_status"] or options["filter_by_job"] or options["selector"]
+    ):
         console.warn("a run would be refused: deleting all workloads requires --all")
     chosen, folders = named, dict[str, str]()
     try:
         place = the_cluster(cluster)
         api = provider_of(place).connect(place)
-        there = {status.name: status for status in reader.find_all(api, namespace, given["selector"])}
+        existing = {status.name: status for status in reader.find_all(api, namespace, options["selector"])}
     except OUT_OF_REACH as error:
         console.warn(f"a run would be refused: {error.message}")
     else:
-        chosen, folders = _foreseen(console, api, named, there, namespace, place, given)
+        chosen, folders = _foreseen(console, api, named, existing, namespace, place, options)
     for one in chosen:
         echo(f"workload '{one}' would be deleted" + (f", and its output {folders[one]}" if folders.get(one) else ""))
     if not chosen:
@@ -106,18 +108,18 @@ def _foreseen(
     console: Console,
     api: ObjectApi,
     named: list[str],
-    there: dict[str, WorkloadStatus],
+    existing: dict[str, WorkloadStatus],
     namespace: str,
     place: str,
-    given: dict[str, Any],
+    options: dict[str, Any],
 ) -> tuple[list[str], dict[str, str]]:
     """Return the workloads that a run would delete and their output folders; empty if it would be refused."""
     folders: dict[str, str] = {}
     try:
-        chosen = _named(api, named, there, namespace, place, given) if named else _many(there, given)
-        if given["with_output"]:
+        chosen = _named(api, named, existing, namespace, place, options) if named else _many(existing, options)
+        if options["with_output"]:
             folders = _output_folders(api, chosen, namespace, output_roots(place))
-        for one in [one for one in chosen if one not in there]:
+        for one in [one for one in chosen if one not in existing]:
             try:
                 ending.claimed_output(api, one, namespace)  # its hosts may still be running
             except NotFoundError as error:
@@ -133,19 +135,19 @@ def _foreseen(
 def _named(
     api: ObjectApi,
     named: list[str],
-    there: Mapping[str, WorkloadStatus],
+    existing: Mapping[str, WorkloadStatus],
     namespace: str,
     cluster: str,
-    given: dict[str, Any],
+    options: dict[str, Any],
 ) -> list[str]:
     """Return the named workloads, queued ones first. Raises all problems together."""
     wrong: list[XpkError] = []
     for one in named:
         try:
-            if one not in there and not given["ignore_not_found"]:
+            if one not in existing and not options["ignore_not_found"]:
                 ending.claimed_output(api, one, namespace)  # its hosts may still be running
-            elif one in there and not given["yes"]:
-                ending.check_ours(there[one], where=names.where(cluster, namespace))
+            elif one in existing and not options["yes"]:
+                ending.check_ours(existing[one], where=names.where(cluster, namespace))
         except XpkError as error:
             wrong.append(error)
     if len(wrong) > 1:
@@ -156,8 +158,8 @@ def _named(
         raise refusal
     if wrong:
         raise wrong[0]
-    waiting = [status.name for status in ending.in_order([there[one] for one in named if one in there])]
-    return [*waiting, *(one for one in named if one not in there)]
+    waiting = [status.name for status in ending.in_order([existing[one] for one in named if one in existing])]
+    return [*waiting, *(one for one in named if one not in existing)]
 
 
 def _output_folders(api: ObjectApi, chosen: list[str], namespace: str, roots: OutputRoots) -> dict[str, str]:
@@ -175,10 +177,10 @@ def _delete(
     chosen: list[str],
     namespace: str,
     folders: Mapping[str, str],
-    given: dict[str, Any],
+    options: dict[str, Any],
 ) -> None:
     """End all workloads before waiting for the first: capacity that one frees must not admit the next."""
-    timeout, grace = parse_duration(given["timeout"], "--timeout") or 0.0, given["grace_period"]
+    timeout, grace = parse_duration(options["timeout"], "--timeout") or 0.0, options["grace_period"]
     ended: list[str] = []
     failed: list[XpkError] = []
     for one in chosen:
@@ -186,13 +188,13 @@ def _delete(
             ending.end(api, one, namespace, grace_seconds=grace)
             ended.append(one)
         except NotFoundError as error:
-            if len(chosen) == 1 and not given["ignore_not_found"]:
+            if len(chosen) == 1 and not options["ignore_not_found"]:
                 raise
             console.tell(error.message)
     begun = time.monotonic()
     for one in ended:
         try:
-            if given["wait"]:
+            if options["wait"]:
                 ending.await_end(api, one, namespace, timeout=timeout, begun=begun, hurried=grace == 0)
             if folder := folders.get(one):
                 output.remove_output(folder)
@@ -205,9 +207,9 @@ def _delete(
         raise failed[0]
 
 
-def _many(there: dict[str, WorkloadStatus], given: dict[str, Any]) -> list[str]:
+def _many(existing: dict[str, WorkloadStatus], options: dict[str, Any]) -> list[str]:
     """Return the names of the selected workloads created by xpk; others have to be named."""
-    found = filtered(there.values(), given["filter_by_status"], given["filter_by_job"])
+    found = filtered(existing.values(), options["filter_by_status"], options["filter_by_job"])
     return [status.name for status in ending.in_order(found) if status.maker == "xpk"]
 
 

@@ -30,7 +30,7 @@ _OF_TWO = {"name", "name_flag", "other", "cluster", "context", "project", "zone"
 # Environment variables of `create` apply, too: `XPK_WORKLOAD_CREATE_QUEUE`.
 @click.command(cls=SpecCommand, context_settings={"auto_envvar_prefix": "XPK_WORKLOAD_CREATE"})
 @click.pass_context
-def diff(ctx: click.Context, /, name: str | None, name_flag: str | None, cluster: str | None, **given: Any) -> None:
+def diff(ctx: click.Context, /, name: str | None, name_flag: str | None, cluster: str | None, **options: Any) -> None:
     """Compare a running workload with what `xpk workload create` would create with the same options.
 
     Prints a unified diff of the objects on the API server: `-` is running, `+` would be created. Changes nothing.
@@ -43,19 +43,19 @@ def diff(ctx: click.Context, /, name: str | None, name_flag: str | None, cluster
     Exit code 0 if both are equal, 1 if they differ, 3 if a workload does not exist, 125 for other errors that usually
     exit with 1. Values of variables with names of secrets (TOKEN, PASSWORD, ..._KEY) are not shown.
     """
-    console: Console = ctx.obj.choosing(given["output"])
+    console: Console = ctx.obj.choosing(options["output"])
     chosen = the_name("workload", name, name_flag)
     with _one_means_different():
-        other = given.pop("other")
+        other = options.pop("other")
         if other:
             _check_alone(ctx)
             place = the_cluster(cluster)
             api = provider_of(place).connect(place)
-            pair = [difference.running(api, each, given["namespace"]) for each in (chosen, other)]
+            pair = [difference.running(api, each, options["namespace"]) for each in (chosen, other)]
             found = difference.of_two(*pair)
         else:
             problems = Problems()
-            request = read_request(ctx, chosen, given, problems)
+            request = read_request(ctx, chosen, options, problems)
             destination = find_destination(console, cluster, request, problems)
             resolved = resolve(request, destination, print_notices(console), problems)
             api = destination.reached()
@@ -80,13 +80,13 @@ def _print(console: Console, name: str, other: str | None, found: difference.Dif
 
 def _check_alone(ctx: click.Context) -> None:
     """Raise UsageError for all options of `create`: they do not apply to two running workloads."""
-    given = [
+    flags = [
         each.opts[0]
         for each in ctx.command.params
         if each.name not in _OF_TWO
         and ctx.get_parameter_source(str(each.name)) is click.core.ParameterSource.COMMANDLINE
     ]
-    problems = [f"{flag} does not apply when two workloads are compared" for flag in given]
+    problems = [f"{flag} does not apply when two workloads are compared" for flag in flags]
     problems += ["arguments after `--` do not apply when two workloads are compared"] * bool(
         ctx.meta.get("trainer_args")
     )

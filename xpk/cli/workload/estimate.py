@@ -33,7 +33,7 @@ from xpk.proc import LocalRunner
 )
 @output_option
 @click.pass_context
-def estimate(ctx: click.Context, /, cluster: str | None, namespace: str, **given: Any) -> None:
+def estimate(ctx: click.Context, /, cluster: str | None, namespace: str, **options: Any) -> None:
     """Estimate memory per chip, arithmetic, traffic and step time of the bundled trainer.
 
     Creates nothing; with --tpu-type no cluster is needed:
@@ -41,17 +41,17 @@ def estimate(ctx: click.Context, /, cluster: str | None, namespace: str, **given
     \b
       xpk workload estimate --config 128b --tpu-type v5litepod-256 --num-slices 199
     """
-    console: Console = ctx.obj.choosing(given["output"])
-    if given["accelerator_type"]:
-        shape = find_shape(given["accelerator_type"])
+    console: Console = ctx.obj.choosing(options["output"])
+    if options["accelerator_type"]:
+        shape = find_shape(options["accelerator_type"])
     else:
         place = the_cluster(cluster)
         queue = creating.read_queue(provider_of(place).connect(place), names.QUEUE, namespace, cluster=place)
         shape = creating.choose_shape(queue, None, cluster=place)[0]
-    chosen = ["--config", given["config"]] if given["config"] else []
-    chosen += [word for setting in given["settings"] for word in ("--set", setting)]
+    chosen = ["--config", options["config"]] if options["config"] else []
+    chosen += [word for setting in options["settings"] for word in ("--set", setting)]
     found = memory_estimate.estimate(
-        LocalRunner(), shape, given["num_slices"], [*chosen, *ctx.meta.get("trainer_args", ())]
+        LocalRunner(), shape, options["num_slices"], [*chosen, *ctx.meta.get("trainer_args", ())]
     )
     if console.is_data:
         console.data(found)

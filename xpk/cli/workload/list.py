@@ -43,11 +43,11 @@ def list_(
     selector: Mapping[str, str],
     awaited: str | None,
     timeout: str | None,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """List workloads, oldest first."""
     place = the_cluster(cluster)
-    console = console.choosing(given["output"], headers=not given["no_headers"], sort_by=given["sort_by"])
+    console = console.choosing(options["output"], headers=not options["no_headers"], sort_by=options["sort_by"])
     if awaited:
         wait_for(console, place, awaited, namespace, timeout)
         return
@@ -62,7 +62,7 @@ def list_(
     def render(rows: Rows, begins: bool) -> str:
         return replace(console, headers=console.headers and begins).rows(rows, columns=columns, wide=views.WIDE)
 
-    if given["watch_"]:
+    if options["watch_"]:
         watch(console, api, read, render, namespace=where)
         return
     found = read()

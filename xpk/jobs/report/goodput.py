@@ -62,7 +62,7 @@ class Attempt:
 
     @property
     def waiting(self) -> bool:
-        """Whether it ended without a failure: the time to the next attempt is not a recovery."""
+        """True if it ended without a failure: the time to the next attempt is not a recovery."""
         return self.ended in ("done", "suspended")
 
 

@@ -124,7 +124,7 @@ class RunRecord:
 
     @property
     def finished(self) -> bool:
-        """Whether the result belongs to the last attempt, and not to an earlier one whose run was extended."""
+        """True if the result belongs to the last attempt, and not to an earlier one whose run was extended."""
         if self.result is None or not self.steps:
             return False
         newest = self.steps[-1]
@@ -132,7 +132,7 @@ class RunRecord:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing has been recorded."""
+        """True if nothing has been recorded."""
         return not self.attempts and not self.evals
 
 

@@ -86,7 +86,7 @@ def ahead_of(workload: Obj, snapshot: Snapshot) -> tuple[str, ...] | None:
 def quota_for(workload: Obj, snapshot: Snapshot, kind: str) -> tuple[Quota, ...]:
     """Return quota, use and free amounts of the flavors that a workload may use, for each resource that it needs.
 
-    `kind`: its accelerator type; if a flavor has this name, the others are left out.
+    `kind`: its accelerator type; if a flavor has this name, the others are omitted.
     """
     name = cluster_queue_of(workload, snapshot)
     queue = next((item for item in snapshot.cluster_queues if item["metadata"]["name"] == name), None)

@@ -46,7 +46,7 @@ class Failure:
 
     @property
     def is_own(self) -> bool:
-        """Whether it failed by itself, not as a consequence of another failure."""
+        """True if it failed by itself, not as a consequence of another failure."""
         return self.host is not None and self.exit_code not in (_PEER_LOST, _STOPPED)
 
 
