@@ -9,7 +9,7 @@ import click
 from xpk.capacity import preferences
 from xpk.capacity.inspect.doctor import Check, of_cluster, of_machine
 from xpk.capacity.provider import load_provider, provider_of
-from xpk.cli.options import cluster_option, namespace_option, output_option, provider_option
+from xpk.cli.options import namespace_option, optional_cluster_option, output_option, provider_option
 from xpk.cli.target import is_cluster_named, the_cluster
 from xpk.cli.terminal.help import Command
 from xpk.cli.terminal.output import Console
@@ -26,7 +26,7 @@ _NEXT = Column("NEXT", lambda c: c.next, wrap=True)
 
 @click.command(cls=Command)
 @provider_option
-@cluster_option
+@optional_cluster_option
 @namespace_option
 @output_option
 @click.pass_obj

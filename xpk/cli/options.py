@@ -53,7 +53,15 @@ def accelerator_option(text: str, *, name: str = "accelerator_type") -> Callable
 
 def cluster_option(command: Command) -> Command:
     """Add the options that name a cluster; `the_cluster` resolves them."""
+    return _cluster_options(command, "Name of the cluster. [default: the only cluster]")
 
+
+def optional_cluster_option(command: Command) -> Command:
+    """Add the options that name a cluster, for commands that also work without one."""
+    return _cluster_options(command, "Name of a cluster to include.")
+
+
+def _cluster_options(command: Command, help: str) -> Command:
     def keep(ctx: click.Context, option: click.Parameter, value: str | None) -> None:
         if value:
             ctx.meta.setdefault(PLACE_KEY, {})[option.opts[0]] = value
@@ -67,7 +75,7 @@ def cluster_option(command: Command) -> Command:
         envvar="XPK_CLUSTER",
         show_envvar=True,
         shell_complete=complete.clusters,
-        help="Name of the cluster. [default: the only cluster]",
+        help=help,
     )(context_option(command))
 
 

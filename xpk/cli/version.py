@@ -9,7 +9,7 @@ import click
 from xpk.capacity.inspect import versions
 from xpk.capacity.provider import provider_of
 from xpk.cli.google_xpk import ClusterCommand
-from xpk.cli.options import cluster_option, output_option
+from xpk.cli.options import optional_cluster_option, output_option
 from xpk.cli.target import is_cluster_named, the_cluster
 from xpk.cli.terminal.output import Console
 from xpk.cli.terminal.tables import Column
@@ -23,7 +23,7 @@ _COLUMNS = (
 
 
 @click.command(cls=ClusterCommand)
-@cluster_option
+@optional_cluster_option
 @output_option
 @click.pass_obj
 def version(console: Console, cluster: str | None, output: str | None) -> None:
