@@ -46,7 +46,7 @@ CAUSE_EXPLANATIONS: Mapping[Cause, str] = {
     Cause.SAVE: "training blocked by saving a checkpoint",
     Cause.EVAL: "evaluation on held-out data",
     Cause.DOWN: "from the last progress before a restart to the next start",
-    Cause.SUSPENDED: "suspended, preempted or not yet resumed, without a failure",
+    Cause.SUSPENDED: "suspended, preempted or not yet resumed; not an error",
     Cause.IDLE: "chips held without any of the above: between phases, and shutdown",
 }
 
