@@ -25,14 +25,14 @@ STEPS, EVERY = 120, 30
 BOUND = 0.01  # of bfloat16's loss: the most that int8 may differ by on held-out text, after the warm-up
 CASES: dict[str, tuple[str, ...]] = {
     "bfloat16": (),
-    "forward, dgrad, wgrad": ("quant.dots=forward,dgrad,wgrad",),
+    "forward, dgrad, wgrad": ("quant.matmuls=forward,dgrad,wgrad",),
     "bfloat16, other seed": ("run.seed=1",),
-    "forward, dgrad": ("quant.dots=forward,dgrad",),
-    "forward": ("quant.dots=forward",),
-    "all, nearest": ("quant.dots=forward,dgrad,wgrad", "quant.rounding=nearest"),
-    "all, one scale a tensor": ("quant.dots=forward,dgrad,wgrad", "quant.scale=tensor"),
+    "forward, dgrad": ("quant.matmuls=forward,dgrad",),
+    "forward": ("quant.matmuls=forward",),
+    "all, nearest": ("quant.matmuls=forward,dgrad,wgrad", "quant.rounding=nearest"),
+    "all, one scale a tensor": ("quant.matmuls=forward,dgrad,wgrad", "quant.scale=tensor"),
     "all, nearest, one scale a tensor": (
-        "quant.dots=forward,dgrad,wgrad",
+        "quant.matmuls=forward,dgrad,wgrad",
         "quant.rounding=nearest",
         "quant.scale=tensor",
     ),

@@ -27,11 +27,11 @@ from bench.blocks import BLOCK, block
 
 ROOT = Path(__file__).resolve().parents[1]
 CHIPS = 4  # emulated
-NOTHING = ("observe.hang_seconds=0", "observe.pace_every=0")
+NOTHING = ("observe.hang_seconds=0", "observe.straggler_check_every=0")
 # Each as it would be set, but for the checks of copies and the comparison of hosts, which are far rarer in a real run.
 CASES: dict[str, tuple[str, ...]] = {
-    "the watchdog": ("observe.hang_seconds=300", "observe.pace_every=0"),
-    "comparison of hosts every 20 steps": ("observe.hang_seconds=0", "observe.pace_every=20"),
+    "the watchdog": ("observe.hang_seconds=300", "observe.straggler_check_every=0"),
+    "comparison of hosts every 20 steps": ("observe.hang_seconds=0", "observe.straggler_check_every=20"),
     "checksums of all copies every 20 steps": (*NOTHING, "observe.checksum_every=20"),
     "checksums of all copies every step": (*NOTHING, "observe.checksum_every=1"),
     "event files for TensorBoard": (*NOTHING, "observe.tensorboard=true"),

@@ -28,7 +28,13 @@ from trainer.models import registry
 RESULTS = Path(__file__).parent / "results"
 STEPS, EVERY, FIRST = 44, 10, 3  # the first steps are slower and not counted
 MODEL = ("model.embed=256", "model.heads=4", "model.head_dim=64", "model.mlp=1024", "model.layers=8")
-RUN = (f"run.steps={STEPS}", "run.eval_every=0", "data.eval_fraction=0", "data.max_bytes=50000", "checkpoint.keep=1")
+RUN = (
+    f"run.steps={STEPS}",
+    "run.eval_every=0",
+    "data.eval_fraction=0",
+    "data.max_bytes=50000",
+    "checkpoint.max_to_keep=1",
+)
 NEAR = 3  # steps after a save that may feel it
 NEVER = 1_000_000
 RAM = Path("/dev/shm")

@@ -125,7 +125,7 @@ def plain_loop(config: Any, compiler_options: dict[str, Any]) -> Iterator[None]:
 
     warmed = optax.linear_schedule(0.0, optim.lr, optim.warmup)
     adamw = optax.adamw(warmed, optim.b1, optim.b2, optim.eps, weight_decay=optim.weight_decay, mask=_matrices)
-    optimizer = optax.chain(optax.clip_by_global_norm(optim.clip), adamw)
+    optimizer = optax.chain(optax.clip_by_global_norm(optim.grad_clip_norm), adamw)
     params = _same_model(config, batch_BS)
     state = (params, optimizer.init(params))
     shardings = jax.tree.map(placed, state)

@@ -40,7 +40,7 @@ def rate(config: Optim, step: int, steps: int) -> float:
 def step(config: Optim, tensors: list[Tensor], grads: list[Floats], at: int, steps: int) -> None:
     """Change the weights in place."""
     norm = math.sqrt(sum(float((g * g).sum()) for g in grads))
-    scale = config.clip / norm if config.clip and norm > config.clip else 1.0
+    scale = config.grad_clip_norm / norm if config.grad_clip_norm and norm > config.grad_clip_norm else 1.0
     for tensor, g in zip(tensors, grads, strict=True):
         one = {"adamw": _adam, "lamb": _adam, "lars": _lars}[config.name]
         one(config, tensor, g * scale, rate(config, at, steps), at)
@@ -62,7 +62,7 @@ def _lars(config: Optim, t: Tensor, g: Floats, r: float, at: int) -> None:
     local: Any = 1.0
     if not t.plain:
         w_norm = np.linalg.norm(t.weight)
-        local = config.trust * w_norm / (np.linalg.norm(g) + config.weight_decay * w_norm)
+        local = config.trust_coefficient * w_norm / (np.linalg.norm(g) + config.weight_decay * w_norm)
         g = g + config.weight_decay * t.weight
     if config.momentum_form == "scaled":
         t.first = config.momentum * t.first + g

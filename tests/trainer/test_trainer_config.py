@@ -67,7 +67,7 @@ def test_all_problems_are_reported_together_with_a_way_out() -> None:
         ("data.shards=12", "the global batch = 32 is not divisible by data.shards = 12. Nearest that work: 24 or 36"),
         ("data.shuffle=some", "Use records or files or none"),
         ("model.head_dim=7", "odd"),
-        ("checkpoint.keep=0", "Use more than 0"),
+        ("checkpoint.max_to_keep=0", "Use more than 0"),
         ("data.eval_fraction=1.5", "below 1"),
         ("model.compute_dtype=int4", "bfloat16 or float32"),
         ("run.seed=4294967296", "Use 4294967295 or less"),
@@ -77,8 +77,11 @@ def test_all_problems_are_reported_together_with_a_way_out() -> None:
         ("optim.schedule=step", "Use cosine or polynomial or constant"),
         ("optim.momentum_form=nesterov", "Use unscaled or scaled"),
         ("optim.momentum=1", "below 1"),
-        ("optim.accumulate=0", "Use more than 0"),
-        ("optim.accumulate=3", "not divisible by dp x fsdp x optim.accumulate = 2 x 8 x 3. Nearest that work: 48"),
+        ("optim.grad_accum_steps=0", "Use more than 0"),
+        (
+            "optim.grad_accum_steps=3",
+            "not divisible by dp x fsdp x optim.grad_accum_steps = 2 x 8 x 3. Nearest that work: 48",
+        ),
         ("optim.update_axes=dp,tp", "Use fsdp, dp or both"),
         ("optim.warmup=1" + "0" * 400, "Use 2147483647 or less"),
     ],
@@ -109,18 +112,18 @@ def test_everything_that_cannot_be_divided_is_said_at_once() -> None:
     [
         (("model.family=gpt",), "Use decoder or bert or resnet"),
         (("model.family=bert", "model.loss_chunk=16"), "Leave model.loss_chunk out"),
-        (("model.family=resnet", "quant.dots=forward"), "Leave quant.dots out"),
+        (("model.family=resnet", "quant.matmuls=forward"), "Leave quant.matmuls out"),
         (("model.family=bert", "mesh.tp=8"), "model.heads = 4 is not divisible by mesh.tp = 8"),
         (("model.family=bert", "mesh.tp=4", "model.embed=66"), "model.embed = 66 is not divisible by mesh.tp = 4"),
         (("model.family=resnet", "model.blocks=3,x"), "Write one such as 3,4,6,3"),
         (("model.family=resnet", "mesh.stages=2"), "a resnet has no pipeline"),
         (("model.family=resnet", "model.norm_examples=5"), "Nearest that work: 30 or 35"),
         (
-            ("model.family=resnet", "data.global_batch=96", "optim.accumulate=2", "model.norm_examples=32"),
-            "the global batch = 96 is not divisible by optim.accumulate x model.norm_examples = 2 x 32",
+            ("model.family=resnet", "data.global_batch=96", "optim.grad_accum_steps=2", "model.norm_examples=32"),
+            "the global batch = 96 is not divisible by optim.grad_accum_steps x model.norm_examples = 2 x 32",
         ),
         (
-            ("model.family=resnet", "mesh.reduction=explicit", "model.norm_examples=32"),
+            ("model.family=resnet", "mesh.grad_reduction=explicit", "model.norm_examples=32"),
             "the global batch = 32 is not divisible by dp x model.norm_examples = 2 x 32",
         ),
         (
@@ -139,7 +142,7 @@ def test_what_a_family_cannot_do_is_said(settings: tuple[str, ...], says: str) -
     [
         ("resnet-tiny", ["data.path=stdlib"], "is no file of images of 32 x 32 pixels"),
         ("resnet-tiny", ["model.classes=9"], "Use --set model.classes=10 or more"),
-        ("tiny", ["data.path=drawn"], "Use model.family=resnet, or a folder of text"),
+        ("tiny", ["data.path=synthetic"], "Use model.family=resnet, or a folder of text"),
     ],
 )
 def test_data_of_another_kind_is_refused(name: str, settings: list[str], says: str) -> None:

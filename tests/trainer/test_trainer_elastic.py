@@ -103,7 +103,7 @@ def test_a_job_loses_a_slice_and_gets_it_back(tmp_path: Path) -> None:
     whole = run(tmp_path / "whole", 2, 0, 9).losses()
     losses: dict[int, str] = {}
     for attempt, slices in enumerate((2, 1, 2)):
-        job = run(tmp_path / "cut", slices, attempt, 3 * (attempt + 1), "checkpoint.keep=1")
+        job = run(tmp_path / "cut", slices, attempt, 3 * (attempt + 1), "checkpoint.max_to_keep=1")
         losses |= job.losses()
         assert "warning" not in job.logs()
     assert sorted(losses) == list(range(1, 10))

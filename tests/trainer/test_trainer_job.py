@@ -112,7 +112,7 @@ def test_alone_it_needs_no_environment(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_loss_that_is_not_finite_ends_the_run_before_it_is_saved(tmp_path: Path) -> None:
-    settings = ["optim.lr=1e38", "optim.warmup=1", "optim.clip=0", "checkpoint.every=1", "run.steps=50"]
+    settings = ["optim.lr=1e38", "optim.warmup=1", "optim.grad_clip_norm=0", "checkpoint.every=1", "run.steps=50"]
     ran = run_alone(*arguments([*settings, "data.max_bytes=50000", f"run.output_dir={tmp_path}"]))
     assert ran.returncode == 42, ran.stderr
     assert ran.stderr.count("\n") == 1, ran.stderr
@@ -131,7 +131,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_before_it_is_saved(tmp_path: Pat
 @pytest.mark.timeout(240)
 def test_a_loss_that_is_not_finite_does_not_cut_off_the_save_before_it(tmp_path: Path) -> None:
     ram = tmp_path / "ram"
-    settings = ["optim.lr=1e38", "optim.warmup=1", "optim.clip=0", "checkpoint.every=1", "run.steps=50"]
+    settings = ["optim.lr=1e38", "optim.warmup=1", "optim.grad_clip_norm=0", "checkpoint.every=1", "run.steps=50"]
     local = ["checkpoint.local_every=1", f"checkpoint.local_path={ram}"]
     out = tmp_path / "out"
     job = start(out, [*settings, *local, "data.max_bytes=50000"], faults={0: "late:1", 1: "late:1"})
@@ -149,7 +149,7 @@ def test_a_loss_that_is_not_finite_does_not_cut_off_the_save_before_it(tmp_path:
 @pytest.mark.slow
 def test_an_update_that_overflows_is_not_saved(tmp_path: Path) -> None:
     """Its step's loss and gradient are from before it, so they are finite. The learning rate of step 1 is 0."""
-    huge = ["optim.lr=3e38", "optim.weight_decay=10", "optim.warmup=1", "optim.clip=0", "run.steps=2"]
+    huge = ["optim.lr=3e38", "optim.weight_decay=10", "optim.warmup=1", "optim.grad_clip_norm=0", "run.steps=2"]
     ran = run_alone(*arguments([*huge, "checkpoint.every=2", "data.max_bytes=50000", f"run.output_dir={tmp_path}"]))
     assert ran.returncode == 42, ran.stdout + ran.stderr
     records = ", ".join(map(str, Order(0, 8, _train_records(tmp_path)).ids(1).tolist()))

@@ -19,7 +19,7 @@ from trainer.parallel.partitioning import Execution
 
 RESNET = (
     *("model.family=resnet", "model.image=32", "model.classes=10", "model.width=4", "model.blocks=1,2"),
-    *("optim.name=lars", "optim.lr=4", "optim.clip=0"),
+    *("optim.name=lars", "optim.lr=4", "optim.grad_clip_norm=0"),
 )
 BERT = ("model.family=bert", "optim.name=lamb", "optim.lr=0.02")
 
@@ -117,7 +117,7 @@ def test_a_record_of_an_image_is_its_pixels_and_its_label() -> None:
 
 @pytest.mark.slow
 def test_masks_are_those_of_the_example_and_the_step_alone() -> None:
-    made = Model(family="bert", vocab=256, seq_len=400, masked=0.15)
+    made = Model(family="bert", vocab=256, seq_len=400, mask_rate=0.15)
     tokens = jnp.asarray(np.random.default_rng(0).integers(32, 127, (64, 400)), jnp.int32)
     masked = jax.jit(functools.partial(bert.masked, made))
     input_BT, place_BG, _ = jax.device_get(masked(tokens, jnp.int32(3)))

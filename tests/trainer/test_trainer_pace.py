@@ -88,7 +88,7 @@ SETTINGS = ["run.steps=100000", "run.eval_every=0", "checkpoint.every=100000", "
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_host_that_waits_for_its_data_is_named(tmp_path: Path) -> None:
-    settings = [*SETTINGS, "run.steps=10", "run.log_every=4", "observe.pace_every=2"]
+    settings = [*SETTINGS, "run.steps=10", "run.log_every=4", "observe.straggler_check_every=2"]
     job = start(tmp_path, settings, faults={1: "slow:1"})
     assert job.exit_codes() == [0, 0], job.logs()
     last = [event for event in job.events(0) if event["event"] == "pace"][-1]

@@ -53,7 +53,7 @@ def test_products_and_their_gradients_are_near_the_unrounded_ones() -> None:
     g = jax.random.normal(keys[2], (4, 6, 3, 5))
     exact, exact_back = jax.vjp(lambda x, w: jnp.einsum("btij,ijcd->btcd", x, w), x, w)
     for names, scale in (("forward", "channel"), ("dgrad", "channel"), ("wgrad", "channel"), (ALL, "tensor")):
-        quant = Quant(dots=names, scale=scale)
+        quant = Quant(matmuls=names, scale=scale)
 
         def both(x: jax.Array, w: jax.Array, g: jax.Array, quant: Quant = quant) -> tuple[jax.Array, ...]:
             made, back = jax.vjp(lambda x, w: product(quant, x, w, 2, 2), x, w)
@@ -67,8 +67,8 @@ def test_products_and_their_gradients_are_near_the_unrounded_ones() -> None:
 
 def test_a_scale_for_each_channel_keeps_small_rows_from_vanishing() -> None:
     x, w = jnp.eye(2) * jnp.array([1.0, 1e-4]), jnp.ones((2, 1))
-    each = product(Quant(dots="forward"), x, w, 1)
-    together = product(Quant(dots="forward", scale="tensor"), x, w, 1)
+    each = product(Quant(matmuls="forward"), x, w, 1)
+    together = product(Quant(matmuls="forward", scale="tensor"), x, w, 1)
     np.testing.assert_allclose(each, [[1.0], [1e-4]], rtol=1e-5)
     np.testing.assert_allclose(together, [[1.0], [0.0]], rtol=1e-5)
 
@@ -84,7 +84,7 @@ def test_zeros_give_zeros_and_nan_is_not_hidden() -> None:
     ("names", "share"), [("", 0), ("forward", 1 / 3), ("forward,dgrad", 2 / 3), ("forward,dgrad,wgrad", 1)]
 )
 def test_only_real_int8_products_are_counted(names: str, share: float) -> None:
-    made = config.load("tiny", [f"quant.dots={names}"])
+    made = config.load("tiny", [f"quant.matmuls={names}"])
     counted = flops.of_training(made)
     assert sum(counted.values()) == metrics.flops_per_token(made.model) * made.model.seq_len
     weights = 6 * metrics.parameters(made.model) - 6 * made.model.embed * (made.model.vocab + 2 * made.model.layers + 1)
@@ -93,7 +93,7 @@ def test_only_real_int8_products_are_counted(names: str, share: float) -> None:
 
 
 def test_what_is_computed_again_is_not_counted() -> None:
-    quant = ["quant.dots=forward,dgrad,wgrad"]
+    quant = ["quant.matmuls=forward,dgrad,wgrad"]
     chunks = [*quant, "model.attention_chunk=32", "model.loss_chunk=32", "model.remat=full"]
     assert flops.of_training(config.load("tiny", chunks)) == flops.of_training(config.load("tiny", quant))
 
@@ -110,7 +110,7 @@ def test_loops_and_branches_are_counted() -> None:
 
 @pytest.mark.slow
 def test_the_compiled_step_multiplies_int8_and_learns_as_without() -> None:
-    quantized = Trainer(2, 2, 2, f"quant.dots={ALL}", "optim.lr=0.01")
+    quantized = Trainer(2, 2, 2, f"quant.matmuls={ALL}", "optim.lr=0.01")
     types = re.findall(r"s32\[[\d,]*\]\S* dot\(", quantized.train().as_text())
     assert len(types) >= 4 * 3  # four weights of a layer, each multiplied three times
     losses = quantized.losses(5)
@@ -121,19 +121,21 @@ def test_the_compiled_step_multiplies_int8_and_learns_as_without() -> None:
 
 @pytest.mark.slow
 def test_the_loss_falls_in_int8_as_it_does_without() -> None:
-    plain, quantized = (Trainer(1, 1, 1, f"quant.dots={chosen}", "optim.lr=0.003").losses(30) for chosen in ("", ALL))
+    plain, quantized = (
+        Trainer(1, 1, 1, f"quant.matmuls={chosen}", "optim.lr=0.003").losses(30) for chosen in ("", ALL)
+    )
     assert plain[-1] < 0.9 * plain[0]
     np.testing.assert_allclose(quantized, plain, rtol=0.01)  # bench/int8.py: on real text, against other seeds
 
 
 def test_what_an_int32_may_not_hold_is_refused() -> None:
     chips = layout.Chips(1, 1, 1)
-    large = config.load("tiny", ["quant.dots=forward, wgrad", "model.mlp=200000", "data.global_batch=2000"])
+    large = config.load("tiny", ["quant.matmuls=forward, wgrad", "model.mlp=200000", "data.global_batch=2000"])
     messages = [problem.message for problem in layout.check(large, chips)]
     assert len(messages) == 2 and "forward" in messages[0] and "wgrad" in messages[1]
-    parts = [f"optim.accumulate={n}" for n in (1, 2)]  # each part has sums of its own
-    whole, halved = (config.load("tiny", ["quant.dots=wgrad", "data.global_batch=2000", part]) for part in parts)
+    parts = [f"optim.grad_accum_steps={n}" for n in (1, 2)]  # each part has sums of its own
+    whole, halved = (config.load("tiny", ["quant.matmuls=wgrad", "data.global_batch=2000", part]) for part in parts)
     assert ["wgrad" in p.message for p in layout.check(whole, chips)] == [True]
     assert layout.check(halved, chips) == []
-    unknown = layout.check(config.load("tiny", ["quant.dots=foward", "quant.scale=row"]), chips)
+    unknown = layout.check(config.load("tiny", ["quant.matmuls=foward", "quant.scale=row"]), chips)
     assert ["which is no product" in p.message for p in unknown] == [False, True]

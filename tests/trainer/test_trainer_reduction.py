@@ -38,27 +38,29 @@ def over_dcn(made: Trainer) -> list[Collective]:
 
 @pytest.mark.slow
 def test_explicit_reduction_trains_the_same() -> None:
-    explicit = trainer("mesh.reduction=explicit", "mesh.reduction_dtype=float32")
+    explicit = trainer("mesh.grad_reduction=explicit", "mesh.grad_reduction_dtype=float32")
     np.testing.assert_allclose(explicit.losses(5), on(1, 1, 1).losses(5), atol=1e-5)
     same_gradients(explicit, on(1, 1, 1))
 
 
 @pytest.mark.slow
 def test_explicit_reduction_in_bfloat16_trains_nearly_the_same() -> None:
-    np.testing.assert_allclose(trainer("mesh.reduction=explicit").losses(5), on(1, 1, 1).losses(5), rtol=2e-3)
+    np.testing.assert_allclose(trainer("mesh.grad_reduction=explicit").losses(5), on(1, 1, 1).losses(5), rtol=2e-3)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("setting", ["optim.accumulate=2", "optim.update_axes=fsdp,dp", "quant.dots=forward"])
+@pytest.mark.parametrize("setting", ["optim.grad_accum_steps=2", "optim.update_axes=fsdp,dp", "quant.matmuls=forward"])
 def test_explicit_reduction_trains_the_same_beside_other_settings(setting: str) -> None:
-    explicit = Trainer(2, 2, 2, "mesh.reduction=explicit", "mesh.reduction_dtype=float32", setting, num_slices=2)
+    explicit = Trainer(
+        2, 2, 2, "mesh.grad_reduction=explicit", "mesh.grad_reduction_dtype=float32", setting, num_slices=2
+    )
     automatic = Trainer(2, 2, 2, setting, num_slices=2)
     np.testing.assert_allclose(explicit.losses(3), automatic.losses(3), atol=1e-5)
 
 
 @pytest.mark.slow
 def test_explicit_reduction_sends_each_gradient_over_dcn_once_and_scattered() -> None:
-    explicit = over_dcn(trainer("mesh.reduction=explicit", "mesh.reduction_dtype=float32"))
+    explicit = over_dcn(trainer("mesh.grad_reduction=explicit", "mesh.grad_reduction_dtype=float32"))
     shapes = jax.tree.leaves(decoder.shapes(trainer().config.model), is_leaf=lambda x: isinstance(x, tuple))
     # A chip has a fsdp-th of a matrix and sends the part of it that its replica scattered to it; gains are whole.
     pieces = sorted(int(np.prod(shape)) // (2 if len(shape) == 1 or shape == (2, 32) else 4) for shape in shapes)
@@ -73,7 +75,7 @@ def test_explicit_reduction_sends_each_gradient_over_dcn_once_and_scattered() ->
 
 @pytest.mark.slow
 def test_what_crosses_dcn_is_bfloat16() -> None:
-    programs = trainer("mesh.reduction=explicit").programs
+    programs = trainer("mesh.grad_reduction=explicit").programs
     text = programs.train.lower(programs.state, programs.blocks, programs.flags).as_text()
     types = re.findall(
         r'"stablehlo.(all_reduce|reduce_scatter|all_gather)".*?: \(tensor<\d*x?(\w+)>\)', text, re.DOTALL
@@ -104,7 +106,7 @@ def test_the_hierarchy_adds_every_replica_once_whatever_its_shape() -> None:
 
 @pytest.mark.slow
 def test_replicas_take_their_own_rows() -> None:
-    explicit = trainer("mesh.reduction=explicit", "mesh.reduction_dtype=float32")
+    explicit = trainer("mesh.grad_reduction=explicit", "mesh.grad_reduction_dtype=float32")
     how = Execution(explicit.mesh)
 
     def sums(how: Execution, params: Any, context: Context, record_BS: Array, weight_B: Array) -> Sums:

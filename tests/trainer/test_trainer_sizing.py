@@ -93,7 +93,8 @@ def test_what_is_computed_again_counts_for_the_chip_but_not_for_the_model() -> N
 
 def test_what_is_in_int8_takes_half_the_time() -> None:
     plain, forward, every = (
-        estimate(config.load("128b", [f"quant.dots={dots}"]), POD, 1) for dots in ("", "forward", "forward,dgrad,wgrad")
+        estimate(config.load("128b", [f"quant.matmuls={dots}"]), POD, 1)
+        for dots in ("", "forward", "forward,dgrad,wgrad")
     )
     assert 1.25 < plain["step_seconds"] / forward["step_seconds"] < 1.35  # two of four passes at twice the speed
     assert 1.8 < plain["step_seconds"] / every["step_seconds"] < 2
@@ -166,7 +167,7 @@ def test_without_tp_gradients_are_added_up_whole_inside_a_slice() -> None:
 
 
 def test_replicas_of_a_slice_share_what_they_send_over_dcn() -> None:
-    settings = ["model.compute_dtype=bfloat16", "mesh.reduction=explicit", "mesh.dp=4"]
+    settings = ["model.compute_dtype=bfloat16", "mesh.grad_reduction=explicit", "mesh.dp=4"]
     asked = config.load("tiny", settings)
     compiled = 215_040  # by XLA's TPU compiler for two slices of v5litepod-4: docs/parallelism.md
     assert traffic(asked, layout.layout(asked, layout.Chips(2, 1, 4))).dcn == pytest.approx(compiled, rel=0.1)

@@ -78,7 +78,7 @@ def test_without_the_loop_over_layers_only_what_was_asked_for_is_computed_again(
 
 @pytest.mark.slow
 def test_parts_of_a_batch_have_its_gradients() -> None:
-    made = Trainer(1, 1, 1, "optim.accumulate=4")
+    made = Trainer(1, 1, 1, "optim.grad_accum_steps=4")
     np.testing.assert_allclose(made.losses(3), on_one_chip()[:3], atol=1e-5)
     same_gradients(made, on(1, 1, 1))
 

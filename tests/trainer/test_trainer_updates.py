@@ -29,7 +29,7 @@ LAMB = ("optim.name=lamb", "optim.lr=0.01")
 @pytest.fixture(scope="module")
 def sharded() -> Trainer:
     """LAMB on 2 slices of 2 chips, with all its state spread over all of them and batches in two parts."""
-    return Trainer(2, 2, 1, *LAMB, "optim.update_axes=fsdp,dp", "optim.accumulate=2")
+    return Trainer(2, 2, 1, *LAMB, "optim.update_axes=fsdp,dp", "optim.grad_accum_steps=2")
 
 
 @pytest.mark.slow

@@ -1,183 +1,181 @@
-"""The whole configuration: one frozen dataclass a section, and how it is read and changed.
+"""The trainer's configuration: a frozen dataclass for each section, read from YAML and `--set` options.
 
-Never imports JAX: `python -m trainer check` and tools that only read a config must be quick.
+Never imports JAX, so that `python -m trainer check` and tools that only read a configuration start fast.
 """
 
 import dataclasses
 import difflib
+import sys
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from trainer.errors import FatalError, Problem
+from trainer.renames import RENAMED, current_settings
 
 CONFIG_FOLDER = Path(__file__).parent / "configs"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """The model; docs/models.md tells which settings a family takes."""
+    """The model. docs/models.md lists the settings that each family takes."""
 
     family: str = "decoder"  # decoder (a language model), bert or resnet
     embed: int = 128  # width of the residual stream
-    heads: int = 4  # attention heads
-    head_dim: int = 32  # width of a head; even, for the rotary embedding
+    heads: int = 4  # number of attention heads
+    head_dim: int = 32  # width of an attention head; even, as rotary embeddings require
     mlp: int = 512  # hidden width of the MLP
-    layers: int = 2
-    vocab: int = 256  # 256 is enough for bytes
+    layers: int = 2  # number of layers
+    vocab: int = 256  # vocabulary size; 256 is enough for bytes
     seq_len: int = 128  # tokens in a training example
-    compute_dtype: str = "bfloat16"  # of matrix products; parameters and sums are always float32
-    remat: str = "full"  # what a layer computes again in the backward pass: none, dots (all but products) or full
-    unroll: int = 1  # layers written out in each trip of the loop over them: quicker on CPUs and GPUs; 0 = all, no loop
-    attention_chunk: int = 0  # queries whose scores are in memory at a time; divides seq_len; 0 = all of them
-    loss_chunk: int = 0  # positions of each example whose logits are in memory at a time; divides seq_len; 0 = all
-    packed: bool = False  # examples are whole documents that see only themselves; false: text runs on through examples
-    masked: float = 0.15  # bert: part of the tokens that it has to guess
+    compute_dtype: str = "bfloat16"  # dtype of matrix products; parameters and sums are always float32
+    remat: str = "full"  # recomputed in the backward pass: none, dots (everything but matrix products) or full
+    unroll: int = 1  # layers per iteration of the scan over layers; more is faster on CPUs and GPUs; 0 = all, no scan
+    attention_chunk: int = 0  # queries whose scores are in memory at a time; must divide seq_len; 0 = all
+    loss_chunk: int = 0  # positions of an example whose logits are in memory at a time; must divide seq_len; 0 = all
+    packed: bool = False  # pack whole documents, which attend only to themselves; false: examples cut running text
+    mask_rate: float = 0.15  # bert: fraction of the tokens to predict
     image: int = 224  # resnet: height and width of the images in pixels
-    classes: int = 1000  # resnet: kinds of images
-    width: int = 64  # resnet: channels of the first stage; each stage has twice as many as the one before it
-    blocks: str = "3,4,6,3"  # resnet: blocks of each stage; these make ResNet-50
-    norm_examples: int = 0  # resnet: examples that batch norm takes together; 0 = the whole batch
+    classes: int = 1000  # resnet: number of classes
+    width: int = 64  # resnet: channels of the first stage; each later stage has twice as many as the one before
+    blocks: str = "3,4,6,3"  # resnet: number of blocks in each stage; the default is ResNet-50
+    norm_examples: int = 0  # resnet: examples that batch norm normalizes together; 0 = the whole batch
 
     @property
     def block_counts(self) -> tuple[int, ...]:
-        """The numbers of `blocks`; empty if they are none."""
+        """The numbers in `blocks`; empty if one of them is not a positive integer."""
         counts = [text.strip() for text in self.blocks.split(",")]
         return tuple(int(text) for text in counts) if all(text.isdecimal() and int(text) for text in counts) else ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Mesh:
-    """How the chips are laid out; `fsdp` takes what `dp`, `stages` and `tp` leave."""
+    """Sizes of the mesh axes. `fsdp` takes the chips that `dp`, `stages` and `tp` leave."""
 
-    dp: int = 0  # data parallel over slices (DCN); 0 = the slices that stages leave
-    tp: int = 1  # tensor parallel inside a slice (ICI)
-    stages: int = 1  # of a pipeline of layers, over slices first (DCN), for links too slow for gradients
-    microbatches: int = 0  # parts that a batch goes through the pipeline in; 0 = 4 a stage
-    reduction: str = "automatic"  # of gradients over dp: automatic (XLA's own), or explicit: hierarchical, once a step
-    reduction_dtype: str = "bfloat16"  # explicit: of the gradients that replicas send each other
+    dp: int = 0  # data parallelism across slices (DCN); 0 = the slices that stages leave
+    tp: int = 1  # tensor parallelism within a slice (ICI)
+    stages: int = 1  # pipeline stages, across slices first; for DCN that is too slow for gradients
+    microbatches: int = 0  # microbatches of a batch in the pipeline; 0 = 4 per stage
+    grad_reduction: str = "automatic"  # of gradients over dp: automatic (XLA), or explicit (hierarchical, once a step)
+    grad_reduction_dtype: str = "bfloat16"  # explicit: dtype of the gradients that replicas exchange
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Quant:
-    """Products of activations and a layer's weights in int8 (AQT); attention and logits stay as they are."""
+    """Int8 products of activations and a layer's weights (AQT). Attention and logits are not quantized."""
 
-    dots: str = ""  # which of them, comma separated: forward, dgrad (gradient of activations), wgrad (of weights)
-    rounding: str = "stochastic"  # of gradients: stochastic (no bias) or nearest
-    scale: str = "channel"  # one for every row and column of a product (channel), or for all of it (tensor)
+    matmuls: str = ""  # products to quantize, comma separated: forward, dgrad (of activations), wgrad (of weights)
+    rounding: str = "stochastic"  # of gradients: stochastic (unbiased) or nearest
+    scale: str = "channel"  # one scale for each row and column of a product (channel), or for the whole (tensor)
 
     @property
     def products(self) -> tuple[str, ...]:
-        """The names in `dots`."""
-        return tuple(name.strip() for name in self.dots.split(",") if name.strip())
+        """The names in `matmuls`."""
+        return tuple(name.strip() for name in self.matmuls.split(",") if name.strip())
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """What is read, and by whom."""
+    """The training data and the hosts that read it."""
 
-    path: str = ""  # a folder of text, here or gs://; a prepared data set; "stdlib": Python's library; "drawn": images
-    suffixes: str = ""  # comma separated, such as ".py,.md"; empty = every text file
-    max_bytes: int = 0  # stop after this much text; 0 = all of it
-    tokenizer: str = (
-        ""  # a SentencePiece model, here or gs://; empty = bytes, or what a prepared data set was made with
-    )
-    global_batch: int = 0  # examples a step over all chips; 0 = batch_per_chip x chips
-    batch_per_chip: int = 1
-    eval_fraction: float = 0.01  # the last part of the records is held out
-    loader_hosts: int = 0  # hosts that read for all of them; 0 = every host reads its own rows
-    shards: int = (
-        1  # parts of the data that batches take equally from; a multiple of loader_hosts: none reads another's
-    )
-    shuffle: str = "records"  # all of a shard's records; files: those, and the records in each; none
-    shuffle_window: int = 0  # files: records that are shuffled together; 0 = all of a file
-    prefetch: int = 2  # batches made ready ahead of the step
-    seed: int = 0  # of the order of the records
+    path: str = ""  # text folder or prepared data set, local or gs://; stdlib: Python's library; synthetic: images
+    suffixes: str = ""  # file suffixes to read, comma separated, such as ".py,.md"; empty = every text file
+    max_bytes: int = 0  # bytes of text to read; 0 = all
+    tokenizer: str = ""  # SentencePiece model, local or gs://; empty = bytes, or the prepared data set's tokenizer
+    global_batch: int = 0  # examples in a step over all chips; 0 = batch_per_chip x chips
+    batch_per_chip: int = 1  # examples in a step on each chip, if global_batch is 0
+    eval_fraction: float = 0.01  # fraction of the records held out for evaluation, from the end
+    loader_hosts: int = 0  # hosts that read the data for all; 0 = every host reads its own rows
+    shards: int = 1  # data parts with equal shares of every batch; above 1 a multiple of loader_hosts, which share none
+    shuffle: str = "records"  # records: all records of a shard; files: files, then the records in each; none
+    shuffle_window: int = 0  # files: records that are shuffled together; 0 = all records of a file
+    prefetch: int = 2  # batches prepared ahead of the step
+    seed: int = 0  # seed of the record order
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Optim:
-    """The optimizer, its learning rate, and over which chips its state and update are spread."""
+    """The optimizer, its learning rate, and the sharding of its state."""
 
-    name: str = "adamw"  # adamw; lamb and lars take a norm of every layer, for large batches
-    lr: float = 1e-3  # at the end of the warm-up, which is linear
-    warmup: int = 20  # steps
-    schedule: str = "cosine"  # after the warm-up: cosine, polynomial or constant
-    power: float = 1.0  # of the polynomial: 1 is a straight line, 2 what LARS is usually run with
-    final_fraction: float = 0.1  # of lr, at the last step
-    weight_decay: float = 0.1  # on matrices only
-    b1: float = 0.9  # adamw, lamb: decay of the first moment
-    b2: float = 0.95  # adamw, lamb: decay of the second moment
-    eps: float = 1e-8  # adamw, lamb: added to the root of the second moment
-    momentum: float = 0.9  # lars
-    momentum_form: str = "unscaled"  # lars: unscaled as You et al. have it; scaled as MLPerf's reference has it
-    trust: float = 0.001  # lars: trust coefficient
-    moment_dtype: str = "float32"  # of the first moment or momentum as stored: float32 or bfloat16
-    clip: float = 1.0  # largest global norm of the gradient; 0 = any
-    accumulate: int = 1  # parts that a batch is computed in, one after the other; their gradients are added
-    update_axes: str = ""  # mesh axes that state and update are spread over beyond the parameters': fsdp, dp or fsdp,dp
+    name: str = "adamw"  # adamw, lamb or lars; lamb and lars scale the update of each layer by norms, for large batches
+    lr: float = 1e-3  # peak learning rate, reached at the end of the linear warmup
+    warmup: int = 20  # warmup steps
+    schedule: str = "cosine"  # learning rate after the warmup: cosine, polynomial or constant
+    power: float = 1.0  # exponent of the polynomial schedule: 1 is linear, 2 is usual for LARS
+    final_fraction: float = 0.1  # learning rate at the last step, as a fraction of lr
+    weight_decay: float = 0.1  # weight decay, applied to matrices only
+    b1: float = 0.9  # adamw, lamb: decay rate of the first moment
+    b2: float = 0.95  # adamw, lamb: decay rate of the second moment
+    eps: float = 1e-8  # adamw, lamb: added to the square root of the second moment
+    momentum: float = 0.9  # lars: decay rate of the momentum
+    momentum_form: str = "unscaled"  # lars: unscaled (You et al.) or scaled (MLPerf's reference)
+    trust_coefficient: float = 0.001  # lars: trust coefficient of the layerwise learning rate
+    moment_dtype: str = "float32"  # storage dtype of the first moment or momentum: float32 or bfloat16
+    grad_clip_norm: float = 1.0  # maximum global norm of the gradients; 0 = no clipping
+    grad_accum_steps: int = 1  # sequential parts of a batch whose gradients are summed
+    update_axes: str = ""  # mesh axes to shard optimizer state over, beside the parameters' axes: fsdp, dp or fsdp,dp
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """The axes of `update_axes`."""
+        """The axes in `update_axes`."""
         return tuple(axis.strip() for axis in self.update_axes.split(",") if axis.strip())
 
     def state_notes(self) -> dict[str, str]:
-        """Return the settings that give a saved state its meaning: another run's must be equal to go on from it."""
+        """Return the settings that define the format of the optimizer state; a resuming run must have the same."""
         keys = ("name", "moment_dtype", *(("momentum_form",) if self.name == "lars" else ()))
         return {key: getattr(self, key) for key in keys}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """When the state is saved, and how much is kept."""
+    """Checkpoint intervals, retention and timeouts."""
 
-    every: int = 50  # steps; the last step is always saved
-    keep: int = 3  # newest committed checkpoints
-    local_every: int = 0  # steps; every host keeps the state of its own chips in local_path; 0 = none does
-    hang_seconds: float = 1800.0  # that hosts may wait for a save or a restore before the job ends and restarts
-    local_path: str = ""  # a folder of each host's own that outlives its process: a RAM disk, or a disk of its node
+    every: int = 50  # steps between checkpoints; the last step is always saved
+    max_to_keep: int = 3  # number of newest committed checkpoints to keep
+    local_every: int = 0  # steps between local checkpoints of each host's chips in local_path; 0 = no local checkpoints
+    hang_seconds: float = 1800.0  # timeout of a save or a restore, in seconds; the job then ends and restarts
+    local_path: str = ""  # folder on each host that outlives the process: a RAM disk, or a disk of the node
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Observe:
-    """What is watched while it trains (docs/observability.md)."""
+    """Timeouts, checks and profiles (docs/observability.md)."""
 
-    hang_seconds: float = 300.0  # that a host may wait for its data or for a step before it ends; 0 = without limit
-    compile_hang_seconds: float = 7200.0  # that compiling a program may take before the job ends and restarts
-    data_hang_seconds: float = 43200.0  # that making the data set, or copying it to a host, may take at set-up
-    hang_factor: float = 20.0  # recent steps' median that it may wait for in any case
-    pace_every: int = 100  # steps after which hosts are compared, to name the slow ones; 0 = never
-    checksum_every: int = 0  # steps, and before each checkpoint: do all copies of the state hold the same? 0 = never
-    profile_start: int = 0  # first step of a profile (JAX's profiler), counted over the whole run; 0 = none
-    profile_steps: int = 3  # steps that it has, at most 200: it is kept in memory
-    profile_hosts: str = "0"  # process ids, comma separated, or all
-    tensorboard: bool = False  # write event files for TensorBoard, beside metrics.jsonl
+    hang_seconds: float = 300.0  # timeout of a step or of waiting for data, in seconds; 0 = no timeout
+    compile_hang_seconds: float = 7200.0  # timeout of compiling a program, in seconds; the job then ends and restarts
+    data_hang_seconds: float = 43200.0  # timeout of preparing the data set or copying it to a host, in seconds
+    hang_factor: float = 20.0  # minimum timeout of a step, as a multiple of the recent steps' median
+    straggler_check_every: int = 100  # steps between comparisons of hosts, which name the stragglers; 0 = never
+    checksum_every: int = 0  # steps between comparisons of the state's replicas, also before each checkpoint; 0 = never
+    profile_start: int = 0  # first step to profile (JAX profiler), counted over the whole run; 0 = no profile
+    profile_steps: int = 3  # steps to profile; at most 200, as the profile is kept in memory
+    profile_hosts: str = "0"  # process ids to profile, comma separated, or all
+    tensorboard: bool = False  # write TensorBoard event files beside metrics.jsonl
 
     def profiles(self, process_id: int) -> bool:
-        """Whether a process is asked for a profile."""
+        """Return whether a process records a profile."""
         named = {name.strip() for name in self.profile_hosts.split(",")}
         return self.profile_start > 0 and bool(named & {"all", str(process_id)})
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """The run as a whole."""
+    """Length, logging, seed and output of the run."""
 
-    steps: int = 100
-    eval_every: int = 50  # steps; 0 = only at the end
-    log_every: int = 10  # steps
-    seed: int = 0  # of the initial parameters
-    keep_programs: bool = True  # compiled ones, for the next attempt of the workload; not where chips are emulated
-    output_dir: str = ""  # a folder or gs://BUCKET/NAME; empty = $XPK_OUTPUT_DIR, or ./output/<config> without it
+    steps: int = 100  # number of training steps
+    eval_every: int = 50  # steps between evaluations; 0 = only at the end
+    log_every: int = 10  # steps between log lines
+    seed: int = 0  # seed of the initial parameters
+    keep_programs: bool = True  # cache compiled programs for the workload's next attempt; not on emulated chips
+    output_dir: str = ""  # output folder or gs://BUCKET/NAME; empty = $XPK_OUTPUT_DIR, or ./output/<config> without it
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """All sections, and the name the configuration was asked for by."""
+    """All sections, and the name of the configuration."""
 
     name: str = "default"
     model: Model = Model()
@@ -191,59 +189,68 @@ class Config:
 
 
 def sections() -> dict[str, type]:
-    """Section name -> its dataclass."""
+    """Return the dataclass of each section, by name."""
     return {f.name: typing.cast(type, f.type) for f in dataclasses.fields(Config) if f.name != "name"}
 
 
-def load(name_or_path: str, overrides: Sequence[str] = ()) -> Config:
+def warn(text: str) -> None:
+    """Print a warning on stderr."""
+    print(f"warning: {text}", file=sys.stderr, flush=True)
+
+
+def load(name_or_path: str, overrides: Sequence[str] = (), warn: Callable[[str], None] = warn) -> Config:
     """Read a named or user-written YAML file and apply `section.key=value` overrides.
 
-    Raises FatalError with every problem found, not just the first.
+    Calls `warn` once for each former name of a setting. Raises FatalError with every problem found, not just the first.
     """
-    values, problems = _read(name_or_path)
+    settings, problems = _read(name_or_path)
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals:
             problems.append(Problem(f"--set {override!r} has no value", "Write --set section.key=value"))
             continue
-        values[key.strip()] = text if _fields().get(key.strip()) is str else _scalar(text)
+        key = key.strip()
+        settings.append((key, text if _fields().get(RENAMED.get(key, key)) is str else _scalar(text)))
+    values, warnings = current_settings(settings)
+    for warning in warnings:
+        warn(warning)
     built: dict[str, dict[str, Any]] = {section: {} for section in sections()}
     for key, value in values.items():
-        outcome = _typed(key, value)
-        if isinstance(outcome, Problem):
-            problems.append(outcome)
+        typed = _typed(key, value)
+        if isinstance(typed, Problem):
+            problems.append(typed)
         else:
             section, field = key.split(".")
-            built[section][field] = outcome
+            built[section][field] = typed
     if problems:
         raise FatalError(*problems)
-    made = {section: kind(**built[section]) for section, kind in sections().items()}
-    return Config(name=Path(name_or_path).stem, **made)
+    config = {section: kind(**built[section]) for section, kind in sections().items()}
+    return Config(name=Path(name_or_path).stem, **config)
 
 
-def _read(name_or_path: str) -> tuple[dict[str, Any], list[Problem]]:
-    """Return the file's values keyed `section.key`, and what was wrong with it."""
+def _read(name_or_path: str) -> tuple[list[tuple[str, Any]], list[Problem]]:
+    """Return the file's (`section.key`, value) pairs and its problems."""
     known = sorted(path.stem for path in CONFIG_FOLDER.glob("*.yaml"))
     path = CONFIG_FOLDER / f"{name_or_path}.yaml" if name_or_path in known else Path(name_or_path)
     if path.name == name_or_path and not path.suffix and not path.exists():
         guess = _closest(name_or_path, known) or f"Use one of {', '.join(known)} or the path of a YAML file"
-        return {}, [Problem(f"unknown config {name_or_path!r}", guess)]
+        return [], [Problem(f"unknown config {name_or_path!r}", guess)]
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         hint = f"Use one of {', '.join(known)} or the path of a YAML file"
-        return {}, [Problem(f"config {name_or_path!r} cannot be read: {reason}", hint)]
+        return [], [Problem(f"config {name_or_path!r} cannot be read: {reason}", hint)]
     except yaml.YAMLError as error:
         where = str(error).replace("\n", " ")
-        return {}, [Problem(f"config {name_or_path!r} is not YAML: {where}", "Correct the file")]
+        return [], [Problem(f"config {name_or_path!r} is not YAML: {where}", "Correct the file")]
     if not isinstance(tree, dict):
-        return {}, [Problem(f"config {name_or_path!r} is not a mapping", "Write sections such as `model:`")]
-    return dict(_flatten(tree)), []
+        return [], [Problem(f"config {name_or_path!r} is not a mapping", "Write sections such as `model:`")]
+    return list(_flatten(tree)), []
 
 
 def _fields() -> dict[str, Any]:
-    """`section.key` -> the type of that setting."""
+    """Return the type of each setting, by `section.key`."""
     return {f"{s}.{f.name}": f.type for s, kind in sections().items() for f in dataclasses.fields(kind)}
 
 
@@ -256,7 +263,7 @@ def _flatten(tree: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _scalar(text: str) -> Any:
-    """Read one value the way YAML would, but let 3e-4 be a number as everyone expects."""
+    """Parse a value as YAML, but read 3e-4 as a number, which YAML 1.1 does not."""
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
@@ -268,7 +275,7 @@ def _scalar(text: str) -> Any:
 
 
 def _typed(key: str, value: Any) -> Any:
-    """Return `value` as the type of the field `key`, or the Problem with it."""
+    """Return `value` converted to the type of the setting `key`, or a Problem."""
     fields = _fields()
     if key not in fields:
         guess = _closest(key, list(fields)) or f"Sections are {', '.join(sections())}"
@@ -287,12 +294,12 @@ def _typed(key: str, value: Any) -> Any:
             number = None
         if number is not None and (wanted is float or number.is_integer()):
             return wanted(number) if wanted is float else int(number)
-    words = {int: "a whole number", float: "a number", bool: "true or false"}
+    words = {int: "an integer", float: "a number", bool: "true or false"}
     return Problem(f"{key}={value!r} is not {words[typing.cast(type, wanted)]}", f"Write --set {key}=VALUE")
 
 
 def _closest(word: str, known: Sequence[str]) -> str:
-    """Return "Did you mean ...?" or nothing."""
+    """Return "Did you mean ...?", or an empty string if nothing is similar."""
     near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     if not near:
         near = [name for name in known if name.split(".")[-1] == word.split(".")[-1]][:1]

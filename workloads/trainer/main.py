@@ -78,8 +78,12 @@ def train_config(arguments: Sequence[str]) -> configs.Config:
 
 
 def _train(options: argparse.Namespace) -> int:
-    config = configs.load(options.config, options.set)
+    warnings: list[str] = []
+    config = configs.load(options.config, options.set, warnings.append)
     host = read_host(os.environ)
+    if host.process_id == 0:
+        for warning in warnings:
+            configs.warn(warning)
     if os.environ.get("JAX_PLATFORMS") == "cpu" and os.environ.get("JAX_NUM_CPU_DEVICES", "").isdigit():
         chips = layout.Chips(host.num_slices, host.hosts_per_slice, int(os.environ["JAX_NUM_CPU_DEVICES"]))
         _refuse(layout.check(config, chips))

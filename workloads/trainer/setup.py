@@ -34,6 +34,7 @@ from trainer.observe.step_log import Progress
 from trainer.observe.stragglers import Pace
 from trainer.parallel import layout
 from trainer.parallel.mesh import make_mesh
+from trainer.renames import SYNTHETIC
 from trainer.step import programs as step
 from trainer.step.compile_cache import CompileCache
 from trainer.step.compiler import Compiler
@@ -137,7 +138,9 @@ def set_up(job: Job, meeting: "Future[Address]") -> Run:
         batch=sizes.global_batch,
         programs=programs,
         compiler=_compiler(job, traits),
-        checkpoints=Checkpoints(job.out / "checkpoints", job.config.checkpoint.keep, notes, job.peers, job.events),
+        checkpoints=Checkpoints(
+            job.out / "checkpoints", job.config.checkpoint.max_to_keep, notes, job.peers, job.events
+        ),
         local=LocalTier(job, notes),
         progress=Progress(
             job,
@@ -241,7 +244,7 @@ def _prepared(job: Job) -> Corpus:
     if job.config.checkpoint.local_every:
         begun = begun or local_tier.begun(job.out)
     try:
-        if asked.path == dataset.DRAWN:
+        if asked.path == SYNTHETIC:
             return synthetic_images.prepare(model, folder, asked.max_bytes)
         text = (asked.path, folder, asked.suffixes, asked.max_bytes)
         return prepare.prepare(*text, tokenizer=asked.tokenizer, pinned=begun)

@@ -6,6 +6,7 @@ from typing import Any
 from trainer.config import Model, Optim
 from trainer.data.tokenizer import BYTES
 from trainer.errors import Problem
+from trainer.renames import current_section
 
 # Of a model, from one attempt to the next.
 _MAY_CHANGE = ("compute_dtype", "remat", "unroll", "attention_chunk", "loss_chunk", "seq_len", "packed")
@@ -31,7 +32,7 @@ def mismatch(checkpoint: str, mine: dict[str, Any], notes: dict[str, Any]) -> Pr
     others = []
     learned = ("seq_len",) if mine["model"].get("family") == "bert" else ()  # its positions are parameters
     for kind, section in (("model", "model"), ("optimizer", "optim")):
-        saved = defaults[kind] | notes.get(kind, {})
+        saved = defaults[kind] | current_section(section, notes.get(kind, {}))
         changed = {k: v for k, v in mine[kind].items() if saved.get(k) != v and (k not in _MAY_CHANGE or k in learned)}
         if changed:
             was = ", ".join(f"{section}.{key} {saved.get(key)} -> {value}" for key, value in changed.items())

@@ -17,13 +17,11 @@ from trainer.data.records import record
 from trainer.data.sources import SEPARATOR, looks_like_text, source_place, text_files, wanted_suffixes
 from trainer.data.tokenizer import BYTES, identity
 from trainer.errors import FatalError, Problem, StorageError, Unreachable, reason
+from trainer.renames import SYNTHETIC
 from trainer.storage import open_place
 from trainer.storage.base import Place
 
-DRAWN, DRAWN_KINDS = (
-    "drawn",
-    10,
-)  # what `data.path` calls the synthetic images, and how many kinds there are
+SYNTHETIC_CLASSES = 10
 TOKEN_BYTES = {"uint8": 1, "uint16": 2, "uint32": 4}
 BLOCK = 1 << 16  # bytes of a file that have a checksum together
 AGAIN = "Copy it here again, or delete it with its manifest: then it is made anew from the source"
@@ -156,8 +154,8 @@ def check_source(config: Config, batch: int) -> list[Problem]:
     """Return what is wrong with `data.path`, reading as little as it takes to know (the beginnings of files)."""
     if not config.data.path:
         return [unset()]
-    if config.data.path == DRAWN:
-        return _check_drawn(config)
+    if config.data.path == SYNTHETIC:
+        return _check_synthetic(config)
     try:
         source = source_place(config.data.path)
         if source.is_file():
@@ -173,7 +171,7 @@ def check_source(config: Config, batch: int) -> list[Problem]:
 
 def check_corpus(config: Config, corpus: Corpus, records: int, batch: int) -> None:
     """Raise FatalError if the records are too few for a batch, or have tokens that the model cannot take."""
-    problems = _check_drawn(config) if config.data.path == DRAWN else []
+    problems = _check_synthetic(config) if config.data.path == SYNTHETIC else []
     problems += _unfit(config, corpus, batch)
     trained = records - eval_records(config, records)
     if not problems and trained < max(batch, config.data.shards):
@@ -237,12 +235,14 @@ def _needed_tokens(config: Config, batch: int) -> int:
     return int(batch * example.stride / (1 - config.data.eval_fraction)) + example.length
 
 
-def _check_drawn(config: Config) -> list[Problem]:
+def _check_synthetic(config: Config) -> list[Problem]:
     if config.model.family != "resnet":
-        return [Problem(f"data.path={DRAWN} is a set of images", "Use model.family=resnet, or a folder of text")]
-    if config.model.classes < DRAWN_KINDS:
-        message = f"data.path={DRAWN} has {DRAWN_KINDS} kinds of images, the model only {config.model.classes}"
-        return [Problem(message, f"Use --set model.classes={DRAWN_KINDS} or more")]
+        return [Problem(f"data.path={SYNTHETIC} is a set of images", "Use model.family=resnet, or a folder of text")]
+    if config.model.classes < SYNTHETIC_CLASSES:
+        message = (
+            f"data.path={SYNTHETIC} has {SYNTHETIC_CLASSES} kinds of images, the model only {config.model.classes}"
+        )
+        return [Problem(message, f"Use --set model.classes={SYNTHETIC_CLASSES} or more")]
     return []
 
 
@@ -274,7 +274,7 @@ def _unfit(config: Config, corpus: Corpus, batch: int) -> list[Problem]:
 def _no_images(config: Config) -> Problem:
     size = f"{config.model.image} x {config.model.image}"
     message = f"data.path={config.data.path!r} is no file of images of {size} pixels"
-    return Problem(message, f"Give a prepared one (`xpk docs models`), another model.image, or data.path={DRAWN}")
+    return Problem(message, f"Give a prepared one (`xpk docs models`), another model.image, or data.path={SYNTHETIC}")
 
 
 def _small(path: str, found: int, needed: int) -> Problem:

@@ -1,6 +1,6 @@
 """Labelled images that are drawn: figures of ten kinds, of any place, size and colour, on a noisy ground.
 
-A set to try a network on where no photographs are at hand: `data.path=drawn`. What a network learns from it says
+A set to try a network on where no photographs are at hand: `data.path=synthetic`. What a network learns from it says
 that the code learns, and nothing about photographs. Each image is a function of its number alone.
 """
 
@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer.config import Model
-from trainer.data.dataset import DRAWN, Corpus
+from trainer.data.dataset import Corpus
 from trainer.data.prepare import FILE_TOKENS, Writer, find, keep
 from trainer.data.records import LABEL_BYTES
 from trainer.data.tokenizer import BYTES
+from trainer.renames import FORMER_SYNTHETIC, SYNTHETIC
 from trainer.storage.base import Place
 
 _IMAGES = 4096  # without data.max_bytes
@@ -39,7 +40,7 @@ FIGURES: dict[str, Callable[[Floats, Floats], Any]] = {
 def prepare(model: Model, out: Place, max_bytes: int = 0) -> Corpus:
     """Return the data set of images in the folder `out`, drawing it unless it is there."""
     count = max_bytes // (3 * model.image * model.image + LABEL_BYTES) or _IMAGES
-    asked = {"source": DRAWN, "image": model.image, "images": count}
+    asked = {"source": SYNTHETIC, "image": model.image, "images": count}
 
     def write(writer: Writer) -> dict[str, Any]:
         for number in range(count):
@@ -47,7 +48,8 @@ def prepare(model: Model, out: Place, max_bytes: int = 0) -> Corpus:
         return {"skipped": 0}
 
     notes = {"dtype": "uint8", "vocab": 256, "tokenizer": BYTES, "asked": asked, "fingerprint": ""}
-    return find(out, asked, None) or keep(out, notes, FILE_TOKENS, write)
+    former = asked | {"source": FORMER_SYNTHETIC}  # in manifests written before the rename
+    return find(out, asked, None) or find(out, former, None) or keep(out, notes, FILE_TOKENS, write)
 
 
 def draw(number: int, size: int) -> bytes:

@@ -39,10 +39,10 @@ def memory(config: Config, sizes: Layout) -> Memory:
     layers = (metrics.parameters(model) - table) / sizes.stages - gains
     matrices = (layers + table) / (sizes.fsdp * sizes.tp)
     params, rows = 4.0 * (matrices + gains), sizes.global_batch / (sizes.dp * sizes.fsdp)
-    tokens = rows / config.optim.accumulate * model.seq_len
+    tokens = rows / config.optim.grad_accum_steps * model.seq_len
     return Memory(
         state=params + _moments(config, sizes) * (matrices + gains),
-        gradients=params * (1 if config.optim.accumulate == 1 else 2),
+        gradients=params * (1 if config.optim.grad_accum_steps == 1 else 2),
         copies=width * layers / (sizes.fsdp * sizes.tp) if width < 4 else 0.0,
         kept=_kept(model, sizes, tokens, width),
         working=max(

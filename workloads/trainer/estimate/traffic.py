@@ -44,7 +44,11 @@ def traffic(config: Config, sizes: Layout) -> Traffic:
     in its type, once, and replicas of one slice share them. Stages of a pipeline hand on each token's activations
     and get back their gradients.
     """
-    model, parts, width = config.model, config.optim.accumulate, 2 if config.model.compute_dtype == "bfloat16" else 4
+    model, parts, width = (
+        config.model,
+        config.optim.grad_accum_steps,
+        2 if config.model.compute_dtype == "bfloat16" else 4,
+    )
     table, gains = model.vocab * model.embed, (2 * model.layers + 1) * model.embed
     matrices = (metrics.parameters(model) - table - gains) / sizes.stages
     spread = sizes.fsdp * sizes.tp
@@ -53,8 +57,8 @@ def traffic(config: Config, sizes: Layout) -> Traffic:
     rows = model.embed / sizes.fsdp
     padded, projection = math.ceil(rows / 8) * 8 / rows, width if model.loss_chunk else 4
     handed = parts * (padded * (matrices * width + table * (projection + width)) / spread + 4 * gains)
-    if config.mesh.reduction == "explicit":
-        handed = ((matrices + table) / spread + gains) * (2 if config.mesh.reduction_dtype == "bfloat16" else 4)
+    if config.mesh.grad_reduction == "explicit":
+        handed = ((matrices + table) / spread + gains) * (2 if config.mesh.grad_reduction_dtype == "bfloat16" else 4)
         handed /= sizes.dp // sizes.dp_slices  # scattered inside a slice first
     again = 3 * model.layers * model.embed * model.heads * model.head_dim / sizes.stages if model.remat == "full" else 0
     moved = (

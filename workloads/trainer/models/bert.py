@@ -102,7 +102,7 @@ def masked(
     the step alone, so it is the same on every mesh; without a step (an evaluation) it is always the same.
     """
     B, T = tokens_BT.shape
-    guessed = max(1, round(model.masked * T))
+    guessed = max(1, round(model.mask_rate * T))
     base = jax.random.fold_in(jax.random.key(_MASK_SEED), 0 if step is None else step + 1)
     factor_T = jnp.arange(1, 2 * T, 2, dtype=jnp.uint32) * jnp.uint32(2654435761)
     digest_B = jnp.sum(tokens_BT.astype(jnp.uint32) * factor_T, axis=1, dtype=jnp.uint32)
@@ -116,7 +116,7 @@ def masked(
     place_BG, what_BG, token_BG = jax.vmap(draw)(digest_B, all_BT if real_BT is None else real_BT)
     asked_BG = all_BT[:, :guessed]
     if real_BT is not None:
-        count_B1 = jnp.maximum(1, jnp.round(model.masked * jnp.sum(real_BT, axis=1, keepdims=True)))
+        count_B1 = jnp.maximum(1, jnp.round(model.mask_rate * jnp.sum(real_BT, axis=1, keepdims=True)))
         asked_BG = (jnp.arange(guessed) < count_B1) & jnp.take_along_axis(real_BT, place_BG, axis=1)
     own_BG = jnp.take_along_axis(tokens_BT, place_BG, axis=1)
     new_BG = jnp.where(what_BG < 0.8, model.vocab - 1, jnp.where(what_BG < 0.9, token_BG, own_BG))
@@ -199,6 +199,6 @@ def flops_per_item(model: Model) -> float:
     As for the decoder (telemetry/metrics.py), but the head sees the guessed tokens only.
     """
     layer = 4 * model.embed * model.heads * model.head_dim + 2 * model.embed * model.mlp
-    head = model.embed * (model.embed + model.vocab) * max(1, round(model.masked * model.seq_len)) / model.seq_len
+    head = model.embed * (model.embed + model.vocab) * max(1, round(model.mask_rate * model.seq_len)) / model.seq_len
     attention = 12 * model.layers * model.heads * model.head_dim * model.seq_len
     return 6.0 * (model.layers * layer + head) + attention

@@ -1,7 +1,7 @@
 """How long steps take, and which hosts keep the others waiting.
 
 In a step all hosts wait for each other, so a step's time tells nothing of a single host. Each host therefore
-measures what is its own, on average over `observe.pace_every` steps:
+measures what is its own, on average over `observe.straggler_check_every` steps:
 
     data   seconds a step in which its chips waited for its batch
     host   seconds a step in which they waited for its Python: logging, other processes on the machine, ...
@@ -68,7 +68,7 @@ class Pace:
     """One host's share of it. `probe` gives the seconds of the fixed product, if any; it is made when first needed."""
 
     def __init__(self, job: Job, probe: Callable[[], Callable[[], float]] | None) -> None:
-        self.every = job.config.observe.pace_every
+        self.every = job.config.observe.straggler_check_every
         self._job, self._make_probe = job, probe
         self._probe: Callable[[], float] | None = None
         self._data, self._host, self._steps = 0.0, 0.0, 0

@@ -13,8 +13,8 @@ _CHOICES = {
     "model.compute_dtype": ("bfloat16", "float32"),
     "model.remat": ("none", "dots", "full"),
     "data.shuffle": ("records", "files", "none"),
-    "mesh.reduction": ("automatic", "explicit"),
-    "mesh.reduction_dtype": ("bfloat16", "float32"),
+    "mesh.grad_reduction": ("automatic", "explicit"),
+    "mesh.grad_reduction_dtype": ("bfloat16", "float32"),
     "optim.name": ("adamw", "lamb", "lars"),
     "optim.schedule": ("cosine", "polynomial", "constant"),
     "optim.momentum_form": ("unscaled", "scaled"),
@@ -127,14 +127,14 @@ def _shards(config: Config, chips: Chips, mesh: Layout) -> Iterator[Problem]:
 def _divisions(config: Config, mesh: Layout) -> Iterator[Problem]:
     """Yield every size that cannot be spread evenly."""
     shares = {"dp": mesh.dp, "fsdp": mesh.fsdp} | ({"microbatches": mesh.microbatches} if mesh.stages > 1 else {})
-    if config.optim.accumulate > 1:
-        shares["optim.accumulate"] = config.optim.accumulate
+    if config.optim.grad_accum_steps > 1:
+        shares["optim.grad_accum_steps"] = config.optim.grad_accum_steps
     times = {"mesh.stages": mesh.stages, "mesh.tp": mesh.tp} if mesh.stages > 1 else {"mesh.tp": mesh.tp}
     model = config.model
     sizes = [("the global batch", mesh.global_batch, shares)]
     if model.family == "resnet" and model.norm_examples:
-        alone = {"dp": mesh.dp} if config.mesh.reduction == "explicit" else {}
-        parts = alone | {"optim.accumulate": config.optim.accumulate}
+        alone = {"dp": mesh.dp} if config.mesh.grad_reduction == "explicit" else {}
+        parts = alone | {"optim.grad_accum_steps": config.optim.grad_accum_steps}
         groups = {name: size for name, size in parts.items() if size > 1} | {"model.norm_examples": model.norm_examples}
         sizes.append(("the global batch", mesh.global_batch, groups))
     if model.family != "resnet":
@@ -162,7 +162,7 @@ def _sums_in_int8(config: Config, mesh: Layout) -> Iterator[Problem]:
     """Yield the products whose int32 sum could overflow."""
     model = config.model
     # Sums are those of a part of the batch; the gradients of parts are added in float32.
-    rows = mesh.global_batch // (mesh.dp * mesh.fsdp * mesh.microbatches * config.optim.accumulate)
+    rows = mesh.global_batch // (mesh.dp * mesh.fsdp * mesh.microbatches * config.optim.grad_accum_steps)
     sizes = {
         "forward": (
             "model.mlp, model.embed or heads x head_dim",
@@ -178,7 +178,7 @@ def _sums_in_int8(config: Config, mesh: Layout) -> Iterator[Problem]:
         what, summed = sizes[name]
         if max(summed) > MOST_INT8_SUMMED:
             message = (
-                f"quant.dots has {name}, and {what} = {max(summed)} products of int8 may be too large for an int32"
+                f"quant.matmuls has {name}, and {what} = {max(summed)} products of int8 may be too large for an int32"
             )
             yield Problem(message, f"Leave {name} out, or keep to {MOST_INT8_SUMMED}")
 
@@ -229,11 +229,11 @@ def _ranges(config: Config) -> Iterator[Problem]:
         *("data.max_bytes", "data.global_batch", "data.loader_hosts", "data.seed"),
         "data.shuffle_window",
         *("data.eval_fraction", "optim.warmup", "optim.final_fraction", "optim.weight_decay"),
-        *("optim.b1", "optim.b2", "optim.momentum", "optim.clip", "run.eval_every", "run.seed"),
+        *("optim.b1", "optim.b2", "optim.momentum", "optim.grad_clip_norm", "run.eval_every", "run.seed"),
         "checkpoint.local_every",
-        *("observe.hang_seconds", "observe.pace_every", "observe.checksum_every", "observe.profile_start"),
+        *("observe.hang_seconds", "observe.straggler_check_every", "observe.checksum_every", "observe.profile_start"),
     }
-    below_one = {"model.masked", "data.eval_fraction", "optim.b1", "optim.b2", "optim.momentum"}
+    below_one = {"model.mask_rate", "data.eval_fraction", "optim.b1", "optim.b2", "optim.momentum"}
     for section, kind in sections().items():
         for field in dataclasses.fields(typing.cast(typing.Any, kind)):
             key, value = f"{section}.{field.name}", getattr(getattr(config, section), field.name)
@@ -263,7 +263,7 @@ def _ranges(config: Config) -> Iterator[Problem]:
             f"optim.update_axes = {config.optim.update_axes!r} has no axis of that name", "Use fsdp, dp or both"
         )
     if unknown := [name for name in config.quant.products if name not in ("forward", "dgrad", "wgrad")]:
-        yield Problem(f"quant.dots has {unknown[0]!r}, which is no product", "Use any of forward, dgrad, wgrad")
+        yield Problem(f"quant.matmuls has {unknown[0]!r}, which is no product", "Use any of forward, dgrad, wgrad")
 
 
 def _model_problems(config: Config) -> Iterator[Problem]:
@@ -283,4 +283,6 @@ def _model_problems(config: Config) -> Iterator[Problem]:
     if config.mesh.stages > 1:
         yield Problem(f"mesh.stages = {config.mesh.stages}: a resnet has no pipeline", "Leave mesh.stages out")
     if config.quant.products:
-        yield Problem(f"quant.dots = {config.quant.dots}: a resnet has convolutions only", "Leave quant.dots out")
+        yield Problem(
+            f"quant.matmuls = {config.quant.matmuls}: a resnet has convolutions only", "Leave quant.matmuls out"
+        )

@@ -40,7 +40,7 @@ def schedule(config: Optim, steps: int) -> optax.Schedule:
 
 def optimizer(config: Optim, steps: int, family: Family) -> optax.GradientTransformation:
     """Return the whole chain: clipping by the global norm, then the configured optimizer."""
-    clip = optax.clip_by_global_norm(config.clip) if config.clip else optax.identity()
+    clip = optax.clip_by_global_norm(config.grad_clip_norm) if config.grad_clip_norm else optax.identity()
     if config.name == "lars":
         return optax.chain(clip, lars(config, steps, family))
 
@@ -111,7 +111,7 @@ def lars(config: Optim, steps: int, family: Family) -> optax.GradientTransformat
                 axes = family.layer_axes(path)
                 w_norm, g_norm = layer_norms(w, axes), layer_norms(g, axes)
                 any_g = jnp.where(g_norm > 0, g_norm + decay * w_norm, 0.0)
-                scale, g = rate * _quotient(config.trust * w_norm, any_g), g + decay * w
+                scale, g = rate * _quotient(config.trust_coefficient * w_norm, any_g), g + decay * w
             if config.momentum_form == "scaled":
                 v = kept * v + g
                 return -scale * v, v

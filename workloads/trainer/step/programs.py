@@ -67,7 +67,7 @@ def build(config: Config, mesh: Mesh, slots: Slots, sizes: Layout) -> Programs:
 
     def train(state: State, blocks: Blocks, flags: Array) -> tuple[State, dict[str, Array]]:
         context = Context(state.get("averages", {}), state["step"], _rounding_key(config, state["step"]))
-        parts = config.optim.accumulate
+        parts = config.optim.grad_accum_steps
         loss, grads, averages = mean_gradients(reduction, state["params"], context, gather(blocks), parts)
         # Each chip has its part of the gradients, and changes that part of the parameters alone.
         grads, params = jax.lax.with_sharding_constraint((grads, state["params"]), (updated, updated))
@@ -108,9 +108,9 @@ def _blocks(example: Record, mesh: Mesh, slots: Slots) -> Blocks:
 
 def _reduction(config: Config, how: Execution, sizes: Layout, model: Family) -> Automatic | Explicit:
     sums = functools.partial(model.sums, config.model)
-    if config.mesh.reduction == "automatic":
+    if config.mesh.grad_reduction == "automatic":
         return Automatic(how, sums)
-    return Explicit(how, sums, model.specs(config.model), sizes.dp_slices, config.mesh.reduction_dtype)
+    return Explicit(how, sums, model.specs(config.model), sizes.dp_slices, config.mesh.grad_reduction_dtype)
 
 
 def _rounding_key(config: Config, step: Array) -> Array | None:
