@@ -136,7 +136,7 @@ def test_killed_and_damaged_it_goes_on_from_the_newest_whole_checkpoint(
     assert f"checkpoint gs://drills/killed/checkpoints/{newest} is damaged" in second.logs()
     restored = [event for event in second.events(0) if event["event"] == "restore"]
     assert [(event["step"], event["read"]) for event in restored] == [(before, True)]
-    assert "slice 1 host 0: attempt 1 goes on from step" in second.logs() and "(received)" in second.logs()
+    assert "slice 1 host 0: attempt 1 resuming from step" in second.logs() and "(peer)" in second.logs()
     assert not [line for line in server.requests()[seen:] if "GET" in line and "blind%2Fcheckpoints" in line]
     assert not [name for name in checkpoints.folders() if name == "999"]
 

@@ -51,7 +51,7 @@ def test_a_killed_host_costs_only_the_steps_since_the_checkpoint(tmp_path: Path)
     assert phases["choose"]["time"] <= ended - phases["train"]["seconds"] + 0.01
     assert begun["time"] - begun["seconds"] >= ended - 0.01, "a restore has none of the time of a compilation"
     assert 0 < phases["spread"]["seconds"] < begun["seconds"]
-    assert "slice 1 host 0: attempt 1 goes on from step" in second.logs()
+    assert "slice 1 host 0: attempt 1 resuming from step" in second.logs()
     assert 0 <= reached - begun["step"] <= 4 + 1
     again = second.losses()
     assert sorted(again) == list(range(begun["step"] + 1, 17))
@@ -98,7 +98,7 @@ def test_alone_it_needs_no_environment(tmp_path: Path) -> None:
     assert (result["steps"], result["tokens"]) == (3, 3 * 8 * 16)
     less = run_alone(*arguments(["run.steps=2", "data.global_batch=4", "data.max_bytes=50000", out]))
     assert less.returncode == 0, less.stderr
-    assert "the checkpoint is already at step 3; run.steps=2 asks for no more" in less.stdout
+    assert "the checkpoint is already at step 3; nothing left to train with run.steps=2" in less.stdout
     result = json.loads((tmp_path / "result.json").read_text())
     assert (result["steps"], result["tokens"]) == (3, 3 * 8 * 16)
     other = run_alone(*arguments(["model.mlp=32", "model.heads=4", "optim.name=lamb", "data.max_bytes=50000", out]))

@@ -326,7 +326,7 @@ def test_a_local_tier_without_a_folder_is_told_in_one_line(tmp_path: Path) -> No
         size = ("--num-slices", "1", "--hosts-per-slice", "1", "--chips-per-host", "2", "--no-data")
         ran = run_alone("check", *size, *arguments(settings))
         (problem,) = json.loads(ran.stdout)["problems"]
-        assert ran.returncode == 42 and "is no folder of a host" in problem["message"]
+        assert ran.returncode == 42 and "is not a folder on the hosts" in problem["message"]
 
 
 @pytest.mark.slow
@@ -359,7 +359,8 @@ def test_a_slice_that_lost_its_tier_gets_it_from_the_other(tmp_path: Path) -> No
     assert whole.exit_codes() == [0, 0], whole.logs()
     settings += ["checkpoint.local_every=2", f"checkpoint.local_path={tmp_path / 'ram'}"]
     losses: dict[int, str] = {}
-    for attempt, (reached, how) in enumerate([(5, ()), (9, ("kept", "received")), (14, ("received", "kept"))]):
+    kept, lost = "local checkpoint", "peer"
+    for attempt, (reached, origins) in enumerate([(5, ()), (9, (kept, lost)), (14, (lost, kept))]):
         job = start(tmp_path / "out", settings, attempt=attempt)
         job.wait_for_step(reached)
         if reached < 14:
@@ -368,8 +369,9 @@ def test_a_slice_that_lost_its_tier_gets_it_from_the_other(tmp_path: Path) -> No
         losses |= job.losses()
         restored = [next(e for e in job.events(n) if e["event"] == "restore") for n in (0, 1)]
         assert [event["source"] for event in restored] == ["local" if attempt else "init"] * 2, job.logs()
-        for n, word in enumerate(how):
-            assert f"slice {n} host 0: attempt {attempt} goes on from step {restored[n]['step']} ({word})" in job.logs()
+        for n, origin in enumerate(origins):
+            line = f"slice {n} host 0: attempt {attempt} resuming from step {restored[n]['step']} ({origin})"
+            assert line in job.logs()
         if attempt == 0:  # a new node took the place of slice 1's
             (store,) = (tmp_path / "ram").glob("*/s1-h0")
             shutil.rmtree(store)

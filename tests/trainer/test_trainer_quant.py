@@ -138,4 +138,4 @@ def test_what_an_int32_may_not_hold_is_refused() -> None:
     assert ["wgrad" in p.message for p in layout.check(whole, chips)] == [True]
     assert layout.check(halved, chips) == []
     unknown = layout.check(config.load("tiny", ["quant.matmuls=foward", "quant.scale=row"]), chips)
-    assert ["which is no product" in p.message for p in unknown] == [False, True]
+    assert ["which is not a product" in p.message for p in unknown] == [False, True]

@@ -93,4 +93,4 @@ def test_only_the_hosts_that_are_named_profile() -> None:
     assert config.load("tiny", ["observe.profile_start=3", "observe.profile_hosts=all"]).observe.profiles(7)
     assert not config.load("tiny", []).observe.profiles(0)
     (problem,) = layout.check(config.load("tiny", ["observe.profile_hosts=first"]), layout.Chips(1, 1, 1))
-    assert problem.message == "observe.profile_hosts = 'first' names no hosts"
+    assert problem.message == "observe.profile_hosts = 'first' does not name hosts"

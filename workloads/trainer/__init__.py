@@ -1,1 +1,1 @@
-"""A small multislice language model trainer in JAX: `python -m trainer --help`."""
+"""Small multislice trainer in JAX: `python -m trainer --help`."""

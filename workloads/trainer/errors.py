@@ -1,14 +1,11 @@
-"""What a user can be told, and the exit codes a host ends with.
+"""Errors shown to users, and the exit codes of a host.
 
-Problem        one thing that is wrong, and what to do about it
-FatalError     problems that no retry can cure; the host ends with 42
-SaveError      the last state could not be saved, as all hosts know; they end with 1
-StorageError   this host could not write what the others need; it ends with 1
-Unreachable    a bucket does not answer now; a retry may cure it
-PeerAbsent     a host never came; this one ends with 75
-ChipsError     the slices have not the chips that they should; the host ends with 1, for another machine may have them
-CorruptError   copies of the state differ; hosts that may be wrong end with 77, the others with 75
-AddressError   process 0 cannot listen where it must; it ends with 1, for another job may end
+Problem        one problem and its hint FatalError     problems that no retry can fix; the host exits with 42 SaveError
+the final state could not be saved, as all hosts know; they exit with 1 StorageError   this host could not write data
+that others need; it exits with 1 Unreachable    a bucket does not answer; a retry may succeed PeerAbsent     a host did
+not connect in time; this one exits with 75 ChipsError     slices do not have equal numbers of chips; exits with 1, as
+another machine may have them CorruptError   replicas of the state differ; suspects exit with 77, the others with 75
+AddressError   process 0 cannot listen on its port; it exits with 1, as the job that uses the port may end
 """
 
 import dataclasses
@@ -31,7 +28,7 @@ class ExitCode(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong (`message`) and how to put it right (`hint`)."""
+    """One problem (`message`) and the remedy (`hint`)."""
 
     message: str
     hint: str
@@ -41,7 +38,7 @@ class Problem:
 
 
 class FatalError(Exception):
-    """The run cannot work however often it is tried."""
+    """The run cannot work, however often it is retried."""
 
     def __init__(self, *problems: Problem) -> None:
         super().__init__("; ".join(problem.message for problem in problems))
@@ -49,19 +46,19 @@ class FatalError(Exception):
 
 
 class SaveError(Exception):
-    """The last state could not be saved, so the work since the last checkpoint would be lost."""
+    """The final state could not be saved; the work since the last checkpoint would be lost."""
 
 
 class StorageError(Exception):
-    """This host could not write something that the run needs."""
+    """This host could not write data that the run needs."""
 
 
 class Unreachable(ConnectionError):
-    """A bucket does not answer, or not as it should."""
+    """A bucket does not answer, or answers unexpectedly."""
 
 
 class PeerAbsent(Exception):
-    """Another host did not come in time; `missing` has the process ids, where they are known."""
+    """Another host did not connect in time; `missing` has the process ids that are known."""
 
     def __init__(self, message: str, missing: Sequence[int] = ()) -> None:
         super().__init__(message)
@@ -69,11 +66,11 @@ class PeerAbsent(Exception):
 
 
 class ChipsError(Exception):
-    """The job's chips are not those of equal slices."""
+    """The job's chips do not form equal slices."""
 
 
 class CorruptError(Exception):
-    """Copies of the state on several chips differ; `suspects` are the processes whose copy may be wrong."""
+    """Replicas of the state differ; `suspects` are the processes whose copy may be wrong."""
 
     def __init__(self, message: str, suspects: Sequence[int]) -> None:
         super().__init__(message)
@@ -81,7 +78,7 @@ class CorruptError(Exception):
 
 
 class AddressError(Exception):
-    """This host cannot listen at an address of its own."""
+    """This host cannot listen on its own address."""
 
 
 def reason(error: BaseException) -> str:

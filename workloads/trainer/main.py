@@ -1,4 +1,4 @@
-"""Command line of the trainer: train (the default), prepare, check, estimate, compile."""
+"""Command line of the trainer: train (the default), prepare, check, estimate and compile."""
 
 import argparse
 import json
@@ -21,10 +21,10 @@ _COMMANDS = ("train", "prepare", "check", "estimate", "compile")
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports a bad command line like any other error that no retry can cure."""
+    """Argument parser that reports a bad command line as a FatalError does."""
 
     def error(self, message: str) -> NoReturn:
-        """Print one line and end with the exit code of an error that no retry cures."""
+        """Print one line and exit with ExitCode.FATAL."""
         print(Problem(message, f"See {self.prog} --help"), file=sys.stderr)
         raise SystemExit(ExitCode.FATAL)
 
@@ -49,30 +49,32 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, parser_class=_Parser, metavar=f"{{{','.join(_COMMANDS)}}}")
     chosen = _Parser(add_help=False)
     names = ", ".join(sorted(path.stem for path in configs.CONFIG_FOLDER.glob("*.yaml")))
-    chosen.add_argument("--config", default="tiny", help=f"one of {names}, or a YAML file (default: tiny)")
+    chosen.add_argument("--config", default="tiny", help=f"one of {names}, or a YAML file [default: tiny]")
     chosen.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="change a setting")
     train = commands.add_parser("train", parents=[chosen], help="train (the default command)")
     train.set_defaults(command=_train)
-    prepare = commands.add_parser("prepare", help="make a data set of a folder of text")
-    prepare.add_argument("source", metavar="SRC", help="a folder of text, or gs://BUCKET/FOLDER")
-    prepare.add_argument("--out", required=True, help="the folder, or gs://BUCKET/FOLDER, that it is put in")
-    prepare.add_argument("--suffixes", default="", help='only these files, for example ".py,.md" (default: any text)')
-    prepare.add_argument("--tokenizer", default="", metavar="FILE", help="a SentencePiece model (default: bytes)")
+    prepare = commands.add_parser("prepare", help="prepare a data set from a folder of text")
+    prepare.add_argument("source", metavar="SRC", help="folder of text, or gs://BUCKET/FOLDER")
+    prepare.add_argument("--out", required=True, help="output folder, or gs://BUCKET/FOLDER")
     prepare.add_argument(
-        "--file-tokens", type=int, default=preparing.FILE_TOKENS, metavar="N", help="begin a new file after so many"
+        "--suffixes", default="", help='file suffixes to read, for example ".py,.md" [default: all text files]'
+    )
+    prepare.add_argument("--tokenizer", default="", metavar="FILE", help="SentencePiece model [default: bytes]")
+    prepare.add_argument(
+        "--file-tokens", type=int, default=preparing.FILE_TOKENS, metavar="N", help="start a new file after N tokens"
     )
     prepare.set_defaults(command=_prepare)
     check = commands.add_parser("check", parents=[chosen], help="check a configuration against a job's size")
     for option in ("--num-slices", "--hosts-per-slice", "--chips-per-host"):
         check.add_argument(option, type=int, required=True, metavar="N")
-    check.add_argument("--no-data", action="store_true", help="do not look at data.path")
+    check.add_argument("--no-data", action="store_true", help="do not check data.path and the output folder")
     check.set_defaults(command=_check)
     cli.add_commands(commands, [chosen])
     return parser
 
 
 def train_config(arguments: Sequence[str]) -> configs.Config:
-    """Return the configuration that arguments of `train` ask for. Raises FatalError with all that is wrong."""
+    """Return the configuration for the arguments of `train`. Raises FatalError with all problems."""
     options = _parser().parse_args(["train", *arguments])
     return configs.load(options.config, options.set)
 
@@ -92,7 +94,7 @@ def _train(options: argparse.Namespace) -> int:
     job = jobs.open_job(config, host)
     try:
         meeting = jobs.meet(job)
-        from trainer.train import train  # imports JAX, while the hosts find each other
+        from trainer.train import train  # imports JAX while the hosts connect
 
         code = train(job, meeting)
     except BaseException as error:
@@ -105,15 +107,15 @@ def _prepare(options: argparse.Namespace) -> int:
         raise FatalError(Problem(f"--file-tokens is {options.file_tokens}", "Use 1 or more"))
     text = (options.source, open_place(options.out), options.suffixes)
     try:
-        made = preparing.prepare(*text, tokenizer=options.tokenizer, file_tokens=options.file_tokens)
+        corpus = preparing.prepare(*text, tokenizer=options.tokenizer, file_tokens=options.file_tokens)
     except OSError as error:
         problem = Problem(f"{error.filename or options.out!r}: {reason(error)}", "Use another --out")
         raise FatalError(problem) from error
-    print(made.path)
-    skipped = f", {made.skipped} binary or unreadable files skipped" if made.skipped else ""
-    files = f" in {len(made.files)} files" if len(made.files) > 1 else ""
-    print(f"{made.tokens:,} tokens of {made.documents:,} documents{files}{skipped}", file=sys.stderr)
-    print(f"tokenizer {made.tokenizer}, vocabulary {made.vocab}", file=sys.stderr)
+    print(corpus.path)
+    skipped = f", {corpus.skipped} binary or unreadable files skipped" if corpus.skipped else ""
+    files = f" in {len(corpus.files)} files" if len(corpus.files) > 1 else ""
+    print(f"{corpus.tokens:,} tokens of {corpus.documents:,} documents{files}{skipped}", file=sys.stderr)
+    print(f"tokenizer {corpus.tokenizer}, vocabulary {corpus.vocab}", file=sys.stderr)
     return ExitCode.DONE
 
 
@@ -122,7 +124,9 @@ def _check(options: argparse.Namespace) -> int:
     try:
         config = configs.load(options.config, options.set)
         if min(chips.num_slices, chips.hosts_per_slice, chips.chips_per_host) < 1:
-            raise FatalError(Problem("slices, hosts and chips count from 1", "Use 1 or more of each"))
+            raise FatalError(
+                Problem("the numbers of slices, hosts and chips must be at least 1", "Use 1 or more of each")
+            )
         problems = layout.check(config, chips)
         if not options.no_data:
             problems += _check_output(config.run.output_dir or os.environ.get("XPK_OUTPUT_DIR", ""))
@@ -136,7 +140,7 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _check_output(where: str) -> list[Problem]:
-    """Return why nothing can be written to a bucket; a folder may be one that only the hosts have."""
+    """Return the problems of an output bucket; a folder is not checked, as it may exist on the hosts only."""
     try:
         if where.startswith(BUCKET):
             open_place(where).files()

@@ -1,4 +1,4 @@
-"""The state that a run starts from: the newest checkpoint that is whole over all hosts, or a fresh state."""
+"""The initial state of an attempt: the newest complete checkpoint, or fresh parameters."""
 
 # mypy: disallow-untyped-calls=False
 
@@ -20,9 +20,9 @@ from trainer.telemetry import metrics
 
 
 def first_state(run: Run) -> tuple[Any, int, int]:
-    """Begin to restore the newest whole checkpoint, or make a fresh state.
+    """Start restoring the newest checkpoint that is complete on all hosts, or initialize a fresh state.
 
-    Returns (wait for it, its step, tokens trained on until then).
+    Returns (function that waits for the state, its step, tokens trained until then).
     """
     began, job = time.monotonic(), run.job
     chosen = _choose(run)
@@ -43,7 +43,7 @@ def first_state(run: Run) -> tuple[Any, int, int]:
     finish = chosen.begin()
 
     def restored() -> State:
-        began = time.monotonic()  # while it was read the step was compiled, which is no part of it
+        began = time.monotonic()  # after the compilation of the step, which overlaps the read
         timeouts.storage(
             run.job, f"the restore of step {start}", start, run.local if source == "local" else run.checkpoints
         )
@@ -51,29 +51,29 @@ def first_state(run: Run) -> tuple[Any, int, int]:
         jax.block_until_ready(state)
         job.watchdog.idle()
         job.events.write("restore", start, time.monotonic() - began, source=source, read=read)
-        how = ("kept" if source == "local" else "read") if read else "received"
+        origin = ("local checkpoint" if source == "local" else "storage") if read else "peer"
         who = job.host.name(job.host.process_id)
-        metrics.say(f"{who}: attempt {job.host.attempt} goes on from step {start} ({how})")
+        metrics.say(f"{who}: attempt {job.host.attempt} resuming from step {start} ({origin})")
         return state
 
-    # Checkpoints of before tokens were noted: all their steps had the batch that they name.
+    # Older checkpoints do not note their tokens; all their steps had the batch size that they note.
     noted = start * notes.get("global_batch", run.batch) * notes["model"].get("seq_len", job.config.model.seq_len)
     return restored, start, notes.get("tokens", noted)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Chosen:
-    """The checkpoint that all hosts go on from."""
+    """The checkpoint that all hosts resume from."""
 
     step: int
     notes: dict[str, Any]
     source: str  # local or checkpoint
     where: str
-    begin: Callable[[], Callable[[], tuple[State, bool]]]  # start to read it; what that returns waits for it
+    begin: Callable[[], Callable[[], tuple[State, bool]]]  # starts the read and returns a function that waits for it
 
 
 def _choose(run: Run) -> _Chosen | None:
-    """Agree on the newest checkpoint that is whole over all hosts; of the same step, the local one."""
+    """Agree on the newest checkpoint that is complete on all hosts; of the same step, the local one."""
     into = run.mesh, run.programs.state, functools.partial(compile_program, run)
     timeouts.storage(run.job, "the choice of a local checkpoint", 0, run.local)
     kept = run.local.choose(run.mesh, run.programs.state)
@@ -90,7 +90,7 @@ def _choose(run: Run) -> _Chosen | None:
 
 
 def _check_notes(run: Run, where: str, notes: dict[str, Any]) -> None:
-    """Refuse a checkpoint of another model or optimizer; tell of other examples."""
+    """Raise FatalError for a checkpoint of another model or optimizer; warn about changed examples."""
     mine = run.checkpoints.notes
     problem = compatibility.mismatch(where, mine, notes)
     if problem is not None:
@@ -101,7 +101,7 @@ def _check_notes(run: Run, where: str, notes: dict[str, Any]) -> None:
 
 
 def compiled(run: Run, name: str, program: Any, *arguments: Any) -> Any:
-    """Return a program compiled for these arguments, while the watchdog allows for the time that compiling takes."""
+    """Return a program compiled for these arguments; the watchdog allows for the compilation."""
     timeouts.compilation(run.job, f"the program {name!r}", 0, own=lambda: run.compiler.busy)
     executable, _ = compile_program(run, name, program, *arguments)
     run.job.watchdog.idle()
@@ -109,7 +109,7 @@ def compiled(run: Run, name: str, program: Any, *arguments: Any) -> Any:
 
 
 def compile_program(run: Run, name: str, program: Any, *arguments: Any) -> tuple[Any, bool]:
-    """Compile as `run.compiler` does, and record how long it took; return the program and whether it was cached."""
+    """Compile with `run.compiler` and record the time; return (program, whether it was cached)."""
     began = time.monotonic()
     executable, cached = run.compiler(name, program, *arguments)
     loaded = {"loaded": True} if name in run.compiler.loaded else {}

@@ -1,24 +1,24 @@
-"""What comes after a step."""
+"""Actions due after a step."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Due:
-    """What comes after a step; all hosts have the same, for it is a function of the step."""
+    """Actions due after a step. A function of the step alone, so all hosts agree."""
 
     saving: bool
-    keeping: bool  # in the local tier
+    keeping: bool  # to the local tier
     evaluating: bool
-    checking: bool  # copies of the state
-    comparing: bool  # hosts
+    checking: bool  # the state's replicas
+    comparing: bool  # hosts, to find stragglers
 
     @property
     def storing(self) -> bool:
-        """Whether the state is put anywhere, so that it has to be finite."""
+        """True if the state is saved in any tier, so that it must be finite."""
         return self.saving or self.keeping
 
     @property
     def ended_step(self) -> bool:
-        """Whether the step has to have ended before the next one is begun."""
+        """True if the step must finish before the next one is dispatched."""
         return self.storing or self.evaluating or self.comparing

@@ -1,4 +1,4 @@
-"""What a run needs before its first step: hosts joined, data prepared, mesh laid out, programs built."""
+"""Set-up of a run: join the hosts, prepare the data, lay out the mesh and build the programs."""
 
 # mypy: disallow-untyped-calls=False
 
@@ -47,11 +47,11 @@ from trainer.telemetry import metrics
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """Everything that stays the same from the first step of this attempt to the last."""
+    """Constant parts of an attempt, from the first step to the last."""
 
     job: Job
-    records: int  # all of the data set
-    order: Order  # of those that are trained on
+    records: int  # of the whole data set
+    order: Order  # of the training records
     mesh: Mesh
     slots: batches.Slots
     batch: int
@@ -68,17 +68,17 @@ class Run:
 
     @property
     def held_out(self) -> int:
-        """Records kept for evaluation."""
+        """Number of records held out for evaluation."""
         return dataset.eval_records(self.job.config, self.records)
 
     @property
     def example(self) -> Record:
-        """What an example of the model is."""
+        """Format of the model's examples."""
         return record(self.job.config.model)
 
     @property
     def step_items(self) -> int:
-        """Tokens, or images, that a step trains on."""
+        """Tokens or images in a step."""
         return self.batch * self.example.items
 
     def blocks(self, ids_B: Any) -> batches.Blocks:
@@ -87,14 +87,14 @@ class Run:
 
 
 def _order(config: Config, counts: tuple[int, ...], batch: int) -> Order:
-    """Return the order of records, of which each file of the data set has so many."""
+    """Return the order of records; `counts` are the records of each file of the data set."""
     records, asked = sum(counts), config.data
     trained = records - dataset.eval_records(config, records)
     return Order(asked.seed, batch, trained, asked.shards, asked.shuffle, asked.shuffle_window, counts)
 
 
 def _join(job: Job, meeting: "Future[Address]") -> consistency.Traits:
-    """Join the other hosts, if they agree on what they are to do, and return that."""
+    """Join the other hosts if all agree on the traits of the run; return the traits."""
     address = meeting.result()
     traits = consistency.traits(job.config, os.environ)
     consistency.agree(job.peers, job.host, traits)
@@ -111,7 +111,7 @@ def set_up(job: Job, meeting: "Future[Address]") -> Run:
         "init", None, time.monotonic() - job.events.began, processes=job.host.processes, devices=len(devices)
     )
     if job.host.slice_id == 0 and (job.out / "checkpoints").is_folder():
-        manager.warm_up()  # it will read; the other hosts need Orbax only after their first step
+        manager.warm_up()  # this host may restore; the others need Orbax only after their first step
     chips = layout.Chips(job.host.num_slices, job.host.hosts_per_slice, jax.local_device_count())
     problems = layout.check(job.config, chips)
     if problems:
@@ -121,9 +121,9 @@ def set_up(job: Job, meeting: "Future[Address]") -> Run:
     order = _order(job.config, counts, sizes.global_batch)
     mesh = make_mesh(sizes, devices, job.host.hosts_per_slice)
     slots = batches.make_slots(mesh, sizes.loader_hosts, chips.hosts, sizes.global_batch, shards=order.shards)
-    mine = [place for place in slots.readers if mesh.devices.flat[place].process_index == jax.process_index()]
-    examples = job.config.run.steps * slots.rows * len(mine)
-    read = _reader(job, tokens, counts, order, batches.shards_of(slots, mine, order), examples)
+    own_slots = [place for place in slots.readers if mesh.devices.flat[place].process_index == jax.process_index()]
+    examples = job.config.run.steps * slots.rows * len(own_slots)
+    read = _reader(job, tokens, counts, order, batches.shards_of(slots, own_slots, order), examples)
     notes = _notes(job.config, tokens, order)
     if job.is_first:
         _introduce(job.config, mesh, sum(counts), sizes.global_batch)
@@ -160,7 +160,7 @@ def set_up(job: Job, meeting: "Future[Address]") -> Run:
 
 
 def _notes(config: Config, tokens: Corpus, order: Order) -> dict[str, Any]:
-    """Return what is kept with every checkpoint of the run."""
+    """Return the notes that every checkpoint of the run carries."""
     return {
         "model": dataclasses.asdict(config.model),
         "optimizer": config.optim.state_notes(),
@@ -175,7 +175,7 @@ def _notes(config: Config, tokens: Corpus, order: Order) -> dict[str, Any]:
 
 
 def _introduce(config: Config, mesh: Mesh, records: int, batch: int) -> None:
-    """Say in one line what is trained on what."""
+    """Print the model, mesh, batch and data in one line."""
     axes = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items() if size > 1 or axis != "stage")
     count, example = registry.parameters(config.model), record(config.model)
     items = f"{records * example.items:,} {example.noun}s"
@@ -183,9 +183,9 @@ def _introduce(config: Config, mesh: Mesh, records: int, batch: int) -> None:
 
 
 def _compiler(job: Job, traits: consistency.Traits) -> Compiler:
-    """Return the compiler of this job, with the programs that attempts before have kept, if they are wanted.
+    """Return the compiler of this job, with the programs of earlier attempts if `run.keep_programs`.
 
-    Programs are shared where hosts can tell their own from others: by the workload's secret.
+    Programs are shared only under a workload secret, which lets hosts recognize their own.
     """
     there, secret, own = job.out / "compile-cache", job.host.secret, scratch() / "compile-cache"
     if not secret:
@@ -196,9 +196,9 @@ def _compiler(job: Job, traits: consistency.Traits) -> Compiler:
 
 
 def _corpus(job: Job, batch: int) -> tuple[Corpus, tuple[int, ...]]:
-    """Let process 0 make or find the data set and tell the others of it; only hosts that load open it.
+    """Prepare or find the data set on process 0 and announce it; only hosts that load data open it.
 
-    Returns (the data set, the records of each of its files).
+    Returns (data set, records of each of its files).
     """
     began = time.monotonic()
     config = job.config
@@ -222,10 +222,10 @@ def _corpus(job: Job, batch: int) -> tuple[Corpus, tuple[int, ...]]:
 def _reader(
     job: Job, tokens: Corpus, counts: tuple[int, ...], order: Order, shards: set[int], examples: int
 ) -> Reader | None:
-    """Open the files of a host's shards, if it has any, and of what is held out; wait until all hosts have.
+    """Open the files of this host's shards and of the held-out records; wait until all hosts have done so.
 
-    Here, for a file in a bucket is copied then, and a step that waited for that would look as if it hung. A host that
-    trains on few `examples` of it copies them when it reads them.
+    Files in a bucket are copied here, as a step that waited for them would look hung. A host that trains on few
+    `examples` of a file copies them when it reads them.
     """
     read = Reader(tokens, job.config.model, counts) if shards else None
     if read is not None:
@@ -238,7 +238,7 @@ def _reader(
 
 
 def _prepared(job: Job) -> Corpus:
-    """Return the run's data set, made in its output folder if it has to be."""
+    """Return the run's data set; prepare it in the output folder if necessary."""
     asked, model = job.config.data, job.config.model
     begun, folder = bool((job.out / "checkpoints").shelf().steps()), job.out / "data"
     if job.config.checkpoint.local_every:
@@ -251,4 +251,4 @@ def _prepared(job: Job) -> Corpus:
     except (PermissionError, Unreachable):
         raise
     except OSError as error:
-        raise StorageError(f"the data set cannot be made in {folder}: {reason(error)}") from error
+        raise StorageError(f"cannot prepare the data set in {folder}: {reason(error)}") from error

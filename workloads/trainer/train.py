@@ -1,4 +1,4 @@
-"""A run, read from top to bottom: hosts, data, mesh, state, then steps until done or told to stop."""
+"""The training run from set-up to exit: the step loop, evaluations, saves and preemption."""
 
 # mypy: disallow-untyped-calls=False
 
@@ -28,7 +28,7 @@ from trainer.step import programs as step
 from trainer.step.programs import State
 from trainer.telemetry import metrics
 
-_FLUSH_SECONDS = 60.0  # for the last metrics, of which the result is made
+_FLUSH_SECONDS = 60.0  # for the last metrics, which the result is computed from
 
 
 def train(job: Job, meeting: "Future[Address]") -> ExitCode:
@@ -42,14 +42,15 @@ def train(job: Job, meeting: "Future[Address]") -> ExitCode:
 
 
 def steps(job: Job, meeting: "Future[Address]") -> Generator[int, None, ExitCode]:
-    """Train as `train` does, step by step: yield before each one the number of those begun, the first time when
-    all is prepared and compiled.
+    """Train step by step, as a generator.
+
+    Yields the number of steps begun before each step; the first time when everything is prepared and compiled.
     """
     run = set_up(job, meeting)
     state, start, trained = first_state(run)
     if start >= job.config.run.steps and job.is_first:
-        asked = f"run.steps={job.config.run.steps}"
-        metrics.say(f"the checkpoint is already at step {start}; {asked} asks for no more")
+        length = f"run.steps={job.config.run.steps}"
+        metrics.say(f"the checkpoint is already at step {start}; nothing left to train with {length}")
     train_step = compiled(run, "train", run.programs.train, run.programs.state, run.programs.blocks, run.programs.flags)
     run.replicas.compile(functools.partial(compiled, run))
     return (yield from _loop(run, train_step, state(), start, trained))
@@ -64,7 +65,10 @@ def _due(run: Run, at: int) -> Due:
 
 
 def _loop(run: Run, train_step: Any, state: State, at: int, trained: int) -> Generator[int, None, ExitCode]:
-    """Train from finished step `at` and `trained` tokens. While a step computes, the one before it is recorded."""
+    """Run the training loop, starting after step `at` and `trained` tokens.
+
+    Metrics of step N are recorded while step N+1 computes.
+    """
     config, last = run.job.config, run.job.config.run.steps
     ids = itertools.islice(data.train_ids(run.order, at), max(0, last - at))
     batches = data.prefetch(run.blocks, ids, config.data.prefetch)
@@ -104,7 +108,7 @@ def _loop(run: Run, train_step: Any, state: State, at: int, trained: int) -> Gen
 
 
 def _evaluator(run: Run) -> Callable[[], Any]:
-    """Return the function that gives the compiled evaluation, which is compiled when the first one is due."""
+    """Return a function that returns the compiled evaluation, compiled at its first call."""
     params, averages = run.programs.state["params"], run.programs.state.get("averages")
     return functools.cache(
         lambda: compiled(run, "evaluate", run.programs.evaluate, params, run.programs.blocks, averages)
@@ -120,9 +124,9 @@ def _begin(
     due: Due,
     before: Pending | None,
 ) -> tuple[State, Pending]:
-    """Begin step `at`, and the check of the state after it; return that state, which may not be there yet.
+    """Dispatch step `at` and the check of the state after it; return that state, which may not be computed yet.
 
-    `before` is the step before, where that may still be under way: as long as it is, chips wait for nothing.
+    `before` is the previous step, if it may still be running; while it runs, no chip waits.
     """
     run.profiler.before(at, before)
     run.job.watchdog.waits(f"its data of step {at}", at, own=lambda: True)
@@ -143,7 +147,7 @@ def _begin(
 
 
 def _finished(run: Run, pending: Pending) -> Flags:
-    """Wait for a step and what was checked after it. Raises FatalError or CorruptError."""
+    """Wait for a step and its checks. Raises FatalError or CorruptError."""
     with _saves_end(run):
         flags = run.progress.finish(pending)
     run.replicas.judge(pending.step, flags.differ)
@@ -152,7 +156,7 @@ def _finished(run: Run, pending: Pending) -> Flags:
 
 
 def _flags(run: Run, saving: bool, data_seconds: float) -> jax.Array:
-    """Return what this host tells the others with a step: asked to stop, no room for a checkpoint, waited for data."""
+    """Return this host's flags of a step: stop requested, no room for a checkpoint, milliseconds waited for data."""
     free, need = run.checkpoints.room(run.programs.state) if saving else (None, 0)
     disk_low = free is not None and free < need
     return _placed_flags(
@@ -171,7 +175,7 @@ def _placed_flags(placed: Any, chips: int, stop: bool, disk_low: bool, data_ms: 
 
 
 def _require(run: Run, at: int, state: State, due: Due) -> None:
-    """Check the state before it is saved, where nobody knew when it was made that it would be."""
+    """Check the state before an unplanned save, which the step itself did not check for."""
     run.job.watchdog.waits(f"the check of the state after step {at}", at)
     if not due.checking:
         run.replicas.require(at, state)
@@ -182,7 +186,7 @@ def _require(run: Run, at: int, state: State, due: Due) -> None:
 
 
 def _look(run: Run, at: int, state: State) -> jax.Array:
-    """Begin to look through the state after step `at`; the first time the program may have to be waited for."""
+    """Start the check that the state after step `at` is finite; the first call may wait for its program."""
     run.finite.compile(run.compiler)
     if not run.finite.ready:
         began = time.monotonic()
@@ -195,9 +199,9 @@ def _look(run: Run, at: int, state: State) -> jax.Array:
 
 @contextlib.contextmanager
 def _saves_end(run: Run) -> Iterator[None]:
-    """Where what is inside finds numbers that are not finite, let saves of earlier steps that are under way end.
+    """Wait for saves of earlier steps before raising a FatalError of the body.
 
-    All hosts find the same, so all wait for the same saves, each no longer than `checkpoint.hang_seconds`.
+    The body fails on all hosts alike, so all wait for the same saves, for at most `checkpoint.hang_seconds`.
     """
     try:
         yield
@@ -206,19 +210,19 @@ def _saves_end(run: Run) -> Iterator[None]:
         deadline = time.monotonic() + run.job.config.checkpoint.hang_seconds
         for tier in (run.checkpoints, run.local):
             if not tier.ended(max(0.0, deadline - time.monotonic())):
-                metrics.say("warning: the save under way takes too long, and is cut off by the end of the run")
+                metrics.say("warning: the save in progress takes too long and is aborted")
         raise
 
 
 def _keep(run: Run, at: int, state: State, trained: int) -> None:
-    """Keep the state in the local tier, in the background."""
+    """Save the state to the local tier in the background."""
     timeouts.storage(run.job, f"the local checkpoint of step {at}, or the one before it", at, run.local)
     run.local.save(at, state, tokens=trained)
     run.job.watchdog.idle()
 
 
 def _save(run: Run, at: int, state: State, trained: int, disk_low: bool, *, final: bool) -> None:
-    """Save in the background, or for good if it is the last thing this host does. Raises SaveError then."""
+    """Save the state in the background, or wait for it if `final`. Raises SaveError if a final save fails."""
     timeouts.storage(run.job, f"the checkpoint of step {at}, or the one before it", at, run.checkpoints)
     if disk_low:
         free, need = run.checkpoints.room(state)
@@ -236,7 +240,7 @@ def _save(run: Run, at: int, state: State, trained: int, disk_low: bool, *, fina
 
 
 def _save_for_good(run: Run, at: int, state: State, trained: int) -> None:
-    """Save a state that only the local tier may have, which is cleared when the run is complete. Raises SaveError."""
+    """Save a state that only the local tier may hold, which is cleared at the end. Raises SaveError."""
     if run.checkpoints.last != at:
         _require(run, at, state, Due(False, False, False, False, False))
         _save(run, at, state, trained, disk_low=False, final=True)

@@ -1,4 +1,4 @@
-"""How a configuration fits the chips it is given: sizes and divisibility, without JAX."""
+"""Mesh sizes and divisibility checks of a configuration for given chips, without JAX."""
 
 import dataclasses
 import math
@@ -22,8 +22,8 @@ _CHOICES = {
     "quant.rounding": ("stochastic", "nearest"),
     "quant.scale": ("channel", "tensor"),
 }
-MOST_INT8_SUMMED = (2**31 - 1) // 127**2  # products of two int8 numbers that an int32 holds for certain
-_LARGEST = {  # others: an int32
+MOST_INT8_SUMMED = (2**31 - 1) // 127**2  # products of two int8 numbers whose sum always fits an int32
+_LARGEST = {  # of the others: the largest int32
     **{"run.seed": 2**32 - 1, "data.seed": 2**32 - 1, "data.max_bytes": 2**63 - 1},
     "observe.profile_steps": 200,  # JAX keeps a profile in memory until it ends, some MB a step
 }
@@ -31,7 +31,7 @@ _LARGEST = {  # others: an int32
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Chips:
-    """The chips of a job."""
+    """Slices, hosts and chips of a job."""
 
     num_slices: int
     hosts_per_slice: int
@@ -39,12 +39,12 @@ class Chips:
 
     @property
     def hosts(self) -> int:
-        """Hosts of the whole job."""
+        """Number of hosts in the job."""
         return self.num_slices * self.hosts_per_slice
 
     @property
     def total(self) -> int:
-        """Chips of the whole job."""
+        """Number of chips in the job."""
         return self.hosts * self.chips_per_host
 
 
@@ -63,17 +63,17 @@ class Layout:
 
     @property
     def stage_slices(self) -> int:
-        """How many slices the stages of a pipeline reach over; they take slices before dp does, for they send less."""
+        """Slices that the pipeline's stages span; stages take slices before dp does, as they send less."""
         return math.gcd(self.stages, self.num_slices)
 
     @property
     def dp_slices(self) -> int:
-        """How many slices the replicas of one stage reach over."""
+        """Slices that the replicas of one stage span."""
         return self.num_slices // self.stage_slices
 
 
 def layout(config: Config, chips: Chips) -> Layout:
-    """Return the sizes that `config` comes to on `chips`; meaningful if `check` finds nothing."""
+    """Return the mesh and batch sizes of `config` on `chips`; meaningful only if `check` finds no problem."""
     stages = config.mesh.stages
     dp = config.mesh.dp or chips.num_slices // math.gcd(stages, chips.num_slices)
     return Layout(
@@ -89,7 +89,7 @@ def layout(config: Config, chips: Chips) -> Layout:
 
 
 def check(config: Config, chips: Chips) -> list[Problem]:
-    """Return everything that keeps `config` from running on `chips`, in plain words."""
+    """Return all problems that keep `config` from running on `chips`."""
     problems = list(_ranges(config))
     if problems:
         return problems
@@ -113,7 +113,7 @@ def check(config: Config, chips: Chips) -> list[Problem]:
 
 
 def _shards(config: Config, chips: Chips, mesh: Layout) -> Iterator[Problem]:
-    """Yield what keeps a host from having shards of its own, all of whose rows it brings to the batch."""
+    """Yield the problems that keep hosts from reading only their own shards."""
     shards, readers = config.data.shards, mesh.loader_hosts * chips.chips_per_host
     if shards % mesh.loader_hosts:
         message = f"data.shards = {shards} is not divisible by the {mesh.loader_hosts} hosts that load"
@@ -125,7 +125,7 @@ def _shards(config: Config, chips: Chips, mesh: Layout) -> Iterator[Problem]:
 
 
 def _divisions(config: Config, mesh: Layout) -> Iterator[Problem]:
-    """Yield every size that cannot be spread evenly."""
+    """Yield every size that cannot be divided evenly."""
     shares = {"dp": mesh.dp, "fsdp": mesh.fsdp} | ({"microbatches": mesh.microbatches} if mesh.stages > 1 else {})
     if config.optim.grad_accum_steps > 1:
         shares["optim.grad_accum_steps"] = config.optim.grad_accum_steps
@@ -159,7 +159,7 @@ def _divisions(config: Config, mesh: Layout) -> Iterator[Problem]:
 
 
 def _sums_in_int8(config: Config, mesh: Layout) -> Iterator[Problem]:
-    """Yield the products whose int32 sum could overflow."""
+    """Yield the quantized products whose int32 sum could overflow."""
     model = config.model
     # Sums are those of a part of the batch; the gradients of parts are added in float32.
     rows = mesh.global_batch // (mesh.dp * mesh.fsdp * mesh.microbatches * config.optim.grad_accum_steps)
@@ -177,9 +177,7 @@ def _sums_in_int8(config: Config, mesh: Layout) -> Iterator[Problem]:
     for name in config.quant.products:
         what, summed = sizes[name]
         if max(summed) > MOST_INT8_SUMMED:
-            message = (
-                f"quant.matmuls has {name}, and {what} = {max(summed)} products of int8 may be too large for an int32"
-            )
+            message = f"quant.matmuls has {name}, and {what} = {max(summed)} products of int8 may overflow an int32"
             yield Problem(message, f"Leave {name} out, or keep to {MOST_INT8_SUMMED}")
 
 
@@ -206,7 +204,7 @@ def _mesh_problems(config: Config, chips: Chips, mesh: Layout) -> Iterator[Probl
         )
     if mesh.stages == 1 and config.mesh.microbatches:
         yield Problem(
-            f"mesh.microbatches = {config.mesh.microbatches} is of a pipeline, and mesh.stages is 1",
+            f"mesh.microbatches = {config.mesh.microbatches} requires a pipeline, but mesh.stages is 1",
             "Leave mesh.microbatches out, or set mesh.stages",
         )
     if config.data.global_batch and config.data.batch_per_chip != 1:
@@ -222,7 +220,7 @@ def _nearest(value: int, by: int) -> str:
 
 
 def _ranges(config: Config) -> Iterator[Problem]:
-    """Yield the settings that make no sense on any machine."""
+    """Yield the settings that are invalid for any chips."""
     may_be_zero = {
         *("model.unroll", "model.attention_chunk", "model.loss_chunk", "model.norm_examples"),
         *("mesh.dp", "mesh.microbatches"),
@@ -251,38 +249,40 @@ def _ranges(config: Config) -> Iterator[Problem]:
     yield from _model_problems(config)
     path = config.checkpoint.local_path
     if (config.checkpoint.local_every and not path) or "://" in path:
-        message = f"checkpoint.local_path = {path!r} is no folder of a host"
-        yield Problem(message, "Use one that outlives the process, such as /dev/shm or a disk of the node")
+        message = f"checkpoint.local_path = {path!r} is not a folder on the hosts"
+        yield Problem(message, "Use a folder that outlives the process, such as /dev/shm or a disk of the node")
     hosts = [name.strip() for name in config.observe.profile_hosts.split(",")]
     if any(name != "all" and not name.isdecimal() for name in hosts):
-        message = f"observe.profile_hosts = {config.observe.profile_hosts!r} names no hosts"
+        message = f"observe.profile_hosts = {config.observe.profile_hosts!r} does not name hosts"
         yield Problem(message, "Use process ids, such as 0,4, or all")
     unknown = [axis for axis in config.optim.axes if axis not in ("fsdp", "dp")]
     if unknown:
-        yield Problem(
-            f"optim.update_axes = {config.optim.update_axes!r} has no axis of that name", "Use fsdp, dp or both"
-        )
+        yield Problem(f"optim.update_axes = {config.optim.update_axes!r} has an unknown axis", "Use fsdp, dp or both")
     if unknown := [name for name in config.quant.products if name not in ("forward", "dgrad", "wgrad")]:
-        yield Problem(f"quant.matmuls has {unknown[0]!r}, which is no product", "Use any of forward, dgrad, wgrad")
+        yield Problem(f"quant.matmuls has {unknown[0]!r}, which is not a product", "Use any of forward, dgrad, wgrad")
 
 
 def _model_problems(config: Config) -> Iterator[Problem]:
-    """Yield what a family cannot do."""
+    """Yield the settings that the model family does not support."""
     model = config.model
     if model.family == "decoder" and model.head_dim % 2:
-        yield Problem(f"model.head_dim = {model.head_dim} is odd", "The rotary embedding needs pairs")
+        yield Problem(
+            f"model.head_dim = {model.head_dim} is odd", "Use an even number, as rotary embeddings rotate pairs"
+        )
     if model.family == "bert" and model.loss_chunk:
-        message = f"model.loss_chunk = {model.loss_chunk}: bert has logits of its guesses only"
+        message = f"model.loss_chunk = {model.loss_chunk}: bert computes logits of masked tokens only"
         yield Problem(message, "Leave model.loss_chunk out")
     if model.family != "resnet":
         return
     if not model.block_counts:
-        yield Problem(f"model.blocks = {model.blocks!r} is no list of numbers", "Write one such as 3,4,6,3")
+        yield Problem(
+            f"model.blocks = {model.blocks!r} is not a list of positive integers", "Write one such as 3,4,6,3"
+        )
     if model.packed:
-        yield Problem("model.packed = true: images are no documents", "Leave model.packed out")
+        yield Problem("model.packed = true: images are not documents", "Leave model.packed out")
     if config.mesh.stages > 1:
         yield Problem(f"mesh.stages = {config.mesh.stages}: a resnet has no pipeline", "Leave mesh.stages out")
     if config.quant.products:
         yield Problem(
-            f"quant.matmuls = {config.quant.matmuls}: a resnet has convolutions only", "Leave quant.matmuls out"
+            f"quant.matmuls = {config.quant.matmuls}: a resnet has only convolutions", "Leave quant.matmuls out"
         )

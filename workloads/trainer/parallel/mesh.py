@@ -1,4 +1,4 @@
-"""The device mesh: "dp" and "stage" over slices (DCN) first, "fsdp" and "tp" inside a slice (ICI)."""
+"""The device mesh: axes "dp" and "stage" across slices (DCN), "fsdp" and "tp" within a slice (ICI)."""
 
 # mypy: disallow-untyped-calls=False
 
@@ -15,14 +15,15 @@ from jax.sharding import PartitionSpec as P
 from trainer.errors import ChipsError
 from trainer.parallel.layout import Layout
 
-BATCH = ("dp", "fsdp")  # the axes that the examples of a batch are spread over
+BATCH = ("dp", "fsdp")  # the axes that a batch is sharded over
 ALL = ("dp", "stage", "fsdp", "tp")
 
 
 def slice_of(device: Any, hosts_per_slice: int) -> int:
-    """Return the slice that a device belongs to.
+    """Return the slice of a device.
 
-    TPUs, real or described, know it. Others (every CPU device says slice 0) go by the process that owns them.
+    TPU devices, real or described, have a slice index. Other devices (every CPU device reports slice 0) are assigned by
+    their process.
     """
     if device.platform == "tpu":
         return int(getattr(device, "slice_index", 0))
@@ -30,10 +31,10 @@ def slice_of(device: Any, hosts_per_slice: int) -> int:
 
 
 def by_slice(devices: Sequence[Any], num_slices: int, hosts_per_slice: int) -> list[list[Any]]:
-    """Return the devices of each slice, in order of host and chip.
+    """Return the devices of each slice, ordered by host and chip.
 
-    One process may stand for several slices: its devices are then cut in equal parts.
-    Raises ChipsError if the slices do not have the same number of devices.
+    One process may stand for several slices: its devices are then divided equally. Raises ChipsError if the slices do
+    not have the same number of devices.
     """
     ordered = sorted(devices, key=lambda d: (slice_of(d, hosts_per_slice), d.process_index, d.id))
     each, rest = divmod(len(ordered), num_slices)
@@ -42,14 +43,14 @@ def by_slice(devices: Sequence[Any], num_slices: int, hosts_per_slice: int) -> l
     whole = all(len({slice_of(device, hosts_per_slice) for device in one}) == 1 for one in slices)
     if rest or not whole or len(found) not in (1, num_slices):
         counts = ", ".join(str(sum(slice_of(d, hosts_per_slice) == n for d in ordered)) for n in sorted(found))
-        raise ChipsError(f"{num_slices} equal slices cannot be made of slices of {counts} devices")
+        raise ChipsError(f"slices have different numbers of devices: {counts}, expected {num_slices} equal slices")
     return slices
 
 
 def arrange(layout: Layout, devices: Sequence[Any], hosts_per_slice: int) -> npt.NDArray[Any]:
     """Return the devices as an array [dp, stage, fsdp, tp] whose last two axes never leave a slice.
 
-    Where the hardware has a topology (TPU) JAX's own placement is used, elsewhere the devices' order.
+    Uses JAX's own placement where the hardware has a topology (TPU), elsewhere the order of the devices.
     """
     slices = by_slice(devices, layout.num_slices, hosts_per_slice)
     dp, stages = layout.dp_slices, layout.stage_slices
@@ -63,10 +64,10 @@ def arrange(layout: Layout, devices: Sequence[Any], hosts_per_slice: int) -> npt
 
 
 def make_mesh(layout: Layout, devices: Sequence[jax.Device], hosts_per_slice: int) -> Mesh:
-    """Lay out all devices of the job as `arrange` does."""
+    """Return the mesh of all devices of the job, arranged as by `arrange`."""
     return Mesh(arrange(layout, devices, hosts_per_slice), ALL)
 
 
 def sharding(mesh: Mesh, *axes: str | tuple[str, ...] | None) -> NamedSharding:
-    """Shorthand for the sharding of an array whose dimensions lie along `axes`."""
+    """Return the sharding of an array whose dimensions lie along `axes`."""
     return NamedSharding(mesh, P(*axes))

@@ -1,4 +1,4 @@
-"""How a model is carried out on a mesh: where arrays lie, in which parts a batch goes through, what is in int8."""
+"""Execution of a model on a mesh: shardings, microbatches and int8 products."""
 
 # mypy: disallow-untyped-calls=False
 
@@ -15,25 +15,25 @@ from trainer.config import Quant
 from trainer.parallel.mesh import BATCH, sharding
 from trainer.parallel.quantization import product
 
-PRODUCT = "product"  # what a backward pass may keep of a layer is called that
+PRODUCT = "product"  # checkpoint name of the activations that a backward pass may keep
 
 
 @dataclasses.dataclass(frozen=True)
 class Execution:
-    """What a model has to know of the machine; the model says what is computed, this says how."""
+    """Execution context of a model: the model defines the computation, this its placement and precision."""
 
     mesh: Mesh
-    batch: tuple[str, ...] = BATCH  # axes that the examples it sees are spread over
-    microbatches: int = 1  # of the pipeline; 1 where there is only one stage
+    batch: tuple[str, ...] = BATCH  # axes that its examples are sharded over
+    microbatches: int = 1  # of the pipeline; 1 if there is only one stage
     quant: Quant = dataclasses.field(default_factory=Quant)
 
     @property
     def stages(self) -> int:
-        """Stages of the pipeline."""
+        """Number of pipeline stages."""
         return int(self.mesh.shape["stage"])
 
     def place(self, x: Array, *axes: Any) -> Array:
-        """Let an array's dimensions lie along mesh axes."""
+        """Constrain the sharding of an array to these mesh axes, one for each dimension."""
         placed: Array = jax.lax.with_sharding_constraint(x, sharding(self.mesh, *axes))
         return placed
 

@@ -1,10 +1,9 @@
-"""Layers in stages, one after the other, through which a batch goes in parts: GPipe (Huang et al., 2019).
+"""Pipeline parallelism over microbatches: GPipe (Huang et al., 2019).
 
-The stages are a dimension of the arrays, spread over the mesh axis "stage" (Xu et al., GSPMD, 2021, section
-3.3): in every tick all stages compute, each on its own microbatch, and what they made moves on to the next
-stage. S stages and M microbatches take M + S - 1 ticks, of which a stage idles in S - 1. The backward
-pass is the same schedule in reverse. Only activations of one microbatch cross from stage to stage, and
-that is what suits links that are slow.
+The stages are a dimension of the arrays, sharded over the mesh axis "stage" (Xu et al., GSPMD, 2021, section 3.3): in
+every tick all stages compute, each on its own microbatch, and their outputs move on to the next stage. S stages and M
+microbatches take M + S - 1 ticks, of which a stage idles in S - 1. The backward pass is the same schedule in reverse.
+Only activations of one microbatch cross from stage to stage, which suits slow links.
 """
 
 # mypy: disallow-untyped-calls=False
@@ -18,32 +17,32 @@ from jax import Array
 
 from trainer.parallel.partitioning import Execution
 
-Stage = Callable[[Array, Any, Any], Array]  # activations [b, T, E], a stage's layers, what is known of the examples
+Stage = Callable[[Array, Any, Any], Array]  # activations [b, T, E], a stage's layers, arrays of the examples
 
 
 def pipelined(how: Execution, stage: Stage, x_BTE: Array, layers: Any, known: Any = None) -> Array:
-    """Return what `stage` makes of `x_BTE`, one stage's share of `layers` (arrays [L, ...]) after the other.
+    """Apply `stage` to `x_BTE` with each stage's share of `layers` (arrays [L, ...]) in turn; return the result.
 
-    `known` is arrays [B, T] of the examples, or nothing, which every stage gets as they are.
-    B must be divisible by the microbatches, each of them by the chips on the batch's axes, and L by the stages.
+    `known` is arrays [B, T] of the examples, or None; every stage gets them unchanged. B must be divisible by the
+    microbatches, each of them by the chips on the batch's axes, and L by the stages.
     """
     if how.stages == 1:
         return stage(x_BTE, layers, known)
     S, M, (B, T, E) = how.stages, how.microbatches, x_BTE.shape
 
     def cut(x_BT: Array) -> Array:
-        """Microbatch m is every M-th row from m on, so that no row leaves its chip."""
+        """Split into microbatches: microbatch m is every M-th row from m on, so that no row leaves its chip."""
         return x_BT.reshape(B // M, M, *x_BT.shape[1:]).swapaxes(0, 1)
 
     x_MbTE = how.place(cut(x_BTE), None, how.batch, "tp", None)
     fed_NbTE = jnp.concatenate([x_MbTE, jnp.zeros((S - 1, *x_MbTE.shape[1:]), x_BTE.dtype)])
-    # Every stage has what is fed to the first, so that nothing is sent for it (its gradient is, but once).
+    # Every stage has the first stage's input, so that it is not sent (its gradient is, but once).
     fed_NSbTE = jnp.broadcast_to(fed_NbTE[:, None], (len(fed_NbTE), S, *x_MbTE.shape[1:]))
     fed_NSbTE = how.place(fed_NSbTE, None, "stage", how.batch, "tp", None)
     layers = jax.tree.map(lambda w: w.reshape(S, w.shape[0] // S, *w.shape[1:]), layers)
     every_stage = jax.vmap(stage, spmd_axis_name="stage")
     stage_S = jnp.arange(S)[:, None, None, None]
-    # In tick n stage s has microbatch n - s, or none that counts.
+    # In tick n stage s has microbatch n - s, or one that is discarded.
     turn_NS = jnp.clip(jnp.arange(M + S - 1)[:, None] - jnp.arange(S), 0, M - 1)
     known_NSbT = jax.tree.map(lambda x: how.place(cut(x)[turn_NS], None, "stage", how.batch, None), known)
 
@@ -56,7 +55,7 @@ def pipelined(how: Execution, stage: Stage, x_BTE: Array, layers: Any, known: An
         return made_SbTE, made_SbTE
 
     _, made_NSbTE = jax.lax.scan(tick, jnp.zeros_like(fed_NSbTE[0]), (fed_NSbTE, known_NSbT))
-    # Only the last stage's are finished. A sum with zeros is exact, and sends no more than those.
+    # Only the last stage's outputs are complete. A sum with zeros is exact, and sends no more than those.
     y_MbTE = jnp.sum(jnp.where(stage_S == S - 1, made_NSbTE[S - 1 :], 0), axis=1, dtype=x_BTE.dtype)
     y_MbTE = how.place(y_MbTE, None, how.batch, ("stage", "tp"), None)
     return how.place(y_MbTE.swapaxes(0, 1).reshape(B, T, E), how.batch, ("stage", "tp"), None)

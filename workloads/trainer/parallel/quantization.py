@@ -1,11 +1,12 @@
-"""Matrix products in int8, forward and backward (as AQT has them: Abdolrashidi et al., 2021; Lew et al., 2022).
+"""Int8 matrix products, forward and backward (AQT: Abdolrashidi et al., 2021; Lew et al., 2022).
 
-A product of int8 numbers with an int32 sum is exact; what is lost is lost when its operands are scaled and rounded.
-Each operand is scaled for each product by the largest magnitude along the dimensions that are summed over, so that
-the scales are factors of the result. They are not differentiated: a product's gradient is that of the
-unrounded one (straight-through), itself computed in int8 where that is asked for.
+A product of int8 numbers with an int32 sum is exact; precision is lost only when its operands are scaled and rounded.
+Each operand is scaled for each product by the largest magnitude along the dimensions that are summed over, so that the
+scales are factors of the result. They are not differentiated: the gradient is that of the unrounded product
+(straight-through), itself computed in int8 if configured.
 
-This is our own and not the library aqtp: that brings Flax, and its main user (MaxText) announces its removal.
+Our own implementation rather than the library aqtp, which depends on Flax and which its main user (MaxText) is about to
+remove.
 """
 
 # mypy: disallow-untyped-calls=False
@@ -20,7 +21,7 @@ from jax import Array
 from trainer.config import Quant
 
 _STEPS = 127  # symmetric: -128 is not used
-_NOTHING = 1e-30  # what is smaller throughout is taken for zeros: a step of it may be no normal float32
+_NOTHING = 1e-30  # operands below it throughout count as zeros: their scale may not be a normal float32
 
 Dims = tuple[tuple[tuple[int, ...], tuple[int, ...]], tuple[tuple[int, ...], tuple[int, ...]]]
 
@@ -28,9 +29,9 @@ Dims = tuple[tuple[tuple[int, ...], tuple[int, ...]], tuple[tuple[int, ...], tup
 def product(quant: Quant, x: Array, w: Array, summed: int, shares: int = 1, key: Array | None = None) -> Array:
     """Return the sum over the last `summed` dimensions of x [B, ..., *K] times the first of w [*K, *N]: [B, ..., *N].
 
-    `shares` is how many chips the examples [B] are spread over: each quantizes its own part of the weight's gradient
-    and the parts are added in x's type, for an int32 sum over all chips would overflow and be twice as large to send.
-    `key` is for stochastic rounding of gradients; without one they are rounded to the nearest.
+    `shares` is the number of chips that the examples [B] are sharded over: each quantizes its own part of the weight's
+    gradient, and the parts are added in x's type, as an int32 sum over all chips would overflow and be twice as large
+    to send. `key` is for stochastic rounding of gradients; without one they are rounded to the nearest.
     """
     if not quant.products:
         return _plain(x, w, _forward_dims(x, summed))
@@ -66,8 +67,8 @@ _product.defvjp(_forward, _backward)
 def quantize(x: Array, axes: tuple[int, ...], key: Array | None = None) -> tuple[Array, Array]:
     """Return (int8 numbers, float32 scale with `axes` of size 1); x is about their product.
 
-    The largest magnitude along `axes` becomes 127. Zeros stay zeros, and a NaN makes its scale NaN. With a key
-    numbers are rounded up with the probability of their fraction, so that the mean of their error is zero.
+    The largest magnitude along `axes` becomes 127. Zeros stay zeros, and a NaN makes its scale NaN. With a key, numbers
+    are rounded up with the probability of their fraction, so that the mean error is zero.
     """
     f = x.astype(jnp.float32)
     largest = jnp.max(jnp.abs(f), axis=axes, keepdims=True)
@@ -80,7 +81,7 @@ def quantize(x: Array, axes: tuple[int, ...], key: Array | None = None) -> tuple
 def _dot(
     quant: Quant, name: str, a: Array, b: Array, dims: Dims, key_a: Array | None = None, key_b: Array | None = None
 ) -> Array:
-    """Multiply in int8 if the product of this name is, else in the operands' type; the result has that type."""
+    """Multiply in int8 if the product of this name is quantized, else in the operands' type, which the result has."""
     if name not in quant.products:
         return _plain(a, b, dims)
     (summed_a, summed_b), (shared_a, shared_b) = dims
