@@ -140,7 +140,7 @@ def test_what_a_family_cannot_do_is_said(settings: tuple[str, ...], says: str) -
 @pytest.mark.parametrize(
     ("name", "settings", "says"),
     [
-        ("resnet-tiny", ["data.path=stdlib"], "is no file of images of 32 x 32 pixels"),
+        ("resnet-tiny", ["data.path=stdlib"], "is not a file of images of 32 x 32 pixels"),
         ("resnet-tiny", ["model.classes=9"], "Use --set model.classes=10 or more"),
         ("tiny", ["data.path=synthetic"], "Use model.family=resnet, or a folder of text"),
     ],

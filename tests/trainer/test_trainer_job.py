@@ -236,6 +236,6 @@ def test_a_restart_loads_its_programs_whole_and_does_without_them(tmp_path: Path
         losses.append(job.losses())
         found = {e["program"]: e.get("loaded", False) for e in job.events(0) if e["event"] == "compile"}
         assert (found["train"], found["evaluate"]) == (loaded, loaded)
-        told = "the kept program 'train' cannot be loaded (it is damaged, or not of this workload); it is compiled"
+        told = "the cached program 'train' cannot be loaded (it is damaged, or not of this workload); compiling it"
         assert (told in ran.stdout) == (attempt == 2)
     assert losses[0] == losses[1] == losses[2] and len(losses[0]) == 3

@@ -158,7 +158,7 @@ def test_a_file_that_was_put_in_the_place_of_a_closed_one_is_checked_again(
         read(np.array([0]))
     read(np.array([count]))
     file.unlink()
-    with pytest.raises(FatalError, match=rf"{file}' is not there"):
+    with pytest.raises(FatalError, match=rf"{file}' does not exist"):
         read(np.array([0]))
 
 
@@ -253,7 +253,7 @@ def test_data_of_another_tokenizer_is_refused(texts: Path, tokenizer: str, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("content", "says"), [(b"no model", "is no SentencePiece model"), (None, "cannot be read: No such file")]
+    ("content", "says"), [(b"no model", "is not a SentencePiece model"), (None, "cannot be read: No such file")]
 )
 def test_what_is_no_tokenizer_is_said(content: bytes | None, says: str, texts: Path, tmp_path: Path) -> None:
     file = tmp_path / "t.model"

@@ -62,7 +62,7 @@ def test_a_program_that_somebody_else_put_there_is_not_unpickled(
         open_place(programs / name).write((hashlib.sha256(content).digest() if how == "digest" else b"") + content)
     assert kept.load("train", arguments) is None
     assert not harm.exists()
-    told = "the kept program 'train' cannot be loaded (it is damaged, or not of this workload); it is compiled"
+    told = "the cached program 'train' cannot be loaded (it is damaged, or not of this workload); compiling it"
     assert told in capsys.readouterr().out
     files(programs).write(name, content)
     kept.load("train", arguments)
@@ -90,7 +90,7 @@ def test_hosts_share_what_they_add_to_jaxs_cache_and_take_nothing_else_into_thei
     files(there).write("..-name", b"of a name that is not JAX's")
     two.fetch()
     assert contents(two.folder) == {"jit_train-12ab-cache": b"program"}
-    assert f"2 compiled programs in {there} are not used: damaged, or not of" in capsys.readouterr().out
+    assert f"2 compiled programs in {there} are ignored: damaged, or from" in capsys.readouterr().out
     two.fetch()
     assert not capsys.readouterr().out, "nobody is told of it twice"
 

@@ -1,1 +1,1 @@
-"""Data sets: preparation, reading by a subset of hosts, sampling, and the batches that chips get."""
+"""Data sets: preparation, reading by a subset of hosts, sampling, and batches."""

@@ -1,8 +1,8 @@
-"""Batches: read by the hosts that load, made ready by a thread, handed to the step as blocks.
+"""Batches: read by the hosts that load data, prefetched by a thread, passed to the step as blocks.
 
-A batch of B rows is cut along the chips of the hosts that read, in mesh order: each of those chips gets a
-block of R rows, the other chips a block of zeros, and the step puts the rows together (step/programs.py). Nothing
-here talks to another host, so the prefetching thread cannot get collectives out of order.
+A batch of B rows is divided over the chips of the hosts that read, in mesh order: each of those chips gets a block of R
+rows, the other chips a block of zeros, and the step assembles the rows (step/programs.py). Nothing here communicates
+with another host, so the prefetching thread cannot reorder collectives.
 """
 
 import dataclasses
@@ -21,12 +21,12 @@ from trainer.data.records import Record
 from trainer.data.sampler import Order
 from trainer.parallel.mesh import ALL, sharding
 
-Index = tuple[slice, ...] | None  # of a chip's part in a global array; None for all of it
+Index = tuple[slice, ...] | None  # of a chip's part in a global array; None for the whole
 Read = Callable[[npt.NDArray[np.int64]], npt.NDArray[Any]]
 
 
 class Blocks(NamedTuple):
-    """One block a chip: D chips, R rows, S numbers of a record (records.py)."""
+    """One block per chip: D chips, R rows, S numbers of a record (records.py)."""
 
     records: Any  # [D, R, S], of the record's type
     weight: Any  # float32 [D, R]; 0 for padding
@@ -34,7 +34,7 @@ class Blocks(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Slots:
-    """Which chips bring rows, and how many each."""
+    """The chips that bring rows, and the rows of each."""
 
     chips: int
     readers: tuple[int, ...]  # positions in the flattened mesh, in the order of their rows
@@ -42,15 +42,15 @@ class Slots:
 
     @functools.cached_property
     def first_row(self) -> dict[int, int]:
-        """Position of a chip that brings rows -> the first of them in the batch."""
+        """First row in the batch of each chip that brings rows, by position."""
         return {place: nth * self.rows for nth, place in enumerate(self.readers)}
 
 
 def make_slots(mesh: Mesh, loader_hosts: int, hosts: int, global_batch: int, *, shards: int = 1) -> Slots:
-    """Choose every (hosts / loader_hosts)-th host to read, so that readers are spread over slices.
+    """Choose every (hosts / loader_hosts)-th host to read, so that readers are distributed over slices.
 
-    Rows go to chips in mesh order, or, where hosts have `shards` of their own, host by host: that may be another
-    order where the mesh follows a torus, and then rows are moved on their way into the batch.
+    Rows go to chips in mesh order or, if hosts have `shards` of their own, host by host: that may be another order
+    where the mesh follows a torus, and then rows are moved on their way into the batch.
     """
     stride = hosts // loader_hosts
     owners = [device.process_index for device in mesh.devices.flat]
@@ -61,13 +61,13 @@ def make_slots(mesh: Mesh, loader_hosts: int, hosts: int, global_batch: int, *, 
 
 
 def shards_of(slots: Slots, places: Iterable[int], order: Order) -> set[int]:
-    """Return the shards that the chips at some places of the mesh bring rows of."""
+    """Return the shards whose rows the chips at some places of the mesh bring."""
     rows = [range(first, min(first + slots.rows, order.batch)) for first in map(slots.first_row.__getitem__, places)]
     return {row // (order.batch // order.shards) for some in rows for row in some}
 
 
 def ids_of_chip(slots: Slots, place: int, ids_B: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the records [R] of a batch that the chip at a place of the mesh brings; -1 is a row of padding."""
+    """Return the record ids [R] that the chip at a place of the mesh brings; -1 is a row of padding."""
     ids_R = np.full(slots.rows, -1, np.int64)
     start = slots.first_row.get(place)
     if start is not None:
@@ -79,7 +79,7 @@ def ids_of_chip(slots: Slots, place: int, ids_B: npt.NDArray[np.int64]) -> npt.N
 def to_blocks(mesh: Mesh, slots: Slots, ids_B: npt.NDArray[np.int64], read: Read | None, record: Record) -> Blocks:
     """Read this host's rows of a batch and put them on its chips.
 
-    An id below zero is a row of padding: zeros with weight 0. `read` is None on hosts that do not load.
+    A negative id is a row of padding: zeros with weight 0. `read` is None on hosts that do not load.
     """
     placed = sharding(mesh, ALL)
 
@@ -111,7 +111,7 @@ def train_ids(order: Order, step: int) -> Iterator[npt.NDArray[np.int64]]:
 
 
 def eval_ids(batch: int, first: int, records: int) -> Iterator[npt.NDArray[np.int64]]:
-    """Yield the held-out records first..first+records once, the last batch padded with -1."""
+    """Yield the held-out record ids first..first+records once, the last batch padded with -1."""
     for start in range(0, records, batch):
         ids_B = np.full(batch, -1, np.int64)
         real = min(batch, records - start)
@@ -120,7 +120,7 @@ def eval_ids(batch: int, first: int, records: int) -> Iterator[npt.NDArray[np.in
 
 
 def prefetch(make: Callable[[npt.NDArray[np.int64]], Blocks], ids: Iterator[Any], depth: int) -> Iterator[Blocks]:
-    """Yield make(ids) with `depth` of them made ahead on a thread; its errors are raised here."""
+    """Yield make(ids), made up to `depth` ahead on a thread; its errors are raised here."""
     ready: queue.Queue[Blocks | BaseException | None] = queue.Queue(maxsize=depth)
     closed = threading.Event()
 

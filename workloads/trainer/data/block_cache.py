@@ -1,7 +1,7 @@
-"""Files in a bucket of which a host copies only the blocks that it is asked for.
+"""Local cache of bucket files of which a host copies only the blocks that it reads.
 
-They come into a file with holes on this host's disk, so that none is read from the bucket twice; a restart finds
-them there. What is a hole, or was cut off, is told by the blocks' checksums.
+Blocks are copied into a sparse file on this host's disk, so that none is read from the bucket twice and a restart finds
+them. The blocks' checksums tell copied blocks from holes and torn ones.
 """
 
 import os
@@ -17,15 +17,15 @@ Run = tuple[int, int]  # first block and end
 
 
 def pays(examples: int, example_bytes: int, total: int) -> bool:
-    """Return whether a host that reads so many examples of files of `total` bytes reads less than half of their blocks.
+    """Return whether a host that reads this many examples of files of `total` bytes reads less than half their blocks.
 
-    Each may lie in blocks that no other one is in. A host that reads more copies the files: that takes fewer requests.
+    Assumes that no two examples share a block. A host that reads more copies whole files, which takes fewer requests.
     """
     return examples * (-(-example_bytes // BLOCK) + 1) * BLOCK < total // 2
 
 
 def runs(blocks: Iterable[int]) -> Iterator[Run]:
-    """Yield the blocks, in order and none twice, as runs of neighbours: each is one request."""
+    """Yield the blocks as runs of neighbours, in order and without duplicates: each run is one request."""
     first = end = -1
     for block in sorted(set(blocks)):
         if block != end:
@@ -61,7 +61,7 @@ def copy(place: Place, path: Path, size: int, sums: Sequence[int], run: Run) -> 
 
 
 def wrong(content: bytes, sums: Sequence[int], first: int) -> int | None:
-    """Return the first block of `content`, which begins with block `first`, that is not what was written, if any."""
+    """Return the first damaged block of `content`, which begins with block `first`, or None."""
     for at in range(0, len(content), BLOCK):
         if zlib.crc32(content[at : at + BLOCK]) != sums[first + at // BLOCK]:
             return first + at // BLOCK
@@ -69,6 +69,6 @@ def wrong(content: bytes, sums: Sequence[int], first: int) -> int | None:
 
 
 def damage(name: str, block: int, size: int) -> Problem:
-    """Return that a block of a file is damaged."""
+    """Return the problem of a damaged block."""
     where = f"bytes {block * BLOCK:,} to {min((block + 1) * BLOCK, size):,}"
-    return Problem(f"{name!r} is damaged: {where} are not those that were written", AGAIN)
+    return Problem(f"{name!r} is damaged: {where} do not match their checksum", AGAIN)

@@ -1,8 +1,8 @@
-"""A prepared data set: files of tokens (or images), and a manifest that says what they are; docs/data.md tells more.
+"""Prepared data sets: files of tokens (or images) and a manifest. docs/data.md has more.
 
-`tokens-<digest>.json` is the manifest, and what `data.path` may name. Each of its files holds little-endian unsigned
-integers and nothing else; beside it, with `.idx` added, lies its index: a checksum of every block, and where every
-document ends.
+`tokens-<digest>.json` is the manifest, which `data.path` may name. Each file holds little-endian unsigned integers and
+nothing else; beside it, with the suffix `.idx`, lies its index: a checksum of every block, and the end of every
+document.
 """
 
 import dataclasses
@@ -23,19 +23,19 @@ from trainer.storage.base import Place
 
 SYNTHETIC_CLASSES = 10
 TOKEN_BYTES = {"uint8": 1, "uint16": 2, "uint32": 4}
-BLOCK = 1 << 16  # bytes of a file that have a checksum together
-AGAIN = "Copy it here again, or delete it with its manifest: then it is made anew from the source"
+BLOCK = 1 << 16  # bytes per checksum
+AGAIN = "Copy it here again, or delete it with its manifest to prepare it again from the source"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TokenFile:
-    """One of a data set's files."""
+    """A file of a data set."""
 
     name: str  # beside the manifest
     tokens: int
-    digest: str  # the beginning of its SHA-256
+    digest: str  # first digits of its SHA-256
     documents: int
-    index: str = ""  # the same of its index; empty: it has none
+    index: str = ""  # first digits of its index's SHA-256; empty without an index
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,38 +46,38 @@ class Corpus:
     tokens: int
     dtype: str
     vocab: int
-    digest: str  # the beginning of the SHA-256 of all files' contents, one after the other
+    digest: str  # first digits of the SHA-256 of all files' concatenated contents
     documents: int
     skipped: int
-    tokenizer: str  # what `trainer.data.tokenizer.identity` calls it
+    tokenizer: str  # as returned by `trainer.data.tokenizer.identity`
     files: tuple[TokenFile, ...]
 
     def place(self, name: str) -> Place:
-        """Return where one of its files is."""
+        """Return the place of one of its files."""
         return open_place(f"{self.path.rpartition('/')[0] or '.'}/{name}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Index:
-    """What lies beside a file."""
+    """The index of a file: block checksums and document ends."""
 
-    sums: tuple[int, ...]  # CRC-32 of every BLOCK bytes, the last of which may be shorter
-    ends: tuple[int, ...]  # where documents end, in tokens from the beginning of the file
+    sums: tuple[int, ...]  # CRC-32 of every BLOCK bytes; the last block may be shorter
+    ends: tuple[int, ...]  # ends of the documents, in tokens from the start of the file
 
     def pack(self) -> bytes:
-        """Return it as it is written: 32 bits a sum, then 64 bits an end, little-endian."""
+        """Return the file format: 32 bits per checksum, then 64 bits per end, little-endian."""
         return struct.pack(f"<{len(self.sums)}I", *self.sums) + struct.pack(f"<{len(self.ends)}Q", *self.ends)
 
 
 def block_sums(content: BinaryIO) -> tuple[int, ...]:
-    """Return the checksums of the rest of a file."""
+    """Return the block checksums of the rest of a file."""
     return tuple(zlib.crc32(block) for block in iter(lambda: content.read(BLOCK), b""))
 
 
 def from_notes(path: str, notes: dict[str, Any]) -> Corpus:
-    """Return what a manifest says. One without `files` is of a single file of the same name, and without an index.
+    """Return the data set of a manifest. One without `files` has a single file of the same name, without an index.
 
-    Raises KeyError, TypeError or ValueError if it is none.
+    Raises KeyError, TypeError or ValueError if it is not a manifest.
     """
     if notes["dtype"] not in TOKEN_BYTES:
         raise ValueError(notes["dtype"])
@@ -90,9 +90,9 @@ def from_notes(path: str, notes: dict[str, Any]) -> Corpus:
 
 
 def refuse_prepared(folder: Place) -> None:
-    """Raise FatalError if a folder of text is that of a prepared data set, whose manifest would be taken for text.
+    """Raise FatalError if a text folder is that of a prepared data set, whose manifest would count as text.
 
-    A manifest lies right in the folder; those written by hand may have any name, and their only file the same one.
+    A manifest lies directly in the folder; one written by hand may have any name, which its only file shares.
     """
     there = {entry.name: entry for entry in folder.files()}
     for entry in sorted(there.values(), key=lambda entry: entry.changed, reverse=True):
@@ -108,17 +108,17 @@ def refuse_prepared(folder: Place) -> None:
 
 
 def open_corpus(file: Place) -> Corpus:
-    """Return the data set of a manifest, or of the one beside a file. Raises FatalError if it is none or damaged."""
+    """Return the data set of a manifest, or of the one beside a file. Raises FatalError if invalid or damaged."""
     name = str(file)
     path = name if name.endswith(".json") else f"{name.removesuffix('.bin')}.json"
     try:
         notes: dict[str, Any] = json.loads(open_place(path).read())
         corpus = from_notes(path, notes)
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
-        is_what = "no manifest" if path == name else f"a file without a readable {path.rpartition('/')[2]} beside it"
+        defect = "not a manifest" if path == name else f"a file without a readable {path.rpartition('/')[2]} beside it"
         raise FatalError(
             Problem(
-                f"data.path={name!r} is {is_what}",
+                f"data.path={name!r} is {defect}",
                 "Give a folder of text, or what `python -m trainer prepare SRC --out FOLDER` prints",
             )
         ) from None
@@ -127,7 +127,7 @@ def open_corpus(file: Place) -> Corpus:
     for each in corpus.files:
         needed = each.tokens * TOKEN_BYTES[corpus.dtype]
         if each.name not in there:
-            problems.append(Problem(f"{str(corpus.place(each.name))!r} is not there", AGAIN))
+            problems.append(Problem(f"{str(corpus.place(each.name))!r} does not exist", AGAIN))
         elif there[each.name] != needed:
             message = f"{str(corpus.place(each.name))!r} has {there[each.name]:,} bytes but should have {needed:,}"
             problems.append(Problem(message, AGAIN))
@@ -137,7 +137,7 @@ def open_corpus(file: Place) -> Corpus:
 
 
 def local(corpus: Corpus, file: TokenFile) -> Path:
-    """Return a file of the data set on this host's disk; one in a bucket is copied there once.
+    """Return a file of the data set on this host's disk; a file in a bucket is copied once.
 
     Raises FatalError if the copy is damaged, StorageError if it does not fit.
     """
@@ -151,7 +151,7 @@ def local(corpus: Corpus, file: TokenFile) -> Path:
 
 
 def check_source(config: Config, batch: int) -> list[Problem]:
-    """Return what is wrong with `data.path`, reading as little as it takes to know (the beginnings of files)."""
+    """Return the problems of `data.path`, reading as little as possible (the beginnings of files)."""
     if not config.data.path:
         return [unset()]
     if config.data.path == SYNTHETIC:
@@ -166,11 +166,11 @@ def check_source(config: Config, batch: int) -> list[Problem]:
     except FatalError as error:
         return list(error.problems)
     except OSError as error:
-        return [Problem(f"data.path={config.data.path!r} cannot be read: {reason(error)}", "Give one that can")]
+        return [Problem(f"data.path={config.data.path!r} cannot be read: {reason(error)}", "Give a readable path")]
 
 
 def check_corpus(config: Config, corpus: Corpus, records: int, batch: int) -> None:
-    """Raise FatalError if the records are too few for a batch, or have tokens that the model cannot take."""
+    """Raise FatalError if there are fewer records than a batch, or tokens outside the model's vocabulary."""
     problems = _check_synthetic(config) if config.data.path == SYNTHETIC else []
     problems += _unfit(config, corpus, batch)
     trained = records - eval_records(config, records)
@@ -183,32 +183,32 @@ def check_corpus(config: Config, corpus: Corpus, records: int, batch: int) -> No
 
 
 def eval_records(config: Config, records: int) -> int:
-    """Records held out for evaluation; the last ones of the data set."""
+    """Return the number of records held out for evaluation, the last ones of the data set."""
     return int(records * config.data.eval_fraction)
 
 
 def unset() -> Problem:
-    """Return that there is no data."""
+    """Return the problem of an unset data.path."""
     hint = "Give a folder of text, or the manifest of a prepared data set: --set data.path=FOLDER"
     return Problem("data.path is not set", hint)
 
 
 def missing(path: str) -> Problem:
-    """Return that there is nothing at a path."""
+    """Return the problem of a path that does not exist."""
     return Problem(
         f"data.path={path!r} does not exist here", "Give a folder, or gs://BUCKET/FOLDER, that every host can read"
     )
 
 
 def empty(path: str, suffixes: str, skipped: int = 0) -> Problem:
-    """Return that a folder has no text."""
+    """Return the problem of a folder without text."""
     kind = f" with suffix {suffixes}" if suffixes else ""
     binary = f" ({skipped} binary or unreadable files skipped)" if skipped else ""
     return Problem(f"data.path={path!r} has no text files{kind}{binary}", "Give a folder with text in it")
 
 
 def _check_folder(config: Config, source: Place, batch: int) -> list[Problem]:
-    """Count bytes: of tokens there may be fewer, which process 0 finds out when it makes them."""
+    """Check the size in bytes: there may be fewer tokens, which process 0 finds when it makes them."""
     refuse_prepared(source)
     needed, found, skipped = _needed_tokens(config, batch), 0, 0
     suffixes = wanted_suffixes(config.data.path, config.data.suffixes)
@@ -228,7 +228,7 @@ def _check_folder(config: Config, source: Place, batch: int) -> list[Problem]:
 
 
 def _needed_tokens(config: Config, batch: int) -> int:
-    """Fewest tokens that leave one whole batch after the held-out part; packed examples may need any number."""
+    """Return the fewest tokens that leave one whole batch to train on; packed examples may need any number."""
     example = record(config.model)
     if config.model.packed:
         return 1
@@ -247,7 +247,7 @@ def _check_synthetic(config: Config) -> list[Problem]:
 
 
 def _unfit(config: Config, corpus: Corpus, batch: int) -> list[Problem]:
-    """Return why a data set is none for this model."""
+    """Return the problems of a data set with this model."""
     needed, problems = _needed_tokens(config, batch), []
     if config.model.family == "resnet" and corpus.tokens % record(config.model).stride:
         problems.append(_no_images(config))
@@ -256,11 +256,11 @@ def _unfit(config: Config, corpus: Corpus, batch: int) -> list[Problem]:
         message = f"{corpus.path!r} was made with tokenizer {corpus.tokenizer}, data.tokenizer is {wanted}"
         problems.append(Problem(message, "Give the tokenizer that it was made with, or prepare it again with this one"))
     if config.model.packed and not all(file.index for file in corpus.files):
-        message = f"model.packed needs to know where documents end, and {corpus.path!r} does not say"
+        message = f"model.packed requires the ends of documents, which {corpus.path!r} does not have"
         problems.append(Problem(message, "Prepare it again, or use --set model.packed=false"))
     if corpus.tokens < needed:
         problems.append(_small(config.data.path, corpus.tokens, needed))
-    # BERT's last token stands for a masked one; bytes have one to spare, for UTF-8 has no 255.
+    # BERT's last token is the mask token; bytes have one to spare, as UTF-8 never contains 255.
     vocab = corpus.vocab + (config.model.family == "bert" and corpus.tokenizer != BYTES)
     if vocab > config.model.vocab:
         masked = " and a masked token" if vocab > corpus.vocab else ""
@@ -273,7 +273,7 @@ def _unfit(config: Config, corpus: Corpus, batch: int) -> list[Problem]:
 
 def _no_images(config: Config) -> Problem:
     size = f"{config.model.image} x {config.model.image}"
-    message = f"data.path={config.data.path!r} is no file of images of {size} pixels"
+    message = f"data.path={config.data.path!r} is not a file of images of {size} pixels"
     return Problem(message, f"Give a prepared one (`xpk docs models`), another model.image, or data.path={SYNTHETIC}")
 
 

@@ -1,8 +1,8 @@
-"""Whole documents in examples of one length: which of a file's documents make a record.
+"""Packing of whole documents into examples of one length.
 
-Documents stay in their order, and a record takes as many as fit (next fit), so a record is a range of the file and
-needs no copy of it. What a record cannot fill is padding. A document that is longer than a record is cut; its last
-piece is followed by other documents.
+Documents keep their order, and a record takes as many as fit (next fit), so a record is a range of the file and needs
+no copy. The rest of a record is padding. A document that is longer than a record is cut; its last piece is followed by
+other documents.
 """
 
 from collections.abc import Sequence
@@ -14,15 +14,15 @@ Longs = npt.NDArray[np.int64]
 
 
 def plan(ends: Sequence[int], room: int, stride: int) -> Longs:
-    """Return the ranges [N, 2] of a file's tokens that are records, each of `room` tokens at most.
+    """Return the ranges [N, 2] of a file's tokens that form records, of at most `room` tokens each.
 
-    `ends` is where its documents end. Pieces of one document begin `stride` tokens after each other: with
-    one less than `room`, a piece's last token is the first of the next, as a decoder needs it to predict each.
+    `ends` are the ends of its documents. Pieces of one document begin `stride` tokens apart: with a stride of `room` -
+    1, a piece's last token is the first of the next, as a decoder needs it to predict each.
     """
     ends_D, ranges = np.asarray(ends, np.int64), []
     start, last = 0, int(ends_D[-1]) if len(ends_D) else 0
     while start < last:
-        whole = int(np.searchsorted(ends_D, start + room, side="right"))  # documents that end until there
+        whole = int(np.searchsorted(ends_D, start + room, side="right"))  # documents that end by there
         end = int(ends_D[whole - 1]) if whole else 0
         cut = end <= start
         ranges.append((start, start + room if cut else end))
@@ -31,7 +31,7 @@ def plan(ends: Sequence[int], room: int, stride: int) -> Longs:
 
 
 def segments(ends: Longs, start: int, end: int) -> npt.NDArray[np.int32]:
-    """Return for each token of a range of which of its documents it is, counted from 1."""
+    """Return the document of each token in a range, counted from 1."""
     first, last = np.searchsorted(ends, (start, end), side="right")
     inside = np.searchsorted(ends[first:last], np.arange(start, end), side="right")
     return (inside + 1).astype(np.int32)

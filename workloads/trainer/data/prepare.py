@@ -1,7 +1,7 @@
-"""Turn a folder of text into a prepared data set, once: found again as long as its source is what it was.
+"""Preparation of a data set from a folder of text, done once and reused while the source is unchanged.
 
-A file is there whole or not at all, and so is the manifest, which comes last. Documents are separated by the token
-that ends them: of bytes that is zero, for a file that contains a zero byte is binary and skipped.
+Each file exists whole or not at all, and so does the manifest, which is written last. Every document ends with an end
+token: for bytes it is zero, as a file that contains a zero byte is binary and skipped.
 """
 
 import contextlib
@@ -33,11 +33,11 @@ from trainer.errors import FatalError
 from trainer.storage.base import Place
 from trainer.storage.local import making
 
-FILE_TOKENS = 1 << 28  # after which a new file is begun
+FILE_TOKENS = 1 << 28  # size at which a new file is started
 
 
 class Writer:
-    """Writes documents into files of a data set, each of `file_tokens` or somewhat more: no document is cut."""
+    """Writer of documents into files of a data set, each of at least `file_tokens`: no document is split."""
 
     def __init__(self, out: Place, dtype: str, file_tokens: int) -> None:
         self.out, self.width, self.file_tokens = out, TOKEN_BYTES[dtype], file_tokens
@@ -52,7 +52,7 @@ class Writer:
         self._open.close()
 
     def add(self, tokens: bytes) -> None:
-        """Append a document of little-endian tokens, the last of which ends it."""
+        """Append a document of little-endian tokens, which ends with the end token."""
         if self._file is None:
             made = self._open.enter_context(making((self.out / "tokens").workshop()))
             self._file = self._open.enter_context(made.open("wb"))
@@ -63,7 +63,7 @@ class Writer:
             self.finish()
 
     def finish(self) -> None:
-        """Put the open file and its index in their place, if there is one."""
+        """Move the open file and its index into place, if a file is open."""
         if self._file is None:
             return
         self._file.flush()
@@ -91,10 +91,10 @@ def prepare(
     file_tokens: int = FILE_TOKENS,
     pinned: bool = False,
 ) -> Corpus:
-    """Return the data set of `source` in the folder `out`, making it unless it is there and unchanged.
+    """Return the data set of `source` in the folder `out`; prepare it if it is missing or outdated.
 
-    With `pinned` one made earlier from the same source is used even if the source has changed since:
-    a run that has begun must go on with the data it began with. Raises FatalError if there is no text.
+    With `pinned`, one made earlier from the same source is used even if the source has changed since, as a run must
+    continue with the data it started with. Raises FatalError if there is no text.
     """
     if not source:
         raise FatalError(unset())
@@ -126,7 +126,7 @@ def prepare(
 
 
 def find(out: Place, asked: dict[str, Any], fingerprint: str | None) -> Corpus | None:
-    """Return the newest data set in `out` that was made as `asked`, from sources like these unless that is None."""
+    """Return the newest data set in `out` that was made as `asked`, from this source unless `fingerprint` is None."""
     there = {entry.name: entry for entry in out.files() if entry.name.startswith("tokens-")}
     newest_first = sorted(there.values(), key=lambda entry: entry.changed, reverse=True)
     for name in (entry.name for entry in newest_first if entry.name.endswith(".json")):
@@ -134,7 +134,7 @@ def find(out: Place, asked: dict[str, Any], fingerprint: str | None) -> Corpus |
             notes = json.loads((out / name).read())
             files = from_notes(name, notes).files
         except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
-            continue  # damaged: it is made again
+            continue  # damaged: it is prepared again
         same = notes.get("asked") == asked and fingerprint in (None, notes.get("fingerprint"))
         if same and all(file.name in there for file in files):
             return open_corpus(out / name)
@@ -142,7 +142,7 @@ def find(out: Place, asked: dict[str, Any], fingerprint: str | None) -> Corpus |
 
 
 def keep(out: Place, notes: dict[str, Any], file_tokens: int, write: Callable[[Writer], dict[str, Any]]) -> Corpus:
-    """Make a data set in `out` of what `write` adds, with these notes and those that it returns."""
+    """Write a data set to `out` from the documents that `write` adds, with these notes and those it returns."""
     with Writer(out, notes["dtype"], file_tokens) as writer:
         notes = notes | write(writer)
         writer.finish()
@@ -156,7 +156,7 @@ def keep(out: Place, notes: dict[str, Any], file_tokens: int, write: Callable[[W
 
 
 def _write_texts(folder: Place, writer: Writer, tokenizer: Tokenizer, suffixes: str, max_bytes: int) -> dict[str, Any]:
-    """Add the documents one after the other, until there are `max_bytes` (0: no limit); return what they are."""
+    """Add documents until there are `max_bytes` (0: no limit); return notes on them."""
     sources, skipped, size = [], 0, 0
     for name, text in _documents(folder, suffixes):
         if text is None:

@@ -1,9 +1,9 @@
-"""Records of a prepared data set, read by the hosts that load.
+"""Reader of a prepared data set's records, for hosts that load data.
 
-A file is fetched and opened when the first of its records is asked for, and closed when many others have been asked
-for since: a data set may have more files than a process. It is read with `pread`: from a mapping of a file that
-somebody cuts short, the process would not come back. A block's checksum is compared when a record first touches it, so
-damage is found before it is trained on and nothing is read for it alone.
+A file is fetched and opened at its first read, and closed when many others have been read since: a data set may have
+more files than a process may open. It is read with `pread`, as a mapping of a file that is truncated would kill the
+process. A block's checksum is compared when a record first touches it, so damage is found before training on it without
+extra reads.
 """
 
 import hashlib
@@ -25,14 +25,14 @@ from trainer.data.dataset import AGAIN, BLOCK, TOKEN_BYTES, Corpus, Index, Token
 from trainer.data.records import LABEL_BYTES, Record, record
 from trainer.errors import FatalError, Problem
 
-_ABREAST = 4  # files that are copied at a time
-_PARTS_ABREAST = 16  # requests at a time, where parts are
-_MOST_OPEN = 4096  # files that are open at a time
+_ABREAST = 4  # files copied at a time
+_PARTS_ABREAST = 16  # requests at a time for parts of files
+_MOST_OPEN = 4096  # files open at a time
 Records = npt.NDArray[np.generic]
 
 
 def counts(data: Corpus, model: Model) -> tuple[int, ...]:
-    """Return how many records of `model` each file has; reads indexes only, and those for packed records only.
+    """Return the number of records of `model` in each file; reads only indexes, and only for packed records.
 
     Raises FatalError if an index is damaged.
     """
@@ -50,7 +50,7 @@ def read_index(data: Corpus, file: TokenFile) -> Index | None:
     try:
         content = place.read()
     except FileNotFoundError:
-        raise FatalError(Problem(f"{str(place)!r} is not there", AGAIN)) from None
+        raise FatalError(Problem(f"{str(place)!r} does not exist", AGAIN)) from None
     if not hashlib.sha256(content).hexdigest().startswith(file.index):
         raise FatalError(Problem(f"{str(place)!r} is damaged: its SHA-256 does not begin with {file.index}", AGAIN))
     blocks = -(-file.tokens * TOKEN_BYTES[data.dtype] // BLOCK)
@@ -59,20 +59,20 @@ def read_index(data: Corpus, file: TokenFile) -> Index | None:
 
 
 def most_open() -> int:
-    """Return how many files of a data set may be open: half of those that this process may have, at most."""
+    """Return the maximum number of open data files: half of the process's limit at most."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _MOST_OPEN if allowed == resource.RLIM_INFINITY else max(1, min(_MOST_OPEN, allowed // 2))
 
 
 class Reader:
-    """Reads records of a data set by their numbers; several threads may ask."""
+    """Reader of a data set's records by number; safe for several threads."""
 
     def __init__(self, data: Corpus, model: Model, counts: tuple[int, ...]) -> None:
         self._data, self._record = data, record(model)
         self._ends_F = np.cumsum(np.array(counts, np.int64))
         self._first_F = self._ends_F - np.array(counts, np.int64)
         self._files: dict[int, _File] = {}
-        self._open: OrderedDict[int, _File] = OrderedDict()  # the one that was asked for last comes last
+        self._open: OrderedDict[int, _File] = OrderedDict()  # least recently used first
         self._most_open, self._lock = most_open(), threading.Lock()
         self._by_parts = False
         self._fetching = ThreadPoolExecutor(_PARTS_ABREAST, "parts")
@@ -83,10 +83,10 @@ class Reader:
         return sum(file.bytes for file in list(self._files.values()))
 
     def fetch(self, some: Iterable[range], examples: int | None = None) -> None:
-        """Look at all files with one of these records; those in a bucket are copied here, some at a time.
+        """Check all files with one of these records; copy those in a bucket to this host, several at a time.
 
-        Where this host reads no more than so many `examples` and copying does not pay, parts are copied when they are
-        asked for. So are files that are not fetched. Raises as `__call__`, and StorageError if it does not fit.
+        If this host reads at most `examples` and copying does not pay, parts are copied when they are read, as are
+        files that are not fetched. Raises as `__call__`, and StorageError if it does not fit.
         """
         wanted = {
             nth
@@ -102,7 +102,7 @@ class Reader:
             list(pool.map(self._file, sorted(wanted)))
 
     def __call__(self, ids_N: npt.NDArray[np.int64]) -> Records:
-        """Return the records [N, S]. Raises FatalError naming the file that is damaged."""
+        """Return the records [N, S]. Raises FatalError naming a damaged file."""
         made_NS = np.zeros((len(ids_N), self._record.length), self._record.dtype)
         with self._lock:
             files_N = np.searchsorted(self._ends_F, ids_N, side="right")
@@ -114,7 +114,7 @@ class Reader:
         return made_NS
 
     def _copy_parts(self, wanted: Iterable[tuple[int, int]]) -> None:
-        """Copy what is not here of the records that are wanted: many requests at a time, none for the same block."""
+        """Copy the missing blocks of these records: many requests at a time, none for the same block."""
         missing: dict[int, set[int]] = {}
         for nth, number in wanted:
             missing.setdefault(nth, set()).update(self._opened(nth).missing(number))
@@ -139,13 +139,13 @@ class Reader:
 
 
 class _File:
-    """A file of a data set, which is open while it is read."""
+    """A file of a data set, open while it is read."""
 
     def __init__(self, data: Corpus, file: TokenFile, example: Record, *, by_parts: bool = False) -> None:
         self._data, self._file, self._record = data, file, example
         self._dtype = np.dtype(data.dtype).newbyteorder("<")
         self._name, self._size = str(data.place(file.name)), file.tokens * self._dtype.itemsize
-        self._by_parts = by_parts and bool(file.index)  # without checksums of blocks it is compared as a whole
+        self._by_parts = by_parts and bool(file.index)  # without block checksums the whole file is compared
         self._path, self._fd, self._which = self._copied(), -1, (0, 0, 0, 0)
         index = read_index(data, file)
         self.bytes = len(index.pack()) if index else 0
@@ -157,33 +157,33 @@ class _File:
         self.close()
 
     def open(self) -> None:
-        """Open it. One that took its place while it was closed has yet to be checked.
+        """Open the file. One that was replaced while it was closed is verified again.
 
-        Raises FatalError if it is gone, or is damaged and has no index to find that out later.
+        Raises FatalError if it is missing, or damaged without an index that would find that later.
         """
         try:
             if not self._path.exists():  # a copy may have been cleaned up
                 self._path = self._copied()
             self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            raise FatalError(Problem(f"{self._name!r} is not there", AGAIN)) from None
+            raise FatalError(Problem(f"{self._name!r} does not exist", AGAIN)) from None
         stat = os.fstat(self._fd)
         which = (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
         if which != self._which:
             self._checked[:] = False
-            if not self._file.index:  # no checksums of blocks: all of it, once
+            if not self._file.index:  # no block checksums: the whole file, once
                 self._compare()
             self._which = which
 
     def _copied(self) -> Path:
-        """Return the file on this host's disk: as it is, copied, or with holes for what is copied when it is read."""
+        """Return the file on this host's disk: itself, a copy, or a sparse copy that is filled while it is read."""
         place = self._data.place(self._file.name)
         path = place.partial(self._size) if self._by_parts else None
         self._by_parts = path is not None
         return path or dataset.local(self._data, self._file)
 
     def missing(self, number: int) -> Iterator[int]:
-        """Yield the blocks of record `number` that are not here yet."""
+        """Yield the blocks of record `number` that are not copied yet."""
         for block in range(*self._blocks(*self._span(number))) if self._by_parts else ():
             if not self._checked[block]:
                 begin = block * BLOCK
@@ -194,11 +194,11 @@ class _File:
                     yield block
 
     def copy(self, run: block_cache.Run) -> None:
-        """Copy blocks that are missing. Raises FatalError or StorageError."""
+        """Copy missing blocks. Raises FatalError or StorageError."""
         block_cache.copy(self._data.place(self._file.name), self._path, self._size, self._sums, run)
 
     def close(self) -> None:
-        """Close it; it can be opened again."""
+        """Close the file; it can be opened again."""
         os.close(self._fd)
         self._fd = -1
 
@@ -215,7 +215,7 @@ class _File:
         segments[: end - start] = packing.segments(self._ends_D, start, end)
 
     def _require(self, number: int, numbers: Records) -> None:
-        """Raise FatalError if the model has no place for a label or token: of such a target a loss has no floor."""
+        """Raise FatalError for a label or token outside the model's range, as its loss would be unbounded below."""
         below, name = self._record.below, self._name
         if self._record.noun == "image":
             found = int.from_bytes(numbers[-LABEL_BYTES:].tobytes(), "little")

@@ -1,42 +1,41 @@
-"""What one example is: how many numbers of a prepared file, and what its model counts. Without JAX."""
+"""Format of an example: its numbers in a prepared file, and the items that its model counts. Without JAX."""
 
 import dataclasses
 
 from trainer.config import Model
 
-LABEL_BYTES = 2  # little-endian, behind the pixels of an image
+LABEL_BYTES = 2  # little-endian, after the pixels of an image
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Record:
-    """An example as it lies in the file and goes to the chips."""
+    """Format of an example, in the file and on the chips."""
 
     length: int  # numbers of one record
-    stride: int  # numbers from the beginning of one record to that of the next; packed ones begin at a document
-    dtype: str  # that it is sent to the chips as
-    items: int  # tokens or images of one record: what speed is told in
-    noun: str  # of those items
-    below: int = 2**31  # what each of its tokens, or its label, has to be
-    packed: bool = False  # half of its numbers are tokens, of whole documents; the rest says which document each is of
+    stride: int  # numbers from the start of one record to the next; packed records start at a document
+    dtype: str  # on the chips
+    items: int  # tokens or images in a record, the unit of throughput
+    noun: str  # name of an item
+    below: int = 2**31  # upper bound (exclusive) of its tokens, or its label
+    packed: bool = False  # the first half is tokens of whole documents, the second half their document numbers
 
     def count(self, numbers: int) -> int:
-        """How many records a file of `numbers` numbers has."""
+        """Return the number of records in a file of `numbers` numbers."""
         return max(0, (numbers - (self.length - self.stride)) // self.stride)
 
     def numbers(self, records: int) -> int:
-        """Fewest numbers that make so many records."""
+        """Return the fewest numbers that make this many records."""
         return records * self.stride + self.length - self.stride
 
 
 def record(model: Model) -> Record:
-    """Return what an example of `model` is.
+    """Return the format of the examples of `model`.
 
-    decoder     seq_len tokens and the one after them, which is the first of the next record
-    bert        seq_len tokens
+    decoder     seq_len tokens and the one after them, which is the first of the next record bert        seq_len tokens
     resnet      an image's pixels, row by row, red, green and blue, then its label; all of them bytes
 
-    Packed ones are whole documents, as many as fit, then as many numbers again: 1 for tokens of the first document,
-    2 for the second, and so on, and 0 where there is no token.
+    Packed records are whole documents, as many as fit, then as many numbers again: 1 for tokens of the first document,
+    2 for the second, and so on, and 0 for padding.
     """
     if model.family == "resnet":
         length = 3 * model.image * model.image + LABEL_BYTES

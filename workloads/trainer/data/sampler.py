@@ -1,9 +1,9 @@
-"""Which records make a batch: a pure function of (seed, step), with no state to save.
+"""Record order of batches: a pure function of (seed, step), with no state to save.
 
-The records are cut into shards of equal size, and a batch takes equally many from each, in the order of shards: so a
-host that has whole shards never reads what is another's, and how many hosts there are changes nothing. Of a shard,
-example number i is the record at place i mod n of epoch i div n, and each epoch is its own permutation of the shard's n
-records: each record exactly once an epoch, also when the epoch ends inside a batch and whenever the run is restarted.
+The records are divided into shards of equal size, and a batch takes equally many from each, in the order of shards: so
+a host that has whole shards never reads another's, and the number of hosts changes nothing. Of a shard, example number
+i is the record at place i mod n of epoch i div n, and each epoch is its own permutation of the shard's n records: each
+record exactly once per epoch, also when the epoch ends inside a batch and whenever the run restarts.
 """
 
 import dataclasses
@@ -22,11 +22,11 @@ class Order:
 
     seed: int
     batch: int  # records of a step
-    records: int  # to choose from; their numbers begin at 0
+    records: int  # in the data set, numbered from 0
     shards: int = 1
-    shuffle: str = "records"  # all of a shard, "files" and then the records of each, or "none"
-    window: int = 0  # of "files": so many neighbours are permuted; 0: all of a file
-    files: tuple[int, ...] = ()  # of "files": how many records each has
+    shuffle: str = "records"  # "records" of a shard, "files" and then the records of each, or "none"
+    window: int = 0  # of "files": size of the windows to permute; 0: the whole file
+    files: tuple[int, ...] = ()  # of "files": number of records of each
 
     def range_of(self, shard: int) -> range:
         """Return the records of a shard."""
@@ -41,7 +41,7 @@ class Order:
         epoch_B, place_B = np.divmod(np.uint64(step) * each + row_B % each, size)
         with np.errstate(over="ignore"):
             key_B = _mix(_mix(np.full(1, self.seed, np.uint64) + np.uint64(0x9E3779B97F4A7C15)) ^ epoch_B)
-            key_B ^= _mix(shard_B)  # which is 0 of the first
+            key_B ^= _mix(shard_B)  # 0 for the first shard
             if self.shuffle == "records":
                 place_B = _permute(place_B, key_B, np.full_like(place_B, size))
             elif self.shuffle == "files":
@@ -51,7 +51,7 @@ class Order:
         return (shard_B * size + place_B).astype(np.int64)
 
     def _through_files(self, place_N: UInts, key: np.uint64, shard: int, size: int) -> UInts:
-        """Return where in a shard those places are when its files, and each file's windows, are permuted."""
+        """Return the places within a shard when its files, and each file's windows, are permuted."""
         first_F, count_F = _pieces(self.files, shard * size, (shard + 1) * size)
         number_F = np.arange(len(first_F), dtype=np.uint64)
         turn_F = np.argsort(_mix(key ^ _mix(number_F + np.uint64(1))), kind="stable")
@@ -69,7 +69,7 @@ class Order:
 
 @functools.lru_cache(maxsize=1024)
 def _pieces(files: tuple[int, ...], start: int, end: int) -> tuple[UInts, UInts]:
-    """Return (the first record, how many) of the files, or parts of files, from record `start` to `end`."""
+    """Return (first record, number of records) of the files, or parts of files, from record `start` to `end`."""
     count_F = np.array(files, np.int64)
     ends_F = np.cumsum(count_F)
     first_F, last_F = np.clip(ends_F - count_F, start, end), np.clip(ends_F, start, end)
@@ -78,10 +78,10 @@ def _pieces(files: tuple[int, ...], start: int, end: int) -> tuple[UInts, UInts]
 
 
 def _permute(place_B: UInts, key_B: UInts, records_B: UInts) -> UInts:
-    """Permute [0, records) by a keyed Feistel network, so no list of all records is ever made.
+    """Permute [0, records) by a keyed Feistel network, so that no list of all records is needed.
 
-    The network permutes [0, 4^h) with 4^h >= records; a value beyond the end is sent through again until
-    it falls inside (cycle walking; Black and Rogaway, Ciphers with Arbitrary Finite Domains, 2002).
+    The network permutes [0, 4^h) with 4^h >= records; a value beyond the end is passed through again until it falls
+    inside (cycle walking; Black and Rogaway, Ciphers with Arbitrary Finite Domains, 2002).
     """
     bits_B = np.frexp((records_B - np.uint64(1)).astype(np.float64))[1]  # exact below 2^53
     half_B = np.maximum(1, (bits_B + 1) // 2).astype(np.uint64)

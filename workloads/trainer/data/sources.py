@@ -1,4 +1,4 @@
-"""The files that text is taken from: which of a folder's files count, and which of those are text."""
+"""Source files of text: selection of a folder's files, and detection of text."""
 
 import codecs
 import hashlib
@@ -10,27 +10,27 @@ from trainer.storage.base import Entry, Place
 
 SEPARATOR = b"\0"  # between documents; a file that contains one is binary
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "site-packages", "node_modules"})
-_HEAD = 4096  # bytes that tell text from something else
+_HEAD = 4096  # bytes read to detect text
 
 
 def source_place(path: str) -> Place:
-    """Return the folder or file that `data.path` means. Raises FatalError as `open_place`."""
+    """Return the folder or file of `data.path`. Raises FatalError as `open_place`."""
     return open_place(sysconfig.get_paths()["stdlib"] if path == "stdlib" else path)
 
 
 def wanted_suffixes(path: str, suffixes: str) -> str:
-    """Return `data.suffixes`, or those of Python's sources where Python's own library is asked for."""
+    """Return `data.suffixes`, or the suffixes of Python sources for Python's own library."""
     return suffixes or (".py" if path == "stdlib" else "")
 
 
 def text_files(folder: Place, suffixes: str = "") -> Iterator[Entry]:
-    """Yield the candidate files under `folder` in a fixed order; hidden and vendored folders are left out."""
+    """Yield the candidate files under `folder` in a fixed order, except in hidden and vendored folders."""
     wanted = tuple(suffix.strip() for suffix in suffixes.split(",") if suffix.strip())
     return (entry for entry in folder.walk(_SKIPPED_FOLDERS) if not wanted or entry.name.endswith(wanted))
 
 
 def document(content: bytes | None) -> bytes | None:
-    """Return a file's text as UTF-8 bytes, or None if it is no text (or could not be read)."""
+    """Return a file's text as UTF-8 bytes, or None if it is not text or cannot be read."""
     try:
         (content or b"").decode("utf-8")
     except UnicodeDecodeError:
@@ -39,7 +39,7 @@ def document(content: bytes | None) -> bytes | None:
 
 
 def looks_like_text(file: Place) -> bool:
-    """Whether the beginning of a file is text: what `document` would say, reading a few KiB at most."""
+    """Return whether a file is probably text, as `document` decides, from a few KiB at most."""
     try:
         head = file.head(_HEAD)
         codecs.getincrementaldecoder("utf-8")().decode(head, final=len(head) < _HEAD)
@@ -49,7 +49,7 @@ def looks_like_text(file: Place) -> bool:
 
 
 def fingerprint(folder: Place, suffixes: str) -> str:
-    """Digest of the names, sizes and times of the sources: tells a change without reading them."""
+    """Return a digest of the sources' names, sizes and times, which detects changes without reading them."""
     digest = hashlib.sha256()
     for entry in text_files(folder, suffixes):
         digest.update(f"{entry.name}\0{entry.size}\0{entry.changed}\n".encode())

@@ -1,7 +1,7 @@
-"""Labelled images that are drawn: figures of ten kinds, of any place, size and colour, on a noisy ground.
+"""Synthetic labelled images: figures of ten classes, at any position, size and colour, on a noisy background.
 
-A set to try a network on where no photographs are at hand: `data.path=synthetic`. What a network learns from it says
-that the code learns, and nothing about photographs. Each image is a function of its number alone.
+A data set (`data.path=synthetic`) to try a network without photographs. It shows that the code learns, and nothing
+about photographs. Each image is a function of its number alone.
 """
 
 from collections.abc import Callable
@@ -18,11 +18,11 @@ from trainer.data.tokenizer import BYTES
 from trainer.renames import FORMER_SYNTHETIC, SYNTHETIC
 from trainer.storage.base import Place
 
-_IMAGES = 4096  # without data.max_bytes
+_IMAGES = 4096  # number of images without data.max_bytes
 _NOISE = 16.0  # standard deviation of every colour
 Floats = npt.NDArray[np.float64]
 
-# In a square from -1 to 1 around the figure's middle.
+# In a square from -1 to 1 around the figure's centre.
 FIGURES: dict[str, Callable[[Floats, Floats], Any]] = {
     "disc": lambda y, x: y * y + x * x < 1,
     "ring": lambda y, x: (y * y + x * x < 1) & (y * y + x * x > 0.4),
@@ -38,7 +38,7 @@ FIGURES: dict[str, Callable[[Floats, Floats], Any]] = {
 
 
 def prepare(model: Model, out: Place, max_bytes: int = 0) -> Corpus:
-    """Return the data set of images in the folder `out`, drawing it unless it is there."""
+    """Return the data set of images in the folder `out`; draw it if it is missing."""
     count = max_bytes // (3 * model.image * model.image + LABEL_BYTES) or _IMAGES
     asked = {"source": SYNTHETIC, "image": model.image, "images": count}
 

@@ -1,7 +1,7 @@
-"""Text to token ids: the bytes themselves, or a SentencePiece model (BPE or unigram).
+"""Tokenizers: bytes, or a SentencePiece model (BPE or unigram).
 
-Every document ends with a token of its own. `identity` names a tokenizer by what is in its file, so that two
-machines can tell whether they mean the same one; it needs no package.
+Every document ends with an end token. `identity` names a tokenizer by its file's content, so that two machines can tell
+whether they have the same one; it needs no package.
 """
 
 import functools
@@ -17,13 +17,13 @@ _KIND = "sentencepiece"
 
 
 class Tokenizer(Protocol):
-    """Makes token ids of a document."""
+    """Encoder of documents as token ids."""
 
-    vocab: int  # ids are below it
-    dtype: str  # unsigned integers that hold them
+    vocab: int  # upper bound (exclusive) of the ids
+    dtype: str  # unsigned integer type of the ids
 
     def encode(self, text: bytes) -> bytes:
-        """Return the ids of a document in UTF-8 and the one that ends it, as little-endian `dtype`."""
+        """Return the ids of a UTF-8 document and the end token, as little-endian `dtype`."""
 
 
 class _Bytes:
@@ -42,13 +42,13 @@ class _SentencePiece:
             raise FatalError(Problem(message, "pip install 'xpk-multislice[tokenizer]'")) from error
         try:
             self._model: Any = sentencepiece.SentencePieceProcessor(model_proto=content)
-        except Exception as error:  # whatever the library has to say of a file that is no model
-            message = f"data.tokenizer={where!r} is no SentencePiece model: {reason(error)}"
+        except Exception as error:  # the library raises errors of many types
+            message = f"data.tokenizer={where!r} is not a SentencePiece model: {reason(error)}"
             raise FatalError(Problem(message, "Give a file that sentencepiece has trained")) from error
         self.vocab, self._end = int(self._model.vocab_size()), int(self._model.eos_id())
         self.dtype = "uint16" if self.vocab <= 1 << 16 else "uint32"
         if self._end < 0:
-            message = f"data.tokenizer={where!r} has no token for the end of a text"
+            message = f"data.tokenizer={where!r} has no end-of-text token"
             raise FatalError(Problem(message, "Train it with --eos_id"))
 
     def encode(self, text: bytes) -> bytes:
@@ -59,16 +59,16 @@ class _SentencePiece:
 
 
 def identity(where: str) -> str:
-    """Return "bytes", or kind and digest of a tokenizer's file. Raises FatalError if it cannot be read."""
+    """Return "bytes", or the kind and digest of a tokenizer's file. Raises FatalError if it cannot be read."""
     if where in ("", BYTES):
         return BYTES
     return f"{_KIND}:{hashlib.sha256(_content(where)).hexdigest()[:16]}"
 
 
 def open_tokenizer(where: str) -> Tokenizer:
-    """Return the tokenizer of a SentencePiece model in a file or bucket, or that of bytes.
+    """Return the tokenizer of a SentencePiece model in a file or bucket, or the byte tokenizer.
 
-    Raises FatalError if there is none, or without sentencepiece.
+    Raises FatalError if the file is invalid, or sentencepiece is not installed.
     """
     return _Bytes() if where in ("", BYTES) else _SentencePiece(where, _content(where))
 

@@ -1,1 +1,1 @@
-"""Models as functions over pytrees: a decoder, BERT, ResNet, and the parts that they share."""
+"""Models as functions over pytrees: a decoder, BERT, ResNet, and their shared parts."""

@@ -1,4 +1,4 @@
-"""Attention, whole or in chunks. Dimensions as in decoder.py, and C queries of a chunk, S = T keys, N chunks."""
+"""Attention, whole or in chunks. Dimensions as in decoder.py; C queries of a chunk, S = T keys, N chunks."""
 
 # mypy: disallow-untyped-calls=False
 
@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-Place = Callable[..., Array]  # array, mesh axes of each dimension -> the array, lying along them
+Place = Callable[..., Array]  # array, mesh axes of each dimension -> the array, sharded along them
 
 
 def attention(
@@ -24,12 +24,12 @@ def attention(
     causal: bool = True,
     document_BT: Array | None = None,
 ) -> Array:
-    """Return softmax attention, over the past or (not `causal`) over all; scores and softmax in float32.
+    """Return softmax attention, over the past if `causal`, else over all positions; scores and softmax in float32.
 
-    `batch` is the mesh axes of B. Where `document_BT` tells documents apart, each attends to itself only.
+    `batch` is the mesh axes of B. With `document_BT`, positions attend only to their own document.
 
-    With a `chunk`, which must divide T, so many queries at a time, whose scores are computed once more in the
-    backward pass: memory for scores [B, H, chunk, S] instead of [B, H, T, S] (Rabe and Staats, Self-attention Does
+    With a `chunk`, which must divide T, that many queries are processed at a time and their scores are recomputed in
+    the backward pass: memory for scores [B, H, chunk, S] instead of [B, H, T, S] (Rabe and Staats, Self-attention Does
     Not Need O(n²) Memory, 2021).
     """
     T, Q = q_BTHQ.shape[1], q_BTHQ.shape[-1]
@@ -37,7 +37,7 @@ def attention(
 
     def attend(q_BCHQ: Array, time_C: Array, document_BC: Array | None) -> Array:
         score_BHCS = jnp.einsum("BCHQ,BSHQ->BHCS", q_BCHQ, k_BSHQ, preferred_element_type=jnp.float32)
-        # Said of the scores too: XLA would else spread their time over "tp" in the backward pass, and move them.
+        # Constrain the scores too: otherwise XLA shards their time over "tp" in the backward pass, and moves them.
         score_BHCS = place(score_BHCS, batch, "tp", None, None) / math.sqrt(Q)
         if causal:
             score_BHCS = jnp.where(time_S <= time_C[:, None], score_BHCS, -jnp.inf)

@@ -1,9 +1,10 @@
-"""BERT (Devlin et al., 2019): an encoder that learns to fill in masked tokens, as in MLPerf.
+"""BERT (Devlin et al., 2019): an encoder that learns to predict masked tokens, as in MLPerf.
 
 Dimensions are the suffix of a name:
-    B batch   T time   E embed   H heads   Q head_dim   M mlp   V vocab   L layers   G guessed positions
-There is no second task (next sentence), so no segments. The last token of the vocabulary stands for a masked one;
-in text of bytes it is 255, which UTF-8 never has. Parameters are float32; norms, softmax and loss are summed in it.
+    B batch   T time   E embed   H heads   Q head_dim   M mlp   V vocab   L layers   G predicted positions
+There is no second task (next sentence), so there are no segments. The last token of the vocabulary is the mask token;
+in text of bytes it is 255, which UTF-8 never contains. Parameters are float32; norms, softmax and loss are summed in
+float32.
 """
 
 # mypy: disallow-untyped-calls=False
@@ -22,7 +23,7 @@ from trainer.models.document_masks import Documents, documents, unpacked
 from trainer.models.family import Context, Params, Sums
 from trainer.parallel.partitioning import Execution
 
-_DEVIATION = 0.02  # of fresh weights
+_DEVIATION = 0.02  # standard deviation of fresh weights
 _MASK_SEED = 0xBE27  # of the masks
 
 
@@ -49,7 +50,7 @@ def shapes(model: Model) -> Params:
 
 
 def specs(model: Model) -> Params:
-    """Return how every parameter is spread: matrices over "fsdp" and "tp", gains and biases on every chip."""
+    """Return the sharding of every parameter: matrices over "fsdp" and "tp", gains and biases replicated."""
     spread = {
         "qkv": P("stage", "fsdp", None, "tp", None),
         "out": P("stage", "tp", None, "fsdp"),
@@ -66,12 +67,12 @@ def specs(model: Model) -> Params:
 
 
 def is_gain(path: tuple[Any, ...]) -> bool:
-    """Whether the parameter at a tree path is a norm's gain or a bias."""
+    """Return whether the parameter at a tree path is a norm's gain or a bias."""
     return str(path[-1].key).endswith(("gain", "bias"))
 
 
 def layer_axes(path: tuple[Any, ...]) -> tuple[int, ...]:
-    """Return the axes along which a parameter holds tensors of several layers; q, k and v count as three."""
+    """Return the axes along which a parameter stacks tensors of several layers; q, k and v count as three."""
     if path[0].key != "layers":
         return ()
     return (0, 2) if path[-1].key == "qkv" else (0,)
@@ -95,11 +96,12 @@ def init(model: Model, key: Array) -> Params:
 def masked(
     model: Model, tokens_BT: Array, step: Array | None, real_BT: Array | None = None
 ) -> tuple[Array, Array, Array]:
-    """Return (tokens [B, T] with some masked, the places [B, G] to guess, whether each is to be guessed [B, G]).
+    """Return (tokens [B, T] with masks, positions [B, G] to predict, whether each position counts [B, G]).
 
-    G is masked x T in every example. Where `real_BT` says what is no padding, only as large a part of that is guessed.
-    Of the guessed ones 80 % become the mask, 10 % any token, 10 % stay. What is chosen depends on the tokens and
-    the step alone, so it is the same on every mesh; without a step (an evaluation) it is always the same.
+    G is mask_rate x T in every example. With `real_BT`, which marks tokens that are not padding, the same fraction of
+    those counts. Of the predicted tokens 80 % become the mask, 10 % a random token, 10 % stay. The choice depends on
+    the tokens and the step alone, so it is the same on every mesh; without a step (an evaluation) it is always the
+    same.
     """
     B, T = tokens_BT.shape
     guessed = max(1, round(model.mask_rate * T))
@@ -140,7 +142,7 @@ def layer(
     key: Array | None = None,
     packed: Documents | None = None,
 ) -> Array:
-    """One layer: attention, then the MLP, each added to its input and the sum normed; spread as in decoder.py."""
+    """Apply one layer: attention, then the MLP, each added to its input and normalized; sharded as in decoder.py."""
     keys = [None] * 4 if key is None else jax.random.split(key, 4)
     dtype, place, batch = jnp.dtype(model.compute_dtype), how.place, how.batch
     qkv, out, up, down = (w[name].astype(dtype) for name in ("qkv", "out", "up", "down"))
@@ -174,7 +176,7 @@ def encode(
 
 
 def sums(model: Model, how: Execution, params: Params, context: Context, record_BS: Array, weight_B: Array) -> Sums:
-    """Return the sums over guessed tokens."""
+    """Return the sums over predicted tokens."""
     tokens_BT, number_BT = unpacked(model.packed, record_BS)
     dtype, head = jnp.dtype(model.compute_dtype), params["head"]
     real_BT = None if number_BT is None else number_BT > 0
@@ -194,9 +196,9 @@ def sums(model: Model, how: Execution, params: Params, context: Context, record_
 
 
 def flops_per_item(model: Model) -> float:
-    """Model FLOPs of a training step for a token: 6 a weight that it is multiplied with, and 12 L H Q T.
+    """Return the model FLOPs of a training step per token: 6 per weight it is multiplied with, and 12 L H Q T.
 
-    As for the decoder (telemetry/metrics.py), but the head sees the guessed tokens only.
+    As for the decoder (telemetry/metrics.py), but the head sees the predicted tokens only.
     """
     layer = 4 * model.embed * model.heads * model.head_dim + 2 * model.embed * model.mlp
     head = model.embed * (model.embed + model.vocab) * max(1, round(model.mask_rate * model.seq_len)) / model.seq_len

@@ -27,7 +27,7 @@ from trainer.parallel.pipeline import pipelined
 Params = dict[str, Any]
 Layer = Callable[[Array, Any], tuple[Array, None]]  # residual stream, a layer's parameters and key -> residual stream
 
-LOGIT_STD = 0.2  # of the fresh model's logits, whatever its width: its loss starts at ln(vocab)
+LOGIT_STD = 0.2  # of the fresh model's logits, for any width, so that the loss starts at ln(vocab)
 
 
 def shapes(model: Model) -> Params:
@@ -45,7 +45,7 @@ def shapes(model: Model) -> Params:
 
 
 def specs() -> Params:
-    """Return how every parameter is spread: layers over "stage", their matrices over "fsdp" and "tp" too."""
+    """Return the sharding of every parameter: layers over "stage", their matrices also over "fsdp" and "tp"."""
     layers = {
         "attention_norm": P("stage", None),
         "qkv": P("stage", "fsdp", None, "tp", None),
@@ -58,21 +58,21 @@ def specs() -> Params:
 
 
 def is_gain(path: tuple[Any, ...]) -> bool:
-    """Whether the parameter at a tree path is a norm's gain (starts at one, is not decayed)."""
+    """Return whether the parameter at a tree path is a norm's gain (starts at one, is not decayed)."""
     return str(path[-1].key).endswith("norm")
 
 
 def layer_axes(path: tuple[Any, ...]) -> tuple[int, ...]:
-    """Return the axes along which a parameter holds tensors of several layers; q, k and v count as three."""
+    """Return the axes along which a parameter stacks tensors of several layers; q, k and v count as three."""
     if path[0].key != "layers":
         return ()
     return (0, 2) if path[-1].key == "qkv" else (0,)
 
 
 def init(model: Model, key: Array) -> Params:
-    """Return fresh parameters; the same whatever the mesh, for a partitionable random generator."""
+    """Return fresh parameters; the same on every mesh, given a partitionable random generator."""
     fan_in = {"embed": model.embed / LOGIT_STD**2, "qkv": model.embed, "up": model.embed}
-    # Each layer adds to the residual stream twice: scaled down so that the sum starts near one.
+    # Each layer adds to the residual stream twice; scale down so that the sum starts near one.
     fan_in |= {"out": model.heads * model.head_dim * 2 * model.layers, "down": model.mlp * 2 * model.layers}
     leaves, tree = jax.tree_util.tree_flatten_with_path(shapes(model), is_leaf=lambda x: isinstance(x, tuple))
     keys = jax.random.split(key, len(leaves))
@@ -96,10 +96,10 @@ def rms_norm(x_BTE: Array, gain_E: Array) -> Array:
 
 
 def rotate(x_BTHQ: Array, position_BT: Array | None = None) -> Array:
-    """Rotary position embedding (Su et al., RoFormer, 2021); positions are 0 to T - 1 unless given."""
+    """Apply the rotary position embedding (Su et al., RoFormer, 2021); positions default to 0 to T - 1."""
     T, Q = x_BTHQ.shape[1], x_BTHQ.shape[-1]
     frequency_q = 10_000.0 ** (-jnp.arange(0, Q, 2) / Q)
-    position_bT = jnp.arange(T) if position_BT is None else position_BT  # b: nothing, or B
+    position_bT = jnp.arange(T) if position_BT is None else position_BT  # b: 1, or B
     angle_bT1q = (position_bT[..., None] * frequency_q)[..., None, :]
     sin_bT1q, cos_bT1q = jnp.sin(angle_bT1q), jnp.cos(angle_bT1q)
     a_BTHq, b_BTHq = jnp.split(x_BTHQ.astype(jnp.float32), 2, axis=-1)
@@ -108,11 +108,11 @@ def rotate(x_BTHQ: Array, position_BT: Array | None = None) -> Array:
 
 
 def recomputing(policy: str, layer: Layer, *, looped: bool = True) -> Layer:
-    """Return a layer that keeps for its backward pass what a policy says, and computes the rest again.
+    """Return a layer that saves the activations of a policy for its backward pass and recomputes the rest.
 
-    full: nothing but its input. dots: also what weights were multiplied with, but not attention's scores.
-    none: everything, and nothing is computed twice. Layers that are not `looped`, each in a trip of its own, have
-    to be kept from XLA, which would find what is computed twice and keep it after all.
+    full: saves only its input. dots: also saves the products with weights, but not attention's scores. none: saves
+    everything. Layers that are not `looped`, each in an iteration of its own, need protection from XLA's common
+    subexpression elimination, which would find the recomputation and save everything after all.
     """
     if policy == "none":
         return layer
@@ -129,9 +129,9 @@ def layer(
     key: Array | None = None,
     packed: Documents | None = None,
 ) -> Array:
-    """One layer: attention and MLP, each added to the residual stream. The key is for stochastic rounding.
+    """Apply one layer: attention and MLP, each added to the residual stream. The key is for stochastic rounding.
 
-    Between the products its time is spread over "tp" (Korthikanti et al., 2022), in them heads and width are.
+    Between the products, time is sharded over "tp" (Korthikanti et al., 2022); within them, heads and width are.
     """
     keys = [None] * 4 if key is None else jax.random.split(key, 4)
     dtype, place, batch = jnp.dtype(model.compute_dtype), how.place, how.batch
@@ -157,7 +157,7 @@ def through_layers(
     key: Array | None,
     packed: Documents | None = None,
 ) -> Array:
-    """Return the residual stream [B, T, E] after all layers of a stack, stage by stage where the mesh has stages.
+    """Return the residual stream [B, T, E] after all layers, stage by stage if the mesh has stages.
 
     `layer(model, how, x_BTE, parameters, key, packed)` is one of them, `layers` has the parameters of all [L, ...].
     """
@@ -181,9 +181,9 @@ def hidden(
     key: Array | None = None,
     packed: Documents | None = None,
 ) -> tuple[Array, Project]:
-    """Return (what the layers make of the tokens [B, T, E], the function that makes float32 logits of it)."""
+    """Return (output of the layers [B, T, E], function that makes float32 logits of it)."""
     dtype = jnp.dtype(model.compute_dtype)
-    # Gathered over "fsdp" like any weight; a lookup in a table split along E would move activations instead.
+    # Gathered over "fsdp" like any weight; a lookup in a table sharded along E would move activations instead.
     embed_VE = how.place(params["embed"].astype(dtype), "tp", None)
     x_BTE = how.place(embed_VE[tokens_BT] * math.sqrt(model.embed), how.batch, "tp", None).astype(dtype)
     x_BTE = through_layers(model, how, layer, params["layers"], x_BTE, key, packed)
@@ -206,8 +206,8 @@ def loss_sums(
 ) -> tuple[Array, Array]:
     """Return (sum of the weighted cross entropies in nats, sum of the weights), over all tokens.
 
-    Records have T + 1 tokens, of which the last T are the targets; packed ones more (data/records.py). Both sums are
-    global, so their quotient is the mean over real tokens however padding is spread over chips.
+    Records have T + 1 tokens, of which the last T are the targets; packed ones have more (data/records.py). Both sums
+    are global, so their quotient is the mean over real tokens however padding is distributed over chips.
     """
     tokens, number_BS = unpacked(model.packed, record_BS)
     packed = None if number_BS is None else documents(number_BS[:, :-1])

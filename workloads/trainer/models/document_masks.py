@@ -1,9 +1,9 @@
-"""Masks for examples of several documents, each of which attends only to itself.
+"""Masks for packed examples, whose documents attend only to themselves.
 
 Dimensions as in decoder.py; data/records.py has the layout.
 
-A document in a packed example has the losses that it has alone: its positions begin at 0, its tokens attend to its own
-only, and none of them is asked for the first token of the next.
+A document in a packed example has the same losses as alone: its positions start at 0, its tokens attend only to its
+own, and none of them predicts the first token of the next document.
 """
 
 # mypy: disallow-untyped-calls=False
@@ -16,14 +16,14 @@ from jax import Array
 
 
 class Documents(NamedTuple):
-    """Where the documents of each example are."""
+    """Documents and positions of the tokens of each example."""
 
-    number_BT: Array  # of the document that a token is of, from 1; 0: there is no token
-    position_BT: Array  # of a token in its document, from 0
+    number_BT: Array  # of a token's document, from 1; 0 for padding
+    position_BT: Array  # of a token within its document, from 0
 
 
 def unpacked(packed: bool, record_BS: Array) -> tuple[Array, Array | None]:
-    """Return (tokens, numbers of their documents [B, S / 2]); the whole record and None if it is not packed."""
+    """Return (tokens, document numbers [B, S / 2]); (the whole record, None) if it is not packed."""
     if not packed:
         return record_BS, None
     tokens, numbers = jnp.split(record_BS, 2, axis=1)
@@ -31,7 +31,7 @@ def unpacked(packed: bool, record_BS: Array) -> tuple[Array, Array | None]:
 
 
 def documents(number_BT: Array | None) -> Documents | None:
-    """Return where documents are, of which these are the numbers."""
+    """Return the Documents with these document numbers."""
     if number_BT is None:
         return None
     time_T = jnp.arange(number_BT.shape[1])
@@ -41,6 +41,6 @@ def documents(number_BT: Array | None) -> Documents | None:
 
 
 def next_token_weights(number_BS: Array) -> Array:
-    """Return 1.0 [B, S - 1] where the next token is of the same document as a token, 0.0 elsewhere and in padding."""
+    """Return 1.0 [B, S - 1] if the next token is of the same document, else 0.0, as in padding."""
     same_BT = (number_BS[:, 1:] == number_BS[:, :-1]) & (number_BS[:, 1:] > 0)
     return same_BT.astype(jnp.float32)

@@ -1,4 +1,4 @@
-"""The cross entropy, whole or in chunks of time. Dimensions as in decoder.py; N chunks of c positions."""
+"""Cross entropy, whole or in chunks of time. Dimensions as in decoder.py; N chunks of c positions."""
 
 # mypy: disallow-untyped-calls=False
 
@@ -21,16 +21,18 @@ def cross_entropies(
     chunk: int = 0,
     weight_BT: Array | None = None,
 ) -> Array:
-    """Return each example's sum of cross entropies, in nats [B], of all tokens or weighted.
+    """Return each example's sum of cross entropies, in nats [B], optionally weighted.
 
-    With a `chunk`, which must divide T and be divisible by the chips that time is spread over, so many positions of
-    every example at a time, whose logits are computed once more in the backward pass: of the logits, of which there
-    are V for every token, no more than those of a chunk are ever in memory.
+    With a `chunk`, which must divide T and be divisible by the chips that time is sharded over, that many positions of
+    every example are processed at a time and their logits are recomputed in the backward pass: only one chunk's logits,
+    of which every token has V, are in memory at a time.
     """
     B, T, E = y_BTE.shape
     if chunk in (0, T):
         return _sums(project, y_BTE, target_BT, weight_BT)
-    shares = how.stages * int(how.mesh.shape["tp"])  # that time is spread over: each chunk is a piece of each of them
+    shares = how.stages * int(
+        how.mesh.shape["tp"]
+    )  # chips that time is sharded over: each chunk has a piece of every one
     pieces = (B, shares, T // chunk, chunk // shares)
     y_NBcE = y_BTE.reshape(*pieces, E).transpose(2, 0, 1, 3, 4).reshape(-1, B, chunk, E)
     y_NBcE = how.place(y_NBcE, None, how.batch, ("stage", "tp"), None)

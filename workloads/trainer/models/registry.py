@@ -1,4 +1,4 @@
-"""The kinds of models that there are; docs/models.md has what each can do."""
+"""Registry of the model families; docs/models.md describes them."""
 
 import math
 

@@ -2,9 +2,9 @@
 
 Dimensions are the suffix of a name:
     B batch   H height   W width   C channels   S bytes of a record   K classes
-Height is spread over "tp" as long as it divides: the compiler exchanges the rows at the borders (halos) between
-neighbours. Batches are normalised over `norm_examples` examples wherever they lie. Equal blocks of a stage are
-stacked and scanned, as layers are. Parameters and averages are float32.
+Height is sharded over "tp" as long as it divides: the compiler exchanges the rows at the borders (halos) between
+neighbours. Batch norm is over `norm_examples` examples, whatever chips they are on. Equal blocks of a stage are stacked
+and scanned, as layers are. Parameters and averages are float32.
 """
 
 # mypy: disallow-untyped-calls=False
@@ -24,9 +24,9 @@ from trainer.models.family import Context, Params, Sums
 from trainer.parallel.partitioning import Execution
 
 _MEAN, _DEVIATION = (123.7, 116.3, 103.5), (58.4, 57.1, 57.4)  # of ImageNet's red, green and blue
-_KEPT = 0.9  # of the averages of batch norm, at a step
-_SMOOTHING = 0.1  # part of a label's weight that all classes share (Szegedy et al., 2016)
-_EXPANSION = 4  # channels of a block's output for each of its inner ones
+_KEPT = 0.9  # momentum of batch norm's averages
+_SMOOTHING = 0.1  # fraction of a label's weight that all classes share (Szegedy et al., 2016)
+_EXPANSION = 4  # output channels of a block per inner channel
 
 
 def shapes(model: Model) -> Params:
@@ -54,18 +54,18 @@ def shapes(model: Model) -> Params:
 
 
 def specs(model: Model) -> Params:
-    """Return how every parameter is spread: not at all, for they are few; see `optim.update_axes`."""
+    """Return the sharding of every parameter: all are replicated, as they are small; see `optim.update_axes`."""
     spread: Params = jax.tree.map(lambda _: P(), shapes(model), is_leaf=_is_shape)
     return spread
 
 
 def is_gain(path: tuple[Any, ...]) -> bool:
-    """Whether the parameter at a tree path is a norm's gain or a bias."""
+    """Return whether the parameter at a tree path is a norm's gain or a bias."""
     return path[-1].key in ("gain", "bias")
 
 
 def layer_axes(path: tuple[Any, ...]) -> tuple[int, ...]:
-    """Return the axes along which a parameter holds tensors of several layers."""
+    """Return the axes along which a parameter stacks tensors of several layers."""
     return (0,) if any(entry.key == "rest" for entry in path) else ()
 
 
@@ -86,7 +86,7 @@ def init(model: Model, key: Array) -> Params:
 
 
 def averages(model: Model) -> Params:
-    """Return the fresh running mean and variance of every batch norm; they are not trained."""
+    """Return the initial running mean and variance of every batch norm; they are not trained."""
 
     def unit(tree: Any) -> Any:
         if "kernel" not in tree:
@@ -98,20 +98,20 @@ def averages(model: Model) -> Params:
 
 
 def images(model: Model, record_BS: Array) -> tuple[Array, Array]:
-    """Return (pixels [B, H, W, 3] of about unit variance in float32, labels [B]) of records of bytes."""
+    """Return (pixels [B, H, W, 3] of about unit variance in float32, labels [B]) from records of bytes."""
     pixels_BHWC = record_BS[:, :-LABEL_BYTES].reshape(-1, model.image, model.image, 3).astype(jnp.float32)
     label_BL = record_BS[:, -LABEL_BYTES:].astype(jnp.int32)
     return (pixels_BHWC - np.array(_MEAN, np.float32)) / np.array(_DEVIATION, np.float32), label_BL @ np.array([1, 256])
 
 
 class Network:
-    """One pass through the network: how it is carried out, and whether its averages are made or used."""
+    """One pass through the network: its execution context, and whether averages are computed or used."""
 
     def __init__(self, model: Model, how: Execution, *, training: bool) -> None:
         self.model, self.how, self.training = model, how, training
 
     def place(self, x_BHWC: Array) -> Array:
-        """Spread the batch, and the height where it divides."""
+        """Shard the batch, and the height if it divides."""
         rows = "tp" if x_BHWC.shape[1] % self.how.mesh.shape["tp"] == 0 else None
         return self.how.place(x_BHWC, self.how.batch, rows)
 
@@ -167,8 +167,7 @@ class Network:
 def sums(model: Model, how: Execution, params: Params, context: Context, record_BS: Array, weight_B: Array) -> Sums:
     """Return the sums over images. Labels are smoothed in training only.
 
-    Examples of weight 0 must not be in a training batch: they would be in
-    its batch norm.
+    Examples of weight 0 must not be in a training batch, as batch norm would include them.
     """
     x_BHWC, label_B = images(model, record_BS)
     logits_BK, made = Network(model, how, training=context.step is not None).logits(params, context.averages, x_BHWC)
@@ -180,7 +179,7 @@ def sums(model: Model, how: Execution, params: Params, context: Context, record_
 
 
 def flops_per_item(model: Model) -> float:
-    """Model FLOPs of a training step for an image: thrice those of the forward pass, of products alone."""
+    """Return the model FLOPs of a training step per image: three times those of the forward pass's products."""
     total = 0.0
     for path, shape in jax.tree_util.tree_flatten_with_path(shapes(model), is_leaf=_is_shape)[0]:
         if is_gain(path):
@@ -198,7 +197,7 @@ def flops_per_item(model: Model) -> float:
 
 
 def _pooled(x_BHWC: Array) -> Array:
-    """Take the largest of 3 x 3 at every second place."""
+    """Max-pool 3 x 3 with stride 2."""
     window, stride, edge = (1, 3, 3, 1), (1, 2, 2, 1), ((0, 0), (1, 1), (1, 1), (0, 0))
     return jnp.asarray(jax.lax.reduce_window(x_BHWC, -jnp.inf, jax.lax.max, window, stride, edge))
 

@@ -1,4 +1,4 @@
-"""Gradients of a batch that is computed in parts, one after the other, to have the activations of one part only."""
+"""Gradient accumulation: a batch computed in sequential parts, to hold the activations of only one."""
 
 # mypy: disallow-untyped-calls=False
 
@@ -20,7 +20,7 @@ def mean_gradients(
 ) -> tuple[Array, Any, Params]:
     """Return (mean loss, its gradient in float32, new averages); the means are over all weights of the batch.
 
-    The sums of the parts are added and divided once, so parts with more padding than others count for less.
+    The sums of the parts are added and divided once, so parts with more padding count for less.
     """
     differentiated = reduction.split(params)
 
@@ -51,7 +51,7 @@ def mean_gradients(
 
 
 def split(row_B: Array, parts: int, how: Execution) -> Array:
-    """Cut a batch [B, ...] into [parts, B / parts, ...]: each chip cuts its own rows, and none are moved."""
+    """Split a batch [B, ...] into [parts, B / parts, ...]: each chip splits its own rows, and none are moved."""
     groups = how.mesh.shape["dp"] * how.mesh.shape["fsdp"]
     row_GPN = row_B.reshape(groups, parts, -1, *row_B.shape[1:])
     row_PB = row_GPN.swapaxes(0, 1).reshape(parts, -1, *row_B.shape[1:])

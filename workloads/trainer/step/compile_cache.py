@@ -1,6 +1,6 @@
-"""JAX's compilation cache: in a folder of this host's own, where nobody else can put a program into it.
+"""JAX's compilation cache, in a private folder of the host, where nobody else can put a program.
 
-Hosts and attempts of a workload share what they add to it as signed files in the output folder.
+Hosts and attempts of a workload share their additions as signed files in the output folder.
 """
 
 import re
@@ -13,34 +13,34 @@ from trainer.storage.local import Folder
 from trainer.storage.signed import SignedFiles
 from trainer.telemetry.metrics import say
 
-_NAME = re.compile(r"[\w.-]+-cache")  # as JAX calls its files
+_NAME = re.compile(r"[\w.-]+-cache")  # JAX's file names
 
 
 class CompileCache:
-    """The cache in `folder`, and the files that are shared, if any are."""
+    """The cache in `folder`, and optionally the shared files."""
 
     def __init__(self, folder: Path, shared: SignedFiles | None) -> None:
         self.folder, self._shared = folder, shared
-        self._seen: set[Entry] = set()  # of the shared files, whether they could be used or not
-        self._known = {file.name for file in folder.glob("*-cache")}  # here, and not to be shared again
+        self._seen: set[Entry] = set()  # shared files already seen, whether usable or not
+        self._known = {file.name for file in folder.glob("*-cache")}  # already in the folder, so not shared again
         self._lock = threading.Lock()
 
     @property
     def is_shared(self) -> bool:
-        """Whether other hosts of the workload can have what this one compiles."""
+        """True if other hosts of the workload get the programs that this one compiles."""
         return self._shared is not None
 
     def fetch(self) -> None:
-        """Copy what other hosts have shared since the last time; where that cannot be done, it is compiled."""
+        """Copy the programs that other hosts have shared since the last call; on errors programs are compiled."""
         if self._shared is None:
             return
         with self._lock:
             refused = self._fetched(self._shared)
         if refused:
-            say(f"{refused} compiled programs in {self._shared} are not used: damaged, or not of this workload")
+            say(f"{refused} compiled programs in {self._shared} are ignored: damaged, or from another workload")
 
     def share(self) -> None:
-        """Let other hosts have what this one has compiled."""
+        """Share the programs that this host has compiled."""
         if self._shared is None:
             return
         try:
@@ -52,7 +52,7 @@ class CompileCache:
             say(f"compiled programs are not shared in {self._shared}: {reason(error)}")
 
     def _fetched(self, shared: SignedFiles) -> int:
-        """Copy what is new; return how many could not be used."""
+        """Copy new programs; return the number that could not be used."""
         refused = 0
         try:
             new = [entry for entry in shared.entries() if _NAME.fullmatch(entry.name)]

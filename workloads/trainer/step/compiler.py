@@ -1,10 +1,10 @@
-"""Compile programs for all hosts, as quickly as their platform safely allows.
+"""Compilation of programs on all hosts, as fast as their platform safely allows.
 
-On TPU process 0 compiles first and shares what is in its compilation cache; the other hosts and later attempts
-read it (compile_cache.py). Where nothing is shared, all compile at the same time. Emulated chips (many CPU devices)
-must not share: a CPU binary read from the cache has lost the order of its collectives (jaxlib 0.10.2), so that chips
-sooner or later wait for each other in different ones, forever. There every host compiles for itself, with the
-optimizations that take longer than they save left out, and no program is kept.
+On TPU, process 0 compiles first and shares its compilation cache; the other hosts and later attempts read it
+(compile_cache.py). Without sharing, all hosts compile at the same time. Emulated chips (many CPU devices) must not
+share: a CPU binary read from the cache has lost the order of its collectives (jaxlib 0.10.2), so that chips eventually
+deadlock in different ones. There every host compiles for itself, without the optimizations that take longer than they
+save, and no program is cached.
 """
 
 # mypy: disallow-untyped-calls=False
@@ -22,19 +22,19 @@ from trainer.hosts.peers import Peers
 from trainer.step.compile_cache import CompileCache
 from trainer.step.program_cache import Executables
 
-# Measured on the tiny configuration with 16 emulated chips: half the time to compile, steps as fast.
+# Measured on the tiny configuration with 16 emulated chips: half the compile time, equal step time.
 _QUICK_ON_CPU = {"xla_backend_optimization_level": 1, "xla_cpu_use_fusion_emitters": False}
 Compile = Callable[..., tuple[Any, bool]]  # as `Compiler.__call__`
-_KEPT = ("train", "evaluate")  # what every attempt needs and takes long
+_KEPT = ("train", "evaluate")  # needed by every attempt, and slow to compile
 
 
 class Compiler:
-    """Compiles the programs of one job."""
+    """Compiler of the programs of one job."""
 
     def __init__(self, cache: CompileCache, peers: Peers, kept: Callable[[], Executables] | None = None) -> None:
-        """Compile with JAX's cache; `kept` gives the programs that earlier attempts have kept whole."""
+        """Compile with JAX's cache; `kept` returns the executables that earlier attempts have cached."""
         self._peers, self._cache = peers, cache
-        self.loaded: set[str] = set()  # names of programs that were neither compiled nor in JAX's cache
+        self.loaded: set[str] = set()  # names of programs loaded as executables, not compiled or read from JAX's cache
         self._kept: Executables | None = None
         self._emulated = jax.devices()[0].platform == "cpu" and jax.device_count() > 1
         self._hits = 0
@@ -56,13 +56,13 @@ class Compiler:
 
     @property
     def busy(self) -> bool:
-        """Whether this host itself compiles or loads a program, and does not just wait for process 0 to."""
+        """True if this host itself compiles or loads a program, rather than waiting for process 0."""
         return self._alone.busy
 
     def __call__(self, name: str, program: Any, *arguments: Any) -> tuple[Any, bool]:
-        """Return (`program` compiled for arguments like these, whether an attempt before had compiled it).
+        """Return (`program` compiled for arguments like these, whether an earlier attempt had compiled it).
 
-        Every host must call this with the same names; several threads may, with one each.
+        Every host must call this with the same names; several threads may, each with its own.
         """
         if self._emulated:
             with self._alone:

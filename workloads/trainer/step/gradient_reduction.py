@@ -1,9 +1,9 @@
-"""How gradients are added over the mesh axis "dp": by XLA on its own, or by collectives that are written here.
+"""Gradient reduction over the mesh axis "dp": by XLA, or by explicit collectives.
 
-Automatic: the loss is that of the whole batch, and XLA adds where its partitioner finds a sum, layer by layer
-and once for every part of an accumulated batch, in the type of the products. Explicit: every replica
-differentiates its own share of the batch, and what the backward pass leaves of that is added once, in the type
-that is asked for. Inside a replica, over "fsdp", "tp" and "stage", XLA reduces in both.
+Automatic: the loss is that of the whole batch, and XLA reduces wherever its partitioner finds a sum, layer by layer and
+once for every part of an accumulated batch, in the dtype of the products. Explicit: every replica differentiates its
+own share of the batch, and the resulting gradients are reduced once, in the configured dtype. Within a replica, over
+"fsdp", "tp" and "stage", XLA reduces in both.
 """
 
 # mypy: disallow-untyped-calls=False
@@ -25,13 +25,13 @@ SumsOf = Callable[[Execution, Any, Context, Array, Array], Sums]  # how, params,
 
 @dataclasses.dataclass(frozen=True)
 class Automatic:
-    """Leaves the sum over replicas to XLA."""
+    """Gradient reduction left to XLA."""
 
     how: Execution
     sums_of: SumsOf
 
     def split(self, params: Any) -> Any:
-        """Return what is to be differentiated by."""
+        """Return the parameters to differentiate with respect to."""
         return params
 
     def sums(self, params: Any, context: Context, record_BS: Array, weight_B: Array) -> Sums:
@@ -45,17 +45,17 @@ class Automatic:
 
 @dataclasses.dataclass(frozen=True)
 class Explicit:
-    """Adds hierarchically, so that every byte crosses DCN once: Cho et al., BlueConnect, 2019, with two levels.
+    """Hierarchical reduction in which every byte crosses DCN once: Cho et al., BlueConnect, 2019, with two levels.
 
-    Replicas of one slice scatter-reduce among themselves, each adds its piece with its like in the other slices,
-    and they gather the pieces. With "fsdp" the backward pass has left every chip its own piece already.
+    Replicas of one slice reduce-scatter among themselves, each adds its piece to its counterparts in the other slices,
+    and they all-gather the pieces. With "fsdp" the backward pass has already left every chip its own piece.
     """
 
     how: Execution
     sums_of: SumsOf
     specs: Any  # of the parameters
-    slices: int  # that "dp" reaches over; neighbours on it are in one slice
-    dtype: str  # of what is sent
+    slices: int  # that "dp" spans; neighbours on "dp" are in one slice
+    dtype: str  # of the gradients as sent
 
     def split(self, params: Any) -> Any:
         """Return the parameters once for every replica [R, ...]; each has them already, so nothing is sent."""
@@ -82,7 +82,7 @@ class Explicit:
         return made._replace(averages=averages)
 
     def add(self, grads_R: Any) -> Any:
-        """Return the sum of the replicas' gradients [R, ...], which every replica gets, as float32."""
+        """Return the sum of the replicas' gradients [R, ...] as float32, on every replica."""
         stacked = jax.tree.map(lambda spec: P("dp", *spec), self.specs)
         everywhere = jax.shard_map(
             lambda grads: jax.tree.map(self._add, grads),
@@ -94,7 +94,7 @@ class Explicit:
         return everywhere(grads_R)
 
     def _add(self, piece_R: Array) -> Array:
-        """Add one chip's piece [1, ...] to those of the replicas."""
+        """Add one chip's piece [1, ...] to those of the other replicas."""
         each, piece = self._replicas // self.slices, piece_R[0].astype(self.dtype)
         if each == 1:
             added: Array = jax.lax.psum(piece, "dp").astype(jnp.float32)

@@ -1,7 +1,7 @@
 """Optimizers and learning rates: AdamW, LAMB and LARS.
 
-A "layer" below is what has a norm of its own: one tensor of one layer of the model. Parameters of all layers are
-stacked in one array, so norms are taken over all axes but those that `Family.layer_axes` names. Gains and biases
+A "layer" below is the unit that has a norm of its own: one tensor of one layer of the model. Parameters of all layers
+are stacked in one array, so norms are taken over all axes but those that `Family.layer_axes` names. Gains and biases
 are neither decayed nor scaled by a norm, as in MLPerf's reference implementations. All arithmetic is in float32.
 """
 
@@ -19,7 +19,7 @@ from trainer.models.family import Family
 
 
 class LarsState(NamedTuple):
-    """Finished updates, and the momentum of every parameter."""
+    """Number of finished updates, and the momentum of every parameter."""
 
     count: Any  # int32
     momentum: Any
@@ -54,7 +54,7 @@ def optimizer(config: Optim, steps: int, family: Family) -> optax.GradientTransf
 
 
 def adam(config: Optim) -> optax.GradientTransformation:
-    """Return Adam's scaling with its first moment stored as `moment_dtype`, but computed with in float32."""
+    """Return Adam's scaling with its first moment stored as `moment_dtype`, but computed in float32."""
     inner = optax.scale_by_adam(config.b1, config.b2, config.eps, mu_dtype=config.moment_dtype)
 
     def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
@@ -72,7 +72,7 @@ def layer_norms(x: Array, axes: tuple[int, ...]) -> Array:
 
 
 def by_layer_norms(family: Family) -> optax.GradientTransformation:
-    """Scale each layer's update u to the norm of its weights w: u ||w|| / ||u||, and u where one of them is 0.
+    """Scale each layer's update u to the norm of its weights w: u ||w|| / ||u||, or u if one of them is 0.
 
     The last step of LAMB (You et al., Large Batch Optimization for Deep Learning, 2020, algorithm 2).
     """
@@ -87,12 +87,12 @@ def by_layer_norms(family: Family) -> optax.GradientTransformation:
 
 
 def lars(config: Optim, steps: int, family: Family) -> optax.GradientTransformation:
-    """Return LARS, with weights w, gradients g, weight decay b, momentum m, trust t and learning rate r of the step.
+    """Return LARS, with weights w, gradients g, weight decay b, momentum m, trust coefficient t, learning rate r.
 
-    Both forms have, for each layer, s = r t ||w|| / (||g|| + b ||w||), or r where a norm is 0. Then
+    Both forms have, for each layer, s = r t ||w|| / (||g|| + b ||w||), or r if a norm is 0. Then
         unscaled    v <- m v + s (g + b w),   w <- w - v      (You et al., Large Batch Training, 2017)
         scaled      v <- m v + (g + b w),     w <- w - s v    (MLPerf's reference for ResNet-50)
-    In the scaled form a change of the learning rate also acts on the gradients gathered before it; Kumar et al.,
+    In the scaled form a change of the learning rate also affects the gradients accumulated before it; Kumar et al.,
     Scale MLPerf-0.6 models on Google TPU-v3 Pods, 2019, compare the two.
     """
     rate_at = schedule(config, steps)
@@ -126,5 +126,5 @@ def lars(config: Optim, steps: int, family: Family) -> optax.GradientTransformat
 
 
 def _quotient(above: Array, below: Array) -> Array:
-    """Return above / below, and 1 where one of them is 0."""
+    """Return above / below, or 1 if one of them is 0."""
     return jnp.where((above > 0) & (below > 0), above / jnp.where(below > 0, below, 1.0), 1.0)

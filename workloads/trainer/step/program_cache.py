@@ -1,9 +1,9 @@
-"""Compiled programs as they are, for the next attempt: it loads them, and neither traces nor lowers nor compiles.
+"""Cache of compiled executables for the next attempt, which then neither traces nor lowers nor compiles.
 
-JAX's compilation cache has the same machine code, but is asked with the lowered program, which takes seconds to make.
-A kept program is found by all that it was made of: settings, code, versions, flags, chips, and the forms of its
-arguments. It is a pickle, which may do anything when it is read: so only one that is signed with the workload's secret
-is. Whatever cannot be read, or loaded by this backend, is compiled as ever.
+JAX's compilation cache has the same machine code, but its key needs the lowered program, which takes seconds to make.
+The key here is everything that determines a program: settings, code, versions, flags, chips, and the shapes and
+shardings of its arguments. Unpickling can run any code, so only executables signed with the workload's secret are read.
+A program that cannot be read, or loaded by this backend, is compiled.
 """
 
 # mypy: disallow-untyped-calls=False
@@ -21,11 +21,11 @@ from trainer.errors import reason
 from trainer.storage.signed import SignedFiles
 from trainer.telemetry.metrics import say
 
-_OF_A_HOST = "PROCESS_ID$|COORDINATOR_|LOCAL_DEVICE_IDS$|COMPILATION_CACHE_DIR$"  # where it is, not what it compiles
+_OF_A_HOST = "PROCESS_ID$|COORDINATOR_|LOCAL_DEVICE_IDS$|COMPILATION_CACHE_DIR$"  # identify the host, not the program
 
 
 class Executables:
-    """The kept programs in a folder; process 0 writes them, all hosts read them."""
+    """The cached programs in a folder; process 0 writes them, all hosts read them."""
 
     def __init__(self, files: SignedFiles, traits: Mapping[str, str]) -> None:
         chips = [(d.id, d.process_index, d.device_kind, getattr(d, "coords", None)) for d in jax.devices()]
@@ -35,7 +35,7 @@ class Executables:
         self._made_of = repr((sorted(traits.items()), own, versions, chips))
 
     def load(self, name: str, arguments: tuple[Any, ...]) -> Any:
-        """Return a kept program that can be called, or None. Prints a line if one is there that cannot be loaded."""
+        """Return a cached program that can be called, or None. Prints a line if a cached program cannot be loaded."""
         try:
             content = self._files.read(self._file(name, arguments))
             if content is None:
@@ -43,18 +43,18 @@ class Executables:
             from jax.experimental.serialize_executable import deserialize_and_load
 
             return deserialize_and_load(*pickle.loads(content))
-        except Exception as error:  # whatever a backend has to say that cannot
-            say(f"the kept program {name!r} cannot be loaded ({reason(error)[:100]}); it is compiled")
+        except Exception as error:  # backends raise errors of many types
+            say(f"the cached program {name!r} cannot be loaded ({reason(error)[:100]}); compiling it")
             return None
 
     def keep(self, name: str, arguments: tuple[Any, ...], compiled: Any) -> None:
-        """Write a program for the next attempt; where that cannot be done, print why."""
+        """Write a program for the next attempt; print the reason if that fails."""
         try:
             from jax.experimental.serialize_executable import serialize
 
             self._files.write(self._file(name, arguments), pickle.dumps(serialize(compiled)))
         except Exception as error:
-            say(f"the program {name!r} is not kept for a restart: {reason(error)[:100]}")
+            say(f"the program {name!r} is not cached for a restart: {reason(error)[:100]}")
 
     def _file(self, name: str, arguments: tuple[Any, ...]) -> str:
         leaves, tree = jax.tree.flatten(arguments)

@@ -1,6 +1,6 @@
-"""The jitted programs: the only place that knows both the mathematics and the shardings.
+"""The jitted programs: the only module that knows both the mathematics and the shardings.
 
-State is {"step": int32, "params": ..., "opt": ...}. A batch comes as blocks, one a chip (see data/batches.py).
+State is {"step": int32, "params": ..., "opt": ...}. A batch comes as blocks, one per chip (see data/batches.py).
 """
 
 # mypy: disallow-untyped-calls=False
@@ -31,12 +31,12 @@ from trainer.step.gradient_reduction import Automatic, Explicit
 from trainer.step.update_sharding import update_shardings
 
 State = dict[str, Any]
-FLAGS = 3  # lanes of a host's flags: asked to stop, disk too full to save, ms that its chips waited for data
+FLAGS = 3  # lanes of a host's flags: stop requested, disk too full to save, ms that its chips waited for data
 
 
 @dataclasses.dataclass(frozen=True)
 class Programs:
-    """Jitted functions and what their arguments look like; lower and compile as needed."""
+    """Jitted functions and the abstract values of their arguments; lower and compile as needed."""
 
     init: Any  # uint32 seed -> state
     train: Any  # state, blocks, flags -> state, {"loss", "grad_norm", "learning_rate", "flags"}
@@ -69,7 +69,7 @@ def build(config: Config, mesh: Mesh, slots: Slots, sizes: Layout) -> Programs:
         context = Context(state.get("averages", {}), state["step"], _rounding_key(config, state["step"]))
         parts = config.optim.grad_accum_steps
         loss, grads, averages = mean_gradients(reduction, state["params"], context, gather(blocks), parts)
-        # Each chip has its part of the gradients, and changes that part of the parameters alone.
+        # Each chip has its part of the gradients, and updates that part of the parameters alone.
         grads, params = jax.lax.with_sharding_constraint((grads, state["params"]), (updated, updated))
         updates, opt = optimizer.update(grads, state["opt"], params)
         params = jax.lax.with_sharding_constraint(optax.apply_updates(params, updates), updated)
@@ -114,7 +114,7 @@ def _reduction(config: Config, how: Execution, sizes: Layout, model: Family) -> 
 
 
 def _rounding_key(config: Config, step: Array) -> Array | None:
-    """Return the source of a step's random rounding: the same whenever that step is run."""
+    """Return the key of a step's stochastic rounding: the same whenever that step is run."""
     if config.quant.rounding != "stochastic" or not {"dgrad", "wgrad"} & set(config.quant.products):
         return None
     return jax.random.fold_in(jax.random.key(config.run.seed), step)
@@ -123,7 +123,7 @@ def _rounding_key(config: Config, step: Array) -> Array | None:
 def _state_shardings(
     mesh: Mesh, abstract: State, optimizer: optax.GradientTransformation, specs: Any, updated: Any
 ) -> State:
-    """Spread the optimizer's moments as it updates, parameters as `specs` say; the rest goes everywhere."""
+    """Shard the optimizer's moments like the update, parameters by `specs`; replicate the rest."""
     opt = optax.tree.map_params(
         optimizer,
         lambda _, placed: placed,
@@ -136,9 +136,9 @@ def _state_shardings(
 
 
 def _gatherer(mesh: Mesh, slots: Slots, global_batch: int) -> Callable[[Blocks], tuple[Array, Array]]:
-    """Return the function that turns the chips' blocks into the batch, spread over "dp" and "fsdp".
+    """Return the function that assembles the batch from the chips' blocks, sharded over "dp" and "fsdp".
 
-    Hosts that read nothing send blocks of zeros; only the readers' blocks are taken, in the order of their rows.
+    Hosts that read nothing send blocks of zeros; only the readers' blocks are used, in the order of their rows.
     """
 
     def rows(block_DR: Array) -> Array:

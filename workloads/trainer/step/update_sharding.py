@@ -1,9 +1,9 @@
-"""Weight-update sharding: every chip updates a part of the parameters that it would else update as all others do.
+"""Weight-update sharding: every chip updates a part of the parameters, instead of all chips updating all.
 
-Without it, chips that hold the same parameters keep the same optimizer state and compute the same update. With it
-the state is spread over them as well: gradients are scattered, each chip updates its part, and the new parameters
-are gathered (Xu et al., Automatic Cross-Replica Sharding of Weight Update in Data-Parallel Training, 2020; first
-used for the MLPerf 0.6 results). Rajbhandari et al. call it ZeRO stage 1.
+Without it, chips that hold the same parameters keep the same optimizer state and compute the same update. With it, the
+state is sharded over them as well: gradients are scattered, each chip updates its part, and the new parameters are
+gathered (Xu et al., Automatic Cross-Replica Sharding of Weight Update in Data-Parallel Training, 2020; first used for
+the MLPerf 0.6 results). Rajbhandari et al. call it ZeRO stage 1.
 """
 
 # mypy: disallow-untyped-calls=False
@@ -18,13 +18,14 @@ from jax.sharding import PartitionSpec as P
 from trainer.config import Model
 from trainer.models.family import Family
 
-_ORDER = ("fsdp", "dp")  # dp last, as the minor axis: the other way round XLA sends whole tensors over DCN
+_ORDER = ("fsdp", "dp")  # dp last, as the minor axis: in the other order XLA sends whole tensors over DCN
 
 
 def update_shardings(mesh: Mesh, family: Family, model: Model, axes: Sequence[str]) -> Any:
-    """Return how the optimizer's state and update are spread: like the parameters, and over `axes`.
+    """Return the shardings of the optimizer's state and update: like the parameters, and over `axes`.
 
-    A parameter that no axis divides stays as it is, and so do gains and biases: they are not worth a message.
+    A parameter that no axis divides keeps its sharding, and so do gains and biases, which are too small to be worth a
+    message.
     """
     wanted = [axis for axis in _ORDER if axis in axes and mesh.shape[axis] > 1]
 
@@ -38,9 +39,9 @@ def update_shardings(mesh: Mesh, family: Family, model: Model, axes: Sequence[st
 
 
 def spread_spec(spec: P, shape: tuple[int, ...], axis: str, sizes: Mapping[str, int]) -> P:
-    """Return `spec` with `axis` as the minor axis of a dimension that divides by it, if there is one.
+    """Return `spec` with `axis` as the minor axis of a dimension that it divides, if there is one.
 
-    A dimension that is spread already comes first, so that the parts of one chip stay on its neighbours; then the
+    A dimension that is sharded already comes first, so that the parts of one chip stay on its neighbours; then the
     longest one.
     """
     names = [_names(entry) for entry in (*spec, *[None] * (len(shape) - len(spec)))]
@@ -62,12 +63,12 @@ def spread_spec(spec: P, shape: tuple[int, ...], axis: str, sizes: Mapping[str, 
 
 
 def dimension_of(spec: P, axis: str) -> int | None:
-    """Return the dimension that `spec` spreads over `axis`, if there is one."""
+    """Return the dimension that `spec` shards over `axis`, if there is one."""
     return next((dim for dim, entry in enumerate(spec) if axis in _names(entry)), None)
 
 
 def without(spec: P, axis: str) -> P:
-    """Return `spec` with `axis` taken out."""
+    """Return `spec` without `axis`."""
     kept = [tuple(name for name in _names(entry) if name != axis) for entry in spec]
     return _spec(kept)
 
