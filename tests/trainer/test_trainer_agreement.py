@@ -49,7 +49,7 @@ def test_hosts_that_run_the_same_agree() -> None:
 def test_the_odd_host_is_named_with_what_is_not_the_same() -> None:
     usual, odd = of(), of("optim.lr=0.5", XLA_FLAGS="--fast")
     words = (
-        "slice 1 host 0 does not run what slice 0 host 0 does: XLA_FLAGS is --fast, there not there; "
+        "slice 1 host 0 does not run what slice 0 host 0 does: XLA_FLAGS is --fast, there missing; "
         "optim.lr is 0.5, there 0.004"
     )
     assert compared([usual, odd, usual]) == [words] * 3

@@ -111,4 +111,4 @@ def test_a_job_loses_a_slice_and_gets_it_back(tmp_path: Path) -> None:
         assert float.fromhex(loss) == pytest.approx(float.fromhex(whole[step]), abs=TOLERANCE), step
     job = run(tmp_path / "cut", 1, 3, 10, "data.global_batch=4", "data.eval_fraction=0.02")
     assert "warning: the order of records changes: data.global_batch was 8, is 4, the number of trained" in job.logs()
-    assert "warning: the held-out part changes" in job.logs()
+    assert "warning: the evaluation split changed" in job.logs()

@@ -103,7 +103,7 @@ def test_a_run_that_was_asked_to_stop_is_waited_for(lease: Leases, capsys: pytes
             each.result(timeout=SECONDS)
     assert lost.empty()
     assert "is leased by workload 'one' (attempt 0 on " in (told := capsys.readouterr().out)
-    assert "which was asked to stop; waiting for its end" in told
+    assert "which was asked to stop; waiting for it to end" in told
 
 
 def test_a_run_that_ends_and_is_not_seen_any_more_is_waited_for_no_longer_than_others(

@@ -130,7 +130,7 @@ def test_what_is_damaged_is_named_and_taken_for_lost(
     (skipped,) = events(tmp_path, "local_skipped")
     assert skipped["step"] == 1
     assert ("manifest.json" if harm == "manifest" else "params.embed") in skipped["reason"]
-    assert f"{first.place / '1'} is damaged and taken for lost: {skipped['reason']}" in capsys.readouterr().out
+    assert f"{first.place / '1'} is damaged and ignored: {skipped['reason']}" in capsys.readouterr().out
 
 
 def test_what_was_cut_off_and_what_another_run_left_is_removed(tmp_path: Path, trainer: Trainer, state: Any) -> None:

@@ -93,9 +93,9 @@ def test_hosts_are_told_of_a_data_set_of_very_many_files() -> None:
 
 
 def test_what_is_too_long_to_be_told_is_said_and_loses_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.hosts.peers.LONGEST_OF_HUB", 1000)
+    monkeypatch.setattr("trainer.hosts.peers.MAX_HUB_MESSAGE_BYTES", 1000)
     hosts, heard = connected(2)
-    with pytest.raises(FatalError, match="the hosts cannot be told of corpus: 1,036 bytes are more than 1,000"):
+    with pytest.raises(FatalError, match="cannot announce corpus to the hosts: 1,036 bytes are more than 1,000"):
         hosts[0].announce("corpus", "x" * 1000)
     hosts[0].tell("fatal")
     assert heard[1].get(timeout=SECONDS) == ("fatal", 0)

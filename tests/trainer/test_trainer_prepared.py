@@ -93,7 +93,7 @@ def test_a_flipped_byte_is_found_where_it_is(made: Corpus) -> None:
     flip(file)
     read, count = reader(made), reading.counts(made, SMALL)[1]
     read(np.array([count, count + 1]))  # what is whole can be read
-    with pytest.raises(FatalError, match=rf"{file}' is damaged: bytes 65,536 to 80,002 are not those"):
+    with pytest.raises(FatalError, match=rf"{file}' is damaged: bytes 65,536 to 80,002 do not match"):
         read(np.array([count + BLOCK // 16]))
 
 
@@ -154,7 +154,7 @@ def test_a_file_that_was_put_in_the_place_of_a_closed_one_is_checked_again(
     content = file.read_bytes()
     file.unlink()
     file.write_bytes(b"?" + content[1:])
-    with pytest.raises(FatalError, match=rf"{file}' is damaged: bytes 0 to 40,001 are not those"):
+    with pytest.raises(FatalError, match=rf"{file}' is damaged: bytes 0 to 40,001 do not match"):
         read(np.array([0]))
     read(np.array([count]))
     file.unlink()
@@ -181,8 +181,8 @@ def test_a_file_that_is_cut_short_while_it_is_read_is_named(made: Corpus) -> Non
     ("harm", "which", "says"),
     [
         (truncated, "", "has 79,997 bytes but should have 80,002"),
-        (Path.unlink, "", "is not there"),
-        (Path.unlink, ".idx", "is not there"),
+        (Path.unlink, "", "does not exist"),
+        (Path.unlink, ".idx", "does not exist"),
         (truncated, ".idx", "is damaged: its SHA-256"),
     ],
 )

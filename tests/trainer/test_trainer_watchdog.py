@@ -108,8 +108,8 @@ def test_a_host_that_hangs_tells_what_its_threads_do_and_is_blamed(
     assert "thread reader\n" in stacks and "in a_wait_with_a_name" in stacks
     printed = capsys.readouterr()
     assert "in a_wait_with_a_name" in printed.err
-    assert "slice 0 host 0: ends so that the job can restart; slice 1 host 0 hangs" in printed.out
-    assert printed.out.count("hangs, and ends") == 1
+    assert "slice 0 host 0: exiting so that the job can restart; slice 1 host 0 hangs" in printed.out
+    assert printed.out.count("hangs; exiting") == 1
 
 
 @pytest.mark.parametrize("frozen", [0, 2])
@@ -128,7 +128,7 @@ def test_the_host_that_does_not_answer_is_blamed_by_those_that_wait_for_it(
         assert [event["peer"] for event in host.events("peer_lost")] == [frozen]
     assert hosts[frozen].ended.empty()
     told = capsys.readouterr().out
-    assert told.count(f"slice {frozen} host 0 hangs\n") == len(waiting) and "hangs, and ends" not in told
+    assert told.count(f"slice {frozen} host 0 hangs\n") == len(waiting) and "hangs; exiting" not in told
 
 
 def test_where_all_answer_and_wait_for_the_step_no_host_is_to_blame_more_than_the_others(watch: Watch) -> None:
@@ -220,8 +220,8 @@ def test_a_job_whose_host_cannot_read_on_ends_and_blames_that_host(tmp_path: Pat
     settings = ["run.steps=1000", "run.eval_every=0", "data.max_bytes=50000", "observe.hang_seconds=8"]
     job = start(tmp_path, settings, faults={1: "hang:4"})
     assert job.exit_codes() == [75, 76], job.logs()
-    assert "slice 1 host 0: hangs, and ends so that the job can restart" in job.logs()
-    assert "slice 0 host 0: ends so that the job can restart; slice 1 host 0 hangs" in job.logs()
+    assert "slice 1 host 0: hangs; exiting so that the job can restart" in job.logs()
+    assert "slice 0 host 0: exiting so that the job can restart; slice 1 host 0 hangs" in job.logs()
     assert "in read_that_never_ends" in (tmp_path / "stacks" / "s1-h0-0.txt").read_text()
     (hang,) = [event for event in job.events(1) if event["event"] == "hang"]
     assert (hang["step"], hang["waited_for"], hang["own"]) == (4, "its data of step 4", True)
@@ -240,8 +240,8 @@ def test_a_job_of_which_a_process_is_stopped_ends_and_blames_its_host(frozen: in
         assert job.processes[waits].wait(SECONDS) == ExitCode.PEER_LOST, job.logs()
     finally:
         job.kill()
-    assert f"slice {waits} host 0: ends so that the job can restart; slice {frozen} host 0 hangs" in job.logs()
-    assert "hangs, and ends" not in job.logs()
+    assert f"slice {waits} host 0: exiting so that the job can restart; slice {frozen} host 0 hangs" in job.logs()
+    assert "hangs; exiting" not in job.logs()
     assert [event["peer"] for event in job.events(waits) if event["event"] == "peer_lost"] == [frozen]
 
 
@@ -260,7 +260,7 @@ def test_a_job_of_which_a_host_hangs_before_its_first_step_ends_and_blames_that_
     settings = ["run.steps=1000", "run.eval_every=0", "data.max_bytes=50000", "observe.hang_seconds=10", limit]
     job = start(tmp_path, settings, faults={1: fault})
     assert job.exit_codes(200) == [75, 76], job.logs()
-    assert "slice 0 host 0: ends so that the job can restart; slice 1 host 0 hangs" in job.logs()
+    assert "slice 0 host 0: exiting so that the job can restart; slice 1 host 0 hangs" in job.logs()
     assert "in read_that_never_ends" in (tmp_path / "stacks" / "s1-h0-0.txt").read_text()
     (hang,) = [event for event in job.events(1) if event["event"] == "hang"]
     assert (hang["waited_for"], hang["own"]) == (what, True)
@@ -273,7 +273,7 @@ def test_a_job_whose_host_cannot_write_a_checkpoint_ends_and_blames_that_host(tm
     limits = ["observe.hang_seconds=15", "checkpoint.hang_seconds=20"]
     job = start(tmp_path, [*settings, *limits], faults={1: "stuck:6"})
     assert job.exit_codes() == [75, 76], job.logs()
-    assert "slice 0 host 0: ends so that the job can restart; slice 1 host 0 hangs" in job.logs()
+    assert "slice 0 host 0: exiting so that the job can restart; slice 1 host 0 hangs" in job.logs()
     assert "in result_that_never_comes" in (tmp_path / "stacks" / "s1-h0-0.txt").read_text()
     (hang,) = [event for event in job.events(1) if event["event"] == "hang"]
     assert (hang["step"], hang["waited_for"]) == (9, "the checkpoint of step 9, or the one before it")
@@ -290,7 +290,7 @@ def test_a_job_whose_host_cannot_write_to_its_own_disk_ends_and_blames_that_host
     limits = ["observe.hang_seconds=15", "checkpoint.hang_seconds=16"]
     job = start(tmp_path / "out", [*settings, *local, *limits], faults={1: "disk:6"})
     assert job.exit_codes() == [75, 76], job.logs()
-    assert "slice 0 host 0: ends so that the job can restart; slice 1 host 0 hangs" in job.logs()
+    assert "slice 0 host 0: exiting so that the job can restart; slice 1 host 0 hangs" in job.logs()
     (hang,) = [event for event in job.events(1) if event["event"] == "hang"]
     assert (hang["step"], hang["own"]) == (9, True)
     assert hang["waited_for"] == "the local checkpoint of step 9, or the one before it"

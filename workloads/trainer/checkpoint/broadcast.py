@@ -1,4 +1,4 @@
-"""Send a state from the chips that read it to all the others, over the network instead of the store."""
+"""Broadcast of a restored state from the chips that read it to all others, over the network instead of storage."""
 
 # mypy: disallow-untyped-calls=False
 
@@ -18,14 +18,14 @@ from trainer.step.update_sharding import dimension_of, without
 
 
 def held(state: State | None, abstract: State) -> list[Placed]:
-    """Return for each leaf what this host's devices hold of `state`; nothing if there is none."""
+    """Return the shards of each leaf of `state` on this host's devices; empty without a state."""
     if state is None:
         return [{} for _ in jax.tree.leaves(abstract)]
     return [{shard.device: shard.data for shard in x.addressable_shards} for x in jax.tree.leaves(state)]
 
 
 def assemble(sources: list[Placed], abstract: State) -> State:
-    """Make a state of what each device holds of it."""
+    """Return the state assembled from each device's shards."""
     leaves, tree = jax.tree.flatten(abstract)
     made: State = jax.tree.unflatten(
         tree, [_array(leaf, leaf.sharding, have) for leaf, have in zip(leaves, sources, strict=True)]
@@ -34,12 +34,11 @@ def assemble(sources: list[Placed], abstract: State) -> State:
 
 
 def spread(sources: list[Placed], givers: Container[Any], mesh: Mesh, abstract: State, compiler: Compile) -> State:
-    """Give every "dp" replica the state that the `givers` have: others bring zeros, and all are added.
+    """Give every "dp" replica the state of the `givers`: the others contribute zeros to a sum over all.
 
-    `sources` has for each leaf what this host's giving devices hold of it. For each place in a replica one device
-    gives, whichever replica it is in. The sum is over the bits as integers, so it is exact for every value, negative
-    zero and NaN included. What is spread over "dp" itself (weight-update sharding) goes to each replica as its part
-    of the sum.
+    `sources` has the giving devices' shards of each leaf on this host. For each place in a replica one device gives, in
+    whichever replica. The sum is over the bits as integers, so it is exact for every value, negative zero and NaN
+    included. Arrays sharded over "dp" itself (weight-update sharding) go to each replica as its part of the sum.
     """
     if mesh.shape["dp"] == 1:
         return assemble(sources, abstract)
@@ -48,7 +47,7 @@ def spread(sources: list[Placed], givers: Container[Any], mesh: Mesh, abstract: 
     whole = [without(spec, "dp") for spec in specs]
 
     def unequal(leaf: jax.ShapeDtypeStruct, spec: P, have: Placed) -> jax.Array:
-        """Declare the replicas to be one array although they differ; only `add` may look at it."""
+        """Declare the replicas to be one array although they differ; only `add` may read it."""
         placed = NamedSharding(mesh, spec)
         zeros = np.zeros(placed.shard_shape(leaf.shape), leaf.dtype)
         return _array(

@@ -1,4 +1,4 @@
-"""Does a checkpoint fit a run? Told from the notes that are kept with it, before anything is compiled."""
+"""Compatibility of a checkpoint with a run, from the checkpoint's notes, before anything is compiled."""
 
 import dataclasses
 from typing import Any
@@ -8,10 +8,10 @@ from trainer.data.tokenizer import BYTES
 from trainer.errors import Problem
 from trainer.renames import current_section
 
-# Of a model, from one attempt to the next.
+# Settings of a model that may change between attempts.
 _MAY_CHANGE = ("compute_dtype", "remat", "unroll", "attention_chunk", "loss_chunk", "seq_len", "packed")
 
-# What examples a step has, and which are held out, is a function of these notes.
+# The notes that determine the examples of each step and of the evaluation.
 _EXAMPLES = {
     "data": "the corpus",
     "seed": "data.seed",
@@ -22,15 +22,15 @@ _EXAMPLES = {
     "trained": "the number of trained examples",
     "held_out": "the number of held-out examples",
 }
-_MOVES_NO_EXAMPLE = ("seed", "global_batch", "order")  # from the trained ones to those held out, or back
+_MOVES_NO_EXAMPLE = ("seed", "global_batch", "order")  # changes that move no example between training and evaluation
 
 
 def mismatch(checkpoint: str, mine: dict[str, Any], notes: dict[str, Any]) -> Problem | None:
-    """Return why a checkpoint with these notes is none of this run's model, optimizer and tokenizer, if it is none."""
-    # What an older checkpoint does not tell, it had by default.
+    """Return the problem of a checkpoint of another model, optimizer or tokenizer, or None if it fits the run."""
+    # Settings missing in an older checkpoint had their defaults.
     defaults = {"model": dataclasses.asdict(Model()), "optimizer": Optim().state_notes()}
     others = []
-    learned = ("seq_len",) if mine["model"].get("family") == "bert" else ()  # its positions are parameters
+    learned = ("seq_len",) if mine["model"].get("family") == "bert" else ()  # positions are parameters
     for kind, section in (("model", "model"), ("optimizer", "optim")):
         saved = defaults[kind] | current_section(section, notes.get(kind, {}))
         changed = {k: v for k, v in mine[kind].items() if saved.get(k) != v and (k not in _MAY_CHANGE or k in learned)}
@@ -49,19 +49,17 @@ def mismatch(checkpoint: str, mine: dict[str, Any], notes: dict[str, Any]) -> Pr
 
 
 def other_examples(mine: dict[str, Any], notes: dict[str, Any]) -> list[str]:
-    """Return in a line each what changes in the examples of a run that goes on from a checkpoint with these notes."""
+    """Return a line for each change in the examples of a run that resumes from a checkpoint with these notes."""
     was, now = _of_examples(notes), _of_examples(mine)
-    # Of before there was a choice, and of before they were counted.
+    # Defaults for checkpoints older than these notes.
     was = {"order": "records, window 0, shards 1", "trained": now["trained"], "held_out": now["held_out"]} | was
     changed = [key for key in _EXAMPLES if key in now and was.get(key) != now[key]]
     if not changed:
         return []
-    told = ", ".join(f"{_EXAMPLES[key]} was {was.get(key)}, is {now[key]}" for key in changed)
-    lines = [f"the order of records changes: {told}"]
+    changes = ", ".join(f"{_EXAMPLES[key]} was {was.get(key)}, is {now[key]}" for key in changed)
+    lines = [f"the order of records changes: {changes}"]
     if now["held_out"] and not set(changed).issubset(_MOVES_NO_EXAMPLE):
-        lines.append(
-            "the held-out part changes: some of it may have been trained on, and eval_loss is of other examples"
-        )
+        lines.append("the evaluation split changed and may overlap the training data; eval_loss is of other examples")
     return lines
 
 

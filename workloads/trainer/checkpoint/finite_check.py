@@ -1,4 +1,7 @@
-"""Is all of a state finite? A step's loss and gradient are from before its update, which may overflow by itself."""
+"""Check that a state is finite before it is saved.
+
+A step's loss and gradient are computed before its update, which may overflow by itself.
+"""
 
 # mypy: disallow-untyped-calls=False
 
@@ -19,7 +22,7 @@ from trainer.step.programs import State
 
 
 class Finite:
-    """Looks through a state on the chips before it is saved."""
+    """Checks a state on the chips before it is saved."""
 
     def __init__(self, mesh: Mesh, state: State) -> None:
         self._mesh, self._abstract = mesh, state
@@ -27,9 +30,10 @@ class Finite:
         self.names = [name for name, leaf in zip(names(state), jax.tree.leaves(state), strict=True) if _is_float(leaf)]
 
     def compile(self, compiled: Callable[[str, Any, State], tuple[Any, bool]]) -> None:
-        """Begin to make the program with `compiled(name, program, arguments)`, which says too if it was cached.
+        """Start to compile the program with `compiled(name, program, arguments)`, which also returns whether it was
+        cached.
 
-        On a thread, beside the steps: nothing needs it before the first save. Does nothing when called again.
+        Runs on a thread beside the steps, as nothing needs the program before the first save. Later calls do nothing.
         """
         if self._made is not None:
             return
@@ -45,29 +49,29 @@ class Finite:
 
     @property
     def ready(self) -> bool:
-        """Whether the program is there, so that `begin` does not wait for it."""
+        """True if the program is compiled, so that `begin` does not wait."""
         return self._made is not None and self._made.done()
 
     def wait(self) -> bool:
-        """Wait for the program; return whether it was cached. Raises what its compilation did."""
+        """Wait for the program; return whether it was cached. Raises its compilation's error."""
         assert self._made is not None, "compile comes first"
         return self._made.result()[1]
 
     def begin(self, state: State) -> Array:
-        """Begin to look; the result, bool [arrays], says which of those in `names` are not. All hosts call it."""
+        """Start the check; return bool [arrays], True for those in `names` that are not finite. All hosts call it."""
         assert self._made is not None, "compile comes first"
         found: Array = self._made.result()[0](state)
         return found
 
 
 def finite_program(mesh: Mesh, abstract: State) -> Any:
-    """Return the jitted function from a state to bool [arrays]: which of its arrays of floats are not finite."""
+    """Return the jitted function from a state to bool [arrays]: True for float arrays that are not finite."""
     specs = jax.tree.map(lambda leaf: leaf.sharding.spec, abstract)
 
     def look(state: State) -> Array:
         floats = filter(_is_float, jax.tree.leaves(state))
         here = jnp.stack([~jnp.all(jnp.isfinite(leaf)) for leaf in floats])
-        found: Array = jax.lax.pmax(here.astype(jnp.int32), ALL) > 0  # once over the network for all arrays
+        found: Array = jax.lax.pmax(here.astype(jnp.int32), ALL) > 0  # one collective for all arrays
         return found
 
     return jax.jit(jax.shard_map(look, mesh=mesh, in_specs=(specs,), out_specs=P(), check_vma=False))

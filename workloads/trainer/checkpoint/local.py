@@ -1,14 +1,14 @@
-"""The emergency tier: every host keeps the newest state of its own chips on a RAM disk or a disk of its node.
+"""Local (emergency) checkpoints: every host keeps the newest state of its own chips on a RAM disk or local disk.
 
     <checkpoint.local_path>/xpk-<digest of the output's address>/s<slice>-h<host>/
-        .saving-<step>/    is being written, or was cut off
-        .written-<step>/   is whole on this host; whether it is on the others this host does not know
-        <step>/            all hosts have written it: process 0 has heard so from each of them
+        .saving-<step>/    being written, or cut off
+        .written-<step>/   complete on this host; unknown whether also on the others
+        <step>/            written by all hosts: process 0 has heard so from each of them
 
-A host removes the checkpoint before only when it has renamed the new one, so at any moment one step is on all
-hosts. After a restart each host tells what it has that is whole and fits its chips; the newest step wins for which
-every place of a replica is on some host. A host that has lost its part gets it from a replica in another slice, over
-the network. What an earlier run has left at the same address is told by the run's id and removed.
+A host removes the previous checkpoint only after renaming the new one, so at any moment one step is on all hosts. After
+a restart each host reports its complete checkpoints that fit its chips; the newest step wins for which every place of a
+replica is on some host. A host that has lost its part gets it from a replica in another slice, over the network.
+Checkpoints of an earlier run at the same address have another run id and are removed.
 """
 
 # mypy: disallow-untyped-calls=False
@@ -49,26 +49,26 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Offer:
-    """A checkpoint that a host has whole, with what its chips need."""
+    """A complete checkpoint of one host, with the parts that its chips need."""
 
     step: int
-    session: str  # of the attempt that wrote it: two attempts may have come to the same step
-    committed: bool  # this host knows that all hosts have written it
+    session: str  # of the attempt that wrote it, as two attempts may have reached the same step
+    committed: bool  # True if this host knows that all hosts have written it
     notes: dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kept:
-    """A checkpoint that the hosts have together."""
+    """A checkpoint that is complete over all hosts."""
 
     step: int
     session: str
     notes: dict[str, Any]
-    sources: list[int]  # for each place in a replica, the replica that gives it; empty: every host has its own
+    sources: list[int]  # for each place in a replica, the replica to get it from; empty: every host has its own
 
 
 class LocalTier:
-    """The local checkpoints of one host; does nothing where `checkpoint.local_every` is 0."""
+    """The local checkpoints of one host; does nothing if `checkpoint.local_every` is 0."""
 
     def __init__(self, job: Job, notes: dict[str, Any]) -> None:
         self.every, self._notes = job.config.checkpoint.local_every, notes
@@ -77,7 +77,7 @@ class LocalTier:
         digest = hashlib.sha256(str(job.out).encode()).hexdigest()[:16]
         self._stores = Path(job.config.checkpoint.local_path).expanduser() / f"xpk-{digest}"
         self._own = self._stores / f"s{job.host.slice_id}-h{job.host.worker_id}"
-        self._mine = [self._own]  # stores that are this host's to use: its own, and those of hosts that moved away
+        self._mine = [self._own]  # stores that this host uses: its own, and those of hosts that moved away
         self._found: dict[tuple[int, str], Path] = {}
         self._committing = Background("keep")
         self._alone = Alone()
@@ -98,17 +98,17 @@ class LocalTier:
 
     @property
     def busy(self) -> bool:
-        """Whether this host itself reads or writes here, and does not just wait for others."""
+        """True if this host itself reads or writes, rather than waiting for others."""
         return self._alone.busy
 
     def due(self, step: int) -> bool:
-        """Return whether finished step `step` is to be kept."""
+        """Return whether the state after `step` is saved locally."""
         return self.every > 0 and step % self.every == 0
 
     def choose(self, mesh: Mesh, abstract: State) -> Kept | None:
-        """Agree with all hosts on the newest local checkpoint that they have together; None for none.
+        """Agree with all hosts on the newest local checkpoint that is complete over them, or None.
 
-        Verifies checksums. What is newer than the choice is removed by `settle`.
+        Verifies checksums. `settle` removes checkpoints newer than the choice.
         """
         if not self.every:
             return None
@@ -123,20 +123,20 @@ class LocalTier:
             kept, lacking = together(told, holders, peers_help=not shared)
             for step, missing in lacking.items():
                 lost = ", ".join(self._host.name(process) for process in missing)
-                say(f"warning: local checkpoint of step {step} is not whole: {lost} lost theirs")
+                say(f"warning: local checkpoint of step {step} is incomplete: {lost} lost their part")
             self._peers.announce("local/kept", None if kept is None else dataclasses.asdict(kept))
         chosen = self._peers.await_("local/kept")
         return None if chosen is None else Kept(**chosen)
 
     def settle(self, step: int) -> None:
-        """Remove checkpoints after `step`, from which this attempt goes on: they are another attempt's future."""
+        """Remove checkpoints after `step`, which this attempt resumes from: they are another attempt's future."""
         with self._alone:
             for (found, _), path in self._found.items():
                 if found > step:
                     shutil.rmtree(path, ignore_errors=True)
 
     def restore(self, kept: Kept, mesh: Mesh, abstract: State, compiler: Compile) -> Callable[[], tuple[State, bool]]:
-        """Begin to read a local checkpoint; the returned function gives (state, whether this host had its part)."""
+        """Start to read a local checkpoint; the returned function returns (state, whether this host had its part)."""
         path = self._found.get((kept.step, kept.session))
         outcome: list[Any] = []
 
@@ -163,9 +163,9 @@ class LocalTier:
         return finish
 
     def save(self, step: int, state: State, **notes: Any) -> None:
-        """Begin to keep `state`; returns once it is copied off the chips, so it may be donated.
+        """Start to save `state`; return once it is copied off the chips, so that it may be donated.
 
-        A failure costs this one checkpoint: the one before stays on all hosts, and an event and a line tell of it.
+        A failure costs only this checkpoint: the previous one stays on all hosts, and an event and a line report it.
         """
         began = time.monotonic()
         self.wait()
@@ -176,15 +176,15 @@ class LocalTier:
         self._committing.begin(partial(self._commit, step, held, about, began, blocked))
 
     def wait(self) -> None:
-        """Wait for the save under way."""
+        """Wait for the save in progress."""
         self._committing.wait()
 
     def ended(self, seconds: float) -> bool:
-        """Wait so long for the save under way; return whether there is none any more."""
+        """Wait up to this many seconds for the save in progress; return whether it has ended."""
         return self._committing.ended(seconds)
 
     def clear(self) -> None:
-        """Remove everything of this host: the run is complete."""
+        """Remove all checkpoints of this host, as the run is complete."""
         self.wait()
         if not self.every:
             return
@@ -204,7 +204,7 @@ class LocalTier:
         try:
             with self._alone:
                 self._promote(step) if not failure else shutil.rmtree(self._written(step), ignore_errors=True)
-        except OSError as error:  # it stays as what is written, and the others know that all have it
+        except OSError as error:  # it keeps its name; the others know that all hosts have it
             failure = reason(error)
         if failure:
             self._events.write("local_save_failed", step, reason=failure)
@@ -215,7 +215,7 @@ class LocalTier:
         self._events.write("local_save", step, taken, blocked=round(blocked, 4), bytes=shards.size(held))
 
     def _write(self, step: int, held: Mapping[str, Pieces], notes: dict[str, Any]) -> str:
-        """Write this host's part; return why that failed, or nothing."""
+        """Write this host's part; return the reason of a failure, or ""."""
         saving, written = self._own / f"{_SAVING}{step}", self._written(step)
         try:
             for path in (saving, written):
@@ -231,9 +231,9 @@ class LocalTier:
         return self._own / f"{_WRITTEN}{step}"
 
     def _promote(self, step: int) -> None:
-        """Name a checkpoint that all hosts have, and remove what it replaces."""
+        """Rename a checkpoint that all hosts have written, and remove the previous one."""
         final = self._own / str(step)
-        shutil.rmtree(final, ignore_errors=True)  # of another attempt, which this one did not go on from
+        shutil.rmtree(final, ignore_errors=True)  # of another attempt, which this one did not resume from
         os.replace(self._written(step), final)
         for store in self._mine:
             for path in _folders(store):
@@ -241,9 +241,9 @@ class LocalTier:
                     shutil.rmtree(path, ignore_errors=True)
 
     def _share_stores(self) -> None:
-        """Agree on the run's id, this attempt's name, and on whose stores each host may use.
+        """Agree on the run's id, this attempt's name, and the stores that each host may use.
 
-        A host that starts on another's node finds that one's store there.
+        A host that starts on another host's node finds that host's store there.
         """
         with self._alone:
             seen = {path.name: _identity(path) for path in self._stores.iterdir() if path.is_dir()}
@@ -261,7 +261,7 @@ class LocalTier:
         return range(self._peers.processes)
 
     def _offers(self, abstract: State) -> list[Offer]:
-        """Look through this host's stores, remove what is of no use, and return what is whole and fits."""
+        """Scan this host's stores, remove useless checkpoints, and return those that are complete and fit."""
         offers = []
         for path in (path for store in self._mine for path in _folders(store)):
             step, notes = _step(path), _notes(path)
@@ -285,18 +285,18 @@ class LocalTier:
     def _lost(self, path: Path, step: int | None, damage: str) -> None:
         if damage:
             self._events.write("local_skipped", step, reason=damage)
-            say(f"warning: local checkpoint {path} is damaged and taken for lost: {damage}")
+            say(f"warning: local checkpoint {path} is damaged and ignored: {damage}")
         shutil.rmtree(path, ignore_errors=True)
 
 
 def together(
     offers: Sequence[Sequence[Offer]], holders: Sequence[Sequence[int]], *, peers_help: bool
 ) -> tuple[Kept | None, dict[int, list[int]]]:
-    """Return the newest checkpoint that the hosts have together, and which hosts newer ones lack.
+    """Return the newest checkpoint that is complete over all hosts, and the hosts that newer ones lack.
 
     `offers` are those of each process; `holders` has for every replica the process of each of its places. Without
-    `peers_help` every host needs its own part, for replicas do not hold the same. A checkpoint counts only if all
-    hosts have written it: one of them knows, or all have it.
+    `peers_help` every host needs its own part, as replicas do not hold the same. A checkpoint counts only if all hosts
+    have written it: one of them knows, or all have it.
     """
     found: dict[tuple[int, str], dict[int, Offer]] = {}
     for process, offered in enumerate(offers):
@@ -320,10 +320,10 @@ def together(
 
 
 def share(names: Sequence[str], seen: Sequence[Mapping[str, str]]) -> list[list[str]]:
-    """Return for each process, of these names, the stores that it may use, given what each of them sees.
+    """Return the stores that each process may use, given the stores that each of them sees and their names.
 
     Hosts may share a disk. A store belongs to its namesake if that one sees it; else to a host of the same place in
-    another slice, for which it holds the same; else to the first that sees it.
+    another slice, which holds the same; else to the first that sees it.
     """
     shares: list[list[str]] = [[] for _ in names]
     for name, identity in dict.fromkeys(store for found in seen for store in found.items()):
@@ -342,13 +342,13 @@ def _folders(store: Path) -> list[Path]:
 
 
 def _step(path: Path) -> int | None:
-    """Return the step of a checkpoint that this host has written whole, if it is one."""
+    """Return the step of a checkpoint that this host has completely written, or None."""
     number = path.name.removeprefix(_WRITTEN)
     return int(number) if number.isdigit() else None
 
 
 def _damage(path: Path) -> str:
-    """Return what is wrong with a folder. One that cannot be read is lost as well: other slices have the same."""
+    """Return the defect of a folder, or "". An unreadable one counts as lost: other slices have the same."""
     try:
         return manifest.damage(path)
     except OSError as error:
@@ -364,19 +364,19 @@ def _notes(path: Path) -> dict[str, Any] | None:
 
 
 def _identity(path: Path) -> str:
-    """Name a folder so that no other machine has the same name for one of its own."""
+    """Return a name for a folder that is unique over machines."""
     boot = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else ""
     stat = path.stat()
     return f"{boot}/{stat.st_dev}/{stat.st_ino}"
 
 
 def begun(out: Place) -> bool:
-    """Whether a run with a local tier has begun in an output folder: its nodes may have checkpoints of it."""
+    """Return whether a run with a local tier has started in an output folder; its nodes may have checkpoints."""
     return (out / _RUN_ID).is_file()
 
 
 def _run_id(out: Place) -> str:
-    """Return the name of the run in an output folder; a new one where it has none, as after it was emptied."""
+    """Return the id of the run in an output folder; create one if there is none, as after it was emptied."""
     place = out / _RUN_ID
     if place.is_file():
         return str(place.read().decode())

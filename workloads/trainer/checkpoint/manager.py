@@ -1,9 +1,9 @@
-"""Checkpoints: written in the background, committed whole, read by one slice. The only user of Orbax.
+"""Persistent checkpoints: written in the background, committed atomically, read by one slice. The only user of Orbax.
 
-Orbax writes the arrays; the commit is ours, because a host that cannot write must not leave the others
-waiting in a barrier. Each host reports how its writing went, process 0 collects the reports, commits
-(or removes) what was written, and announces the verdict. What that means on a disk and in a bucket is
-told in storage/local.py and storage/gcs_checkpoints.py.
+Orbax writes the arrays; the commit is ours, because a host that cannot write must not leave the others waiting in a
+barrier. Each host reports the outcome of its writes, process 0 collects the reports, commits (or removes) the
+checkpoint, and announces the verdict. storage/local.py and storage/gcs_checkpoints.py describe the commit on a disk and
+in a bucket.
 """
 
 # mypy: disallow-untyped-calls=False
@@ -31,35 +31,36 @@ from trainer.step.programs import State
 from trainer.storage.base import Place
 from trainer.telemetry.metrics import Events, flush, say
 
-_MARGIN = 8 << 20  # bytes that stay free beside a checkpoint, for logs and the folder itself
-_FLUSH_SECONDS = 10.0  # for the lines of the steps that a checkpoint holds, to be there before it
+_MARGIN = 8 << 20  # bytes to leave free beside a checkpoint, for logs and the folder itself
+_FLUSH_SECONDS = 10.0  # for the log lines of a checkpoint's steps, which must be written before it
 
 
 class Checkpoints:
-    """The checkpoints of a run at `place`, seen by one host."""
+    """The checkpoints of a run at `place`, as used by one host."""
 
     def __init__(self, place: Place, keep: int, notes: dict[str, Any], peers: Peers, events: Events) -> None:
         self.place, self.keep, self.notes = place, keep, notes
         self._shelf = place.shelf()
         self._peers, self._events = peers, events
-        self._claim = ""  # names this attempt's saves, once all hosts know it
+        self._claim = ""  # name of this attempt's saves, once all hosts know it
         self._committing = Background("commit")
         self._failure = ""
-        self._unreadable: set[int] = set()  # steps that may be whole, and are not read from now
-        self._warned = False  # that older ones are not removed
-        self.last: int | None = None  # step of the newest committed checkpoint; all hosts know of the same
+        self._unreadable: set[int] = set()  # steps that may be complete, but could not be read
+        self._warned = False  # about older checkpoints that are not removed
+        self.last: int | None = None  # step of the newest committed checkpoint, the same on all hosts
         self._alone = Alone()
 
     @property
     def busy(self) -> bool:
-        """Whether this host itself reads or writes a checkpoint, and does not just wait for others."""
+        """True if this host itself reads or writes a checkpoint, rather than waiting for others."""
         return self._alone.busy
 
     def choose(self, newer_than: int = -1) -> tuple[int, dict[str, Any]] | None:
-        """Agree with all hosts on the newest whole checkpoint after step `newer_than`; return (step, notes), or None.
+        """Agree with all hosts on the newest complete checkpoint after step `newer_than`; return (step, notes), or
+        None.
 
-        Process 0 looks: it removes what a killed save left and passes over damaged checkpoints. Comes before
-        the first save. Raises StorageError where checkpoints cannot be read: a run that has some does not begin anew.
+        Process 0 removes the remains of aborted saves and skips damaged checkpoints. Call it before the first save.
+        Raises StorageError if checkpoints cannot be read: a run that has some does not start over.
         """
         if self._peers.process_id == 0:
             with self._alone:
@@ -69,31 +70,31 @@ class Checkpoints:
         return None if notes is None or self.last is None else (self.last, notes)
 
     def _look(self, newer_than: int) -> tuple[str, int | None, dict[str, Any] | None]:
-        """Return (what names this attempt's saves, the newest whole checkpoint after a step, its notes).
+        """Return (name of this attempt's saves, newest complete checkpoint after a step, its notes).
 
-        Where there is none, without notes the newest one up to that step, which nobody has read.
+        If there is none: the newest checkpoint up to that step, unread and without notes.
         """
         claim = self._shelf.claim(self._events.attempt)
         steps = self._shelf.steps()
         newer = reversed([step for step in steps if step > newer_than])
         whole = next(filter(self._is_whole, newer), None)
         if whole is None and newer_than < 0 and self._unreadable:
-            raise StorageError(f"none of the checkpoints in {self.place} can be read. They are kept there")
+            raise StorageError(f"none of the checkpoints in {self.place} can be read. They are not removed")
         if whole is None:
             return claim, max((step for step in steps if step <= newer_than), default=None), None
         return claim, whole, self._shelf.notes(whole)
 
     def room(self, state: State) -> tuple[int | None, int]:
-        """Return (bytes free, bytes that a save of `state` needs); None is room without end."""
+        """Return (bytes free, bytes that a save of `state` needs); None means unlimited."""
         need = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)) + _MARGIN
         return self.place.room(), need
 
     def save(self, step: int, state: State, **notes: Any) -> None:
-        """Begin to save `state`; returns once it is copied off the chips, so it may be donated.
+        """Start to save `state`; return once it is copied off the chips, so that it may be donated.
 
-        `notes` are kept with it, beside those that all checkpoints of the run have.
+        `notes` are saved with it, beside those of all checkpoints of the run.
 
-        A failure costs this one checkpoint: the older ones stay, and an event and a line tell of it.
+        A failure costs only this checkpoint: the older ones stay, and an event and a line report it.
         """
         began = time.monotonic()
         self.wait()
@@ -111,21 +112,21 @@ class Checkpoints:
         self._committing.begin(functools.partial(self._commit, step, writes, failure, timed, self.notes | notes))
 
     def wait(self) -> str:
-        """Wait for the save under way; return why it failed, or nothing."""
+        """Wait for the save in progress; return the reason of its failure, or ""."""
         self._committing.wait()
         return self._failure
 
     def ended(self, seconds: float) -> bool:
-        """Wait so long for the save under way; return whether there is none any more."""
+        """Wait up to this many seconds for the save in progress; return whether it has ended."""
         return self._committing.ended(seconds)
 
     def restore(
         self, step: int, notes: dict[str, Any], mesh: Mesh, abstract: State, compiler: Compile
     ) -> Callable[[], tuple[State, bool]]:
-        """Begin to read checkpoint `step`, whose notes these are; the returned function gives (state, `read`).
+        """Start to read checkpoint `step`, which has these notes; the returned function returns (state, `read`).
 
-        `read` is whether this host read it: only hosts with chips in the first "dp" replica do; the others get
-        the state over the network.
+        `read` is True if this host read it: only hosts with chips in the first "dp" replica do; the others get the
+        state over the network.
         """
         readers = {device.process_index for device in mesh.devices[0].flat}
         reads = jax.process_index() in readers
@@ -155,23 +156,27 @@ class Checkpoints:
         self._failure = why
         self._events.write("save_failed", step, reason=why)
         if self._peers.process_id == 0:
-            kept = "there is none before it" if self.last is None else f"the one of step {self.last} stays"
+            kept = (
+                "there is no earlier checkpoint"
+                if self.last is None
+                else f"the latest checkpoint is of step {self.last}"
+            )
             say(f"warning: checkpoint of step {step} not saved in {self.place}: {why}; {kept}")
 
     def _is_whole(self, step: int) -> bool:
-        """Look whether a checkpoint is whole; one that is damaged for certain is set aside."""
+        """Return whether a checkpoint is complete; one that is certainly damaged is set aside."""
         try:
             damage = self._shelf.damage(step)
         except (PermissionError, Unreachable):
             raise
         except OSError as error:
-            if error.errno != errno.EIO:  # an attempt to come may read it
+            if error.errno != errno.EIO:  # a later attempt may be able to read it
                 raise StorageError(f"checkpoint {self.place / str(step)} cannot be read: {reason(error)}") from error
             self._unreadable.add(step)
-            self._pass_over(step, "cannot be read and is passed over", f"{error.filename}: {reason(error)}")
+            self._pass_over(step, "cannot be read and is skipped", f"{error.filename}: {reason(error)}")
             return False
         if damage:
-            self._pass_over(step, "is damaged and passed over", damage)
+            self._pass_over(step, "is damaged and skipped", damage)
             self._shelf.set_aside(step)
         return not damage
 
@@ -182,7 +187,7 @@ class Checkpoints:
     def _commit(
         self, step: int, writes: list[Any], failure: str, timed: tuple[float, float], notes: dict[str, Any]
     ) -> None:
-        """Wait for the writes and the verdict; `timed`: when the save began, and how long it held up the steps."""
+        """Wait for the writes and the verdict. `timed`: start of the save, and seconds that it blocked the steps."""
         with self._alone:
             for write in writes:
                 try:
@@ -204,13 +209,13 @@ class Checkpoints:
             self._events.write("save", step, time.monotonic() - began, blocked=round(blocked, 4))
 
     def _seal(self, step: int, failures: list[str], notes: dict[str, Any]) -> str:
-        """Commit or remove a written checkpoint, process 0 only; return why it failed, or nothing."""
+        """Commit or remove a written checkpoint (process 0 only); return the reason of a failure, or ""."""
         failure = next(filter(None, failures), "")
         if not failure:
             try:
                 _handler().finalize(_epath(self._shelf.draft(step, self._claim)))
                 flush(_FLUSH_SECONDS)
-                if step in self._unreadable:  # its place is taken
+                if step in self._unreadable:  # an unreadable checkpoint has its name
                     self._shelf.set_aside(step)
                     self._unreadable.remove(step)
                 self._shelf.commit(step, self._claim, notes)
@@ -223,7 +228,7 @@ class Checkpoints:
         return failure
 
     def _remove_older(self, committed: int) -> None:
-        """Remove what is too old, as far as that works: the others wait to hear of what is committed."""
+        """Remove old checkpoints; errors are not raised, as the others wait for the verdict."""
         try:
             self._shelf.keep(self.keep, committed, self._unreadable)
         except OSError as error:
@@ -234,7 +239,7 @@ class Checkpoints:
 
 @functools.cache
 def warm_up() -> None:
-    """Import Orbax on a thread: it takes a while, and nothing needs it before the first save or restore."""
+    """Import Orbax on a thread: it is slow, and nothing needs it before the first save or restore."""
     threading.Thread(target=_orbax, name="import-orbax", daemon=True).start()
 
 
@@ -242,7 +247,7 @@ def warm_up() -> None:
 def _orbax() -> Any:
     import orbax.checkpoint  # type: ignore[import-untyped]
 
-    # A save that fails is told in one line of ours; Orbax and TensorStore would print hundreds.
+    # We report a failed save in one line; Orbax and TensorStore would print hundreds.
     logging.getLogger("absl").setLevel(logging.CRITICAL)
     report = sys.unraisablehook
     sys.unraisablehook = lambda args: None if str(args.exc_value) == "Event loop is closed" else report(args)
@@ -254,7 +259,7 @@ def _handler(readers: set[int] | None = None) -> Any:
         primary_host=0 if readers is None else min(readers), active_processes=readers
     )
     kinds = _orbax().type_handlers
-    # Off: replicas sharing the writing of an array. It compiles a program for every slice of every array,
+    # Off: replica-parallel writing, which compiles a program for every slice of every array,
     # and one slice's hosts are enough.
     arrays = kinds.ArrayHandler(use_replica_parallel=False, enable_write_sharding_file=False)
     return _orbax().PyTreeCheckpointHandler(

@@ -1,9 +1,9 @@
-"""Do all copies of the state still hold the same? A chip or a memory that miscalculates now and then says nothing.
+"""Detection of silent data corruption: checksums of all replicas of the state are compared.
 
-Every chip sums up its part of every array, so that a change of any one value changes the sum for certain; chips
-that hold the same part compare. Parameters have a copy in every replica ("dp"), gains and the step on every chip
-that they are not spread over. What has no copy, as the optimizer's state under weight-update sharding over dp, is
-not checked.
+Every chip computes a checksum of its part of every array, which any change of one value is certain to change; chips
+that hold the same part compare. Parameters have a copy in every replica ("dp"); gains and the step have one on every
+chip that they are not sharded over. Arrays without a copy, such as the optimizer's state under weight-update sharding
+over dp, are not checked.
 """
 
 # mypy: disallow-untyped-calls=False
@@ -30,14 +30,14 @@ from trainer.parallel.mesh import ALL, sharding
 from trainer.step.programs import State
 from trainer.telemetry.metrics import Events
 
-_NAMED = 3  # arrays in the line for people; the event has all
+_NAMED = 3  # arrays in the log line; the event has all
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Odd:
     """Copies of a part of an array that differ: `chips` (places in the flattened mesh) from `others`.
 
-    `sure`: most copies agree with each other, and these chips differ from them. Else nobody knows which are right.
+    `sure`: most copies agree with each other, and these chips differ from them. Otherwise nobody knows which are right.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Odd:
 
 
 class Replicas:
-    """Checks a run's state every so many steps (0: never), and before it is saved."""
+    """Checks a run's state at an interval (0: never), and before it is saved."""
 
     def __init__(self, every: int, mesh: Mesh, state: State, host: Host, events: Events) -> None:
         self.every, self._mesh, self._abstract = every, mesh, state
@@ -56,16 +56,16 @@ class Replicas:
         self._sums: dict[int, Array] = {}  # by step, of the last two checks
 
     def compile(self, compiled: Callable[[str, Any, State], Any]) -> None:
-        """Make the program ready with `compiled(name, program, arguments)`, if there will be checks at all."""
+        """Compile the program with `compiled(name, program, arguments)`, if checks are enabled."""
         if self.every:
             self._program = compiled("checksum", checksum_program(self._mesh, self._abstract), self._abstract)
 
     def due(self, step: int, *, saving: bool) -> bool:
-        """Return whether the state after `step` is to be checked; one that is saved always is."""
+        """Return whether to check the state after `step`; with checks enabled, a saved state always is."""
         return self.every > 0 and (saving or step % self.every == 0)
 
     def begin(self, step: int, state: State) -> Array:
-        """Begin to check the state after `step`; the result [] is 0 if all copies are the same."""
+        """Start to check the state after `step`; the result [] is 0 if all copies are the same."""
         differ, sums = self._program(state)
         self._sums = dict([*self._sums.items(), (step, sums)][-2:])
         return differ  # type: ignore[no-any-return]
@@ -76,7 +76,7 @@ class Replicas:
             self.judge(step, int(self.begin(step, state)))
 
     def judge(self, step: int, differ: int) -> None:
-        """Raise CorruptError if a check's result is not 0. Every host has the same result and gets here."""
+        """Raise CorruptError if a check's result is not 0. Every host has the same result and calls it."""
         if not differ:
             return
         fetch = jax.jit(lambda x: x, out_shardings=sharding(self._mesh))
@@ -105,7 +105,7 @@ class Replicas:
 def checksum_program(mesh: Mesh, abstract: State) -> Any:
     """Return the jitted function from a state to (differ, sums).
 
-    differ: int32 [], how many arrays have copies that are not the same, over all chips; sums: uint32 [chips, arrays].
+    differ: int32 [], the number of arrays whose copies differ, over all chips; sums: uint32 [chips, arrays].
     """
     specs = jax.tree.map(lambda leaf: leaf.sharding.spec, abstract)
     axes = [copied_over(mesh, leaf) for leaf in jax.tree.leaves(abstract)]
@@ -123,7 +123,7 @@ def checksum_program(mesh: Mesh, abstract: State) -> Any:
 
 
 def checksum(x: Array) -> Array:
-    """Return the sum of the bits of x's values, each times an odd number of its own, modulo 2^32: uint32 [].
+    """Return the sum of the bits of x's values, each times its own odd number, modulo 2^32: uint32 [].
 
     Multiplying by an odd number is one to one modulo 2^32, so a change of any one value changes the sum.
     """
@@ -136,13 +136,13 @@ def checksum(x: Array) -> Array:
 
 
 def copied_over(mesh: Mesh, leaf: Any) -> tuple[str, ...]:
-    """Return the axes of more than one chip along which an array is not spread, so that it has copies."""
+    """Return the axes of more than one chip that an array is not sharded over, so that it has copies."""
     spread = {name for entry in leaf.sharding.spec if entry for name in ((entry,) if isinstance(entry, str) else entry)}
     return tuple(axis for axis in ALL if axis not in spread and mesh.shape[axis] > 1)
 
 
 def odd_copies(sums_DL: npt.NDArray[np.uint32], mesh: Mesh, abstract: State) -> list[Odd]:
-    """Return which arrays differ on which chips; one entry for each array and part of it."""
+    """Return the arrays that differ and their chips; one entry for each array and part of it."""
     found = []
     for number, (name, leaf) in enumerate(zip(names(abstract), jax.tree.leaves(abstract), strict=True)):
         over = copied_over(mesh, leaf)
@@ -166,9 +166,9 @@ def _count(sizes: Mapping[str, int], over: Sequence[str]) -> int:
 
 
 def _majority(sums: Mapping[int, int]) -> tuple[tuple[int, ...], bool] | None:
-    """Return (the chips unlike most, whether there is a most); None if all are the same.
+    """Return (the chips that differ from the majority, whether there is a majority); None if all are the same.
 
-    With no majority the first chip's value counts as right, and everybody is a suspect.
+    Without a majority the first chip's value counts as right, and all are suspects.
     """
     counts = Counter(sums.values())
     if len(counts) == 1:

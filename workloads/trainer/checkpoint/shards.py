@@ -1,6 +1,6 @@
-"""A host's own part of a state as plain files: one an array, its pieces one after the other, checksums in a manifest.
+"""A host's own part of a state as plain files: one per array with all its pieces, and checksums in a manifest.
 
-A piece is what a chip holds of an array. Chips of a host that hold the same have one piece together.
+A piece is a chip's shard of an array. Chips of a host that hold the same shard share one piece.
 """
 
 # mypy: disallow-untyped-calls=False
@@ -20,13 +20,13 @@ from trainer.step.programs import State
 from trainer.storage import manifest
 
 Index = tuple[tuple[int, int], ...]  # the first element and the one after the last, of every dimension
-Placed = dict[Any, jax.Array]  # device -> what it holds of an array
-_ARRAYS = "arrays"  # the note that says which pieces are in the files
+Placed = dict[Any, jax.Array]  # device -> its shard of an array
+_ARRAYS = "arrays"  # the note that lists the pieces in the files
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pieces:
-    """What this host has of one array."""
+    """This host's pieces of one array."""
 
     shape: tuple[int, ...]  # of the whole array
     dtype: str
@@ -34,7 +34,7 @@ class Pieces:
 
 
 def names(state: State) -> list[str]:
-    """Return a name for each leaf of a state, such as params.embed; it is also that of its file."""
+    """Return a name for each leaf of a state, such as params.embed, which is also its file's name."""
     return [
         jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in jax.tree_util.tree_leaves_with_path(state)
     ]
@@ -44,7 +44,7 @@ def copied(state: State) -> dict[str, Pieces]:
     """Copy this host's pieces of a state off its chips, so that the state may be donated."""
     leaves = jax.tree.leaves(state)
     wanted = [_once(leaf) for leaf in leaves]
-    for shards in wanted:  # all on their way before the first is waited for
+    for shards in wanted:  # start all transfers before waiting for the first
         for data in shards.values():
             data.copy_to_host_async()
     found = {}
@@ -60,9 +60,9 @@ def size(pieces: Mapping[str, Pieces]) -> int:
 
 
 def write(folder: Path, pieces: Mapping[str, Pieces], notes: dict[str, Any]) -> None:
-    """Write the pieces, and last the manifest. Checksums are of what was meant to be written.
+    """Write the pieces, and last the manifest. Checksums are of the data as intended.
 
-    Nothing is forced to the disk: what a power cut takes is missed by its checksum.
+    Nothing is synced to the disk: checksums detect the losses of a power failure.
     """
     folder.mkdir(parents=True)
     sums: manifest.Sums = {}
@@ -93,9 +93,9 @@ def covers(notes: dict[str, Any], abstract: State) -> bool:
 
 
 def read(folder: Path, abstract: State) -> list[Placed]:
-    """Return for each leaf of a state what this host's chips hold of it, read from files that cover it.
+    """Return this host's shards of each leaf of a state, read from files that cover them.
 
-    Raises StorageError if a file is not what was written.
+    Raises StorageError if a file is not as written.
     """
     content = (folder / manifest.MANIFEST).read_bytes()
     files, arrays = manifest.read_manifest(content) or {}, manifest.notes(content)[_ARRAYS]
@@ -103,7 +103,7 @@ def read(folder: Path, abstract: State) -> list[Placed]:
     for name, leaf in zip(names(abstract), jax.tree.leaves(abstract), strict=True):
         data = np.fromfile(folder / name, np.uint8)
         if (data.size, zlib.crc32(data.data)) != files[name]:
-            raise StorageError(f"{folder / name} has changed since it was looked at")
+            raise StorageError(f"{folder / name} has changed since it was verified")
         contents = _cut(data, leaf, [_index(piece) for piece in arrays[name]["pieces"]])
         placed.append({device: jax.device_put(contents[at], device) for device, at in _indices(leaf).items()})
     return placed
@@ -130,7 +130,7 @@ def _indices(leaf: jax.ShapeDtypeStruct) -> dict[Any, Index]:
 
 
 def _bounds(index: Sequence[slice], shape: Sequence[int]) -> Index:
-    """Return slices as numbers; a slice without an end reaches to that of the array."""
+    """Return slices as numbers; a slice without an end extends to the end of the array."""
     ends = [part.indices(length) for part, length in zip(index, shape, strict=True)]
     return tuple((first, end) for first, end, _ in ends)
 

@@ -1,6 +1,6 @@
-"""Where this host stands in the job, and how it joins the others.
+"""This host's place in the job, and `jax.distributed` start-up.
 
-Reading the environment needs no JAX; `join` does.
+Reading the environment does not need JAX; `join` does.
 """
 
 # mypy: disallow-untyped-calls=False
@@ -28,7 +28,7 @@ _ENV_DOC = "Start hosts with `xpk workload create`, or unset these variables to 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Host:
-    """This host's place in the job, as its environment tells it."""
+    """This host's place in the job, from its environment."""
 
     num_slices: int = 1
     slice_id: int = 0
@@ -38,12 +38,14 @@ class Host:
     attempt: int = 0
     output_dir: str = ""
     workload: str = ""
-    job_id: str = ""  # tells two jobs of one name apart; empty where nothing sets it
-    secret: bytes = dataclasses.field(default=b"", repr=False)  # of all hosts of the job; likewise
+    job_id: str = ""  # distinguishes jobs of the same name; empty if nothing sets it
+    secret: bytes = dataclasses.field(
+        default=b"", repr=False
+    )  # shared by all hosts of the job; empty if nothing sets it
 
     @property
     def processes(self) -> int:
-        """Processes of the whole job."""
+        """Number of processes in the job."""
         return self.num_slices * self.hosts_per_slice
 
     @property
@@ -52,12 +54,12 @@ class Host:
         return self.slice_id * self.hosts_per_slice + self.worker_id
 
     def name(self, process_id: int) -> str:
-        """Return how people call a process: its slice and its host in it."""
+        """Return a process's name for people: its slice and its host in it."""
         return f"slice {process_id // self.hosts_per_slice} host {process_id % self.hosts_per_slice}"
 
 
 def read_host(environ: Mapping[str, str]) -> Host:
-    """Read the contract of docs/environment.md; without any of it, a job of one host.
+    """Read the environment that docs/environment.md describes; without any of it, return a job of one host.
 
     Raises FatalError naming every variable that is missing or malformed.
     """
@@ -81,7 +83,7 @@ def read_host(environ: Mapping[str, str]) -> Host:
         problems.append(Problem(message, _ENV_DOC))
     num_slices, slice_id, hosts_per_slice, worker_id, number = values
     if not problems and not (slice_id < num_slices and worker_id < hosts_per_slice):
-        message = f"slice {slice_id} of {num_slices}, host {worker_id} of {hosts_per_slice} cannot be"
+        message = f"slice {slice_id} of {num_slices}, host {worker_id} of {hosts_per_slice} is out of range"
         problems.append(Problem(message, "Both count from 0"))
     secret = b""
     try:
@@ -96,7 +98,7 @@ def read_host(environ: Mapping[str, str]) -> Host:
 
 
 def _read_secret(file: str) -> bytes:
-    """Return the secret in a file; nothing without a file. Raises OSError, also for one that is too short to be one."""
+    """Return the secret in a file, or b"" without a file. Raises OSError, also if it is too short."""
     secret = Path(file).read_bytes().strip() if file else b""
     if file and len(secret) < _SECRET_BYTES:
         raise OSError(errno.EINVAL, f"{len(secret)} bytes, expected at least {_SECRET_BYTES}", file)
@@ -117,7 +119,7 @@ def resolve(coordinator: str, timeout: float, say: Callable[[str], None]) -> tup
         except socket.gaierror as error:
             waited = time.monotonic() - began
             if waited > timeout:
-                raise PeerAbsent(f"the coordinator's name {name!r} did not resolve in {timeout:.0f} s") from error
+                raise PeerAbsent(f"the coordinator's name {name!r} did not resolve within {timeout:.0f} s") from error
             if waited > 2 and not said:
                 say(f"waiting for the name {name!r} of slice 0 host 0 to resolve (up to {timeout:.0f} s)")
                 said = True
@@ -125,9 +127,9 @@ def resolve(coordinator: str, timeout: float, say: Callable[[str], None]) -> tup
 
 
 def own_address(find: Callable[[], tuple[str, int]]) -> tuple[str, int]:
-    """Return process 0's own address and port, as its name gives them; raises AddressError if they cannot be had.
+    """Return process 0's own address and port, as its name resolves. Raises AddressError if they cannot be bound.
 
-    Caches of names (half a minute is usual) may still have the address of the attempt before: then look again.
+    DNS caches (half a minute is usual) may still have the previous attempt's address, so it looks again.
     """
     deadline = time.monotonic() + _STALE_SECONDS
     while True:
@@ -150,7 +152,7 @@ def bracketed(address: str, port: int) -> str:
 
 
 def _tell_when_it_listens(address: str, port: int, peers: Peers) -> None:
-    """Process 0, on a thread of its own: let the others come once its service is there to answer them."""
+    """Process 0, on a thread of its own: let the others connect once its service listens."""
     deadline = time.monotonic() + _JOIN_SECONDS
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError):
@@ -162,12 +164,12 @@ def _tell_when_it_listens(address: str, port: int, peers: Peers) -> None:
 
 
 def join(host: Host, address: str, port: int, peers: Peers) -> None:
-    """Bring up jax.distributed with explicit arguments, among hosts that are connected by `peers`.
+    """Start jax.distributed with explicit arguments, among hosts that are connected by `peers`.
 
-    Nobody calls before process 0 listens: a gRPC client that finds no one there waits for a second.
+    Nobody connects before process 0 listens: a gRPC client whose first attempt fails waits for a second.
 
-    Cluster auto-detection can hang away from Google Cloud. Process 0 binds to the one address and not to
-    all: several jobs on one machine use the same port on different loopback addresses.
+    Cluster auto-detection can hang away from Google Cloud. Process 0 binds to the one address and not to all: several
+    jobs on one machine use the same port on different loopback addresses.
     """
     import jax
 
@@ -175,14 +177,14 @@ def join(host: Host, address: str, port: int, peers: Peers) -> None:
         threading.Thread(target=_tell_when_it_listens, args=(address, port, peers), name="listens", daemon=True).start()
     else:
         peers.await_(_LISTENS)
-    # Our own SIGTERM handling needs no RPC; JAX's notifier would take the signal away from it.
+    # Our own SIGTERM handling needs no RPC; JAX's notifier would intercept the signal.
     jax.config.update("jax_enable_preemption_service", False)
     jax.distributed.initialize(
         coordinator_address=bracketed(address, port),
         num_processes=host.processes,
         process_id=host.process_id,
         initialization_timeout=_JOIN_SECONDS,
-        # The second net: peers.py notices the dead at once and the hung sooner, and ends hosts with a
+        # The fallback: peers.py notices dead hosts at once and hung ones sooner, and ends hosts with a
         # better exit code than JAX's abort.
         heartbeat_timeout_seconds=60,
         coordinator_bind_address=bracketed(address, port),

@@ -1,4 +1,4 @@
-"""A TCP connection that carries JSON, one message a line."""
+"""TCP connections that carry JSON, one message per line."""
 
 import contextlib
 import hashlib
@@ -13,14 +13,14 @@ from typing import Any
 
 from trainer.errors import AddressError, PeerAbsent, reason
 
-LONGEST = 1 << 20  # bytes in a message; hosts send far less, a stranger may send anything
-LONGEST_OF_HUB = 1 << 28  # bytes in one of process 0, which tells of all files of a data set: 160 for each
-_PATIENCE_SECONDS = 1.0, 10.0  # for a connection, at first and at most
+LONGEST = 1 << 20  # bytes in a message; hosts send far less, strangers may send anything
+MAX_HUB_MESSAGE_BYTES = 1 << 28  # bytes in a message of process 0, which lists all files of a data set: 160 for each
+_PATIENCE_SECONDS = 1.0, 10.0  # timeouts of a connection attempt: the first, and the longest
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
 
 
 class Link:
-    """One connection carrying JSON lines, of which it takes none that is longer than `longest` bytes."""
+    """One connection carrying JSON lines of at most `longest` bytes."""
 
     def __init__(self, sock: socket.socket, longest: int = LONGEST) -> None:
         self.sock, self.peer, self.left, self.longest = sock, -1, False, longest
@@ -28,21 +28,21 @@ class Link:
         self._buffer, self._sending = bytearray(), threading.Lock()
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in _KEEPALIVE.items():  # a machine that vanishes sends no end of stream
+        for option, value in _KEEPALIVE.items():  # a machine that fails sends no end of stream
             if hasattr(socket, option):
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
     def send(self, message: dict[str, Any]) -> None:
-        """Send; a connection that is already gone is noticed by its reader, not here."""
+        """Send a message. Its reader notices a closed connection, not this method."""
         self.send_line(line(message))
 
     def send_line(self, content: bytes) -> None:
-        """Send a message that `line` has made."""
+        """Send a message made by `line`."""
         with contextlib.suppress(OSError), self._sending:
             self.sock.sendall(content)
 
     def beat(self, content: bytes) -> None:
-        """Send a line that shows no more than that this host lives; what is being sent now shows that too."""
+        """Send a heartbeat, unless a message is being sent, which shows that the host is alive too."""
         if self._sending.acquire(blocking=False):
             try:
                 with contextlib.suppress(OSError):
@@ -51,9 +51,9 @@ class Link:
                 self._sending.release()
 
     def receive(self) -> list[dict[str, Any]] | None:
-        """Block for data; return the whole messages in it, or None where the connection is over.
+        """Block for data; return the complete messages in it, or None if the connection is over.
 
-        It is over at the end of the stream, and when what came is no line of ours.
+        It is over at the end of the stream, and at data that is not one of our lines.
         """
         try:
             data = self.sock.recv(65536)
@@ -63,7 +63,7 @@ class Link:
             return None
         self.heard = time.monotonic()
         first, *others = data.split(b"\n")
-        self._buffer += first  # in place: a long message comes in thousands of pieces
+        self._buffer += first  # in place, as a long message arrives in thousands of pieces
         lines = []
         for other in others:
             lines.append(self._buffer)
@@ -78,26 +78,26 @@ class Link:
 
 
 def proof(secret: bytes, *said: object) -> str:
-    """Return what only who knows the secret can say about something."""
+    """Return an HMAC that only a holder of the secret can compute."""
     return hmac.new(secret, json.dumps(said).encode(), hashlib.sha256).hexdigest()
 
 
 def is_proof(said: object, wanted: str) -> bool:
-    """Tell whether what somebody said is this proof, in a time that tells nothing of it."""
+    """Return whether a received value equals this proof, in constant time."""
     return isinstance(said, str) and hmac.compare_digest(said.encode(), wanted.encode())
 
 
 def line(message: dict[str, Any]) -> bytes:
-    """Return a message as it is sent."""
+    """Return a message in its wire format."""
     return json.dumps(message).encode() + b"\n"
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """Listen at an address of this host, for as many as this process may have open.
+    """Listen at an address of this host, with a backlog up to this process's limit of open files.
 
-    Raises AddressError where that cannot be, as when it is taken.
+    Raises AddressError if the address cannot be bound, as when it is in use.
     """
-    with contextlib.suppress(OSError, ValueError):  # more than the system ever gives
+    with contextlib.suppress(OSError, ValueError):  # more than the system allows
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -108,10 +108,10 @@ def listen(address: str, port: int) -> socket.socket:
 
 
 def dial(address: str, port: int, deadline: float, again: Callable[[], str] | None = None) -> socket.socket:
-    """Connect, trying again until `deadline` (monotonic): the hub may start later than this host.
+    """Connect, retrying until `deadline` (monotonic), as the hub may start later than this host.
 
-    `again` gives the address to try next: a name may stand for the host of an attempt before, from which nothing comes
-    back. So the first waits are short. Raises PeerAbsent after the deadline.
+    `again` returns the address to try next: a name may still resolve to the previous attempt's host, which does not
+    answer. So the first timeouts are short. Raises PeerAbsent after the deadline.
     """
     patience = _PATIENCE_SECONDS[0]
     while True:
@@ -122,7 +122,7 @@ def dial(address: str, port: int, deadline: float, again: Callable[[], str] | No
             return sock
         except OSError as error:
             if time.monotonic() > deadline:
-                raise PeerAbsent(f"process 0 cannot be reached at {address}:{port}: {error}") from error
+                raise PeerAbsent(f"cannot connect to process 0 at {address}:{port}: {error}") from error
             time.sleep(0.1)
         patience = min(2 * patience, _PATIENCE_SECONDS[1])
         address = again() if again else address

@@ -1,8 +1,8 @@
-"""Do all hosts run the same? Compared before they join, for a host that does not would hang them all, or worse.
+"""Consistency of the hosts: settings, code, versions and flags, compared before they join.
 
-Another setting, another version of a library or of this code, or other flags for the compiler make another program:
-its collectives meet those of the other hosts in the wrong order, or fit and mean something else. The data needs no
-comparison: process 0 tells which files with which checksums it is, and every block that is read is held against them.
+Another setting, another version of a library or of this code, or other compiler flags make another program: its
+collectives hang against those of the other hosts, or match and mean something else. The data needs no comparison:
+process 0 announces its files and checksums, and every block that is read is verified against them.
 """
 
 import dataclasses
@@ -22,14 +22,14 @@ from trainer.hosts.peers import Peers
 
 _PACKAGES = ("jax", "jaxlib", "libtpu", "numpy", "optax", "orbax-checkpoint")
 _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
-_OWN = {"run.output_dir", "checkpoint.local_path"}  # places that hosts may see under other names
+_OWN = {"run.output_dir", "checkpoint.local_path"}  # paths that may differ between hosts
 _NAMED = 4  # differences, or hosts, in a line
 
 Traits = dict[str, str]
 
 
 def traits(config: Config, environ: Mapping[str, str], code: Path = Path(__file__).parents[1]) -> Traits:
-    """Return all that hosts have to agree on, by name."""
+    """Return everything that hosts must agree on, by name."""
     found = {
         f"{section}.{field.name}": json.dumps(getattr(getattr(config, section), field.name))
         for section, kind in sections().items()
@@ -42,9 +42,9 @@ def traits(config: Config, environ: Mapping[str, str], code: Path = Path(__file_
 
 
 def agree(peers: Peers, host: Host, mine: Traits) -> None:
-    """Compare `mine` with those of all hosts; every host calls it.
+    """Compare `mine` with the traits of all hosts; every host calls it.
 
-    Raises FatalError, on all of them, naming the odd ones. While they agree, one short message goes each way.
+    Raises FatalError on all hosts, naming the inconsistent ones. If all agree, one short message goes each way.
     """
     if host.processes == 1:
         return
@@ -63,13 +63,13 @@ def agree(peers: Peers, host: Host, mine: Traits) -> None:
 
 
 def differences(mine: Traits, others: Traits) -> list[list[str]]:
-    """Return [name, mine, theirs] of every trait that is not the same."""
+    """Return [name, mine, theirs] of every trait that differs."""
     names = sorted(mine.keys() | others.keys())
     return [[name, mine.get(name, ""), others.get(name, "")] for name in names if mine.get(name) != others.get(name)]
 
 
 def disagreement(host: Host, digests: Sequence[str], found: Sequence[Sequence[Sequence[str]]]) -> list[str]:
-    """Return a line for each kind of host that is not as most are (where there is no most: not as process 0 is).
+    """Return a line for each kind of host that differs from the majority, or from process 0 without a majority.
 
     `found` are each host's differences from process 0, in process order.
     """
@@ -87,7 +87,7 @@ def disagreement(host: Host, digests: Sequence[str], found: Sequence[Sequence[Se
         for name in sorted(theirs.keys() | usual.keys()):
             own = theirs[name][0] if name in theirs else usual[name][1]
             other = usual[name][0] if name in usual else theirs[name][1]
-            told.append(f"{name} is {own or 'not there'}, there {other or 'not there'}")
+            told.append(f"{name} is {own or 'missing'}, there {other or 'missing'}")
         who = ", ".join(map(host.name, odd[:_NAMED])) + (f" and {len(odd) - _NAMED} more" if len(odd) > _NAMED else "")
         more = f"; and {len(told) - _NAMED} more" if len(told) > _NAMED else ""
         lines.append(f"{who} does not run what {host.name(example)} does: {'; '.join(told[:_NAMED])}{more}")
@@ -108,7 +108,7 @@ def _code(folder: Path) -> Iterator[bytes]:
 
 
 def _flags(text: str) -> Iterator[str]:
-    """Yield a variable's flags but those that name a place to write to."""
+    """Yield a variable's flags except those that name an output folder."""
     return (flag for flag in text.split() if not flag.startswith("--xla_dump"))
 
 

@@ -1,11 +1,11 @@
-"""How two hosts prove to each other that they belong to one attempt of one job, before anything else they say counts.
+"""Handshake: two hosts prove to each other that they belong to one attempt of one job.
 
     challenge  hub -> host  {"challenge": nonce}
     hello      host -> hub  {"hello": id, "nonce", "proof"}
     welcome    hub -> host  {"welcome": proof}
 
-A proof is an HMAC with the workload's secret over the role, the job, the attempt, the host's id and both nonces: on
-another connection, or for another host, it is worth nothing.
+A proof is an HMAC with the workload's secret over the role, the job, the attempt, the host's id and both nonces, so it
+is worthless on another connection or for another host. Nothing else counts before it.
 """
 
 import contextlib
@@ -19,39 +19,39 @@ from typing import Any
 
 from trainer.hosts.connection import Link, is_proof, proof
 
-_SECONDS = 5.0  # that a connection may be without a handshake
+_SECONDS = 5.0  # deadline of a handshake
 _PAUSE_SECONDS = 0.5
-_STRANGERS = 64  # connections without one at a time, where there are fewer hosts than that
-_LONGEST = 1024  # bytes of what a stranger may say
+_STRANGERS = 64  # minimum of the limit on connections without a handshake
+_LONGEST = 1024  # bytes in a stranger's message
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What the hosts of one attempt have in common. Without a secret, as in runs by hand, anybody may know it."""
+    """Identity of an attempt, shared by its hosts. Without a secret, as in manual runs, anybody may know it."""
 
     job: Sequence[str]
     attempt: int
     secret: bytes
 
     def proof(self, role: str, peer: int, challenge: str, nonce: object) -> str:
-        """Return what `role`, "hub" or "host", shows on one connection of host `peer`."""
+        """Return the proof of `role`, "hub" or "host", on one connection of host `peer`."""
         return proof(self.secret, role, [*self.job], self.attempt, peer, challenge, nonce)
 
 
 class Gate:
-    """The hub's listener: it lets in connections, and hangs up on those that prove nothing in time.
+    """The hub's listener: accepts connections, and closes those without a handshake in time.
 
-    Only so many may be without a handshake; further ones wait in the kernel's queue, also when there are no
-    descriptors left.
+    The number of connections without a handshake is limited; further ones wait in the kernel's queue, also when there
+    are no descriptors left.
     """
 
     def __init__(self, listener: socket.socket, selector: selectors.BaseSelector, me: Identity, hosts: int) -> None:
         self._listener, self._selector, self._me, self._hosts = listener, selector, me, hosts
-        self._strangers: dict[Link, tuple[str, float]] = {}  # with their challenge and their deadline
+        self._strangers: dict[Link, tuple[str, float]] = {}  # challenge and deadline of each
         self._resumes: float | None = 0.0
 
     def tend(self) -> float | None:
-        """Hang up on who is late, listen again where there is room; return in how many seconds to come again."""
+        """Close late connections, listen again if there is room; return the seconds until the next call."""
         now = time.monotonic()
         for link in [link for link, (_, deadline) in self._strangers.items() if now > deadline]:
             self._selector.unregister(link.sock)
@@ -62,10 +62,10 @@ class Gate:
         return _PAUSE_SECONDS if self._strangers or self._resumes is not None else None
 
     def accept(self) -> None:
-        """Take a connection and challenge it."""
+        """Accept a connection and challenge it."""
         try:
             sock, _ = self._listener.accept()
-        except OSError:  # it is gone already, or there are no descriptors left
+        except OSError:  # it is closed already, or there are no descriptors left
             self._pause()
             return
         link, challenge = Link(sock, _LONGEST), secrets.token_hex(16)
@@ -76,7 +76,7 @@ class Gate:
             self._pause()
 
     def admits(self, link: Link, hello: dict[str, Any]) -> bool:
-        """Welcome a stranger whose hello is valid; tell whether it is."""
+        """Return whether a stranger's hello is valid, and welcome it if so."""
         peer, nonce = hello["hello"], hello["nonce"]
         if type(peer) is not int or not 0 < peer < self._hosts:
             return False
@@ -88,7 +88,7 @@ class Gate:
         return True
 
     def forget(self, link: Link) -> None:
-        """Let go of a connection that is over."""
+        """Remove a connection that is over."""
         self._strangers.pop(link, None)
         with contextlib.suppress(OSError):
             link.sock.close()
@@ -103,9 +103,10 @@ class Gate:
 
 
 def introduce(link: Link, me: Identity, peer: int, deadline: float) -> list[dict[str, Any]] | None:
-    """Host `peer`: prove to the hub who this is, and have it prove the same.
+    """Host `peer`: exchange proofs with the hub.
 
-    Returns what it has said since; None if it does not answer by `deadline` (monotonic), or is none of this attempt.
+    Returns the messages received since; None if the hub does not answer by `deadline` (monotonic), or is of another
+    attempt.
     """
     nonce = secrets.token_hex(16)
     with contextlib.suppress(TypeError, KeyError, AttributeError, ValueError):
@@ -121,7 +122,7 @@ def introduce(link: Link, me: Identity, peer: int, deadline: float) -> list[dict
 
 
 def _next(link: Link, deadline: float) -> list[dict[str, Any]] | None:
-    """Wait for the next whole messages; None where the connection is over."""
+    """Wait for the next complete messages; None if the connection is over."""
     messages: list[dict[str, Any]] | None = []
     while messages == []:
         link.sock.settimeout(max(0.1, deadline - time.monotonic()))

@@ -1,4 +1,4 @@
-"""A host's life around the training: its place, its records, its peers, and how it ends."""
+"""Life cycle of a host around the training: its records, its peers, and its exit."""
 
 import contextlib
 import dataclasses
@@ -38,15 +38,15 @@ from trainer.telemetry.metrics import Events, JsonLines, flush, say
 
 Address = tuple[str, int]
 _MEETING_SECONDS = 300.0
-FLUSH_SECONDS = 10.0  # that events and metrics may take to be in their place when the process ends
-_OPENING_SECONDS = 30.0  # that a bucket may take to say whether this host can write to it
+FLUSH_SECONDS = 10.0  # for flushing events and metrics when the process ends
+_OPENING_SECONDS = 30.0  # for a bucket to confirm that this host can write to it
 _FULL = ("No space left on device", "Disk quota exceeded", "no room: ")
-_VERDICT_SECONDS = 2.0  # how long a failed host waits to learn that a peer's death was the cause
+_VERDICT_SECONDS = 2.0  # for a failed host to learn that a peer's death was the cause
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What one host knows before JAX is imported."""
+    """State of one host that is known before JAX is imported."""
 
     config: Config
     host: Host
@@ -59,15 +59,15 @@ class Job:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is process 0, which writes what is written once."""
+        """True for process 0, which writes shared files."""
         return self.host.process_id == 0
 
 
 def open_job(config: Config, host: Host, ending: Callable[[ExitCode, float], None] | None = None) -> Job:
-    """Open this host's records, take over its signals and prepare the line to its peers.
+    """Open this host's records, install its signal handlers and prepare the connection to its peers.
 
-    `ending` is told the exit code, and the seconds that records may take, where this host has to end; without
-    it the process ends, and signals are taken. Raises FatalError if the output folder cannot be written, or is in use.
+    `ending` is called with the exit code, and the seconds for flushing records, when this host must end; without it the
+    process exits, and signals are handled. Raises FatalError if the output folder cannot be written, or is in use.
     """
     finish = ending or end
     began = time.monotonic()
@@ -76,11 +76,11 @@ def open_job(config: Config, host: Host, ending: Callable[[ExitCode, float], Non
 
     def on_lost(peer: int) -> None:
         if watchdog.hung:
-            return  # it ends this host, and knows better why
+            return  # the peers thread ends this host, and knows the cause
         events.write("peer_lost", peer=peer)
         termination.write(termination.LOST + host.name(peer))
         say(f"{host.name(host.process_id)}: lost {host.name(peer)}; ending so that the job can restart")
-        # Without the coordinator, process 0, JAX aborts this process any moment: be quicker, for the exit code.
+        # Without the coordinator, process 0, JAX aborts this process any moment: exit first, for the exit code.
         finish(ExitCode.PEER_LOST, 0.0 if peer == 0 else FLUSH_SECONDS)
 
     def on_told(what: str, peer: int) -> None:
@@ -88,7 +88,7 @@ def open_job(config: Config, host: Host, ending: Callable[[ExitCode, float], Non
             stop.request()
         elif what == "fatal":
             events.write("fail", reason=f"{host.name(peer)} cannot work")
-            say(f"{host.name(host.process_id)}: {host.name(peer)} found an error no retry cures; see its log")
+            say(f"{host.name(host.process_id)}: {host.name(peer)} found an error that no retry can fix; see its log")
             finish(ExitCode.FATAL, FLUSH_SECONDS)
         elif what.startswith("hung "):
             watchdog.told(what.removeprefix("hung "), peer)
@@ -97,7 +97,9 @@ def open_job(config: Config, host: Host, ending: Callable[[ExitCode, float], Non
         peers.tell("stop")
         events.write("preempt")
         say(f"{host.name(host.process_id)}: asked to stop before the first step; there is nothing to save")
-        threading.Thread(target=part, args=(code,), name="part").start()  # this one may have to hear the others leave
+        threading.Thread(
+            target=part, args=(code,), name="part"
+        ).start()  # this thread may have to hear the others leave
 
     def part(code: ExitCode) -> None:
         leave(job)
@@ -122,7 +124,7 @@ def open_job(config: Config, host: Host, ending: Callable[[ExitCode, float], Non
 def _open_records(
     out: Place, host: Host, began: float, finish: Callable[[ExitCode, float], None]
 ) -> tuple[Lease, Events]:
-    """Take the lease, then write this host's first event, which shows that it can. Raises FatalError if it cannot."""
+    """Take the lease, then write this host's first event to test the folder. Raises FatalError on failure."""
 
     def on_taken(holder: Holder, is_ours: bool) -> None:
         events.write("fail", reason=f"{holder} has taken over the output folder")
@@ -136,8 +138,8 @@ def _open_records(
         events = Events(lines, host.slice_id, host.worker_id, host.attempt, began)
         events.write("start", pid=os.getpid())
         lines.flush(_OPENING_SECONDS)
-    except Unreachable as error:  # a warning was printed; training may go on and write it later
-        say(f"{host.name(host.process_id)}: goes on without its records: {reason(error)}")
+    except Unreachable as error:  # a warning was printed; training may continue and write it later
+        say(f"{host.name(host.process_id)}: continuing without its records: {reason(error)}")
     except OSError as error:
         message = f"output folder {str(out)!r} cannot be written: {reason(error)}"
         raise FatalError(Problem(message, "Use --set run.output_dir=FOLDER")) from error
@@ -145,18 +147,18 @@ def _open_records(
 
 
 def _take(lease: Lease, host: Host) -> None:
-    """Take the lease on the output folder; a bucket that does not answer now leases it to nobody else either."""
+    """Take the lease on the output folder; a bucket that does not answer gives it to nobody else either."""
     try:
         lease.take()
     except Unreachable as error:
-        say(f"{host.name(host.process_id)}: goes on without a lease on its output: {reason(error)}")
+        say(f"{host.name(host.process_id)}: continuing without a lease on its output: {reason(error)}")
 
 
 def meet(job: Job) -> "Future[Address]":
-    """Begin to connect to all peers while JAX is imported; gives the coordinator's address and port.
+    """Start to connect to all peers while JAX is imported; return a future of the coordinator's address and port.
 
-    The peers' line is on the coordinator's port + 1. The result raises PeerAbsent if a host does not come,
-    and AddressError if process 0 cannot have one of the two ports.
+    Peers connect to the coordinator's port + 1. The result raises PeerAbsent if a host does not connect, and
+    AddressError if process 0 cannot bind one of the two ports.
     """
     meeting: Future[Address] = Future()
 
@@ -165,7 +167,7 @@ def meet(job: Job) -> "Future[Address]":
             address = ("", 0)
             if job.host.processes > 1:
                 find = functools.partial(resolve, job.host.coordinator, _MEETING_SECONDS, say)
-                # Nobody else may listen there: JAX would share the port with another job's coordinator.
+                # Reserve the port: JAX would share it with another job's coordinator.
                 found, port = own_address(find) if job.is_first else find()
                 address = job.peers.connect(found, port + 1, _MEETING_SECONDS, lambda: find()[0]), port
             meeting.set_result(address)
@@ -177,12 +179,12 @@ def meet(job: Job) -> "Future[Address]":
 
 
 def fail(job: Job, error: BaseException) -> NoReturn:
-    """End this host for an error of its own, or for a peer's death if that is what lies behind it."""
+    """End this host for an error of its own, or for a peer's death if that caused it."""
     end(explain(job, error))
 
 
 def explain(job: Job, error: BaseException) -> ExitCode:
-    """Tell people, the records and the other hosts of an error that ends this host; return its exit code."""
+    """Report an error that ends this host to people, records and the other hosts; return its exit code."""
     code = _explained(job, error)
     job.lease.release()
     return code
@@ -190,7 +192,7 @@ def explain(job: Job, error: BaseException) -> ExitCode:
 
 def _explained(job: Job, error: BaseException) -> ExitCode:
     if isinstance(error, PermissionError):
-        error = FatalError(Problem(f"{error.filename}: {reason(error)}", "Give this host the right to it"))
+        error = FatalError(Problem(f"{error.filename}: {reason(error)}", "Grant this host access"))
     if isinstance(error, FatalError):
         for problem in error.problems:
             print(problem, file=sys.stderr, flush=True)
@@ -202,7 +204,7 @@ def _explained(job: Job, error: BaseException) -> ExitCode:
         job.events.write("peer_lost", peer=None, reason=str(error))
         return ExitCode.PEER_LOST
     if isinstance(error, CorruptError):
-        print(f"error: {error}. The job goes back to the newest checkpoint", file=sys.stderr, flush=True)
+        print(f"error: {error}. The job restarts from the newest checkpoint", file=sys.stderr, flush=True)
         suspect = job.host.process_id in error.suspects
         if suspect:
             job.events.write("fail", reason=str(error))
@@ -214,7 +216,7 @@ def _explained(job: Job, error: BaseException) -> ExitCode:
         if isinstance(error, SaveError):
             leave(job)
         return ExitCode.CRASH
-    # A peer's death also breaks the collectives here; its verdict comes on the peers thread, which ends us.
+    # A peer's death also breaks the collectives here; the peers thread learns of it and ends this process.
     time.sleep(_VERDICT_SECONDS if job.host.processes > 1 else 0)
     traceback.print_exception(error)
     told = " ".join(str(error).split())[:300]
@@ -223,22 +225,22 @@ def _explained(job: Job, error: BaseException) -> ExitCode:
 
 
 def _one_line(error: BaseException) -> str | None:
-    """Return all there is to say of an error that a later attempt may not have; None for a bug of ours."""
+    """Return the message of an error that a later attempt may not have; None for a bug of ours."""
     if isinstance(error, SaveError | StorageError):
         return f"{error}. Free some space there" if any(words in str(error) for words in _FULL) else str(error)
     if isinstance(error, AddressError):
-        return f"{error}. Another job may use it: end that one, or try again later"
+        return f"{error}. Another job may use it: end that job, or try again later"
     if isinstance(error, ChipsError):
-        return f"{error}. Look for the host that has lost some"
+        return f"{error}. Find the host that has lost some"
     if isinstance(error, Unreachable):
         return f"{error.filename}: {error.strerror}"
     return None
 
 
 def leave(job: Job) -> None:
-    """Stop watching, have all records in their place, then part from the others.
+    """Stop watching, flush all records, then disconnect from the others.
 
-    In this order: when process 0, the last to leave, has ended, JAX aborts whoever still runs.
+    In this order: when process 0, the last to leave, has ended, JAX aborts the processes still running.
     """
     job.watchdog.stop()
     flush(FLUSH_SECONDS)
@@ -247,9 +249,9 @@ def leave(job: Job) -> None:
 
 
 def end(code: ExitCode, seconds: float = FLUSH_SECONDS) -> NoReturn:
-    """End the process from any thread: no destructor may wait for a peer that is gone.
+    """End the process from any thread; no destructor may wait for a dead peer.
 
-    Records have `seconds` to be in their place.
+    Records get `seconds` to be flushed.
     """
     if code == ExitCode.PREEMPTED:
         termination.write(termination.ASKED)

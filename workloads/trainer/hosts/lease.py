@@ -1,4 +1,4 @@
-"""The lease on an output folder: one run at a time writes there, and another one is refused with the holder's name.
+"""Lease on an output folder: one run at a time writes there; another one is refused with the holder's name.
 
 Process 0 holds the lease. Every few seconds it renews it: it writes lease.json over the version that it wrote last
 (storage/slot.py). A restart of the same job takes the lease over at once, and so does a run that finds the holder's
@@ -26,21 +26,21 @@ from trainer.telemetry.metrics import say
 
 FILE = "lease.json"
 BEAT_SECONDS = 5.0  # between renewals
-STALE_SECONDS = 30.0  # without a renewal, after which the holder is gone; a busy machine may delay one
+STALE_SECONDS = 30.0  # without a renewal until the holder counts as gone; a busy machine may delay one
 _LOOK_SECONDS = 0.5
-_RELEASE_SECONDS = 5.0  # that the end of a process may take for it
+_RELEASE_SECONDS = 5.0  # for releasing the lease at the end of a process
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds a lease; `process` finds the process on the machine that it runs on."""
+    """Holder of a lease; `process` identifies its process on its machine."""
 
-    job: str = ""  # the same for all hosts and attempts of a job, and for nobody else; empty: not known
+    job: str = ""  # the same for all hosts and attempts of a job, and only for them; empty if unknown
     workload: str = ""
     attempt: int = 0
     host: str = ""
     process: tuple[str, ...] = ()
-    ending: bool = False  # it was asked to stop, and may have to save first
+    ending: bool = False  # asked to stop, but may have to save first
     released: bool = False
 
     def __str__(self) -> str:
@@ -50,15 +50,15 @@ class Holder:
         return f"another trainer{on}" + (f" (pid {self.process[2]})" if self.process else "")
 
     def yields(self, job: str) -> bool:
-        """Whether the lease may be taken over without a wait: it is free, of the same job, or of a dead process."""
+        """True if the lease may be taken over without waiting: it is free, of the same job, or of a dead process."""
         return self.released or bool(job and self.job == job) or self._state() == "gone"
 
     def lives(self) -> bool:
-        """Whether it is certain without a wait that the holder runs."""
+        """True if the holder certainly runs, without waiting."""
         return self._state() == "runs"
 
     def _state(self) -> str:
-        """Return runs, stopped (by a signal) or gone; nothing of a process on another machine."""
+        """Return "runs", "stopped" (by a signal) or "gone"; "" for a process on another machine."""
         mine, _ = _process(os.getpid())
         if not self.process or self.process[:2] != mine[:2]:
             return ""
@@ -69,7 +69,7 @@ class Holder:
 
 
 class Lease:
-    """One host's part in it: process 0 holds the lease, the others only look that nobody else does."""
+    """One host's part of the lease: process 0 holds it, the others only check that nobody else does."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Lease:
         beat_seconds: float = BEAT_SECONDS,
         stale_seconds: float = STALE_SECONDS,
     ) -> None:
-        """Prepare; `on_taken` is told who has taken the lease away, and whether that is a later attempt of this job."""
+        """Prepare; `on_taken` is called with the new holder, and whether that is a later attempt of this job."""
         self._out, self._slot, self._on_taken = out, (out / FILE).slot(), on_taken
         self._beat_seconds, self._stale_seconds = beat_seconds, stale_seconds
         self._holds = host.process_id == 0
@@ -90,7 +90,7 @@ class Lease:
         self._lock, self._over, self._due = threading.Lock(), threading.Event(), threading.Event()
 
     def take(self) -> None:
-        """Take the lease, or see that nobody else has it. Raises FatalError naming a holder that lives, and OSError."""
+        """Take the lease, or check that nobody else has it. Raises FatalError naming a live holder, and OSError."""
         while True:
             version = self._free_version()
             if not self._holds:
@@ -101,12 +101,12 @@ class Lease:
                 return
 
     def ends(self) -> None:
-        """Let the next one know that this run was asked to stop; takes no time."""
+        """Record that this run was asked to stop; returns at once."""
         self._me = dataclasses.replace(self._me, ending=True)
         self._due.set()
 
     def release(self) -> None:
-        """Let the next one take the lease at once, as far as that takes no time."""
+        """Release the lease for the next run, if that takes no time."""
         if self._version and not self._over.is_set():
             self._over.set()
             self._due.set()
@@ -115,7 +115,7 @@ class Lease:
             thread.join(_RELEASE_SECONDS)
 
     def _free_version(self) -> int:
-        """Return the version that may be written over, once its holder is known to be gone."""
+        """Return the version that may be overwritten, once its holder is known to be gone."""
         version, content = seen, _ = self._slot.look()
         deadline = time.monotonic() + self._stale_seconds
         while version and not (holder := _holder(content)).yields(self._me.job):
@@ -126,19 +126,19 @@ class Lease:
             if renewed:
                 seen, deadline = version, time.monotonic() + self._stale_seconds
             if self._waits_first:
-                ends = f"{holder}, which was asked to stop; waiting for its end"
+                ends = f"{holder}, which was asked to stop; waiting for it to end"
                 lives = f"{holder}; waiting up to {self._stale_seconds:.0f} s for a sign of life"
                 say(f"{self._out} is leased by {ends if holder.ending else lives}")
                 self._waits_first = False
             if time.monotonic() > deadline:
                 break
-            # The other hosts are many, and only process 0 has to be quick.
+            # The other hosts are many, and only process 0 must be fast.
             time.sleep(min(_LOOK_SECONDS, self._beat_seconds) if self._holds else self._beat_seconds)
             version, content = self._slot.look()
         return version
 
     def _renew(self) -> None:
-        """Thread of process 0: renew the lease until it is over, or lost."""
+        """Thread of process 0: renew the lease until it is released, or lost."""
         while not self._over.is_set():
             self._due.wait(self._beat_seconds)
             self._due.clear()
@@ -150,7 +150,7 @@ class Lease:
                     continue
                 except FileExistsError:
                     self._over.set()
-                except OSError:  # a full disk, or a bucket that is away: nobody else can take it now
+                except OSError:  # the disk is full or the bucket unreachable: nobody else can take it now
                     continue
             holder = Holder()
             with contextlib.suppress(OSError):
@@ -163,12 +163,12 @@ class Lease:
 
 
 def _content(holder: Holder) -> bytes:
-    """Return the lease as it is written; no two writes have the same."""
+    """Return the lease's file format; no two writes are the same."""
     return json.dumps(dataclasses.asdict(holder) | {"time": time.time(), "write": secrets.token_hex(8)}).encode()
 
 
 def _holder(content: bytes) -> Holder:
-    """Return who wrote a lease; of one that cannot be read, nothing is known."""
+    """Return the holder in a lease; empty if it cannot be read."""
     kinds = {"job": str, "workload": str, "attempt": int, "host": str, "released": bool, "ending": bool}
     try:
         told: dict[str, Any] = json.loads(content)
@@ -180,14 +180,14 @@ def _holder(content: bytes) -> Holder:
 
 
 def _printable(value: Any) -> Any:
-    """Return a value without what a terminal would obey: anybody who can write to a bucket may have written it."""
+    """Return a value without terminal control sequences, as anybody who can write to a bucket may have written it."""
     return "".join(filter(str.isprintable, value))[:100] if isinstance(value, str) else value
 
 
 def _process(pid: int) -> tuple[tuple[str, ...], str]:
-    """Return a process's identity and state: (boot of the machine, namespace of process ids, pid, start), and a letter.
+    """Return a process's identity and state: (boot id, pid namespace, pid, start time), and a letter.
 
-    Nothing of a process that is not there, and where the system does not tell.
+    Empty for a process that does not exist, and on systems without this information.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

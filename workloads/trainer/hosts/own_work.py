@@ -1,10 +1,10 @@
-"""What a host does by itself: if that does not end, it is the one that hangs, and not those that wait for it."""
+"""Marker for a host's own work: if that hangs, the host is at fault, not those that wait for it."""
 
 import threading
 
 
 class Alone:
-    """Entered (`with`) around what needs no other host; several threads may be inside."""
+    """Context manager around work that needs no other host; several threads may be inside."""
 
     def __init__(self) -> None:
         self._inside = 0
@@ -12,7 +12,7 @@ class Alone:
 
     @property
     def busy(self) -> bool:
-        """Whether a thread is inside."""
+        """True if a thread is inside."""
         return self._inside > 0
 
     def __enter__(self) -> None:

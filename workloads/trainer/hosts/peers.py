@@ -1,17 +1,17 @@
-"""A line between the hosts beside JAX: who is alive, who was told to stop, and small agreements.
+"""Control connection between the hosts, beside JAX: liveness, stop requests and small agreements.
 
-Process 0 listens on the coordinator's port + 1; every other host keeps one TCP connection to it. The
-kernel closes the connection of a process that dies, so a death is known within milliseconds, also while
-the main thread is stuck in a collective that will never end. Messages are JSON, one a line:
+Process 0 listens on the coordinator's port + 1; every other host keeps one TCP connection to it. The kernel closes the
+connection of a process that dies, so a death is known within milliseconds, also while the main thread is stuck in a
+collective that will never end. Messages are JSON, one per line:
 
     ready    hub -> hosts  everyone is connected
     report   host -> hub   {"report": key, "value": v}    announce  hub -> hosts  {"announce": key, "value"}
     tell     any  -> all   {"tell": what, "by": id}       lost      hub -> hosts  {"lost": id}
     answer   host -> hub   {"answer": what}
     beat     both ways, every two seconds: a host that hangs keeps its connection but falls silent
-    bye      both ways: the end of this connection is no death
+    bye      both ways: the end of this connection is not a death
 
-Before that stands the handshake of `trainer.hosts.handshake`. A connection that says what no host says is closed.
+The handshake of `trainer.hosts.handshake` comes first. A connection with an invalid message is closed.
 """
 
 import contextlib
@@ -23,21 +23,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trainer.errors import FatalError, PeerAbsent, Problem
-from trainer.hosts.connection import LONGEST, LONGEST_OF_HUB, Link, dial, line, listen
+from trainer.hosts.connection import LONGEST, MAX_HUB_MESSAGE_BYTES, Link, dial, line, listen
 from trainer.hosts.handshake import Gate, Identity, introduce
 
 BEAT_SECONDS = 2.0
 _AGAIN_SECONDS = 0.2
-SILENT_SECONDS = 20.0  # on a busy machine loading JAX alone may keep a host silent for seconds
-_NONSENSE = (TypeError, ValueError, KeyError, AttributeError)  # what a message that no host sends raises
+SILENT_SECONDS = 20.0  # importing JAX on a busy machine may keep a host silent for seconds
+_PROTOCOL_ERRORS = (TypeError, ValueError, KeyError, AttributeError)  # raised by messages that no host sends
 
 
 class Peers:
-    """This host's view of the others. All callbacks run on a background thread.
+    """This host's connection to the others. All callbacks run on a background thread.
 
-    `on_lost(id)`: another host died. `on_told(what, id)`: another host said `what`, to everybody or
-    to process 0 alone.
-    `job` names the job: only hosts that name the same one, and the same attempt, and know its `secret` may join.
+    `on_lost(id)`: another host died. `on_told(what, id)`: another host sent `what`, to everybody or to process 0 alone.
+    `job` names the job: only hosts that name the same job and attempt, and know its `secret`, may join.
     """
 
     def __init__(
@@ -63,10 +62,10 @@ class Peers:
         self._listener: socket.socket | None = None
 
     def connect(self, address: str, port: int, timeout: float, again: Callable[[], str] | None = None) -> str:
-        """Listen (process 0) or connect, then wait until every host is here; return process 0's address.
+        """Listen (process 0) or connect, then wait for every host; return process 0's address.
 
-        `again` looks the address up once more, if nobody answers. Raises PeerAbsent naming the processes that did not
-        come, AddressError if it cannot listen.
+        `again` resolves the address again if nobody answers. Raises PeerAbsent naming the processes that did not
+        connect, AddressError if it cannot listen.
         """
         if self.processes == 1:
             return address
@@ -83,16 +82,16 @@ class Peers:
         with self._changed:
             if not self._changed.wait_for(lambda: self._ready, max(0.0, deadline - time.monotonic())):
                 missing = sorted(set(range(1, self.processes)) - set(self._links)) if self.process_id == 0 else []
-                raise PeerAbsent(f"processes {missing or [0]} did not come within {timeout:.0f} s", missing)
+                raise PeerAbsent(f"processes {missing or [0]} did not connect within {timeout:.0f} s", missing)
         return address
 
     @property
     def present(self) -> int:
-        """How many hosts are here; process 0 knows of all, the others of themselves and of it."""
+        """Number of connected hosts; process 0 knows of all, the others of themselves and process 0."""
         return 1 + len(self._links)
 
     def report(self, key: str, value: Any) -> None:
-        """Hand `value` (JSON) to process 0, which waits for everyone's in `collect`."""
+        """Send `value` (JSON) to process 0, which waits for everyone's in `collect`."""
         if self.process_id == 0:
             self._reported(0, key, value)
         else:
@@ -106,14 +105,15 @@ class Peers:
         return [reports[process] for process in range(self.processes)]
 
     def announce(self, key: str, value: Any) -> None:
-        """Process 0 only: give every host, itself too, the value that `await_` returns.
+        """Process 0 only: send every host, including itself, the value that `await_` returns.
 
         Raises FatalError if it is too long to be sent.
         """
         if self.processes > 1:
             content = line({"announce": key, "value": value})
-            if len(content) > LONGEST_OF_HUB:
-                message = f"the hosts cannot be told of {key}: {len(content):,} bytes are more than {LONGEST_OF_HUB:,}"
+            if len(content) > MAX_HUB_MESSAGE_BYTES:
+                sizes = f"{len(content):,} bytes are more than {MAX_HUB_MESSAGE_BYTES:,}"
+                message = f"cannot announce {key} to the hosts: {sizes}"
                 raise FatalError(Problem(message, "Prepare the data in fewer files: --file-tokens"))
             self._send(content)
         self._store(key, value)
@@ -128,11 +128,11 @@ class Peers:
             return self._announced.pop(key)
 
     def is_announced(self, key: str) -> bool:
-        """Return whether process 0 has announced `key`, and nobody here has taken it yet."""
+        """Return whether process 0 has announced `key` and no caller here has taken it yet."""
         return key in self._announced
 
     def barrier(self, key: str) -> None:
-        """Wait until every host is here."""
+        """Wait until every host has called this with the same key."""
         self.report(key, None)
         if self.process_id == 0:
             self.collect(key)
@@ -140,7 +140,7 @@ class Peers:
         self.await_(key)
 
     def tell(self, what: str) -> None:
-        """Say `what` to every other host."""
+        """Send `what` to every other host."""
         message = {"tell": what, "by": self.process_id}
         if self.process_id == 0:
             self._broadcast(message)
@@ -148,12 +148,12 @@ class Peers:
             self._links[0].send(message)
 
     def answer(self, what: str) -> None:
-        """Say `what` to process 0 alone."""
+        """Send `what` to process 0 alone."""
         if self.process_id != 0 and self._links:
             self._links[0].send({"answer": what})
 
     def leave(self, timeout: float = 10.0) -> None:
-        """End the connection in order, so that nobody takes this host for dead. Process 0 leaves last."""
+        """Close the connection in order, so that nobody counts this host as dead. Process 0 leaves last."""
         if self.process_id != 0:
             self._closing = True
             for link in self._links.values():
@@ -167,9 +167,9 @@ class Peers:
     def _introduced(
         self, address: str, port: int, deadline: float, again: Callable[[], str] | None
     ) -> tuple[Link, list[dict[str, Any]]]:
-        """Return the line to the hub, and what it has said already. Raises PeerAbsent after `deadline`."""
+        """Return the connection to the hub, and the messages received so far. Raises PeerAbsent after `deadline`."""
         while True:
-            link = Link(dial(address, port, deadline, again), LONGEST_OF_HUB)
+            link = Link(dial(address, port, deadline, again), MAX_HUB_MESSAGE_BYTES)
             said = introduce(link, self._identity, self.process_id, deadline)
             if said is not None:
                 return link, said
@@ -179,7 +179,7 @@ class Peers:
             address = again() if again else address
 
     def _serve(self) -> None:
-        """Hub thread: accept hosts and read what they say."""
+        """Hub thread: accept hosts and read their messages."""
         assert self._listener is not None
         with selectors.DefaultSelector() as selector:
             gate = Gate(self._listener, selector, self._identity, self.processes)
@@ -192,9 +192,9 @@ class Peers:
                         gate.forget(key.data)
 
     def _heard(self, gate: Gate, link: Link) -> bool:
-        """Act on what came over a connection; return False when it is over."""
+        """Act on data from a connection; return False when it is over."""
         messages = link.receive()
-        with contextlib.suppress(*_NONSENSE):
+        with contextlib.suppress(*_PROTOCOL_ERRORS):
             if messages is not None and all(self._understood(gate, link, message) for message in messages):
                 return True
         if link.peer >= 0 and not link.left and not self._closing:
@@ -220,7 +220,7 @@ class Peers:
         return True
 
     def _joined(self, link: Link, hello: dict[str, Any]) -> bool:
-        """Take a host in."""
+        """Register a host that completed the handshake."""
         link.peer, link.longest = hello["hello"], LONGEST
         with self._changed:
             self._links[link.peer] = link
@@ -231,9 +231,9 @@ class Peers:
         return True
 
     def _listen(self, link: Link, said: list[dict[str, Any]]) -> None:
-        """Host thread: read what the hub says until it ends, or says what no hub says."""
+        """Host thread: read the hub's messages until the connection ends or one is invalid."""
         messages: list[dict[str, Any]] | None = said
-        with contextlib.suppress(*_NONSENSE):
+        with contextlib.suppress(*_PROTOCOL_ERRORS):
             while messages is not None:
                 for message in messages:
                     self._obey(message)
@@ -259,7 +259,7 @@ class Peers:
             self._changed.notify_all()
 
     def _beat(self) -> None:
-        """Beat thread: show that this host lives, and notice those that fell silent."""
+        """Heartbeat thread: show that this host is alive, and detect hosts that fell silent."""
         me, woke = line({"beat": self.process_id}), time.monotonic()
         while not self._closing:
             time.sleep(BEAT_SECONDS)
@@ -267,7 +267,7 @@ class Peers:
                 if not link.left:
                     link.beat(me)
             now = time.monotonic()
-            if now - woke > 2 * BEAT_SECONDS:  # it was this host that stood still, so it has not listened
+            if now - woke > 2 * BEAT_SECONDS:  # this host itself was suspended and has not listened
                 for link in list(self._links.values()):
                     link.heard = now
             woke = now
@@ -280,7 +280,7 @@ class Peers:
         self._send(line(message), but)
 
     def _send(self, content: bytes, but: int = -1) -> None:
-        """Send all hosts but one a message that was made once: it may be long, and the hosts many."""
+        """Send all hosts but one a message that was encoded once: it may be long, and the hosts many."""
         for peer, link in list(self._links.items()):
             if peer != but and not link.left:
                 link.send_line(content)

@@ -1,7 +1,7 @@
-"""SIGTERM and SIGINT: a wish to stop that is honoured also while the main thread is in C++.
+"""SIGTERM and SIGINT handling that also works while the main thread is in C++.
 
-Python runs a signal handler only between two bytecodes, so not during a long compilation. The C-level
-handler however writes the signal's number to a wake-up socket at once, and a thread reads it there.
+Python runs a signal handler only between two bytecodes, so not during a long compilation. The C-level handler, however,
+writes the signal's number to a wake-up socket at once, and a thread reads it there.
 """
 
 import signal
@@ -13,10 +13,10 @@ from trainer.errors import ExitCode
 
 
 class Stop:
-    """Whether this host was asked to stop, and what that ends with.
+    """Stop requests of this host, and the exit code they lead to.
 
-    Until `arm()` is called nothing can be lost, so `at_once(code)` runs on the first signal; after it the
-    training loop sees `requested`. `again(code)` runs on the second signal in any case, and `asked()` on the first.
+    Until `arm()` is called nothing can be lost, so `at_once(code)` runs on the first signal; after it the training loop
+    checks `requested`. `again(code)` runs on the second signal in any case, and `asked()` on the first.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Stop:
         self._lock = threading.Lock()
 
     def install(self) -> None:
-        """Take over SIGTERM and SIGINT; call from the main thread."""
+        """Install the handlers of SIGTERM and SIGINT; call from the main thread."""
         reader, writer = socket.socketpair()
         writer.setblocking(False)
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
@@ -40,17 +40,17 @@ class Stop:
         threading.Thread(target=self._watch, args=(reader, writer), name="signals", daemon=True).start()
 
     def claim(self) -> None:
-        """Take both signals back from a library that has set handlers of its own; from the main thread."""
+        """Reinstall the handlers after a library has set its own; call from the main thread."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)
 
     def arm(self) -> None:
-        """From now on there is work that a checkpoint must save first."""
+        """Declare that a checkpoint must save the work before a stop."""
         with self._lock:
             self._armed = True
 
     def request(self, code: ExitCode = ExitCode.PREEMPTED) -> None:
-        """Ask for a stop without a signal: another host was told to."""
+        """Request a stop without a signal, as another host got one."""
         with self._lock:
             if not self.requested:
                 self.requested, self.code = True, code

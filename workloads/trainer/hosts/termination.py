@@ -1,4 +1,4 @@
-"""A host's last word to whoever started it: Kubernetes keeps it with the pod, the local control plane acts on it."""
+"""Termination message of a host: Kubernetes stores it with the pod, the local control plane acts on it."""
 
 import contextlib
 import os
@@ -9,7 +9,7 @@ LOST = "lost "  # before the name of a host
 
 
 def write(text: str) -> None:
-    """Write the last word, in place of an earlier one; where there is no place for it, it is not missed."""
+    """Write the termination message, replacing an earlier one; do nothing where there is no file for it."""
     file = os.environ.get(_VARIABLE)
     with contextlib.suppress(OSError):
         to = os.open(file or _FILE, os.O_WRONLY | os.O_TRUNC | (os.O_CREAT if file else 0), 0o600)

@@ -1,13 +1,13 @@
-"""A watch over the thread that trains: where it waits too long, the host says what it does, and ends.
+"""Watchdog of the training thread: if a wait exceeds its timeout, it reports the wait and ends the host.
 
-In a step all hosts wait for each other, so one that hangs makes them all hang. The first whose time is up tells
-process 0, which tells the others, and they answer it. To blame are the hosts that wait for something of their own
-(their data, not a step), and those that do not answer, such as a process that was stopped; process 0 tells everybody.
-A host to blame ends with 76, those that wait for it with 75. Each writes the stacks of all its threads, and waits for
-its storage only once it knows who is to blame: that may be what hangs.
+In a step all hosts wait for each other, so one that hangs makes them all hang. The first whose wait times out tells
+process 0, which tells the others, and they answer it. At fault are the hosts that wait for something of their own
+(their data, not a step), and those that do not answer, such as a stopped process; process 0 announces them. A host at
+fault ends with 76, those that wait for it with 75. Each writes the stacks of all its threads, and waits for its storage
+only once it knows who is at fault, as the storage may be what hangs.
 
-If not even a thread can run, since C++ code holds Python's lock, Python's own C thread writes the stacks and
-ends the process with 1, after twice the time.
+If not even a thread can run, because C++ code holds Python's lock, Python's own C thread writes the stacks and ends the
+process with 1, after twice the time.
 """
 
 import contextlib
@@ -32,28 +32,28 @@ from trainer.telemetry.metrics import Events, say
 
 _RECENT = 20  # steps
 _ANSWER_SECONDS = 2.0  # for all hosts to answer process 0
-_VERDICT_SECONDS = 4.0  # for process 0 to say then which ones are to blame; else it is the one
-_LAST_SECONDS = 1.0  # that process 0 stays on: JAX aborts the others once it has gone
-_FILE_SECONDS = 5.0  # for the stacks to be in their file, and for each event to be written
+_VERDICT_SECONDS = 4.0  # for process 0 to announce the hosts at fault; else it is at fault itself
+_LAST_SECONDS = 1.0  # that process 0 stays, as JAX aborts the others once it has gone
+_FILE_SECONDS = 5.0  # for writing the stacks, and for writing each event
 _FLUSH_SECONDS = 10.0
 
 
 @dataclasses.dataclass(slots=True)
 class Wait:
-    """What the training thread waits for: `own` tells whether it is something of this host alone, such as its data."""
+    """A wait of the training thread; `own` returns True for something of this host alone, such as its data."""
 
     what: str
     step: int
     own: Callable[[], bool]
-    least: float  # seconds that it may take in any case
-    waited: float = 0.0  # seconds, without those in which this process itself stood still
+    least: float  # minimum timeout in seconds
+    waited: float = 0.0  # seconds, except those in which this process itself was suspended
 
 
 _NOTHING = Wait("nothing that has a time limit", 0, lambda: False, 0.0)
 
 
 class Watchdog:
-    """Watches one host. `tell` says something to all others, `answer` to process 0 alone; `finish` ends this host."""
+    """Watchdog of one host. `tell` sends to all others, `answer` to process 0 alone; `finish` ends this host."""
 
     def __init__(
         self,
@@ -69,44 +69,44 @@ class Watchdog:
         self._tell, self._answer, self._finish = tell, answer, finish
         self._wait: Wait | None = None
         self._recent: deque[float] = deque(maxlen=_RECENT)
-        self._answers: dict[int, bool] = {}  # of the other processes: whether each waits for something of its own
-        self._blamed: list[int] = []  # as process 0 says
+        self._answers: dict[int, bool] = {}  # other processes: True if it waits for something of its own
+        self._blamed: list[int] = []  # as announced by process 0
         self._verdict = threading.Event()
         self._lock, self._arming = threading.Lock(), threading.Lock()
-        self._armed, self._armed_for = 0.0, 0.0  # when Python's own C thread was set, and for what limit
-        self.hung = False  # whether this host is about to end for a hang, its own or another's
+        self._armed, self._armed_for = 0.0, 0.0  # when Python's own C thread was set, and for which timeout
+        self.hung = False  # True if this host is about to end for a hang, its own or another's
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         if limits.hang_seconds > 0:
             self._thread.start()
 
     def waits(self, what: str, step: int, *, own: Callable[[], bool] = lambda: False, least: float = 0.0) -> None:
-        """Say that the training thread waits for `what` from now on, for `least` seconds or more if need be."""
+        """Start the timeout of the training thread's wait for `what`: at least `least` seconds."""
         self._wait = Wait(what, step, own, least)
         self._arm()
 
     def idle(self) -> None:
-        """Say that the training thread waits for nothing that has a time limit."""
+        """End the wait; the training thread has no timeout until the next one."""
         self._wait = None
         self._arm()
 
     def stop(self) -> None:
-        """Watch no more: the process may go on, and must not be ended for what it does then."""
+        """Stop watching: the process may continue, and must not be ended for what it does then."""
         self._over.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
 
     def took(self, seconds: float) -> None:
-        """Take note of how long a step took."""
+        """Record the seconds that a step took."""
         self._recent.append(seconds)
 
     def limit(self, wait: Wait) -> float:
-        """Return the seconds that a wait may take."""
+        """Return the timeout of a wait, in seconds."""
         recent = statistics.median(self._recent) if self._recent else 0.0
         return max(self._limits.hang_seconds, self._limits.hang_factor * recent, wait.least)
 
     def told(self, words: str, peer: int) -> None:
-        """Hear from another host that it hangs, or its answer, or who is to blame, in the `words` that it sent."""
+        """Handle another host's message in JSON: that it hangs, its answer, or the hosts at fault."""
         said = json.loads(words)
         if "blamed" in said:
             self._blamed = [int(process) for process in said["blamed"]]
@@ -117,7 +117,7 @@ class Watchdog:
                 threading.Thread(target=self._end, args=(self._wait or _NOTHING,), name="hang").start()
 
     def _watch(self) -> None:
-        """Watchdog thread: count the time, and keep Python's own C thread from acting."""
+        """Watchdog thread: measure the wait, and keep Python's own C thread from acting."""
         tick = min(1.0, self._limits.hang_seconds / 10)
         woke = time.monotonic()
         while not (self.hung or self._over.is_set()):
@@ -134,9 +134,9 @@ class Watchdog:
         self._disarm()
 
     def _arm(self) -> None:
-        """Set Python's own C thread to twice the limit of now, if it is set to another one, or was some time ago.
+        """Set Python's own C thread to twice the current timeout, if it differs or was set some time ago.
 
-        At once, not at the next tick: there may be none. A timer of a short wait would end a long one, and one of a
+        At once, not at the next tick, which may never come. A timer of a short wait would end a long one, and one of a
         long wait would let a short one hang for hours.
         """
         with self._arming:
@@ -144,7 +144,7 @@ class Watchdog:
                 return
             now, limit = time.monotonic(), self.limit(self._wait or _NOTHING)
             if limit != self._armed_for or now - self._armed > limit / 4:
-                with contextlib.suppress(ValueError, OSError, AttributeError):  # stderr may be no file
+                with contextlib.suppress(ValueError, OSError, AttributeError):  # stderr may not be a file
                     faulthandler.dump_traceback_later(2 * limit, exit=True)
                 self._armed, self._armed_for = now, limit
 
@@ -153,7 +153,7 @@ class Watchdog:
             faulthandler.cancel_dump_traceback_later()
 
     def _end(self, wait: Wait) -> None:
-        """Say what this host waits for and does, and end it; once, on whichever thread comes first."""
+        """Report this host's wait and stacks, and end the host; only the first call on any thread does."""
         with self._lock:
             if self.hung:
                 return
@@ -180,15 +180,15 @@ class Watchdog:
         if lost:
             _begun(lambda: self._events.write("peer_lost", peer=blamed[0])).join(_FILE_SECONDS)
             termination.write(termination.LOST + self._host.name(blamed[0]))
-            say(f"{name}: ends so that the job can restart; {self._host.name(blamed[0])} hangs")
+            say(f"{name}: exiting so that the job can restart; {self._host.name(blamed[0])} hangs")
         else:
-            say(f"{name}: hangs, and ends so that the job can restart; its threads' stacks are in {self._out / file}")
+            say(f"{name}: hangs; exiting so that the job can restart; stacks of its threads are in {self._out / file}")
         if not me:
             time.sleep(_LAST_SECONDS)
         self._finish(ExitCode.PEER_LOST if lost else ExitCode.HUNG, _FLUSH_SECONDS)
 
     def _judged(self, own: bool, since: float) -> list[int]:
-        """Process 0: return who is to blame, of whom all are told: first those that have not answered."""
+        """Process 0: announce and return the hosts at fault, first those that have not answered."""
         time.sleep(max(0.0, since + _ANSWER_SECONDS - time.monotonic()))
         answers = {0: own} | self._answers
         silent = [process for process in range(self._host.processes) if process not in answers]
@@ -197,13 +197,13 @@ class Watchdog:
         return blamed
 
     def _heard(self, since: float) -> list[int]:
-        """Return who is to blame by what process 0 says; itself where it says nothing."""
+        """Return the hosts at fault as announced by process 0; process 0 itself if it announces none."""
         heard = self._verdict.wait(max(0.0, since + _VERDICT_SECONDS - time.monotonic()))
         return self._blamed if heard else [0]
 
 
 def _begun(write: Callable[[], object]) -> threading.Thread:
-    """Begin to write something on a thread of its own, which may never end."""
+    """Start a write on a thread of its own, which may never end."""
 
     def work() -> None:
         with contextlib.suppress(OSError):
