@@ -37,7 +37,7 @@ def test_checkpoints_of_another_program_end_the_run_and_stay(server: BucketServe
     (out / found).write(b"weights")
     (out / "7" / "1" / "array").write(b"a save that was cut off")
     before = out.sums()
-    with pytest.raises(FatalError, match=r"/0*100 is no checkpoint of this trainer") as refused:
+    with pytest.raises(FatalError, match=r"/0*100 is not a checkpoint of this trainer") as refused:
         out.shelf().claim(0)
     assert "another run.output_dir" in refused.value.problems[0].hint
     assert out.sums() == before

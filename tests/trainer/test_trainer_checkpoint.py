@@ -206,7 +206,7 @@ def test_checkpoints_of_another_program_end_the_run_and_stay(found: str, store: 
     path.write_bytes(b"weights")
     foreign = store.folder / Path(found).parts[0]
     (store.folder / ".saving-3-0").mkdir()
-    with pytest.raises(FatalError, match=f"{foreign} is no checkpoint of this trainer") as refused:
+    with pytest.raises(FatalError, match=f"{foreign} is not a checkpoint of this trainer") as refused:
         store.checkpoints.choose()
     (problem,) = refused.value.problems
     assert "another run.output_dir" in problem.hint

@@ -158,7 +158,7 @@ def test_an_update_that_overflows_is_not_saved(tmp_path: Path) -> None:
     assert ran.stderr == (
         "error: after step 2 the state is not finite (params.embed, params.layers.down and 3 more);"
         f" its records are {records}."
-        " A restart would repeat it bit for bit; try a lower optim.lr, or a look at these records\n"
+        " A restart would repeat it bit for bit; try a lower optim.lr, or inspect these records\n"
     )
     job = Cluster(tmp_path, [], 0, lambda name: (tmp_path / name).read_text())
     assert not [event for event in job.events(0) if event["event"] == "save_begin"]
@@ -238,6 +238,6 @@ def test_a_restart_loads_its_programs_whole_and_does_without_them(tmp_path: Path
         losses.append(job.losses())
         found = {e["program"]: e.get("loaded", False) for e in job.events(0) if e["event"] == "compile"}
         assert (found["train"], found["evaluate"]) == (loaded, loaded)
-        told = "the cached program 'train' cannot be loaded (it is damaged, or not of this workload); compiling it"
+        told = "the cached program 'train' cannot be loaded (it is damaged, or from another workload); compiling it"
         assert (told in ran.stdout) == (attempt == 2)
     assert losses[0] == losses[1] == losses[2] and len(losses[0]) == 3

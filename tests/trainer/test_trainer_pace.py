@@ -12,7 +12,7 @@ import pytest
 from tests.trainer.small import start
 from tests.trainer.test_trainer_local import a_job
 from tests.trainer.test_trainer_peers import connected, together
-from trainer.observe.stragglers import Pace, Slow, percentiles, slow_hosts
+from trainer.observe.stragglers import Slow, StragglerCheck, percentiles, slow_hosts
 
 SECONDS = 60
 
@@ -44,15 +44,17 @@ class Compared:
         self.told = 0.004
         probes = [lambda: lambda: 0.004, lambda: lambda: self.told]
         self.jobs = [a_job(folder, peers=peers) for peers in hosts]
-        self.paces = [Pace(job, None if emulated else probe) for job, probe in zip(self.jobs, probes, strict=True)]
+        self.checks = [
+            StragglerCheck(job, None if emulated else probe) for job, probe in zip(self.jobs, probes, strict=True)
+        ]
         self.log = folder / "events-0"
 
     def compare(self, step: int, took: float) -> dict[str, Any]:
         """Compare the hosts and return the event."""
         self.told = took
-        for pace in self.paces:
-            pace.took(1.0)
-        together([functools.partial(pace.compare, step) for pace in self.paces])
+        for check in self.checks:
+            check.took(1.0)
+        together([functools.partial(check.compare, step) for check in self.checks])
         deadline = time.monotonic() + SECONDS
         while time.monotonic() < deadline:
             told = [json.loads(line) for line in self.log.read_text().splitlines()] if self.log.exists() else []

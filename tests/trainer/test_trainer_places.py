@@ -28,7 +28,7 @@ def test_without_the_client_of_google_a_bucket_is_refused_in_one_line(tmp_path: 
 
 @pytest.mark.parametrize("address", ["gs://", "gs:///name", "gs://bucket/../name"])
 def test_what_is_no_address_is_refused(address: str) -> None:
-    with pytest.raises(FatalError, match="is no address in a bucket"):
+    with pytest.raises(FatalError, match="is not an address in a bucket"):
         open_place(address)
 
 

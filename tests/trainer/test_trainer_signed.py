@@ -42,7 +42,7 @@ def test_only_what_was_signed_under_its_own_name_is_read(tmp_path: Path) -> None
     (tmp_path / "changed").write_bytes(written[:-1] + b"!")
     (tmp_path / "old").write_bytes(hashlib.sha256(b"content").digest() + b"content")
     for name in ("evaluate", "shorter", "changed", "old"):
-        with pytest.raises(ValueError, match="damaged, or not of this workload"):
+        with pytest.raises(ValueError, match="damaged, or from another workload"):
             ours.read(name)
     with pytest.raises(ValueError):
         files(tmp_path, THEIRS).read("train")
@@ -62,7 +62,7 @@ def test_a_program_that_somebody_else_put_there_is_not_unpickled(
         open_place(programs / name).write((hashlib.sha256(content).digest() if how == "digest" else b"") + content)
     assert kept.load("train", arguments) is None
     assert not harm.exists()
-    told = "the cached program 'train' cannot be loaded (it is damaged, or not of this workload); compiling it"
+    told = "the cached program 'train' cannot be loaded (it is damaged, or from another workload); compiling it"
     assert told in capsys.readouterr().out
     files(programs).write(name, content)
     kept.load("train", arguments)

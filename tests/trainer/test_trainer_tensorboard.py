@@ -45,7 +45,7 @@ def test_an_event_file_has_the_numbers_of_the_metrics_and_a_profile_has_the_step
     trace = json.loads(gzip.decompress((folder / "s0-h0.trace.json.gz").read_bytes()))
     marked = {int(e["args"]["step_num"]) for e in trace["traceEvents"] if e.get("name") == "train"}
     assert marked == {3, 4}
-    assert "slice 0 host 0: profile from step 3 on is in" in ran.stdout
+    assert "slice 0 host 0: profile from step 3 is in" in ran.stdout
 
 
 def records(content: bytes) -> list[bytes]:

@@ -24,7 +24,7 @@ from trainer.checkpoint.local import LocalTier
 from trainer.errors import FatalError, Problem
 from trainer.observe.profiler import Profiler
 from trainer.observe.step_log import Pending
-from trainer.observe.stragglers import Pace
+from trainer.observe.stragglers import StragglerCheck
 from trainer.schedule import Due
 from trainer.step.compile_cache import CompileCache
 from trainer.step.compiler import Compiler
@@ -187,7 +187,7 @@ def test_chips_that_do_not_answer_are_this_hosts_own(tmp_path: Path, hang: Hang)
         assert run.job.watchdog.told == ("the compilation of its products of matrices", True, 7200.0)
         return hang
 
-    pace = Pace(run.job, make)
+    pace = StragglerCheck(run.job, make)
     run.job.peers = SimpleNamespace(report=lambda key, value: None)
     with under_way(hang, lambda: _compared(pace)):
         assert run.job.watchdog.told == ("its chips' products of matrices after step 10", True, 0.0)
@@ -347,7 +347,7 @@ def test_a_program_that_comes_late_is_waited_for_before_a_save(tmp_path: Path, h
     assert run.job.watchdog.all.count("the compilation of the program 'finite'") == 1
 
 
-def _compared(pace: Pace) -> None:
+def _compared(pace: StragglerCheck) -> None:
     with contextlib.suppress(TypeError):  # what never ends gives no seconds
         pace.compare(10)
 

@@ -31,7 +31,7 @@ from trainer.models import registry
 from trainer.observe.probe import probe
 from trainer.observe.profiler import Profiler
 from trainer.observe.step_log import Progress
-from trainer.observe.stragglers import Pace
+from trainer.observe.stragglers import StragglerCheck
 from trainer.parallel import layout
 from trainer.parallel.mesh import make_mesh
 from trainer.renames import SYNTHETIC
@@ -62,7 +62,7 @@ class Run:
     progress: Progress
     replicas: Replicas
     finite: Finite
-    pace: Pace
+    stragglers: StragglerCheck
     profiler: Profiler
     read: Reader | None  # None on a host that does not load
 
@@ -152,7 +152,7 @@ def set_up(job: Job, meeting: "Future[Address]") -> Run:
             emulated=emulated,
         ),
         finite=finite,
-        pace=Pace(job, None if emulated else probe),
+        stragglers=StragglerCheck(job, None if emulated else probe),
         profiler=Profiler(job),
         replicas=Replicas(job.config.observe.checksum_every, mesh, programs.state, job.host, job.events),
         read=read,

@@ -61,7 +61,7 @@ def _due(run: Run, at: int) -> Due:
     saving, keeping = at % config.checkpoint.every == 0 or at == last, run.local.due(at) and at < last
     evaluating = run.held_out > 0 and config.run.eval_every > 0 and at % config.run.eval_every == 0 and at < last
     checking = run.replicas.due(at, saving=saving or keeping)
-    return Due(saving, keeping, evaluating, checking, run.pace.due(at))
+    return Due(saving, keeping, evaluating, checking, run.stragglers.due(at))
 
 
 def _loop(run: Run, train_step: Any, state: State, at: int, trained: int) -> Generator[int, None, ExitCode]:
@@ -92,7 +92,7 @@ def _loop(run: Run, train_step: Any, state: State, at: int, trained: int) -> Gen
         now = _finished(run, pending)
         pending = None
         if due.comparing:
-            run.pace.compare(at)
+            run.stragglers.compare(at)
         stopping = flags.stop or now.stop
         if stopping:
             _require(run, at, state, due)
@@ -136,7 +136,7 @@ def _begin(
     run.job.watchdog.waits(f"step {at}", at)
     free = dispatched if before is None else before.ended.result() if before.ended.done() else came
     data_seconds = came - max(dispatched, free)
-    run.pace.began(data_seconds, max(0.0, dispatched - free))
+    run.stragglers.began(data_seconds, max(0.0, dispatched - free))
     with run.profiler.step(at):
         state, out = train_step(state, blocks, _flags(run, due.saving, data_seconds))
     if due.checking:
@@ -151,7 +151,7 @@ def _finished(run: Run, pending: Pending) -> Flags:
     with _saves_end(run):
         flags = run.progress.finish(pending)
     run.replicas.judge(pending.step, flags.differ)
-    run.pace.took(flags.seconds)
+    run.stragglers.took(flags.seconds)
     return flags
 
 

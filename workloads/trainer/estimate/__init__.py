@@ -1,1 +1,1 @@
-"""Estimates before a chip is bought: memory, traffic, FLOPs and ahead-of-time compilation."""
+"""Estimates without hardware: memory, traffic, FLOPs and ahead-of-time compilation."""

@@ -1,8 +1,8 @@
-"""TPU types: how many chips a slice has, how they are wired, what one of them can do. Knows no JAX.
+"""TPU types: chips and topology of their slices, peaks and bandwidths of a chip. Without JAX.
 
-Speeds are those of the vendor's pages on system architecture; a chip's share of its host's network card is from
-Austin et al., How to Scale Your Model, 2025. The memory is what XLA lets a program have, as its compiler says it
-when a program is too large: less than is on the chip.
+Speeds are from the vendor's pages on system architecture; a chip's share of its host's network card is from Austin et
+al., How to Scale Your Model, 2025. The memory is what XLA makes available to a program, as its compiler reports it for
+programs that are too large: less than is on the chip.
 """
 
 import dataclasses
@@ -13,22 +13,22 @@ import math
 from trainer.errors import FatalError, Problem
 
 _CUBE = 4  # chips along each side of the cube that large 3D slices are wired from
-_MOST_CUBES = 144  # of one slice
+_MOST_CUBES = 144  # in one slice
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Chip:
-    """One chip."""
+    """Properties of one chip."""
 
-    generation: str  # as libtpu calls it
-    cores: int  # that it counts for in a type's name
+    generation: str  # libtpu's name
+    cores: int  # cores per chip in a type's name
     dimensions: int  # of the torus
     hbm_gib: float
     peak_bf16: float  # FLOP/s
     peak_int8: float  # OP/s
     hbm_bandwidth: float  # bytes/s
     ici_bandwidth: float  # bytes/s of one link, in one direction
-    dcn_bandwidth: float  # bytes/s in one direction, of its host's over the chips of the host
+    dcn_bandwidth: float  # bytes/s in one direction: the host's, divided by its chips
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,17 +41,17 @@ class Slice:
 
     @property
     def chips(self) -> int:
-        """Chips of the slice."""
+        """Number of chips in the slice."""
         return math.prod(self.topology)
 
     @property
     def chips_per_host(self) -> int:
-        """Chips that one host has."""
+        """Number of chips of one host."""
         return 1 if self.chips == 1 else 4
 
     @property
     def hosts(self) -> int:
-        """Hosts of the slice."""
+        """Number of hosts in the slice."""
         return self.chips // self.chips_per_host
 
 
@@ -106,31 +106,31 @@ CHIPS = {
 
 
 def find_slice(tpu_type: str) -> Slice:
-    """Return the slice that a type such as v5litepod-256 or v5p-4x4x4 means. Raises FatalError if there is none."""
+    """Return the slice of a type such as v5litepod-256 or v5p-4x4x4. Raises FatalError if there is none."""
     family, _, size = tpu_type.rpartition("-")
     chip = CHIPS.get(family)
     if chip is None:
         near = difflib.get_close_matches(family, CHIPS, n=1, cutoff=0.4)
         guess = f"Did you mean {near[0]}-{size}? " if near and size else ""
-        raise FatalError(Problem(f"TPU type {tpu_type!r} is not known", f"{guess}Families are {', '.join(CHIPS)}"))
+        raise FatalError(Problem(f"unknown TPU type {tpu_type!r}", f"{guess}Families are {', '.join(CHIPS)}"))
     fits = [sides for sides in _topologies(chip.dimensions) if size in _sizes(chip, sides)]
     if not fits:
         numbers = sorted({math.prod(sides) * chip.cores for sides in _topologies(chip.dimensions)})
         close = sorted(numbers, key=lambda n: abs(n - int(size)))[:4] if size.isdecimal() else numbers[-4:]
         there = ", ".join(f"{family}-{n}" for n in sorted(close))
-        raise FatalError(Problem(f"TPU type {tpu_type!r} is not known", f"There are, for example, {there}"))
-    # Of those with as many chips: the most cubic one, as Google's names have it.
+        raise FatalError(Problem(f"unknown TPU type {tpu_type!r}", f"There are, for example, {there}"))
+    # Of the topologies with this many chips the most cubic one, as in Google's names.
     return Slice(name=tpu_type, chip=chip, topology=min(fits, key=lambda sides: (max(sides), sides)))
 
 
 def _sizes(chip: Chip, sides: tuple[int, ...]) -> tuple[str, str]:
-    """Return what may stand behind the family: the number of cores, or the topology."""
+    """Return the valid sizes after the family name: the number of cores, or the topology."""
     return str(math.prod(sides) * chip.cores), "x".join(map(str, sides))
 
 
 @functools.cache
 def _topologies(dimensions: int) -> tuple[tuple[int, ...], ...]:
-    """Return the topologies that slices come in."""
+    """Return the valid topologies of slices."""
     if dimensions == 2:
         return (1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16)
     boxes = [

@@ -1,7 +1,7 @@
-"""Compile a training step for slices that nobody has: with XLA's own TPU compiler, on any machine.
+"""Ahead-of-time compilation of a training step with XLA's TPU compiler, on any machine, without TPUs.
 
-What is compiled is the step that `train` runs, for a description of the topology instead of devices. The compiler
-then says how much memory of a chip it takes, and what it sends to other slices; the executable can be kept.
+Compiles the step that `train` runs, for a description of the topology instead of devices. The compiler reports its
+memory on a chip and its traffic to other slices; the executable can be saved.
 """
 
 # mypy: disallow-untyped-calls=False
@@ -26,9 +26,9 @@ from trainer.parallel import layout
 from trainer.parallel.layout import Layout
 
 _GIB = 2**30
-_NO_TOPOLOGY = ("INVALID_ARGUMENT", "NOT_FOUND", "UNIMPLEMENTED")  # how libtpu begins when it knows none of that name
+_NO_TOPOLOGY = ("INVALID_ARGUMENT", "NOT_FOUND", "UNIMPLEMENTED")  # libtpu's error prefixes for an unknown topology
 _NEEDED = re.compile(r"(?:\(|Used )([\d.]+)([MGT])(?:\) exceeds| of [\d.]+[MGT] hbm)")
-# Without these libtpu asks for the metadata of a TPU host, says much about there being none, and wants to be alone.
+# Without these libtpu queries the metadata of a TPU host, logs that there is none, and requires exclusive use.
 _NO_TPU = {
     "JAX_PLATFORMS": "cpu",
     "TPU_SKIP_MDS_QUERY": "1",
@@ -39,11 +39,11 @@ _NO_TPU = {
 
 
 def compile_step(config: Config, slice_: Slice, num_slices: int, executable: Path | None = None) -> dict[str, Any]:
-    """Return what the compiler says of a step; sizes in GiB of one chip. Keep the program in `executable`.
+    """Return the compiler's report on a step; sizes in GiB of one chip. Save the program to `executable`.
 
-    Of a program that does not fit `peak_gib` is what it needs at least, and what the compiler does not say is told in
-    closed form: `estimated` names that. Raises FatalError without a TPU compiler, if it has no such topology or fails,
-    and if the program cannot be kept.
+    For a program that does not fit, `peak_gib` is its minimum memory, and values that the compiler does not report are
+    estimated in closed form: `estimated` names them. Raises FatalError without a TPU compiler, if it has no such
+    topology or fails, and if the program cannot be saved.
     """
     if find_spec("libtpu") is None:
         raise FatalError(Problem("there is no TPU compiler on this machine", "pip install 'xpk-multislice[tpu]'"))
@@ -82,7 +82,7 @@ def compile_step(config: Config, slice_: Slice, num_slices: int, executable: Pat
 
 
 def _devices(slice_: Slice, num_slices: int) -> Any:
-    """Return the devices of a described topology, one a chip."""
+    """Return the devices of a described topology, one per chip."""
     from jax.experimental import topologies
 
     name = f"{slice_.chip.generation}:{'x'.join(map(str, slice_.topology))}"
@@ -91,12 +91,12 @@ def _devices(slice_: Slice, num_slices: int) -> Any:
         more["chips_per_host_bounds"] = (1, 1, 1)
     try:
         devices = topologies.get_topology_desc(platform="tpu", topology_name=name, **more).devices
-    except Exception as error:  # whatever libtpu has to say
+    except Exception as error:  # libtpu raises errors of many types
         if str(error).startswith(_NO_TOPOLOGY) or isinstance(error, NotImplementedError):
             problem = Problem(f"libtpu has no topology {name}: {reason(error)}", "Use another --tpu-type")
         else:
             message = f"libtpu does not work here: {type(error).__name__}: {reason(error)}"
-            problem = Problem(message, "Install it anew: pip install 'xpk-multislice[tpu]'; `estimate` needs no libtpu")
+            problem = Problem(message, "Reinstall it: pip install 'xpk-multislice[tpu]'; `estimate` needs no libtpu")
         raise FatalError(problem) from error
     if len(devices) != slice_.chips * num_slices:
         message = f"libtpu has {len(devices)} devices where {slice_.name} has {slice_.chips * num_slices} chips"
@@ -105,9 +105,9 @@ def _devices(slice_: Slice, num_slices: int) -> Any:
 
 
 def _compiled(lowered: Any, slice_: Slice) -> tuple[Any, float | None]:
-    """Return (the program, None); of one that is too large (None, the GiB that it needs at least, if that is said).
+    """Return (the program, None), or for one that is too large (None, its minimum memory in GiB if reported).
 
-    Raises FatalError for all else that XLA says.
+    Raises FatalError for any other error of XLA.
     """
     from jax.errors import JaxRuntimeError
 
@@ -122,9 +122,9 @@ def _compiled(lowered: Any, slice_: Slice) -> tuple[Any, float | None]:
 
 
 def _estimated(config: Config, sizes: Layout, state: Any, needed: float | None, slice_: Slice) -> dict[str, Any]:
-    """Return what is known of a program that the compiler refuses: what it needs, if it says that, and closed forms.
+    """Return the report on a program that the compiler refuses: its memory, if reported, and closed forms.
 
-    Those of memory and traffic are the decoder's. Of others it is the state, and gradients sent once.
+    Memory and traffic are the decoder's. For other models it is the state, and gradients sent once.
     """
     import jax
 
@@ -137,7 +137,7 @@ def _estimated(config: Config, sizes: Layout, state: Any, needed: float | None, 
     else:
         peak, slices = on_a_chip(state), sizes.dp_slices
         sent = 2 * (slices - 1) / slices * on_a_chip(state["params"])
-    # A program that is refused needs more than there is, whatever the formulas say.
+    # A refused program needs more than the chip's memory, whatever the formulas say.
     return {
         "peak_gib": round(max(peak, slice_.chip.hbm_gib), 3) if needed is None else needed,
         "state_gib": round(on_a_chip(state), 3),
@@ -148,7 +148,7 @@ def _estimated(config: Config, sizes: Layout, state: Any, needed: float | None, 
 
 def _memory(compiled: Any, slice_: Slice) -> dict[str, Any]:
     said = compiled.memory_analysis()
-    # The peak, not the temporaries: those are summed over parts of the program that are never live together.
+    # The peak, not the temporaries, which are summed over parts of the program that are never live together.
     peak, state = said.peak_memory_in_bytes / _GIB, said.argument_size_in_bytes / _GIB
     return {"fits": peak <= slice_.chip.hbm_gib, "peak_gib": round(peak, 3), "state_gib": round(state, 3)}
 
@@ -163,14 +163,14 @@ def _dcn(compiled: Any, num_slices: int) -> dict[str, Any]:
 
 
 def _keep(compiled: Any, file: Path) -> None:
-    """Write a program as JAX reads it: pickled (bytes, structure of its arguments, structure of its results)."""
+    """Write a program in JAX's format: pickled (bytes, structure of its arguments, structure of its results)."""
     from jax.errors import JaxRuntimeError
     from jax.experimental.serialize_executable import serialize
 
     try:
         file.write_bytes(pickle.dumps(serialize(compiled)))
     except JaxRuntimeError as error:
-        problem = Problem(f"the program cannot be kept: {reason(error)}", "Leave --executable out")
+        problem = Problem(f"the program cannot be saved: {reason(error)}", "Leave --executable out")
         raise FatalError(problem) from error
     except OSError as error:
         raise FatalError(Problem(f"{file} cannot be written: {reason(error)}", "Use another --executable")) from error

@@ -1,4 +1,4 @@
-"""The commands that tell what a run takes before there is anything to run it on: estimate and compile."""
+"""Commands that need no TPUs: estimate and compile."""
 
 import argparse
 import json
@@ -15,15 +15,15 @@ from trainer.parallel import layout
 def add_commands(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
     """Add `estimate` and `compile` to the parser's commands."""
     for name, command, about in (
-        ("estimate", _estimate, "estimate memory, arithmetic, traffic and time of a step, in closed form"),
-        ("compile", _compile, "compile the step for TPUs that need not be there; takes minutes"),
+        ("estimate", _estimate, "estimate a step's memory, FLOPs, traffic and time in closed form"),
+        ("compile", _compile, "compile the step for TPUs, without TPUs; takes minutes"),
     ):
         parser = commands.add_parser(name, parents=parents, help=about, description=about)
         parser.add_argument("--tpu-type", required=True, metavar="TYPE", help="for example v5litepod-256")
         parser.add_argument("--num-slices", type=int, default=1, metavar="N")
         parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
         if name == "compile":
-            parser.add_argument("--executable", type=Path, metavar="FILE", help="keep the program, as JAX reads it")
+            parser.add_argument("--executable", type=Path, metavar="FILE", help="save the program in JAX's format")
         parser.set_defaults(command=command)
 
 
@@ -32,7 +32,7 @@ def _estimate(options: argparse.Namespace) -> int:
 
     config, slice_, num_slices = _asked(options)
     if config.model.family != "decoder":
-        message = f"the estimate's formulas are of the decoder, and model.family is {config.model.family}"
+        message = f"estimates require model.family=decoder, got {config.model.family}"
         raise FatalError(Problem(message, "Compile it instead: python -m trainer compile"))
     return _show(estimate(config, slice_, num_slices), options.output)
 
@@ -44,7 +44,7 @@ def _compile(options: argparse.Namespace) -> int:
 
 
 def _asked(options: argparse.Namespace) -> tuple[Config, Slice, int]:
-    """Return what was asked for. Raises FatalError with all that keeps it from running at all."""
+    """Return the configuration and sizes given on the command line. Raises FatalError with all their problems."""
     problems: list[Problem] = []
     if options.num_slices < 1:
         problems.append(Problem(f"--num-slices is {options.num_slices}", "Use 1 or more"))
@@ -65,7 +65,7 @@ def _asked(options: argparse.Namespace) -> tuple[Config, Slice, int]:
 
 
 def _unwritable(executable: Path | None) -> list[Problem]:
-    """Return why the program could not be kept: after minutes of compiling it would be too late to say."""
+    """Return the problem of an unwritable output file, before minutes of compiling."""
     if executable is None:
         return []
     try:

@@ -1,8 +1,8 @@
-"""What a run takes, in closed form and without JAX: memory of a chip, arithmetic, traffic, and the time of a step.
+"""Closed-form estimate without JAX: memory of a chip, FLOPs, traffic, and time of a step.
 
-The memory is that of the program that XLA's TPU compiler makes of step/programs.py, which was read for it;
-docs/results.md has both side by side. Times are bounds: arithmetic at a chip's peak, links at theirs, and both at the
-same time. Dimensions as in models/decoder.py.
+The memory model follows the program that XLA's TPU compiler makes of step/programs.py; docs/results.md compares both.
+Times are bounds: FLOPs at a chip's peak, links at theirs, and both at the same time. Dimensions as in
+models/decoder.py.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ _GIB = 2**30
 
 
 def estimate(config: Config, slice_: Slice, num_slices: int) -> dict[str, Any]:
-    """Return the estimate of `config`, which layout.check finds nothing wrong with; sizes in GiB of one chip."""
+    """Return the estimate of `config`, which must pass layout.check; sizes in GiB of one chip."""
     chips = layout.Chips(num_slices, slice_.hosts, slice_.chips_per_host)
     sizes = layout.layout(config, chips)
     tokens = sizes.global_batch * config.model.seq_len
@@ -31,7 +31,7 @@ def estimate(config: Config, slice_: Slice, num_slices: int) -> dict[str, Any]:
         "dcn": sent.dcn / slice_.chip.dcn_bandwidth,
     }
     bound_by = max(seconds, key=lambda what: seconds[what])
-    # The update reads and writes the whole state, when there is nothing else to do.
+    # The update reads and writes the whole state, while nothing else runs.
     step_seconds = seconds[bound_by] + 2 * taken.state / slice_.chip.hbm_bandwidth
     ran = (flops / tokens, tokens / step_seconds, chips.total, slice_.chip.peak_bf16)
     share = layer_products(config.model) * len(config.quant.products) / metrics.flops_per_token(config.model)
@@ -60,9 +60,9 @@ def estimate(config: Config, slice_: Slice, num_slices: int) -> dict[str, Any]:
 
 
 def computed_flops_per_token(model: Model) -> float:
-    """Return the FLOPs that a chip's step comes to per token: those of the model, and those computed again.
+    """Return the FLOPs computed per token: those of the model, and those of the recomputation.
 
-    The forward pass is a third of the model's. All of a layer is computed again without its activations; scores and
+    The forward pass is a third of the model's. Without saved activations all of a layer is recomputed; scores and
     logits are once more, if they are computed in chunks.
     """
     scores = 4.0 * model.layers * model.heads * model.head_dim * model.seq_len
@@ -73,7 +73,7 @@ def computed_flops_per_token(model: Model) -> float:
 
 
 def compute_seconds(config: Config, sizes: Layout, chip: Chip) -> float:
-    """Return the time that one chip computes on one token at its peaks: what is in int8 at that of int8.
+    """Return the seconds that one chip computes per token at its peaks, int8 products at the peak of int8.
 
     A stage of the pipeline computes in M of M + S - 1 ticks (parallel/pipeline.py).
     """

@@ -1,4 +1,4 @@
-"""Multiplications of a program, counted by the type of their operands in what JAX traced of it."""
+"""Matrix-product FLOPs of a program by operand dtype, counted in its jaxpr."""
 
 # mypy: disallow-untyped-calls=False
 
@@ -24,13 +24,13 @@ from trainer.models.registry import family
 from trainer.parallel.mesh import ALL
 from trainer.parallel.partitioning import Execution
 
-Flops = dict[str, float]  # by type: {"int8": ..., "bfloat16": ..., "float32": ...}
+Flops = dict[str, float]  # by dtype: {"int8": ..., "bfloat16": ..., "float32": ...}
 
 
 def flops(jaxpr: Jaxpr) -> Flops:
-    """Return what the matrix products of a program take: 2 for each multiplication, loops as often as they run.
+    """Return the FLOPs of a program's matrix products: 2 per multiplication, times the iterations of loops.
 
-    Of a loop without a fixed number of trips one is counted, of a branch the larger side.
+    A loop without a fixed trip count counts once, of a branch the larger side counts.
     """
     found: collections.Counter[str] = collections.Counter()
     for equation in jaxpr.eqns:
@@ -52,7 +52,7 @@ def flops(jaxpr: Jaxpr) -> Flops:
 
 
 def of_training(config: Config) -> Flops:
-    """Return the products of one example's forward and backward pass, none of them computed again."""
+    """Return the products of one example's forward and backward pass, without recomputation."""
     plain = dataclasses.replace(config.model, remat="none", attention_chunk=0, loss_chunk=0)
     alone = Mesh(np.array(jax.local_devices()[:1]).reshape(1, 1, 1, 1), ALL)
     how, model = Execution(alone, quant=config.quant), family(config.model)
@@ -67,7 +67,7 @@ def of_training(config: Config) -> Flops:
 
 
 def int8_share(config: Config) -> float:
-    """Return the share of a model's products, by their FLOPs, that are really multiplied as int8: 0 to 1."""
+    """Return the fraction of a model's product FLOPs that are really computed in int8: 0 to 1."""
     if not config.quant.products:
         return 0.0
     counted = of_training(config)
@@ -75,7 +75,7 @@ def int8_share(config: Config) -> float:
 
 
 def _inner(params: dict[str, Any]) -> Iterator[Jaxpr]:
-    """Yield the programs that are parameters of an instruction."""
+    """Yield the jaxprs that are parameters of an equation."""
     for value in params.values():
         for one in value if isinstance(value, (tuple, list)) else (value,):
             if isinstance(one, ClosedJaxpr):

@@ -1,7 +1,7 @@
-"""What a compiled program sends to other slices, read from its HLO text.
+"""DCN transfers of a compiled program, read from its HLO text.
 
-XLA sends over DCN with `send` instructions for the Megascale runtime, which say what collective they are part of.
-What stands in a loop is sent once a trip; how many trips there are is read from the loop's condition.
+XLA sends over DCN with `send` instructions for the Megascale runtime, which name their collective. An instruction in a
+loop counts once per trip; the trip count is read from the loop's condition.
 """
 
 import collections
@@ -21,12 +21,12 @@ _SENT = re.compile(
 
 _REDUCED = re.compile(r"(?P<types>.*?) all-reduce(?:-start)?\(")
 _SHAPE = re.compile(r"[a-z]+\d+\[(?P<shape>[\d,]*)\]")
-_SCATTERED = "all-reduce-scatter"  # how XLA calls a computation whose all-reduce is scattered
+_SCATTERED = "all-reduce-scatter"  # XLA's name for a computation whose all-reduce is scattered
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Transfer:
-    """All that a chip hands to one kind of collective over slices, in one type of numbers, in a step."""
+    """All data of one dtype that a chip passes to one kind of collective over slices, in a step."""
 
     kind: str  # ALL_REDUCE, ALL_GATHER, ALL_TO_ALL, ONE_TO_ONE, ...
     dtype: str
@@ -34,17 +34,17 @@ class Transfer:
     bytes: int
 
     def sent(self, slices: int) -> float:
-        """Return the bytes that a chip sends for it, over `slices` of which it is one.
+        """Return the bytes that a chip sends for it, over `slices` including its own.
 
-        For an all-reduce that is a reduce-scatter and an all-gather, (S - 1) / S of the bytes each; everything else
-        goes out as it is handed over, to each of the others if it is gathered.
+        For an all-reduce that is a reduce-scatter and an all-gather, (S - 1) / S of the bytes each; everything else is
+        sent as it is, to each of the other slices if it is gathered.
         """
         passes = {"ALL_REDUCE": 2 * (slices - 1) / slices, "ALL_GATHER": slices - 1}
         return self.bytes * passes.get(self.kind, 1)
 
 
 def transfers(hlo: str) -> list[Transfer]:
-    """Return what a program's chips send to other slices in one run of it, largest first."""
+    """Return a program's transfers to other slices in one run, largest first."""
     computations, entry = _computations(hlo)
     counts: collections.Counter[tuple[str, str]] = collections.Counter()
     sizes: collections.Counter[tuple[str, str]] = collections.Counter()
@@ -59,7 +59,7 @@ def transfers(hlo: str) -> list[Transfer]:
 
 
 def reduced_whole(hlo: str) -> set[tuple[int, ...]]:
-    """Return the shapes of what a program adds up whole on every chip, instead of only a part on each."""
+    """Return the shapes of arrays that a program all-reduces whole on every chip, rather than scattering."""
     found = set()
     for name, instructions in _computations(hlo)[0].items():
         for rest in () if name.startswith(_SCATTERED) else instructions.values():
@@ -69,7 +69,7 @@ def reduced_whole(hlo: str) -> set[tuple[int, ...]]:
 
 
 def _computations(hlo: str) -> tuple[dict[str, dict[str, str]], str]:
-    """Return every computation's instructions by name, and the name of the one that is the program."""
+    """Return every computation's instructions by name, and the name of the entry computation."""
     found: dict[str, dict[str, str]] = {}
     entry = inside = ""
     for line in hlo.splitlines():
@@ -83,7 +83,7 @@ def _computations(hlo: str) -> tuple[dict[str, dict[str, str]], str]:
 
 
 def _runs(computations: Mapping[str, Mapping[str, str]], entry: str) -> dict[str, int]:
-    """Return how often each computation is run."""
+    """Return the number of times that each computation runs."""
     runs: collections.Counter[str] = collections.Counter()
     waiting = [(entry, 1)]
     while waiting:
@@ -102,7 +102,7 @@ def _calls(computations: Mapping[str, Mapping[str, str]], name: str) -> Iterator
 
 
 def _trips(computations: Mapping[str, Mapping[str, str]], outside: str, state: str, condition: str) -> int:
-    """Return how often a loop's body runs: it counts by one, from a constant to below another. Else 1."""
+    """Return the trip count of a loop that counts by one, from a constant to below another; else 1."""
     inside = computations.get(condition, {})
     for rest in inside.values():
         if compared := _COMPARED.search(rest):
@@ -117,7 +117,7 @@ def _trips(computations: Mapping[str, Mapping[str, str]], outside: str, state: s
 
 
 def _constant(instructions: Mapping[str, str], name: str) -> int | None:
-    """Return the whole number that an instruction gives, through copies of it."""
+    """Return the integer that an instruction computes, through copies of it."""
     rest = instructions.get(name, "")
     if number := re.search(r" constant\((-?\d+)\)", rest):
         return int(number[1])

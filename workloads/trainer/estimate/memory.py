@@ -11,27 +11,27 @@ _MOMENTS = 2  # of AdamW
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Bytes of one chip."""
+    """Bytes of one chip, by purpose."""
 
     state: float  # parameters and moments, in float32
     gradients: float  # in float32
-    copies: float  # of the layers' parameters in the compute type, which XLA makes once a step
-    kept: float  # activations that the forward pass leaves for the backward pass
-    working: float  # of the layer that is computed, or of the loss, whichever is more
+    copies: float  # of the layers' parameters in the compute dtype, which XLA makes once per step
+    kept: float  # activations that the forward pass saves for the backward pass
+    working: float  # of the current layer, or of the loss, whichever is larger
 
     @property
     def activations(self) -> float:
-        """All that depends on the batch."""
+        """Bytes that depend on the batch."""
         return self.kept + self.working
 
     @property
     def peak(self) -> float:
-        """All of it."""
+        """Total bytes."""
         return self.state + self.gradients + self.copies + self.kept + self.working
 
 
 def memory(config: Config, sizes: Layout) -> Memory:
-    """Return what `config` takes of each chip."""
+    """Return the memory of each chip for `config`."""
     model = config.model
     width = 2 if model.compute_dtype == "bfloat16" else 4
     gains = (2 * model.layers + 1) * model.embed / sizes.stages
@@ -53,16 +53,16 @@ def memory(config: Config, sizes: Layout) -> Memory:
 
 
 def _moments(config: Config, sizes: Layout) -> float:
-    """Return the bytes of the optimizer's state for each number of a chip's parameters."""
+    """Return the bytes of the optimizer's state for the number of a chip's parameters."""
     first = 2 if config.optim.moment_dtype == "bfloat16" else 4
     both = first if config.optim.name == "lars" else first + 4
     return both / (sizes.dp if "dp" in config.optim.axes else 1)
 
 
 def _kept(model: Model, sizes: Layout, tokens: float, width: int) -> float:
-    """Return the activations of all layers that wait for the backward pass.
+    """Return the bytes of all layers' activations that are saved for the backward pass.
 
-    A pipeline keeps them of every tick, of which there are more than microbatches.
+    A pipeline keeps them for every tick, of which there are more than microbatches.
     """
     heads, stream, hidden = model.heads * model.head_dim / sizes.tp, model.embed / sizes.tp, model.mlp / sizes.tp
     products = 3 * heads + hidden + 2 * stream
@@ -70,7 +70,7 @@ def _kept(model: Model, sizes: Layout, tokens: float, width: int) -> float:
         numbers = stream
     elif model.remat == "dots":
         numbers = stream + products
-    else:  # norms' results, rotated queries and keys, gelu's, attention's
+    else:  # outputs of norms, rotary embedding, gelu and attention
         numbers = 3 * stream + products + 3 * heads + hidden
     scores = 0.0
     if model.remat == "none" and not model.attention_chunk:
@@ -80,14 +80,14 @@ def _kept(model: Model, sizes: Layout, tokens: float, width: int) -> float:
 
 
 def _layer(model: Model, sizes: Layout, tokens: float, width: int) -> float:
-    """Return what the backward pass of one layer needs at its fullest, in the MLP or in attention.
+    """Return the peak bytes of one layer's backward pass, in the MLP or in attention.
 
-    The whole layer is computed again before: queries, keys, values and what attention makes of them wait for their
-    turn, some of them in two layouts, while the MLP is gone through.
+    The whole layer is recomputed before: queries, keys, values and attention's output are live, some of them in two
+    layouts, while the MLP is processed.
     """
     heads, hidden = model.heads * model.head_dim / sizes.tp, model.mlp / sizes.tp
     scores = tokens * (model.attention_chunk or model.seq_len) * model.heads / sizes.tp
-    # The weights of a product are there whole, and of the MLP's their gradient as well.
+    # The weights of a product are gathered, and for the MLP their gradient is as well.
     mlp = model.embed * (2 * hidden + 4 * heads) + tokens * (2 * hidden + 6 * heads + 3 * model.embed)
     stream = model.embed / sizes.tp
     attention = 3 * model.embed * heads + tokens * (2 * hidden + 8 * heads + 4 * stream)
@@ -95,10 +95,10 @@ def _layer(model: Model, sizes: Layout, tokens: float, width: int) -> float:
 
 
 def _behind(model: Model, sizes: Layout, tokens: float, width: int) -> float:
-    """Return what of the loss stays until the layers are done.
+    """Return the bytes of the loss that stay until the layers are done.
 
-    That is the output projection's gradient, not spread over fsdp yet. Over several slices XLA also puts what the
-    table's gradients are made of behind the first layer of the backward pass.
+    That is the output projection's gradient, not yet sharded over fsdp. Over several slices XLA also schedules the
+    inputs of the table's gradients after the first layer of the backward pass.
     """
     table = width * model.vocab * model.embed / sizes.tp
     if sizes.dp_slices == 1:
@@ -109,6 +109,6 @@ def _behind(model: Model, sizes: Layout, tokens: float, width: int) -> float:
 
 
 def _loss(model: Model, sizes: Layout, tokens: float) -> float:
-    """Return the logits and their gradient, in float32."""
+    """Return the bytes of the logits and their gradient, in float32."""
     at_once = (model.loss_chunk or model.seq_len) / model.seq_len
     return 2 * 4 * tokens * at_once / sizes.stages * model.vocab / sizes.tp

@@ -1,4 +1,4 @@
-"""What a chip sends in a training step, in bytes: to the chips of its slice (ICI) and to other slices (DCN)."""
+"""Traffic of a chip in a training step, in bytes: within its slice (ICI) and to other slices (DCN)."""
 
 import dataclasses
 import math
@@ -13,17 +13,17 @@ _MANY = 64  # chips of a slice: on 4 gradients are scattered, on 256 they are no
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """Bytes that one chip sends in a step, by the mesh axis that they go along."""
+    """Bytes that one chip sends in a step, by mesh axis."""
 
     fsdp: float  # weights gathered, gradients scattered
     tp: float  # activations between the products
     dcn: float  # gradients, all-reduced over slices
 
     def ici_seconds(self, slice_: Slice, sizes: Layout) -> float:
-        """Return how long the links inside a slice are busy at least.
+        """Return the minimum seconds that the links inside a slice are busy.
 
         An axis of the torus is two links, one for each direction (Austin et al., How to Scale Your Model, 2025, on
-        collectives). fsdp and tp have the torus' axes between them, by the logarithms of their sizes.
+        collectives). fsdp and tp share the torus' axes by the logarithms of their sizes.
         """
         axes = slice_.chip.dimensions / math.log(slice_.chips) if slice_.chips > 1 else 0.0
         speed = 2 * slice_.chip.ici_bandwidth
@@ -32,17 +32,17 @@ class Traffic:
 
 
 def traffic(config: Config, sizes: Layout) -> Traffic:
-    """Return what the step of step/programs.py sends.
+    """Return the traffic of the step of step/programs.py.
 
-    Weights are gathered in the compute type for the forward pass and, if a layer is computed again, for that, those of
+    Weights are gathered in the compute dtype for the forward pass and, if a layer is recomputed, for that, those of
     queries, keys and values once more for the backward pass; their gradients are scattered once: all that for each part
     of an accumulated batch. What is reduced over all of a slice's chips, if they are many, XLA does not scatter, but
-    adds up whole on each: the gradients of the table, and without tp those of all weights. Between its products a
-    layer's activations are gathered and scattered over tp, two times each way and pass. Over slices go the gradients
-    that are left, each chip's own part, of which XLA sends tiles of 8 rows: in the compute type, but the gains in
-    float32, and the output projection's unless it is added up in chunks. If the reduction is explicit, all of them go
-    in its type, once, and replicas of one slice share them. Stages of a pipeline hand on each token's activations
-    and get back their gradients.
+    all-reduces whole: the gradients of the table, and without tp those of all weights. Between its products a layer's
+    activations are gathered and scattered over tp, two times each way and pass. Over slices go the remaining gradients,
+    each chip's own part, of which XLA sends tiles of 8 rows: in the compute dtype, but the gains in float32, and the
+    output projection's unless it is summed in chunks. If the reduction is explicit, all of them go in its dtype, once,
+    and replicas of one slice share them. Stages of a pipeline pass on each token's activations and receive their
+    gradients.
     """
     model, parts, width = (
         config.model,
@@ -76,5 +76,5 @@ def traffic(config: Config, sizes: Layout) -> Traffic:
 
 
 def _others(size: int) -> float:
-    """Return which part of an array goes over an axis when it is gathered along it, or scattered."""
+    """Return the fraction of an array that crosses an axis when it is gathered along it, or scattered."""
     return (size - 1) / size

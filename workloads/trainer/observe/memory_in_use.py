@@ -1,4 +1,4 @@
-"""Memory that this process and its accelerator chips hold, in GiB."""
+"""Memory in use by this process and its accelerator chips, in GiB."""
 
 import resource
 import sys
@@ -10,9 +10,9 @@ _GIB = 1 << 30
 
 
 def memory_in_use() -> dict[str, float | None]:
-    """Return `chip_gib`, the most that any local chip has had in use, and `host_gib`, the process's resident memory.
+    """Return `chip_gib`, the peak memory in use of any local chip, and `host_gib`, the process's resident memory.
 
-    `chip_gib` is None where JAX's backend does not count, as on CPUs.
+    `chip_gib` is None if JAX's backend does not report it, as on CPUs.
     """
     counted = [stats for device in jax.local_devices() if (stats := device.memory_stats())]
     peaks = [stats["peak_bytes_in_use"] for stats in counted if "peak_bytes_in_use" in stats]

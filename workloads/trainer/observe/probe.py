@@ -1,4 +1,4 @@
-"""A fixed product of matrices on this host's chips alone, to compare hosts by: no other host takes part in it."""
+"""Benchmark of this host's chips: a fixed matrix product without any other host, to compare hosts by."""
 
 # mypy: disallow-untyped-calls=False
 
@@ -18,9 +18,9 @@ _TIMES = 5
 
 
 def probe() -> Callable[[], float]:
-    """Return the function that gives the seconds of the products on the slowest of this host's chips.
+    """Return the function that returns the seconds of the products on the slowest of this host's chips.
 
-    The mean of several runs: a machine that is slow now and then is slow, too.
+    The mean of several runs, so that an intermittently slow machine counts as slow, too.
     """
     devices = jax.local_devices()
     on_cpu = devices[0].platform == "cpu"

@@ -1,4 +1,4 @@
-"""A profile of a few steps by JAX's profiler, on the hosts that are asked for, put beside TensorBoard's files."""
+"""JAX profiles of a few steps, on the configured hosts, stored beside TensorBoard's files."""
 
 # mypy: disallow-untyped-calls=False
 
@@ -17,7 +17,7 @@ from trainer.telemetry.tensorboard import FOLDER
 
 
 class Profiler:
-    """Profiles `observe.profile_steps` steps from `observe.profile_start` on, if this host is asked to."""
+    """Profiler of `observe.profile_steps` steps from `observe.profile_start` on, if this host is configured to."""
 
     def __init__(self, job: Job) -> None:
         asked = job.config.observe
@@ -27,13 +27,13 @@ class Profiler:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def before(self, step: int, running: Pending | None) -> None:
-        """Begin or end the profile before `step`, if it is time; `running` is the step before, if it may still run."""
+        """Start or end the profile before `step`, if due; `running` is the previous step, if it may still run."""
         if self._folder is None and step != self._first:
             return
         if self._folder is None or step >= self._end:
             if running is not None:
                 self._job.watchdog.waits(f"step {running.step}", running.step)
-                running.ended.result()  # so that the profile has whole steps
+                running.ended.result()  # so that the profile has complete steps
             if self._folder is None:
                 self._watch("the start of its profile", step)
                 self._folder = tempfile.TemporaryDirectory(prefix="xpk-profile-")
@@ -42,13 +42,13 @@ class Profiler:
                 self.close()
 
     def step(self, step: int) -> contextlib.AbstractContextManager[Any]:
-        """Return what marks the dispatch of `step` in the profile."""
+        """Return a context that marks the dispatch of `step` in the profile."""
         if self._folder is None:
             return contextlib.nullcontext()
         return jax.profiler.StepTraceAnnotation("train", step_num=step)
 
     def close(self) -> None:
-        """End the profile that is under way, if one is, and put it in its place."""
+        """End the profile in progress, if any, and store it."""
         if self._folder is None:
             return
         self._watch("the end of its profile", self._end)
@@ -60,13 +60,13 @@ class Profiler:
                 ending = next((end for end in (".xplane.pb", ".trace.json.gz") if file.name.endswith(end)), "")
                 if ending:
                     (place / f"s{host.slice_id}-h{host.worker_id}{ending}").write(file.read_bytes())
-            say(f"{host.name(host.process_id)}: profile from step {self._first} on is in {place}")
+            say(f"{host.name(host.process_id)}: profile from step {self._first} is in {place}")
         except OSError as error:
             say(f"warning: the profile cannot be written to {place}: {reason(error)}")
         self._folder.cleanup()
         self._folder = None
 
     def _watch(self, what: str, step: int) -> None:
-        """Say that this host waits for its profiler, or for the storage that a profile is put in."""
+        """Watch a wait for the profiler, or for the storage of a profile."""
         least = self._job.config.checkpoint.hang_seconds
         self._job.watchdog.waits(what, step, own=lambda: True, least=least)

@@ -1,4 +1,4 @@
-"""What becomes of a finished step's numbers: metrics.jsonl, events, a log line, and the hosts' flags."""
+"""Records of finished steps: metrics.jsonl, events, log lines, and the hosts' flags."""
 
 # mypy: disallow-untyped-calls=False
 
@@ -23,24 +23,24 @@ from trainer.observe.stragglers import percentiles
 from trainer.telemetry import metrics
 from trainer.telemetry.tensorboard import EventFile
 
-Ids = Callable[[int], npt.NDArray[np.int64]]  # of the records of a step; below zero is padding
-_NAMED = 8  # records in a line for people; the event has all
-_ARRAYS = 2  # arrays in it
+Ids = Callable[[int], npt.NDArray[np.int64]]  # record ids of a step; negative ids are padding
+_NAMED = 8  # records in the log line; the event has all
+_ARRAYS = 2  # arrays in the log line
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Flags:
-    """What at least one host said with its flags of a step; every host reads the same."""
+    """Union of all hosts' flags of a step, the same on every host."""
 
     stop: bool = False
     disk_low: bool = False
-    differ: int = 0  # of a check of the replicas (checkpoint/replica_check.py)
-    seconds: float = 0.0  # that the step took, as this host saw it
+    differ: int = 0  # arrays whose replicas differ (checkpoint/replica_check.py)
+    seconds: float = 0.0  # duration of the step, as measured on this host
 
 
 @dataclasses.dataclass(slots=True)
 class Pending:
-    """A step that was dispatched and may not be finished."""
+    """A step that is dispatched and may not be finished."""
 
     step: int
     out: Any
@@ -49,7 +49,7 @@ class Pending:
 
 
 class Progress:
-    """Fetches the numbers of steps in order and records them."""
+    """Recorder that fetches the metrics of steps in order."""
 
     def __init__(
         self,
@@ -62,9 +62,9 @@ class Progress:
         *,
         emulated: bool = False,
     ) -> None:
-        """`arrays` names the arrays that a step's "broken" reports as not finite (checkpoint/finite_check.py).
+        """Prepare; `arrays` names the arrays that "broken" reports as not finite (checkpoint/finite_check.py).
 
-        Chips that are `emulated` have no utilisation: the peak is that of the chips that they stand for.
+        `emulated` chips have no utilisation, as the peak is that of the chips that they stand for.
         """
         self._job, self._chips, self._ids, self._int8_share = job, chips, ids, int8_share
         self._arrays = arrays
@@ -78,23 +78,23 @@ class Progress:
         self._peaks = [None if emulated else metrics.peak(os.environ, name) for name in names]
         self._finished_at = 0.0
         self._steps = 0
-        self._window: list[float] = []  # seconds of the steps since the last log line
+        self._window: list[float] = []  # durations of the steps since the last log line
         self._watcher = ThreadPoolExecutor(1, "step-end")
         self.loss = math.nan
 
     def began(self, step: int, out: Any, dispatched: float) -> Pending:
         """Watch a step that was just dispatched; `dispatched` is the time before that.
 
-        Its end is seen on a thread: dispatching a step may block until the one before it has ended, or
-        longer, and a time taken by the caller after that would give the one's seconds to the other.
+        A thread records its end: dispatching a step may block until the previous one has ended, or longer, and a time
+        taken by the caller after that would attribute the one's seconds to the other.
         """
         return Pending(step, out, dispatched, self._watcher.submit(_ended, out["loss"]))
 
     def finish(self, pending: Pending) -> Flags:
         """Wait for a step, record it and return its flags.
 
-        Raises FatalError if its loss or gradient is not finite, or the state after it, where that was looked at: it is
-        not worth saving.
+        Raises FatalError if its loss, its gradient, or the state after it (if checked) is not finite, as it is not
+        worth saving.
         """
         self._job.watchdog.waits(f"step {pending.step}", pending.step)
         out = jax.device_get(pending.out)
@@ -112,11 +112,11 @@ class Progress:
         return Flags(stop, disk_low, int(out.get("differ", 0)), seconds)
 
     def require(self, step: int, broken: Any) -> None:
-        """Wait for a look through the state after `step`. Raises FatalError if it is not finite."""
+        """Wait for a check of the state after `step`. Raises FatalError if it is not finite."""
         self._check_finite(step, {}, jax.device_get(broken))
 
     def evaluated(self, step: int, loss: float, accuracy: float | None, items: int, seconds: float) -> None:
-        """Record an evaluation of so many tokens or images; `accuracy` is the part that was right, if counted."""
+        """Record an evaluation of `items` tokens or images; `accuracy` is the fraction of correct ones, if counted."""
         self._job.events.write("eval", step, seconds, eval_loss=loss)
         if self._lines is not None:
             head = {"time": time.time(), "attempt": self._job.host.attempt, "step": step}
@@ -129,9 +129,9 @@ class Progress:
             metrics.say(f"eval {step:6d}   loss {loss:.4f}{right}   {self._noun}s {items:,}")
 
     def _check_finite(self, step: int, found: dict[str, float], broken: Sequence[bool]) -> None:
-        """Raise FatalError if a step's numbers or the state after it are not finite, after an event with its records.
+        """Raise FatalError if a step's loss, gradient or state is not finite, after an event with its records.
 
-        Where the numbers are not, neither is the state: then the line tells of them alone.
+        If the loss or gradient is not finite, neither is the state: then the line names only them.
         """
         wrong = [f"the {name} of step {step} is {value}" for name, value in found.items() if not math.isfinite(value)]
         arrays = [name for name, bad in zip(self._arrays, broken, strict=False) if bad]
@@ -149,7 +149,7 @@ class Progress:
         raise FatalError(
             Problem(
                 f"{' and '.join(wrong)}; its records are {named}{more}",
-                "A restart would repeat it bit for bit; try a lower optim.lr, or a look at these records",
+                "A restart would repeat it bit for bit; try a lower optim.lr, or inspect these records",
             )
         )
 
@@ -192,6 +192,6 @@ class Progress:
 
 
 def _ended(loss: Any) -> float:
-    """Wait for a number of a step and return when it came; all of a step's come together."""
+    """Wait for one metric of a step and return its arrival time; all of a step's arrive together."""
     jax.block_until_ready(loss)
     return time.monotonic()

@@ -1,15 +1,15 @@
-"""How long steps take, and which hosts keep the others waiting.
+"""Step times, and detection of stragglers.
 
-In a step all hosts wait for each other, so a step's time tells nothing of a single host. Each host therefore
-measures what is its own, on average over `observe.straggler_check_every` steps:
+In a step all hosts wait for each other, so a step's time says nothing about a single host. Each host therefore measures
+its own delays, averaged over `observe.straggler_check_every` steps:
 
-    data   seconds a step in which its chips waited for its batch
-    host   seconds a step in which they waited for its Python: logging, other processes on the machine, ...
-    chip   seconds that its chips take for a fixed product of matrices, without any other host (probe.py); not where
-           chips are emulated, which measures no more than what else the machine's cores do just then
+    data   seconds per step in which its chips waited for its batch
+    host   seconds per step in which they waited for its Python: logging, other processes on the machine, ...
+    chip   seconds of a fixed matrix product on its chips, without any other host (probe.py); not on
+           emulated chips, where it would measure only the load of the machine's cores
 
-and tells process 0, over the line beside JAX (hosts/peers.py), which notes those slower than the median host, and
-names those that were in most of the last comparisons: one alone shows nothing.
+and reports them to process 0 (hosts/peers.py), which records those slower than the median host, and names those that
+were in most of the recent comparisons, as a single one proves nothing.
 """
 
 import dataclasses
@@ -24,26 +24,26 @@ from trainer.hosts import timeouts
 from trainer.hosts.job import Job
 from trainer.telemetry.metrics import say
 
-_MOST = 5  # slow hosts in an event
-_SHARE = 0.1  # of a step's time that a host has to cost the others to be named
+_MAX_NAMED = 5  # slow hosts in an event
+_SHARE = 0.1  # fraction of a step's time that a host must cost the others to be named
 _RATIO = 1.25  # of the median host's time for the same products
-_LEAST, _LAST = 3, 5  # a host is named that was slower in so many of the last comparisons
+_LEAST, _LAST = 3, 5  # a host is named if slower in at least _LEAST of the last _LAST comparisons
 _WORDS = {"data": "waits for its data", "host": "is busy with other things", "chip": "has slow chips"}
 _MEASURED = {"data": "a step", "host": "a step", "chip": "for the same products"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Slow:
-    """A host that was slower than the median one for this `reason`, in a comparison."""
+    """A host that was slower than the median host for this `reason`, in a comparison."""
 
     process: int
     reason: str  # data, host or chip
-    own: float  # what it measured, in seconds
-    median: float  # what the median host did
+    own: float  # its own measurement, in seconds
+    median: float  # the median host's measurement
 
 
 def percentiles(seconds: Sequence[float]) -> dict[str, float]:
-    """Return p50, p90, p99 (each a time that was measured: the nearest rank) and max; nothing of nothing."""
+    """Return p50, p90, p99 (nearest rank, so each is a measured time) and max; empty without measurements."""
     if not seconds:
         return {}
     ordered = sorted(seconds)
@@ -52,7 +52,7 @@ def percentiles(seconds: Sequence[float]) -> dict[str, float]:
 
 
 def slow_hosts(reports: Sequence[Mapping[str, float]], step_seconds: float) -> list[Slow]:
-    """Return the hosts that are slower than the median one (of two: the faster one), the slowest first.
+    """Return the hosts that are slower than the median host (of two: the faster one), the slowest first.
 
     `reports` are in process order, with the same reasons in each.
     """
@@ -64,8 +64,8 @@ def slow_hosts(reports: Sequence[Mapping[str, float]], step_seconds: float) -> l
     return sorted(found, key=lambda slow: slow.median - slow.own)
 
 
-class Pace:
-    """One host's share of it. `probe` gives the seconds of the fixed product, if any; it is made when first needed."""
+class StragglerCheck:
+    """One host's part of the comparison. `probe` makes the fixed product's benchmark, when first needed."""
 
     def __init__(self, job: Job, probe: Callable[[], Callable[[], float]] | None) -> None:
         self.every = job.config.observe.straggler_check_every
@@ -80,15 +80,15 @@ class Pace:
         return self.every > 0 and step % self.every == 0
 
     def began(self, data: float, host: float) -> None:
-        """Take note of a step for which this host's chips waited so many seconds."""
+        """Record the seconds that this host's chips waited in a step."""
         self._data, self._host, self._steps = self._data + data, self._host + host, self._steps + 1
 
     def took(self, seconds: float) -> None:
-        """Take note of how long a step took."""
+        """Record the duration of a step."""
         self._took.append(seconds)
 
     def compare(self, step: int) -> None:
-        """Measure the chips and tell process 0; every host calls it, while no step is under way."""
+        """Measure the chips and report to process 0; every host calls it, while no step is running."""
         steps, key = max(1, self._steps), f"pace/{step}"
         mine = {"data": self._data / steps, "host": self._host / steps} | self._chips(step)
         self._job.peers.report(key, {reason: round(seconds, 6) for reason, seconds in mine.items()})
@@ -98,7 +98,7 @@ class Pace:
         self._data, self._host, self._steps, self._took = 0.0, 0.0, 0, []
 
     def _chips(self, step: int) -> dict[str, float]:
-        """Return the seconds that this host's chips take for the fixed product, if that is measured."""
+        """Return the seconds of the fixed product on this host's chips, if measured."""
         if self._make_probe is None:
             return {}
         if self._probe is None:
@@ -113,7 +113,7 @@ class Pace:
         self._job.watchdog.waits(f"its chips' products of matrices after step {step}", step, own=lambda: True)
 
     def _judge(self, step: int, key: str, step_seconds: float) -> None:
-        """Process 0, on a thread of its own: wait for all hosts' words and name the slow ones."""
+        """Process 0, on a thread of its own: wait for all hosts' reports and name the stragglers."""
         reports = self._job.peers.collect(key)
         slow, name = slow_hosts(reports, step_seconds), self._job.host.name
         self._slower.append({(one.process, one.reason) for one in slow})
@@ -122,9 +122,9 @@ class Pace:
         told: list[dict[str, Any]] = [
             {"host": name(one.process), **dataclasses.asdict(one), "conclusive": certain}
             for one, certain in zip(slow, sure, strict=True)
-        ][:_MOST]
+        ][:_MAX_NAMED]
         took = round(step_seconds, 4)
         self._job.events.write("pace", step, at_once=bool(slow), step_seconds=took, medians=medians, slow=told)
-        for one in [one for one, certain in zip(slow, sure, strict=True) if certain][:_MOST]:
+        for one in [one for one, certain in zip(slow, sure, strict=True) if certain][:_MAX_NAMED]:
             measured = f"{one.own:.4f} s {_MEASURED[one.reason]}, {one.median:.4f} s on the median host"
             say(f"slow {step:6d}   {name(one.process)} {_WORDS[one.reason]}: {measured}")

@@ -7,9 +7,9 @@ from trainer.storage.base import BUCKET, Place
 
 
 def open_place(where: str | Path) -> Place:
-    """Return the place that a path or an address gs://BUCKET/NAME means.
+    """Return the place at a path or an address gs://BUCKET/NAME.
 
-    Raises FatalError if it can be none, or if what a bucket needs is not installed.
+    Raises FatalError if it is invalid, or if a package for buckets is not installed.
     """
     if str(where).startswith(BUCKET):
         from trainer.storage.gcs import open_bucket

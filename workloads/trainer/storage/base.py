@@ -1,12 +1,11 @@
-"""Where a run keeps its files: a folder, or a bucket of Google Cloud Storage. The rest knows only `Place`.
+"""Storage interface of a run: a folder, or a Google Cloud Storage bucket. The rest of the trainer uses only `Place`.
 
-Place    one file or folder: read, written whole or not at all, appended to, listed
-Lines    a file that lines are appended to
-Slot     a small file that is only written over the version that was read (slot.py)
-Shelf    the checkpoints in a folder: each is there whole, or is not there
+Place    one file or folder: read, written atomically, appended to, listed Lines    a file that lines are appended to
+Slot     a small file with compare-and-swap writes (slot.py) Shelf    the checkpoints in a folder: each exists
+completely or not at all
 
-All errors are OSErrors with a line for people in `strerror`: FileNotFoundError for what is not there,
-PermissionError for what this host may not do, Unreachable for what may work later.
+All errors are OSErrors with one line in `strerror`: FileNotFoundError for a missing file, PermissionError for a denied
+operation, Unreachable for an operation that may succeed later.
 """
 
 import dataclasses
@@ -21,21 +20,21 @@ BUCKET = "gs://"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Entry:
-    """A file somewhere below a place."""
+    """A file below a place."""
 
-    name: str  # from that place on, with "/"
+    name: str  # relative to that place, with "/"
     size: int  # bytes
-    changed: int  # another number after every change, and a greater one
+    changed: int  # a number that increases with every change
 
 
 class Lines(Protocol):
     """A file that lines are appended to, by several threads and never torn."""
 
     def write(self, line: bytes, *, at_once: bool = False) -> None:
-        """Append a line with its end. Lines may be kept for a while, unless one has to be there `at_once`."""
+        """Append a line that includes its end. Lines may be buffered, except with `at_once`."""
 
     def flush(self, seconds: float) -> None:
-        """Wait until every line is in its place. Raises OSError if they are not after `seconds`."""
+        """Wait until every line is written. Raises OSError if they are not after `seconds`."""
 
 
 class Place(Protocol):
@@ -44,19 +43,19 @@ class Place(Protocol):
     def __truediv__(self, name: str) -> "Place": ...
 
     def is_file(self) -> bool:
-        """Whether it is a file."""
+        """Return whether it is a file."""
 
     def is_folder(self) -> bool:
-        """Whether it is a folder; in a bucket: whether anything is in it."""
+        """Return whether it is a folder; in a bucket: whether anything is in it."""
 
     def entry(self) -> Entry:
-        """Return what is known of this file without reading it."""
+        """Return this file's metadata without reading it."""
 
     def files(self) -> list[Entry]:
-        """Return the files directly in this folder; none if it is not there."""
+        """Return the files directly in this folder; empty if it does not exist."""
 
     def walk(self, skip: frozenset[str]) -> Iterator[Entry]:
-        """Yield all files below: a folder's own by name, then its folders', but those hidden or in `skip`."""
+        """Yield all files below: a folder's own by name, then its folders', except hidden ones and those in `skip`."""
 
     def read(self) -> bytes:
         """Return the whole content."""
@@ -68,41 +67,41 @@ class Place(Protocol):
         """Return the first bytes."""
 
     def write(self, content: bytes) -> None:
-        """Write whole or not at all."""
+        """Write the file atomically."""
 
     def workshop(self) -> Path:
-        """Return a folder of this host in which files for `adopt` are made."""
+        """Return a folder of this host in which to create files for `adopt`."""
 
     def adopt(self, file: Path) -> None:
         """Move a file of the workshop here."""
 
     def local(self, digest: str) -> Path:
-        """Return this file where it can be mapped into memory; `digest`: the beginning of its SHA-256."""
+        """Return this file on this host's disk, where it can be mapped; `digest`: first digits of its SHA-256."""
 
     def part(self, start: int, size: int) -> bytes:
-        """Return `size` bytes from `start`, or as many as there are."""
+        """Return `size` bytes from `start`, or as many as exist."""
 
     def partial(self, size: int) -> Path | None:
-        """Return a file of this host's, of `size` bytes, that parts are copied into; None: this file is here itself."""
+        """Return a sparse local file of `size` bytes to copy parts into; None if this file is local."""
 
     def lines(self) -> Lines:
-        """Open for appending."""
+        """Open the file for appending lines."""
 
     def slot(self) -> Slot:
-        """Return this file as one that is only written over the version that was read."""
+        """Return this file as a slot with compare-and-swap writes."""
 
     def room(self) -> int | None:
-        """Return the bytes free here; None for no end of them."""
+        """Return the free bytes here; None if unlimited."""
 
     def shelf(self) -> "Shelf":
         """Return the checkpoints in this folder."""
 
 
 class Shelf(Protocol):
-    """Checkpoints, named by their step. Process 0 alone calls what changes anything."""
+    """Checkpoints, named by their step. Only process 0 calls methods that change them."""
 
     def claim(self, attempt: int) -> str:
-        """Remove what cut-off saves left; return what names this attempt's saves. No earlier attempt commits now."""
+        """Remove the remains of aborted saves; return the name of this attempt's saves. Fences earlier attempts."""
 
     def steps(self) -> list[int]:
         """Return the steps of the committed checkpoints, oldest first."""
@@ -111,26 +110,26 @@ class Shelf(Protocol):
         """Return the path or address that all hosts write checkpoint `step` to; every host calls it."""
 
     def commit(self, step: int, claim: str, notes: dict[str, Any]) -> None:
-        """Make what was written a checkpoint, with `notes`. Raises OSError and commits nothing if it may not."""
+        """Commit the written checkpoint with `notes`. Raises OSError and commits nothing if it may not."""
 
     def discard(self, step: int, claim: str) -> None:
-        """Remove what was written, as far as that works."""
+        """Remove the written files; errors are ignored."""
 
     def damage(self, step: int) -> str:
-        """Return what is wrong with a checkpoint, or nothing."""
+        """Return the defect of a checkpoint, or ""."""
 
     def notes(self, step: int) -> dict[str, Any]:
-        """Return the notes of a whole checkpoint."""
+        """Return the notes of a complete checkpoint."""
 
     def content(self, step: int, notes: dict[str, Any]) -> str:
-        """Return the path or address that a checkpoint is read from; every reading host calls it."""
+        """Return the path or address to read a checkpoint from; every reading host calls it."""
 
     def set_aside(self, step: int) -> None:
-        """Keep a damaged checkpoint from being counted; it goes with the next `keep`."""
+        """Exclude a damaged checkpoint; the next `keep` removes it."""
 
     def keep(self, newest: int, committed: int, unread: Collection[int] = ()) -> None:
-        """Remove all but the newest checkpoints up to the one just committed, as far as that works.
+        """Remove all but the newest checkpoints up to the one just committed, as far as possible.
 
-        Of those that are `unread` nobody knows whether they are whole: they do not count. Nor do any after
-        `committed`, for the run did not go on from them.
+        Those that are `unread` may be incomplete, so they do not count. Nor do any after `committed`, as the run did
+        not resume from them.
         """

@@ -1,7 +1,7 @@
-"""A place in a bucket of Google Cloud Storage, through Google's own client.
+"""Places in a Google Cloud Storage bucket, through Google's own client.
 
-A folder is a common beginning of names, nothing can be renamed or appended to, and a write is there whole
-or not at all. STORAGE_EMULATOR_HOST, which the client knows, means another server to TensorStore as well.
+A folder is a common prefix of names, nothing can be renamed or appended to, and writes are atomic.
+STORAGE_EMULATOR_HOST, which the client reads, also redirects TensorStore.
 """
 
 # mypy: disallow-untyped-calls=False
@@ -25,16 +25,16 @@ from trainer.storage.local import making
 from trainer.storage.scratch import scratch
 from trainer.storage.slot import BucketSlot
 
-_SECONDS = 120.0  # how long a request is repeated
-_WAIT = (10.0, 60.0)  # seconds for a connection, and for a sign of life on it
-_ABREAST = 16  # requests at a time; each is a round trip of many milliseconds
+_SECONDS = 120.0  # total time of retries of a request
+_WAIT = (10.0, 60.0)  # seconds for connecting, and for receiving data
+_ABREAST = 16  # concurrent requests; each is a round trip of many milliseconds
 _CHUNK = 1 << 24
 
 _NOT_INSTALLED = "pip install 'xpk-multislice[gcs]' (in an image of yours too), or use a folder"
 
 
 class Bucket:
-    """An object, or all objects whose names begin alike."""
+    """An object, or all objects with a name prefix."""
 
     def __init__(self, client: Any, bucket: str, name: str) -> None:
         self._client, self._bucket, self._name = client, bucket, name.strip("/")
@@ -46,11 +46,11 @@ class Bucket:
         return Bucket(self._client, self._bucket, f"{self._name}/{name}")
 
     def is_file(self) -> bool:
-        """Whether there is an object of this name."""
+        """Return whether there is an object of this name."""
         return bool(self._name) and self._metadata() is not None
 
     def is_folder(self) -> bool:
-        """Whether there is an object below. A bucket that does not exist is no folder."""
+        """Return whether there is an object below. A bucket that does not exist is not a folder."""
         with contextlib.suppress(FileNotFoundError):
             return bool(self._list(max_results=1))
         return False
@@ -76,7 +76,7 @@ class Bucket:
         return (entry for _, entry in sorted(found, key=lambda pair: pair[0]))
 
     def read(self) -> bytes:
-        """Return the whole content; its checksum is compared on the way."""
+        """Return the whole content; its checksum is verified."""
         with told(self):
             content: bytes = self._blob().download_as_bytes(retry=retries(), timeout=_WAIT)
             return content
@@ -99,9 +99,9 @@ class Bucket:
         return self.part(0, size)
 
     def part(self, start: int, size: int) -> bytes:
-        """Return `size` bytes from `start`, or as many as there are; there is one at least."""
+        """Return `size` bytes from `start`, or as many as exist, at least one."""
         with told(self):
-            # A part has no checksum to compare.
+            # A part has no checksum to verify.
             options = {"start": start, "end": start + size - 1, "checksum": None, "retry": retries(), "timeout": _WAIT}
             content: bytes = self._blob().download_as_bytes(**options)
             return content
@@ -111,7 +111,7 @@ class Bucket:
         self.create(content, None)
 
     def create(self, content: bytes, generation: int | None) -> int:
-        """Write the object if it has this `generation` now (0: none; None: any); return its new one.
+        """Write the object if it has this `generation` (0: none; None: any); return its new one.
 
         Raises FileExistsError if it has another.
         """
@@ -132,7 +132,7 @@ class Bucket:
         self._keep(file, int(blob.generation))
 
     def local(self, digest: str) -> Path:
-        """Return a copy on this host's disk, whose size and digest are those of the object."""
+        """Return a copy on this host's disk, verified against the object's size and digest."""
         entry = self.entry()
         copy = self._copy(entry.changed)
         if not (copy.is_file() and copy.stat().st_size == entry.size and _sha256(copy).startswith(digest)):
@@ -141,16 +141,16 @@ class Bucket:
                     self._blob().download_to_filename(str(file), retry=retries(), timeout=_WAIT)
                 if not _sha256(file).startswith(digest):
                     message = f"{self} is damaged: its SHA-256 does not begin with {digest}"
-                    raise FatalError(Problem(message, "Delete it and its .json; it is made again from the source"))
+                    raise FatalError(Problem(message, "Delete it and its .json to prepare it again from the source"))
                 self._keep(file, entry.changed)
         return copy
 
     def partial(self, size: int) -> Path:
-        """Return this host's copy, whole or with holes in it; what is in it has yet to be checked."""
+        """Return this host's copy, complete or sparse; its content is not verified."""
         entry = self.entry()
         if entry.size != size:
             message = f"{str(self)!r} has {entry.size:,} bytes but should have {size:,}"
-            raise FatalError(Problem(message, "Copy it here again, or prepare the data set anew"))
+            raise FatalError(Problem(message, "Copy it here again, or prepare the data set again"))
         whole, parts = self._copy(entry.changed), self._copy(f"{entry.changed}.parts")
         if whole.is_file() and whole.stat().st_size == size:
             return whole
@@ -162,11 +162,11 @@ class Bucket:
         return parts
 
     def lines(self) -> BucketLines:
-        """Begin to append lines in the background."""
+        """Start appending lines in the background."""
         return BucketLines(self)
 
     def slot(self) -> BucketSlot:
-        """Return the object with its generations."""
+        """Return the object as a slot, versioned by generation."""
         return BucketSlot(self)
 
     def room(self) -> int | None:
@@ -174,15 +174,15 @@ class Bucket:
         return None
 
     def shelf(self) -> BucketShelf:
-        """Return the checkpoints below; Orbax can write to them from now on."""
+        """Return the checkpoints below; enables Orbax to write to them."""
         import fsspec  # type: ignore[import-untyped]
 
-        for scheme in ("gs", "gcs"):  # both are asked for by what Orbax stands on
+        for scheme in ("gs", "gcs"):  # Orbax's dependencies use both
             fsspec.register_implementation(scheme, "trainer.storage.gcs_filesystem.Files", clobber=True)
         return BucketShelf(self)
 
     def sums(self) -> dict[str, tuple[int, str]]:
-        """Return size and checksum of every object below, as the bucket keeps them: nothing is read."""
+        """Return size and checksum of every object below, as stored by the bucket: nothing is read."""
         return {
             self._entry(blob).name: (
                 int(blob.size),
@@ -202,7 +202,7 @@ class Bucket:
             return [name.removeprefix(self._prefix).rstrip("/") for name in found.prefixes]
 
     def remove(self, generation: int | None = None) -> None:
-        """Remove this object; nothing happens if it is not there.
+        """Remove this object, if it exists.
 
         Raises FileExistsError if it has another `generation` (None: any).
         """
@@ -215,13 +215,13 @@ class Bucket:
             list(pool.map(lambda name: (self / name).remove(), names))
 
     def beside(self, suffix: str) -> "Bucket":
-        """Return the place whose name is this one's and `suffix`."""
+        """Return the place with this one's name and `suffix`."""
         return Bucket(self._client, self._bucket, self._name + suffix)
 
     def append(self, part: "Bucket", known: Entry) -> Entry:
-        """Make this object itself and then `part`, if it is as it is `known`; return what it is then.
+        """Compose this object of itself and `part`, if it is still `known`; return its new entry.
 
-        Tried once: whether a failure came before or after the deed, the caller must find out.
+        Tried once: the caller must find out whether a failure came before or after the composition.
         """
         blob = self._blob()
         with told(self):
@@ -256,12 +256,12 @@ class Bucket:
         return scratch() / f"{hashlib.sha256(str(self).encode()).hexdigest()[:16]}-{generation}"
 
     def _keep(self, file: Path, generation: int) -> None:
-        """Make a file this host's copy, in place of older ones."""
+        """Store a file as this host's copy, replacing older ones."""
         self._forget_older(generation)
         os.replace(file, self._copy(generation))
 
     def _forget_older(self, generation: int) -> None:
-        """Remove the copies of other generations: those of this one another job may be reading, or filling."""
+        """Remove the copies of other generations; another job may be using this one's."""
         kept = {self._copy(generation), self._copy(f"{generation}.parts")}
         for old in set(scratch().glob(self._copy("*").name)) - kept:
             old.unlink(missing_ok=True)
@@ -270,11 +270,11 @@ class Bucket:
 def open_bucket(address: str) -> Bucket:
     """Return the place of an address gs://BUCKET/NAME.
 
-    Raises FatalError for a malformed one, without google-cloud-storage, and without credentials.
+    Raises FatalError if it is malformed, without google-cloud-storage, and without credentials.
     """
     bucket, _, name = address.removeprefix(BUCKET).partition("/")
     if not bucket or ".." in name.split("/"):
-        raise FatalError(Problem(f"{address!r} is no address in a bucket", "Write gs://BUCKET/NAME"))
+        raise FatalError(Problem(f"{address!r} is not an address in a bucket", "Write gs://BUCKET/NAME"))
     return Bucket(_client(address), bucket, name)
 
 
@@ -285,7 +285,7 @@ def _connect() -> Any:
     emulator = os.environ.get("STORAGE_EMULATOR_HOST")
     if emulator:
         os.environ.setdefault("TENSORSTORE_GCS_HTTP_URL", emulator)
-        os.environ.setdefault("GOOGLE_AUTH_TOKEN_FOR_TESTING", "emulator")  # or it looks for real credentials
+        os.environ.setdefault("GOOGLE_AUTH_TOKEN_FOR_TESTING", "emulator")  # otherwise it looks for real credentials
     return storage.Client(project=os.environ.get("GOOGLE_CLOUD_PROJECT", "none"))  # objects belong to no project
 
 
@@ -295,14 +295,14 @@ def _client(address: str) -> Any:
     except ImportError as error:
         message = f"{address} needs google-cloud-storage, which is not installed ({error})"
         raise FatalError(Problem(message, _NOT_INSTALLED)) from error
-    except Exception as error:  # no credentials, or some that cannot be read: google.auth has many kinds
+    except Exception as error:  # no credentials, or unreadable ones: google.auth raises errors of many types
         message = f"{address} cannot be opened: {_line(error)}"
         hint = "On a cluster use Workload Identity; elsewhere `gcloud auth application-default login`"
         raise FatalError(Problem(message, hint)) from error
 
 
 def retries() -> Any:
-    """Return how requests that may be repeated are repeated."""
+    """Return the retry policy of idempotent requests."""
     from google.cloud.storage.retry import DEFAULT_RETRY  # type: ignore[import-untyped, unused-ignore]
 
     return DEFAULT_RETRY.with_timeout(_SECONDS)
@@ -310,7 +310,7 @@ def retries() -> Any:
 
 @contextlib.contextmanager
 def told(place: object) -> Iterator[None]:
-    """Turn what Google's client raises into an OSError of one line."""
+    """Convert errors of Google's client into OSErrors with one line."""
     from google.api_core import exceptions  # type: ignore[import-untyped, unused-ignore]
 
     try:
@@ -324,13 +324,13 @@ def told(place: object) -> Iterator[None]:
     except (exceptions.Forbidden, exceptions.Unauthorized) as error:
         raise PermissionError(13, f"no permission: {_line(error)}", str(place)) from error
     except exceptions.PreconditionFailed as error:
-        raise FileExistsError(17, "somebody else has written it", str(place)) from error
+        raise FileExistsError(17, "it was modified concurrently", str(place)) from error
     except Exception as error:
         raise Unreachable(111, f"the bucket does not answer: {_line(error)}", str(place)) from error
 
 
 def _line(error: BaseException) -> str:
-    """Return what an error says, without the address and the document that Google's client puts around it."""
+    """Return an error's message, without the address and the document that Google's client adds."""
     text = getattr(error, "message", "") or str(error) or type(error).__name__
     return " ".join(str(text).split())[:200]
 

@@ -1,9 +1,9 @@
-"""Lines appended to an object, which cannot be appended to.
+"""Appending lines to a bucket object, by composition.
 
-A thread collects lines, uploads them as a part, has the bucket compose [object, part] and removes the part.
-Where it is not known whether composing worked, the part is removed first, so that it cannot work any more,
-and then the end of the object tells. So no line is lost or doubled however long the bucket is away, and
-nobody waits for it. The lines of the last seconds live in this process alone and die with it.
+A thread collects lines, uploads them as a part, has the bucket compose [object, part] and removes the part. If the
+outcome of a composition is unknown, the part is removed first, so that it cannot succeed any more, and then the end of
+the object shows the outcome. So no line is lost or duplicated however long the bucket is unreachable, and no caller
+waits. The lines of the last seconds exist only in this process and are lost with it.
 """
 
 import contextlib
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from trainer.storage.base import Entry
     from trainer.storage.gcs import Bucket
 
-EVERY_SECONDS = 3.0  # between writes, unless a line has to be there at once
+EVERY_SECONDS = 3.0  # between writes, except of lines `at_once`
 _LEAST_SECONDS = 1.0  # between writes to one object: a limit of Google Cloud Storage
-_LONGEST_PAUSE = 15.0  # seconds before the next try
+_LONGEST_PAUSE = 15.0  # seconds between retries
 _INCURABLE = (FileNotFoundError, PermissionError)
 
 
@@ -34,22 +34,22 @@ class BucketLines:
         self._changed = threading.Condition()
         self._waiting: list[bytes] = []
         self._urgent = False
-        self._batch = b""  # being written
-        self._size_before: int | None = None  # of the object, before the first try to write the batch
+        self._batch = b""  # the batch being written
+        self._size_before: int | None = None  # of the object, before the first attempt to write the batch
         self._known: Entry | None = None  # the object as this writer left it
         self._error: OSError | None = None
-        self._flushing = 0  # threads that are told of an error by `flush`
+        self._flushing = 0  # threads in `flush`, which raises errors
         threading.Thread(target=self._work, name="append", daemon=True).start()
 
     def write(self, line: bytes, *, at_once: bool = False) -> None:
-        """Keep a line until the thread writes it."""
+        """Buffer a line until the thread writes it."""
         with self._changed:
             self._waiting.append(line)
             self._urgent |= at_once
             self._changed.notify_all()
 
     def flush(self, seconds: float) -> None:
-        """Wait until all lines are in the object; raise what keeps them out if no retry cures it, or in the end."""
+        """Wait until all lines are in the object; raise the last error if it is permanent, or at the timeout."""
 
         def over() -> bool:
             return not (self._waiting or self._batch) or isinstance(self._error, _INCURABLE)
@@ -80,7 +80,7 @@ class BucketLines:
             time.sleep(_LEAST_SECONDS)
 
     def _write_batch(self) -> None:
-        """Try until it works."""
+        """Retry until the batch is written."""
         pause = 1.0
         while True:
             try:
@@ -122,7 +122,7 @@ class BucketLines:
         return None
 
     def _landed(self) -> bool:
-        """Whether the batch is in the object, of which nothing may be under way any more."""
+        """Return whether the batch is in the object; no write of it may be in progress."""
         before = self._size_before or 0
         if self._known is None or self._known.size <= before:
             return False

@@ -1,13 +1,13 @@
-"""Checkpoints in a bucket, where nothing can be renamed: one is there if and only if its manifest is.
+"""Checkpoints in a bucket, where nothing can be renamed: one exists if and only if its manifest does.
 
     checkpoints/owner.json              the attempt that may commit; its generation names the attempt's saves
-    checkpoints/<step>/<generation>/…   what the hosts of that attempt wrote
+    checkpoints/<step>/<generation>/…   files written by the hosts of that attempt
     checkpoints/<step>/manifest.json    written last, removed first; empty while it is about to be written
-    checkpoints/<step>/removing         of a checkpoint that was copied here from a folder: the rest is ours to remove
+    checkpoints/<step>/removing         marks a checkpoint copied here from a folder: the rest is ours to remove
 
-A host of an earlier attempt that lives on (its machine was only cut off) writes beside the newer ones'
-objects, and finds at its commit that it is not the owner any more. If another becomes the owner just then, it
-removes the empty manifest before the rest, and the commit, which writes over that one only, fails.
+A surviving host of an earlier attempt (its machine was only disconnected) writes beside the newer ones' objects, and
+finds at its commit that it is not the owner any more. If another becomes the owner just then, it removes the empty
+manifest before the rest, and the commit, which overwrites only that one, fails.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ class BucketShelf:
         self._aside: list[str] = []  # objects of damaged checkpoints
 
     def claim(self, attempt: int) -> str:
-        """Become the owner, then remove what cut-off saves left: they can no longer be committed.
+        """Become the owner, then remove the remains of aborted saves, which cannot be committed any more.
 
         Raises FatalError if there are checkpoints of another program.
         """
@@ -56,7 +56,7 @@ class BucketShelf:
         return [step for step in found if self._is_sealed(step)]
 
     def draft(self, step: int, claim: str) -> str:
-        """Return where to write; there is nothing to make."""
+        """Return the address to write to; nothing has to be created."""
         return str(self._place / str(step) / claim)
 
     def commit(self, step: int, claim: str, notes: dict[str, Any]) -> None:
@@ -66,7 +66,7 @@ class BucketShelf:
         manifest = self._manifest(step).slot()
         version, found = manifest.look()
         if not found:
-            version = manifest.put(b"", version)  # which a new owner removes before what it stands for
+            version = manifest.put(b"", version)  # a new owner removes it before the checkpoint's objects
         try:
             if str((self._place / _OWNER).entry().changed) != claim:
                 raise FileExistsError
@@ -81,7 +81,7 @@ class BucketShelf:
             draft.remove_each(draft.sums())
 
     def damage(self, step: int) -> str:
-        """Compare sizes and checksums with those that the bucket keeps; nothing but the manifest is read."""
+        """Compare sizes and checksums with those stored by the bucket; only the manifest is read."""
         try:
             expected = integrity.read_manifest(self._manifest(step).read())
         except FileNotFoundError:
@@ -102,7 +102,7 @@ class BucketShelf:
         return integrity.wrong_size(expected, sizes) or integrity.wrong_sum(expected, kept, inside)
 
     def notes(self, step: int) -> dict[str, Any]:
-        """Return the notes of a whole checkpoint."""
+        """Return the notes of a complete checkpoint."""
         return integrity.notes(self._manifest(step).read())
 
     def content(self, step: int, notes: dict[str, Any]) -> str:
@@ -131,7 +131,7 @@ class BucketShelf:
         return False
 
     def _unreserve(self, step: str) -> bool:
-        """Remove an empty manifest, so that nobody can write it; return whether there is none, and no other."""
+        """Remove an empty manifest, so that nobody can write it; return whether no manifest exists now."""
         with contextlib.suppress(FileExistsError, FileNotFoundError):
             empty = self._manifest(step).entry()
             if not empty.size:
@@ -139,16 +139,16 @@ class BucketShelf:
         return not self._manifest(step).is_file()
 
     def _content(self, step: str) -> list[str]:
-        """Return the names of a step's objects but for its manifest."""
+        """Return the names of a step's objects except its manifest."""
         return [name for name in (self._place / step).sums() if name != integrity.MANIFEST]
 
     def _unsealed(self) -> list[str]:
-        """Return the names of what would be checkpoints if they had a manifest."""
+        """Return the names of folders that would be checkpoints with a manifest."""
         names = [name for name in self._place.folders() if name.isdigit()]
         return [name for name in names if not self._is_sealed(name)]
 
     def _take_down(self, step: int) -> list[str]:
-        """Remove the manifest, so that a checkpoint is none any more; return what else is to be removed of it."""
+        """Remove the manifest, so that it is not a checkpoint any more; return its other objects to remove."""
         folder = self._place / str(step)
         names = self._content(str(step))
         if names and not _is_ours(names):
@@ -158,7 +158,7 @@ class BucketShelf:
         return [f"{step}/{name}" for name in names]
 
     def _clear(self, names: Iterable[str]) -> None:
-        """Remove objects, what tells that they are ours to remove after the others."""
+        """Remove objects, the markers that they are ours to remove last."""
         names = list(names)
         marks = [name for name in names if name.endswith(f"/{_REMOVING}")]
         self._place.remove_each(name for name in names if name not in marks)
@@ -166,5 +166,5 @@ class BucketShelf:
 
 
 def _is_ours(names: Collection[str]) -> bool:
-    """Whether what is in a step's folder without a manifest is of saves, each in its generation, or marked."""
+    """Return whether a step's content without a manifest is from saves, each in its generation, or marked."""
     return _REMOVING in names or all(name.partition("/")[0].isdigit() and "/" in name for name in names)

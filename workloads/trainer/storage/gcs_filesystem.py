@@ -1,7 +1,7 @@
-"""The few file operations that Orbax needs in a bucket, for etils and fsspec.
+"""File operations that Orbax needs in a bucket, for etils and fsspec.
 
-Arrays do not come this way: TensorStore has its own. gcsfs would do the same and bring gRPC with it, and
-it remembers listings, which other hosts change.
+Arrays do not come this way: TensorStore has its own. gcsfs would do the same but depends on gRPC, and it caches
+listings, which other hosts change.
 """
 
 import io
@@ -20,7 +20,7 @@ class Files(fsspec.AbstractFileSystem):  # type: ignore[misc]
     cachable = False
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
-        """Return size and type of an object, or that there are objects below."""
+        """Return size and type of an object, or a directory if there are objects below."""
         place = self._place(path)
         name = self._strip_protocol(path)
         if place.is_file():
@@ -31,7 +31,7 @@ class Files(fsspec.AbstractFileSystem):  # type: ignore[misc]
         raise FileNotFoundError(2, "no such object", str(place))
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
-        """Return what is directly below."""
+        """Return the entries directly below."""
         place, name = self._place(path), self._strip_protocol(path)
         found = [{"name": f"{name}/{entry.name}", "size": entry.size, "type": "file"} for entry in place.files()]
         found += [{"name": f"{name}/{folder}", "size": 0, "type": "directory"} for folder in place.folders()]
@@ -40,7 +40,7 @@ class Files(fsspec.AbstractFileSystem):  # type: ignore[misc]
         return found if detail else [each["name"] for each in found]
 
     def mkdir(self, path: str, create_parents: bool = True, **_: Any) -> None:
-        """Do nothing: a folder is there as soon as an object is in it."""
+        """Do nothing: a folder exists as soon as an object is in it."""
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
         """Do nothing, as `mkdir`."""
@@ -59,7 +59,7 @@ class Files(fsspec.AbstractFileSystem):  # type: ignore[misc]
 
 
 class _Upload(io.BytesIO):
-    """What is written becomes an object when it is closed."""
+    """A buffer that becomes an object when it is closed."""
 
     def __init__(self, place: Bucket) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A place on a file system: writes are renamed into place, lines are appended with one system call."""
+"""Places on a file system: files are renamed into place, lines are appended with one system call."""
 
 import contextlib
 import errno
@@ -31,15 +31,15 @@ class Folder:
         return Folder(self.path / name)
 
     def is_file(self) -> bool:
-        """Whether it is a file, or a link to one."""
+        """Return whether it is a file, or a link to one."""
         return self.path.is_file()
 
     def is_folder(self) -> bool:
-        """Whether it is a folder, or a link to one."""
+        """Return whether it is a folder, or a link to one."""
         return self.path.is_dir()
 
     def entry(self) -> Entry:
-        """Return size and time of change."""
+        """Return size and modification time."""
         stat = self.path.stat()
         return Entry(self.path.name, stat.st_size, stat.st_mtime_ns)
 
@@ -48,7 +48,7 @@ class Folder:
         return [Folder(path).entry() for path in self.path.glob("*") if path.is_file()]
 
     def walk(self, skip: frozenset[str]) -> Iterator[Entry]:
-        """Yield regular files and links to them: reading a pipe or a device may never end."""
+        """Yield regular files and links to them, as reading a pipe or a device may never end."""
         for root, folders, names in os.walk(self.path):
             folders[:] = sorted(f for f in folders if f not in skip and not f.startswith("."))
             for name in sorted(names):
@@ -74,16 +74,16 @@ class Folder:
         return self.part(0, size)
 
     def part(self, start: int, size: int) -> bytes:
-        """Return `size` bytes from `start`, or as many as there are."""
+        """Return `size` bytes from `start`, or as many as exist."""
         with self.path.open("rb") as file:
             file.seek(start)
             return file.read(size)
 
     def partial(self, size: int) -> None:
-        """Return None: nothing has to be copied."""
+        """Return None, as nothing has to be copied."""
 
     def write(self, content: bytes) -> None:
-        """Write whole or not at all, also through a power cut."""
+        """Write the file atomically, also through a power failure."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         partial = self.path.with_name(f".{self.path.name}.tmp")
         with partial.open("wb") as file:
@@ -93,7 +93,7 @@ class Folder:
         os.replace(partial, self.path)
 
     def workshop(self) -> Path:
-        """Return the folder that the file will be in: a rename must stay on one disk."""
+        """Return the folder that the file will be in, as a rename must stay on one disk."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         return self.path.parent
 
@@ -102,15 +102,15 @@ class Folder:
         os.replace(file, self.path)
 
     def local(self, digest: str) -> Path:
-        """Return the file itself; its digest was taken when it was made."""
+        """Return the file itself; its digest was computed when it was made."""
         return self.path
 
     def lines(self) -> "FolderLines":
-        """Open for appending."""
+        """Open the file for appending lines."""
         return FolderLines(self.path)
 
     def slot(self) -> FolderSlot:
-        """Return the file as numbered versions of it."""
+        """Return the file as a slot of numbered versions."""
         return FolderSlot(self.path)
 
     def room(self) -> int | None:
@@ -119,13 +119,13 @@ class Folder:
         return disk.f_bavail * disk.f_frsize
 
     def shelf(self) -> "FolderShelf":
-        """Return the checkpoints in this folder, which is made."""
+        """Return the checkpoints in this folder, creating it."""
         self.path.mkdir(parents=True, exist_ok=True)
         return FolderShelf(self.path)
 
 
 class FolderLines:
-    """A file of lines; each is there as soon as it is written."""
+    """A file of lines, written without a buffer."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -141,17 +141,17 @@ class FolderLines:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def flush(self, seconds: float) -> None:
-        """Do nothing: no line is kept back."""
+        """Do nothing, as no line is buffered."""
 
 
 class FolderShelf:
-    """Checkpoints that are renamed into place: `.saving-...` was cut off, a number is complete, others are to go."""
+    """Checkpoints renamed into place: `.saving-...` is aborted, a number is complete, others are to be removed."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def claim(self, attempt: int) -> str:
-        """Remove what cut-off saves left. Nobody is kept out: a rename never replaces what is there.
+        """Remove the remains of aborted saves. Needs no fence: a rename never replaces an existing checkpoint.
 
         Raises FatalError if there are checkpoints of another program.
         """
@@ -167,13 +167,13 @@ class FolderShelf:
         return sorted(int(path.name) for path in self._numbered() if _is_sealed(path))
 
     def draft(self, step: int, claim: str) -> str:
-        """Make the folder that is renamed when it is complete."""
+        """Create the folder that is renamed when it is complete."""
         draft = self._draft(step, claim)
         draft.mkdir(parents=True, exist_ok=True)
         return str(draft)
 
     def commit(self, step: int, claim: str, notes: dict[str, Any]) -> None:
-        """Write the manifest, then rename; both survive a power cut."""
+        """Write the manifest, then rename; both survive a power failure."""
         draft = self._draft(step, claim)
         Folder(draft / manifest.MANIFEST).write(manifest.manifest(manifest.sums(draft), notes))
         os.replace(draft, self._folder / str(step))
@@ -189,7 +189,7 @@ class FolderShelf:
         return manifest.damage(folder, functools.partial(ocdbt.inside, f"file://{folder}/"))
 
     def notes(self, step: int) -> dict[str, Any]:
-        """Return the notes of a whole checkpoint."""
+        """Return the notes of a complete checkpoint."""
         return manifest.notes((self._folder / str(step) / manifest.MANIFEST).read_bytes())
 
     def content(self, step: int, notes: dict[str, Any]) -> str:
@@ -203,12 +203,12 @@ class FolderShelf:
         os.replace(self._folder / str(step), aside)
 
     def keep(self, newest: int, committed: int, unread: Collection[int] = ()) -> None:
-        """Remove older checkpoints and damaged ones; each is renamed first, so that none is ever there in part."""
+        """Remove older and damaged checkpoints; each is renamed first, so that none is ever partial."""
 
         def is_whole(step: int) -> bool:
             return step not in unread and manifest.has_sizes(self._folder / str(step))
 
-        self._remove(self._folder.glob(".removing-*"))  # nothing may be in the way of a rename
+        self._remove(self._folder.glob(".removing-*"))  # free the names for renames
         for old in manifest.outdated([step for step in self.steps() if step <= committed], newest, is_whole):
             with contextlib.suppress(OSError):
                 os.replace(self._folder / str(old), self._folder / f".removing-{old}")
@@ -218,9 +218,9 @@ class FolderShelf:
         return sorted(path for path in self._folder.glob("*") if path.name.isdigit())
 
     def _is_half(self, path: Path) -> bool:
-        """Whether a folder without a manifest is half of one of ours: where a bucket is mounted, a rename copies.
+        """Return whether a folder without a manifest is a part of our checkpoint, as in a mounted bucket.
 
-        Anywhere else a folder has its manifest before it has its number.
+        There a rename copies. Anywhere else a folder has its manifest before it has its number.
         """
         halves = self._folder.glob(f".saving-{path.name}-*"), self._folder.glob(f".removing-{path.name}")
         return any(True for half in halves for _ in half)
@@ -239,7 +239,7 @@ class FolderShelf:
 
 
 def _is_sealed(path: Path) -> bool:
-    """Whether a checkpoint has a manifest; where the disk does not say, it may have, and who reads it is told."""
+    """Return whether a checkpoint has a manifest; True if the disk fails, so that reading it reports the error."""
     try:
         return (path / manifest.MANIFEST).is_file()
     except OSError:
@@ -247,7 +247,7 @@ def _is_sealed(path: Path) -> bool:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the rename itself survive a power cut."""
+    """Make the rename itself survive a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -256,7 +256,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _remove_torn_line(path: Path) -> None:
-    """Remove half a line, which a killed writer or a cut has left: it would swallow the next one."""
+    """Remove a partial line, left by a killed writer, which would swallow the next one."""
     with path.open("rb+") as file:
         end = size = file.seek(0, os.SEEK_END)
         while end:
@@ -272,7 +272,7 @@ def _remove_torn_line(path: Path) -> None:
 
 @contextlib.contextmanager
 def making(workshop: Path) -> Iterator[Path]:
-    """Give a new file in the workshop; it is removed unless it was moved away."""
+    """Create a file in the workshop; it is removed unless it was moved away."""
     descriptor, name = tempfile.mkstemp(dir=workshop, prefix="making-")
     os.close(descriptor)
     try:

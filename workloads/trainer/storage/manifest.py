@@ -1,8 +1,8 @@
-"""Tell a whole checkpoint from a damaged one: a manifest of sizes and checksums, written last.
+"""Manifest of a checkpoint: sizes and checksums of its files, written last, which detect damage.
 
-A checksum is "blocks:SIZE:..." (the CRC-32 of every so many bytes, of a file that this host read; older manifests
-have one number for the file) or "md5:..." or "crc32c:..." (as a bucket keeps them). So a checkpoint that was copied
-from a bucket to a folder, or back, is still a checkpoint.
+A checksum is "blocks:SIZE:..." (the CRC-32 of every SIZE bytes, of a file that this host read; older manifests have one
+number for the file) or "md5:..." or "crc32c:..." (as a bucket stores them). So a checkpoint that was copied from a
+bucket to a folder, or back, is still a checkpoint.
 """
 
 import base64
@@ -17,15 +17,15 @@ from typing import Any, BinaryIO
 from trainer.errors import FatalError, Problem
 
 MANIFEST = "manifest.json"
-INSIDE = "inside"  # the note that says in which folder of the checkpoint its arrays are
+INSIDE = "inside"  # the note that names the checkpoint's folder of arrays
 _CHUNK = 1 << 22
-_READERS = 16  # files that are read at a time: shared file systems give each stream only a part of what they can
-_BLOCK, _MOST_BLOCKS = 1 << 16, 64  # bytes that one checksum is of at least, and checksums of a file at most
+_READERS = 16  # files read at a time, as shared file systems limit the throughput of a stream
+_BLOCK, _MOST_BLOCKS = 1 << 16, 64  # minimum bytes per checksum, and maximum checksums per file
 _OWN = "crc32"  # key of a manifest's checksum of itself
 
 Sum = int | str
 Sums = dict[str, tuple[int, Sum]]  # file -> (bytes, checksum)
-Inside = Callable[[str, int, int], str]  # file, first byte, end -> what of the checkpoint is there, in words
+Inside = Callable[[str, int, int], str]  # file, first byte, end -> description of that part of the checkpoint
 
 
 def manifest(files: Sums, notes: dict[str, Any]) -> bytes:
@@ -53,8 +53,8 @@ def read_manifest(content: bytes) -> Sums | None:
 
 
 def foreign(where: object) -> FatalError:
-    """Return the error for what has the name of a checkpoint and no manifest: nobody may remove it but its owner."""
-    message = f"{where} is no checkpoint of this trainer: it has no {MANIFEST}"
+    """Return the error for a folder named like a checkpoint without a manifest: only its owner may remove it."""
+    message = f"{where} is not a checkpoint of this trainer: it has no {MANIFEST}"
     return FatalError(Problem(message, "Use another run.output_dir, or move it away; nothing was removed"))
 
 
@@ -63,7 +63,7 @@ def _own_sum(content: dict[str, Any]) -> int:
 
 
 def sums(folder: Path) -> Sums:
-    """Read every file of a folder that is about to be sealed."""
+    """Return size and checksum of every file of a folder that is about to be sealed."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
     with ThreadPoolExecutor(_READERS) as readers:
         return {
@@ -73,9 +73,9 @@ def sums(folder: Path) -> Sums:
 
 
 def damage(folder: Path, inside: Inside = lambda name, begin, end: "") -> str:
-    """Return what is wrong with a sealed folder, or nothing. Sizes are compared before anything is read.
+    """Return the defect of a sealed folder, or "". Sizes are compared before anything is read.
 
-    Raises OSError where it cannot be read: what it holds may be whole.
+    Raises OSError if it cannot be read, as it may be complete.
     """
     try:
         expected = _expected(folder)
@@ -92,7 +92,7 @@ def damage(folder: Path, inside: Inside = lambda name, begin, end: "") -> str:
 
 
 def has_sizes(folder: Path) -> bool:
-    """Return whether all files of a sealed folder are there and as long as they should be; reads none of them."""
+    """Return whether all files of a sealed folder exist with the right sizes; reads none of them."""
     try:
         expected = _expected(folder)
         return not isinstance(expected, str) and not wrong_size(expected, _sizes(folder, expected))
@@ -105,7 +105,7 @@ def _sizes(folder: Path, expected: Sums) -> dict[str, int]:
 
 
 def _expected(folder: Path) -> Sums | str:
-    """Return what a folder's manifest lists, or what is wrong with it."""
+    """Return the entries of a folder's manifest, or its defect."""
     try:
         return read_manifest((folder / MANIFEST).read_bytes()) or f"{MANIFEST} is damaged"
     except FileNotFoundError:
@@ -113,7 +113,7 @@ def _expected(folder: Path) -> Sums | str:
 
 
 def outdated(steps: list[int], newest: int, is_whole: Callable[[int], bool]) -> list[int]:
-    """Return which of the steps, oldest first, may be removed: those before the `newest` newest whole ones."""
+    """Return the steps that may be removed, given all, oldest first: those before the `newest` newest complete ones."""
     whole = 0
     for step in reversed(steps):
         whole += is_whole(step)
@@ -123,7 +123,7 @@ def outdated(steps: list[int], newest: int, is_whole: Callable[[int], bool]) -> 
 
 
 def wrong_size(expected: Sums, found: dict[str, int]) -> str:
-    """Return which file has not its size, or nothing."""
+    """Return the defect of the first file of the wrong size, or ""."""
     for name, (size, _) in expected.items():
         if name not in found:
             return f"{name} is missing"
@@ -135,7 +135,7 @@ def wrong_size(expected: Sums, found: dict[str, int]) -> str:
 def wrong_sum(
     expected: Sums, found: Callable[[str, Sum], Sum | None], inside: Inside = lambda name, begin, end: ""
 ) -> str:
-    """Return which file has changed, or nothing; `found(name, kind)` gives a checksum like `kind` or None."""
+    """Return the defect of the first file that changed, or ""; `found(name, kind)` returns a checksum like `kind`."""
     for name, (size, checksum) in expected.items():
         now = found(name, checksum)
         if now not in (checksum, None):
@@ -146,7 +146,7 @@ def wrong_sum(
 
 
 def _changed(was: Sum, now: Sum | None, size: int) -> tuple[int, int]:
-    """Return the first byte and the end of what has changed, as far as checksums tell."""
+    """Return the first byte and the end of the changed range, as far as checksums tell."""
     if not isinstance(was, str) or not isinstance(now, str) or not was.startswith("blocks:"):
         return 0, size
     (_, block, before), (_, _, after) = was.split(":"), now.split(":")
@@ -161,7 +161,7 @@ def _sum(checksum: Any) -> Sum:
 
 
 def _computed(path: Path, kind: Sum) -> Sum | None:
-    """Return the checksum of a file, of the kind that is known; None if there is no way to compute it."""
+    """Return the checksum of a file, of the same kind as the known one; None for an unknown kind."""
     if isinstance(kind, int):
         return _crc32(path)
     if kind.startswith("blocks:"):
@@ -178,7 +178,7 @@ def _crc32(path: Path) -> int:
 
 
 def _blocks(path: Path) -> str:
-    """Return the checksums of a file's blocks; how long these are follows from its size."""
+    """Return the checksums of a file's blocks, whose length follows from its size."""
     size = -(-path.stat().st_size // (_BLOCK * _MOST_BLOCKS)) * _BLOCK or _BLOCK
     with path.open("rb") as file:
         crcs = [f"{_crc32_of(file, size):08x}" for _ in range(0, path.stat().st_size, size)]

@@ -1,4 +1,4 @@
-"""Which arrays of a checkpoint lie where in its files, read from the index of TensorStore's OCDBT database."""
+"""Index of TensorStore's OCDBT database: maps bytes of a checkpoint's files to arrays."""
 
 import re
 from collections.abc import Iterator
@@ -9,9 +9,10 @@ _VALUE = re.compile(r"value:(?P<folder>[^:]*):(?P<file>[^:]*):(?P<first>\d+):(?P
 
 
 def inside(url: str, file: str, begin: int, end: int) -> str:
-    """Return in words which arrays have values in bytes begin to end (exclusive) of a file of the database at `url`.
+    """Return a description of the arrays with values in bytes begin to end (exclusive) of a file of the database at
+    `url`.
 
-    Nothing if none has, or if the index itself cannot be read.
+    Empty if there are none, or if the index itself cannot be read.
     """
     try:
         found = sorted(
@@ -21,7 +22,7 @@ def inside(url: str, file: str, begin: int, end: int) -> str:
                 if other == file and first < end and begin < first + length
             }
         )
-    except Exception:  # whatever TensorStore has to say of an index that is damaged
+    except Exception:  # TensorStore raises errors of many types for a damaged index
         return ""
     more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     return f"{'array' if len(found) == 1 else 'arrays'} {', '.join(found[:_SHOWN])}{more}" if found else ""

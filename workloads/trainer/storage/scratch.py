@@ -1,4 +1,4 @@
-"""A folder on this host's disk for what it keeps for itself: copies of data, compiled programs."""
+"""Private scratch folder on this host's disk, for copies of data and compiled programs."""
 
 import contextlib
 import os
@@ -8,11 +8,11 @@ from pathlib import Path
 
 
 def scratch() -> Path:
-    """Return a folder on this host's disk that only this user can write to, the same for all hosts of this machine."""
+    """Return a folder on this host's disk that only this user can write to, shared by all hosts of this machine."""
     root, name = Path(tempfile.gettempdir()), f"xpk-trainer-{os.getuid()}"
     with contextlib.suppress(FileExistsError):
         (root / name).mkdir(mode=0o700)
-    for folder in (root / name, *sorted(root.glob(f"{name}-*"))):  # a neighbour may have taken the first name
+    for folder in (root / name, *sorted(root.glob(f"{name}-*"))):  # another user may have taken the first name
         with contextlib.suppress(FileNotFoundError):
             found = folder.lstat()
             if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():

@@ -1,6 +1,7 @@
-"""Files that only hosts of this workload can have written: before the content is its HMAC with the workload's secret.
+"""Signed files, prefixed with an HMAC under the workload's secret, that only hosts of this workload can write.
 
-For what is run when it is read, such as compiled programs: who may write to the output folder must not decide that.
+For content that is executed when it is read, such as compiled programs: write access to the output folder must not
+suffice to run code.
 """
 
 import hashlib
@@ -12,7 +13,7 @@ _BYTES = 32
 
 
 class SignedFiles:
-    """Files directly in a folder."""
+    """Signed files directly in a folder."""
 
     def __init__(self, place: Place, secret: bytes) -> None:
         self._place, self._key = place, hmac.digest(secret, b"files of compiled programs", "sha256")
@@ -21,17 +22,17 @@ class SignedFiles:
         return str(self._place)
 
     def entries(self) -> list[Entry]:
-        """Return what is in the folder, whoever has written it."""
+        """Return the entries of the folder, whoever wrote them."""
         return self._place.files()
 
     def read(self, name: str) -> bytes | None:
-        """Return a file's content; None if there is none. Raises ValueError for one that none of these hosts wrote."""
+        """Return a file's content; None if there is none. Raises ValueError for one without a valid signature."""
         file = self._place / name
         if not file.is_file():
             return None
         signed = file.read()
         if not hmac.compare_digest(signed[:_BYTES], self._signature(name, signed[_BYTES:])):
-            raise ValueError("it is damaged, or not of this workload")
+            raise ValueError("it is damaged, or from another workload")
         return signed[_BYTES:]
 
     def write(self, name: str, content: bytes) -> None:

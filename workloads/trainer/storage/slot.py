@@ -1,7 +1,7 @@
-"""A small file that several processes may write, each only over the version that it has read (compare and swap).
+"""Small files with compare-and-swap: several processes may write, each only over the version that it has read.
 
-In a bucket the version is the object's generation. A file system has no such write: there each version is a file of
-its own, NAME.VERSION, which only one process can create; the highest one counts.
+In a bucket the version is the object's generation. A file system has no such write, so each version is a file of its
+own, NAME.VERSION, which only one process can create; the highest one counts.
 """
 
 import contextlib
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from trainer.storage.gcs import Bucket
 
-_AGAIN_SECONDS, _PATIENCE_SECONDS = 0.1, 5.0  # for a version that is listed and cannot be read yet, or any more
+_AGAIN_SECONDS, _PATIENCE_SECONDS = 0.1, 5.0  # for a version that is listed but cannot be read yet, or not any more
 _NOT_THERE = {errno.ENOENT, errno.ESTALE}
 _NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK}
 
 
 class Slot(Protocol):
-    """A file with versions; 0 is that of a file that does not exist."""
+    """A file with versions; version 0 means that the file does not exist."""
 
     def look(self) -> tuple[int, bytes]:
         """Return version and content."""
@@ -37,9 +37,9 @@ class FolderSlot:
         self._path = path
 
     def look(self) -> tuple[int, bytes]:
-        """Read the newest version: again where it was replaced meanwhile, or has no content yet.
+        """Read the newest version; retry if it was replaced meanwhile, or is still empty.
 
-        A network's file system may show either for some time. Where it goes on, nothing is known of the content.
+        A network file system may show either for some time. If it persists, the content counts as unknown.
         """
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while version := self._newest():
@@ -57,10 +57,10 @@ class FolderSlot:
         _create(mine, content)
         if self._newest() > over + 1:  # `over` was replaced, and removed, long ago
             mine.unlink(missing_ok=True)
-            raise FileExistsError(17, "somebody else has written it", str(self._path))
+            raise FileExistsError(17, "it was modified concurrently", str(self._path))
         for version in self._versions():
             if version <= over:
-                with contextlib.suppress(OSError):  # what is left is removed by the next writer
+                with contextlib.suppress(OSError):  # the next writer removes the rest
                     self._file(version).unlink()
         return over + 1
 
@@ -89,7 +89,7 @@ class BucketSlot:
         return 0, b""
 
     def put(self, content: bytes, over: int) -> int:
-        """Write the object; no two may write the same `content`, by which a request that seemed lost is found."""
+        """Write the object; each `content` must be unique, to recognize a request whose answer was lost."""
         try:
             return self._place.create(content, over)
         except FileExistsError:
@@ -100,7 +100,7 @@ class BucketSlot:
 
 
 def _content(file: Path) -> bytes:
-    """Read a file; one that is not there has nothing in it."""
+    """Return a file's content; empty if it does not exist."""
     try:
         return file.read_bytes()
     except OSError as error:
@@ -110,7 +110,7 @@ def _content(file: Path) -> bytes:
 
 
 def _create(file: Path, content: bytes) -> None:
-    """Create a file, whole at once where there are hard links. Raises FileExistsError if there is one already."""
+    """Create a file, atomically if there are hard links. Raises FileExistsError if it exists."""
     draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
     try:
         _write(draft, content)
@@ -128,7 +128,7 @@ def _create(file: Path, content: bytes) -> None:
 
 
 def _write(file: Path, content: bytes) -> None:
-    """Create a file. Raises FileExistsError if there is one; leaves none that could not be written."""
+    """Create a file. Raises FileExistsError if it exists; leaves none after a failed write."""
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     try:
         os.write(descriptor, content)

@@ -1,6 +1,6 @@
-"""What a run leaves behind to be read: metrics.jsonl, events, and the log on stdout.
+"""Output records of a run: metrics.jsonl, events, and the log on stdout.
 
-The forms are those of docs/environment.md. A line is never torn, and a full disk costs lines, never the run.
+docs/environment.md describes their formats. A line is never torn, and a full disk costs lines, never the run.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from trainer.storage.base import Place
 
 
 class JsonLines:
-    """Append JSON lines to a file; several threads may write."""
+    """Writer of JSON lines to a file; several threads may write."""
 
     def __init__(self, place: Place) -> None:
         self._place, self._lines = place, place.lines()
@@ -27,7 +27,7 @@ class JsonLines:
         _OPEN.add(self)
 
     def write(self, record: dict[str, Any], *, at_once: bool = False) -> None:
-        """Append one record; `at_once`: it has to outlive this process, however that ends."""
+        """Append one record; with `at_once` it survives any end of this process."""
         try:
             self._lines.write(as_json(record).encode() + b"\n", at_once=at_once)
         except OSError as error:
@@ -36,12 +36,12 @@ class JsonLines:
             self._complained = True
 
     def flush(self, seconds: float) -> None:
-        """Wait until all records are in their place. Raises OSError if they are not after `seconds`."""
+        """Wait until all records are written. Raises OSError if they are not after `seconds`."""
         self._lines.flush(seconds)
 
 
 def as_json(value: Any, indent: int | None = None) -> str:
-    """Return `value` as JSON, which knows no NaN and no infinity: they become null."""
+    """Return `value` as JSON, which has no NaN and no infinity: they become null."""
     try:
         return json.dumps(value, indent=indent, allow_nan=False)
     except ValueError:
@@ -57,24 +57,24 @@ def _finite(value: Any) -> Any:
 
 
 class Flushed(Protocol):
-    """What has to be in its place when the process ends."""
+    """A writer to flush when the process ends."""
 
     def flush(self, seconds: float) -> None:
-        """Wait until it is there. Raises OSError if it is not after `seconds`."""
+        """Wait until everything is written. Raises OSError if it is not after `seconds`."""
 
 
 _OPEN: "weakref.WeakSet[Flushed]" = weakref.WeakSet()
 
 
 def keep(lines: Flushed) -> None:
-    """Let `flush` see to these lines, too."""
+    """Register a writer with `flush`."""
     _OPEN.add(lines)
 
 
 def flush(seconds: float) -> None:
-    """Have every record of this process in its place, as far as that takes no more than `seconds`."""
+    """Write every record of this process, waiting at most `seconds`."""
     deadline = time.monotonic() + seconds
-    for wait in (False, True):  # all of them at the same time
+    for wait in (False, True):  # start all flushes before waiting for any
         for lines in list(_OPEN):
             with contextlib.suppress(OSError):
                 lines.flush(max(0.0, deadline - time.monotonic()) if wait else 0.0)
@@ -100,17 +100,17 @@ class Events:
 
 
 def parameters(model: Model) -> int:
-    """Number of parameters; the embedding table is also the output projection and counts once."""
+    """Return the number of parameters; the embedding table is also the output projection and counts once."""
     layer = 4 * model.embed * model.heads * model.head_dim + 2 * model.embed * model.mlp + 2 * model.embed
     return model.vocab * model.embed + model.layers * layer + model.embed
 
 
 def flops_per_token(model: Model) -> float:
-    """Model FLOPs of a training step per token: 6 N + 12 L H Q T.
+    """Return the model FLOPs of a training step per token: 6 N + 12 L H Q T.
 
-    Chowdhery et al., PaLM, appendix B: N parameters used in matrix products (norm gains are not, the tied
-    embedding is, as the output projection), L layers, H heads of width Q, T tokens of context. Forward and
-    backward pass; recomputation (remat) is not counted, and neither is the causal mask taken off.
+    Chowdhery et al., PaLM, appendix B: N parameters used in matrix products (norm gains are not, the tied embedding is,
+    as the output projection), L layers, H heads of width Q, T tokens of context. Forward and backward pass;
+    recomputation (remat) is not counted, and the causal mask is not subtracted.
     """
     gains = (2 * model.layers + 1) * model.embed
     attention = 12 * model.layers * model.heads * model.head_dim * model.seq_len
@@ -125,10 +125,10 @@ def mfu(
     int8_share: float = 0.0,
     peak_int8: float | None = None,
 ) -> float | None:
-    """Model FLOPs utilisation, 0 to 1: the time that the products take at the chips' peaks, over the time they took.
+    """Return the model FLOPs utilisation, 0 to 1: the time of the products at the chips' peaks, over the actual time.
 
-    `int8_share` of the FLOPs have the peak of int8. Leave it out for the effective utilisation (EMFU), which holds
-    all of them against the peak of bf16 and can be over 1. None where a peak that is needed is not known.
+    `int8_share` of the FLOPs have the peak of int8. Leave it out for the effective utilisation (EMFU), which relates
+    all FLOPs to the peak of bf16 and can exceed 1. None if a peak that is needed is unknown.
     """
     if not peak_flops or (int8_share and not peak_int8):
         return None
@@ -137,7 +137,7 @@ def mfu(
 
 
 def peak(environ: Mapping[str, str], name: str) -> float | None:
-    """Read a chip's peak: XPK_PEAK_FLOPS (bf16, FLOP/s) or XPK_PEAK_INT8_OPS; None if unset or no positive number."""
+    """Return a chip's peak from XPK_PEAK_FLOPS (bf16, FLOP/s) or XPK_PEAK_INT8_OPS; None unless a positive number."""
     try:
         value = float(environ.get(name, ""))
     except ValueError:
@@ -146,15 +146,12 @@ def peak(environ: Mapping[str, str], name: str) -> float | None:
 
 
 def losses(content: bytes) -> dict[int, float | None]:
-    """Return the loss of every step in metrics.jsonl; of a step that was trained twice, the later one.
-
-    One that is not finite is None.
-    """
+    """Return the loss of every step in metrics.jsonl, None if not finite; of a repeated step, the later one."""
     return {record["step"]: record["loss"] for record in _step_records(content)}
 
 
 def step_seconds(content: bytes) -> list[float]:
-    """Return how long each step in metrics.jsonl took, by step; of a step that was trained twice, the later one."""
+    """Return the duration of each step in metrics.jsonl, by step; of a repeated step, the later one."""
     found = {record["step"]: record["step_seconds"] for record in _step_records(content)}
     return [found[step] for step in sorted(found)]
 
@@ -168,5 +165,5 @@ def _step_records(content: bytes) -> Iterator[dict[str, Any]]:
 
 
 def say(text: str) -> None:
-    """Print a line for people, at once."""
+    """Print a line on stdout, unbuffered."""
     print(text, flush=True)

@@ -1,7 +1,7 @@
-"""Scalars for TensorBoard, in its own event files, appended to wherever the run's output is: also in a bucket.
+"""TensorBoard scalars in event files, appended to the run's output folder or bucket.
 
 An event file is a sequence of records, each a TFRecord (length, its checksum, content, its checksum) that holds an
-`Event` of tensorflow/core/util/event.proto. Only scalars are written, which takes five fields of it.
+`Event` of tensorflow/core/util/event.proto. Only scalars are written, which needs five of its fields.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ _LEFT_OUT = {"time", "attempt", "step", "total_steps", "loss_hex"}
 
 
 class EventFile:
-    """One attempt's event file; a write that fails is left out, as it is told of the metrics already."""
+    """One attempt's event file; failed writes are not reported, as those of the metrics are."""
 
     def __init__(self, out: Place, attempt: int) -> None:
         # TensorBoard sorts files of a folder by name: the time keeps attempts in order.
@@ -27,13 +27,13 @@ class EventFile:
         self._append(_event(0, version="brain.Event:2"), at_once=True)
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Append the numbers of a line of metrics.jsonl; those of a group get names such as window/p50."""
+        """Append the values of a line of metrics.jsonl; those of a group get names such as window/p50."""
         numbers = _numbers(record)
         if numbers:
             self._append(_event(record["step"], numbers, at=record["time"]))
 
     def flush(self, seconds: float) -> None:
-        """Wait until all is written. Raises OSError if it is not after `seconds`."""
+        """Wait until everything is written. Raises OSError if it is not after `seconds`."""
         self._lines.flush(seconds)
 
     def _append(self, event: bytes, *, at_once: bool = False) -> None:
