@@ -92,7 +92,7 @@ def test_an_output_that_may_not_be_used_is_no_crash(attempts: Any, monkeypatch: 
 @pytest.mark.parametrize(
     ("codes", "failure"),
     [
-        ({0: 75, 1: 76}, Failure(1, "slice 0 host 1: it hangs; see its log")),
+        ({0: 75, 1: 76}, Failure(1, "slice 0 host 1: it hung; see its log")),
         ({0: 75, 1: 75}, Failure(1, "slice 0 host 0: its trainer ended with 75; see its log")),
         ({0: 75, 1: 42}, Failure(42, "slice 0 host 1: its trainer ended with 42; see its log")),
     ],

@@ -1,7 +1,7 @@
-"""The bundled trainer as a Ray actor: one a host, told by the driver how far to train.
+"""The bundled trainer as a Ray actor: one per host, advanced by the driver.
 
-An actor is one life of a trainer's process. It is never repaired: after a failure the driver makes others in its
-place, for `jax.distributed` cannot be set up a second time in a process.
+An actor is one life of a trainer's process. It is never repaired: after a failure the driver replaces all actors, as
+`jax.distributed` cannot be initialized a second time in a process.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ _TRIES = 20
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Report:
-    """How far an actor is: the steps it has trained; with `code`, how its life ended, and `why`."""
+    """Progress of an actor: the steps it has trained; at its end, `code` is its exit code and `why` the reason."""
 
     step: int
     code: int | None = None
@@ -29,20 +29,20 @@ class Report:
 
 
 class Trainer:
-    """The trainer of one host. Training is on a thread, so that a lost peer is told while it hangs in a collective."""
+    """The trainer of one host. Training runs on a thread, so that a lost peer is noticed during a collective."""
 
     def __init__(self, *, shipped: bool) -> None:
         self._changed = threading.Condition()
         self._report = Report(0)
-        self._allowed = 0  # steps that may be begun
+        self._allowed = 0  # steps that may be started
         self._ready = False
         self._job: jobs.Job | None = None
-        if not shipped:  # else Ray has started it in the code
+        if not shipped:  # otherwise Ray has started it in the shipped code
             os.chdir(os.environ["XPK_RAY_FOLDER"])
         _write_as_host(os.environ["XPK_RAY_HOST_PID"])
 
     def meeting_place(self) -> str:
-        """Return host:port for `jax.distributed`; the next port is for the trainer's own line."""
+        """Return host:port for `jax.distributed`; the next port is for the trainer's own connections."""
         name = read_host(os.environ).coordinator.rpartition(":")[0]
         address = resolve(f"{name}:0", 1.0, metrics.say)[0]
         for _ in range(_TRIES):
@@ -56,7 +56,7 @@ class Trainer:
         raise OSError(f"no two free ports at {address}")
 
     def begin(self, config: Config, attempt: int, coordinator: str) -> Report:
-        """Join the others and prepare everything; return once the first step may begin, or it has ended."""
+        """Join the others and prepare everything; return once the first step can start, or training has ended."""
         host = dataclasses.replace(read_host(os.environ), attempt=attempt, coordinator=coordinator)
         threading.Thread(target=self._live, args=(config, host), name="training", daemon=True).start()
         with self._changed:
@@ -87,7 +87,7 @@ class Trainer:
     def _train(self, config: Config, host: Host) -> int:
         self._job = jobs.open_job(config, host, self._end)
         meeting = jobs.meet(self._job)
-        from trainer.train import steps  # imports JAX, while the hosts find each other
+        from trainer.train import steps  # imports JAX while the hosts connect
 
         training = steps(self._job, meeting)
         while True:
@@ -97,7 +97,7 @@ class Trainer:
                 return int(ended.value)
 
     def _await_turn(self, step: int) -> None:
-        """Say how far it is, and wait until the driver asks for the next step."""
+        """Report progress, and wait until the driver requests the next step."""
         with self._changed:
             if not self._ready:
                 self._ready, self._allowed = True, step
@@ -106,7 +106,7 @@ class Trainer:
             self._changed.wait_for(lambda: self._allowed > step)
 
     def _end(self, code: int, seconds: float = jobs.FLUSH_SECONDS, why: str = "") -> None:
-        """Tell the driver how this life ended; the first to do so is right."""
+        """Report the end of this life to the driver; only the first call counts."""
         metrics.flush(seconds)
         with self._changed:
             if self._report.code is None:
@@ -115,9 +115,9 @@ class Trainer:
 
 
 def _write_as_host(pid: str) -> None:
-    """Let what is printed here appear in the host's own log, not in a file of Ray's."""
+    """Redirect this process's output to the host's own log, instead of a file of Ray's."""
     for number in (1, 2):
-        with contextlib.suppress(OSError):  # where the host's output may not be opened, Ray's file has it
+        with contextlib.suppress(OSError):  # if the host's output cannot be opened, Ray's file has it
             to = os.open(f"/proc/{pid}/fd/{number}", os.O_WRONLY | os.O_APPEND)
             os.dup2(to, number)
             os.close(to)

@@ -1,8 +1,8 @@
-"""How often a job may begin anew: one budget for replacements of its actors and restarts of its JobSet.
+"""Restart budget of a job, shared by replacements of its actors and restarts of its JobSet.
 
-Kubernetes counts the JobSet's restarts but knows nothing of replacements, and hosts cannot ask it. The driver counts
-both in a file beside the metrics, `ray.json`. It counts a restart when it finds that a driver before it has begun
-and was not asked to stop; where hosts end before a driver begins, the JobSet counts alone.
+Kubernetes counts the JobSet's restarts but not replacements, and hosts cannot query it. The driver counts both in a
+file beside the metrics, `ray.json`. It counts a restart when an earlier driver has started and was not asked to stop;
+if hosts end before a driver starts, only the JobSet counts.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ FILE = "ray.json"
 
 
 class Budget:
-    """What of `most` new beginnings a job has used."""
+    """Used part of a job's budget of `most` replacements and restarts."""
 
     def __init__(self, folder: Place, job: str, most: int) -> None:
         self._file, self._job, self._most = folder / FILE, job, most
@@ -26,23 +26,23 @@ class Budget:
 
     @property
     def is_overdrawn(self) -> bool:
-        """Whether the JobSet has restarted although nothing was left. Without replacements its own count decides."""
+        """True if the JobSet has restarted with nothing left. Without replacements its own count decides."""
         return self.replaced > 0 and self.replaced + self.restarts > self._most
 
     def begin(self) -> None:
-        """A driver begins: if the one before it was not asked to stop, the JobSet's restart counts."""
+        """Count a JobSet restart, unless the previous driver was asked to stop."""
         self.restarts += self._running
         self._running = True
         self._write()
 
     def asked_to_stop(self) -> None:
-        """This driver will end because it was asked to: the restart that follows does not count."""
+        """Record that this driver ends because it was asked to, so that the next restart does not count."""
         if self._running:
             self._running = False
             self._write()
 
     def replace(self) -> bool:
-        """Take a replacement of all actors from what is left; return whether anything was."""
+        """Use one replacement of all actors; return False if nothing is left."""
         if self.replaced + self.restarts >= self._most:
             return False
         self.replaced += 1
@@ -50,7 +50,7 @@ class Budget:
         return True
 
     def __str__(self) -> str:
-        """Return what was used, for people to read."""
+        """Return the used part, for people."""
         return f"{self.replaced} by new trainers and {self.restarts} by the JobSet, of {self._most}"
 
     def _read(self) -> dict[str, Any]:
@@ -64,5 +64,5 @@ class Budget:
 
     def _write(self) -> None:
         kept = {"job": self._job, "replaced": self.replaced, "restarts": self.restarts, "running": self._running}
-        with contextlib.suppress(OSError):  # should the head die, too, an attempt's number comes twice
+        with contextlib.suppress(OSError):  # if the head dies, too, an attempt's number is repeated
             self._file.write(json.dumps(kept).encode())

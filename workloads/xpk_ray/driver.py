@@ -1,6 +1,6 @@
-"""The driver of the bundled trainer: actors on all hosts, steps by remote calls, new actors after a failure.
+"""Driver of the bundled trainer: actors on all hosts, steps by remote calls, new actors after a failure.
 
-It runs in the head's launcher. Attempts have numbers that go up, whether new actors or the JobSet began them.
+It runs in the head's launcher. Attempt numbers increase with new actors as well as with restarts of the JobSet.
 """
 
 # mypy: disallow-untyped-calls=False
@@ -22,23 +22,23 @@ from xpk_ray.budget import Budget
 from xpk_ray.launcher import Launcher, Work, joined
 from xpk_ray.slices import Slice, one_line, slices
 
-_CALL_SECONDS = 2.0  # that a call of several steps takes about: within it a SIGTERM reaches the trainers
-_VERDICT_SECONDS = 3.0  # from the first that has failed until all have been heard
+_CALL_SECONDS = 2.0  # target duration of a call of several steps, and so the delay of a SIGTERM to the trainers
+_VERDICT_SECONDS = 3.0  # from the first failure until all reports are in
 _POLL_SECONDS = 0.5
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Failure:
-    """What ended an attempt: a host's process, and how."""
+    """Cause of a failed attempt, and the resulting exit code."""
 
     code: int
     words: str
 
 
 def training(arguments: Sequence[str], restarts: int) -> Work:
-    """Return the work of training with the trainer's `arguments`, begun anew by whomever that many times at most.
+    """Return the work of training with the trainer's `arguments`, restarted at most `restarts` times in all.
 
-    Raises FatalError for arguments that the trainer refuses.
+    Raises FatalError for arguments that the trainer rejects.
     """
     config = train_config(arguments)
 
@@ -50,16 +50,16 @@ def training(arguments: Sequence[str], restarts: int) -> Work:
 
 class _Driver:
     def __init__(self, launcher: Launcher, config: Config, restarts: int) -> None:
-        asked = config.run.output_dir
-        if asked and "://" not in asked and launcher.ships_code:  # actors start in another folder
-            asked = os.path.abspath(os.path.expanduser(asked))
-            config = dataclasses.replace(config, run=dataclasses.replace(config.run, output_dir=asked))
+        output_dir = config.run.output_dir
+        if output_dir and "://" not in output_dir and launcher.ships_code:  # actors start in another folder
+            output_dir = os.path.abspath(os.path.expanduser(output_dir))
+            config = dataclasses.replace(config, run=dataclasses.replace(config.run, output_dir=output_dir))
         self._launcher, self._config = launcher, config
         self._host: Host = launcher.host
         where = config.run.output_dir or self._host.output_dir or f"output/{config.name}"
         try:
             self._budget = Budget(open_place(where), self._host.job_id, restarts)
-        except PermissionError as error:  # no restart cures it; what an outage is may be over by then
+        except PermissionError as error:  # permanent, unlike an outage
             raise FatalError(Problem(f"{where} cannot be used: {reason(error)}", "Use --set run.output_dir")) from error
         self._ray: Any = None
         self._slices: list[Slice] = []
@@ -84,11 +84,11 @@ class _Driver:
             if outcome.code in (ExitCode.FATAL, ExitCode.PREEMPTED):
                 return outcome.code
             if not self._budget.replace():
-                # Without replacements the JobSet's count is the same, and it knows better what counts.
+                # Without replacements the JobSet's own count is the same, and more accurate.
                 return self._nothing_left() if self._budget.replaced else ExitCode.CRASH
             for actor in actors:
                 self._ray.kill(actor)
-            say(f"driver: all trainers are started anew, on the same hosts (restarts: {self._budget})")
+            say(f"driver: restarting all trainers on the same hosts (restarts: {self._budget})")
 
     def _nothing_left(self) -> int:
         say(f"driver: error: no restart is left: {self._budget}")
@@ -107,7 +107,7 @@ class _Driver:
         return [remote.options(**place).remote(shipped=self._launcher.ships_code) for place in places]
 
     def _attempt(self, actors: list[Any]) -> int | Failure:
-        """Drive actors until all have ended in order, which gives the exit code, or one fails."""
+        """Drive the actors until all have ended normally, which gives the exit code, or one fails."""
         try:
             coordinator = self._ray.get(actors[0].meeting_place.remote())
         except self._ray.exceptions.RayError as error:
@@ -129,9 +129,9 @@ class _Driver:
         return reports
 
     def _gather(self, calls: list[Any], *, until_stop: bool = False) -> list[Report] | Failure:
-        """Wait for all actors' reports, or for the first failure and then a moment for the others' words.
+        """Wait for all actors' reports, or for the first failure and then briefly for the others' reports.
 
-        `until_stop`: there is nothing to save yet, so that a wish to stop ends it.
+        `until_stop`: return at a stop request, as there is nothing to save yet.
         """
         reports: dict[int, Report] = {}
         died: dict[int, str] = {}
@@ -156,14 +156,14 @@ class _Driver:
         return self._judge(reports, died)
 
     def _judge(self, reports: dict[int, Report], died: dict[int, str]) -> Failure:
-        """Say which host's failure the others' follow from."""
+        """Return the failure that caused the others."""
         for process, report in sorted(reports.items()):
             if report.code == ExitCode.FATAL and report.why:
                 return Failure(ExitCode.FATAL, f"{self._host.name(process)}: {report.why}")
         for process, report in sorted(reports.items()):
             if report.code not in (*_IN_ORDER, ExitCode.PEER_LOST, ExitCode.FATAL):
                 return Failure(ExitCode.CRASH, f"{self._host.name(process)}: {_why(report)}")
-        # JAX aborts all others when process 0 is gone: its death explains theirs.
+        # JAX aborts all others when process 0 is gone, so its death explains theirs.
         if died:
             first = 0 if 0 in died else next(iter(died))
             return Failure(ExitCode.CRASH, f"{self._host.name(first)}: its trainer died")
@@ -176,8 +176,8 @@ class _Driver:
 
 
 def _why(report: Report) -> str:
-    """Return why a trainer ended; what ends it beside its training is told in its host's log alone."""
-    ended = "it hangs" if report.code == ExitCode.HUNG else f"its trainer ended with {report.code}"
+    """Return the reason why a trainer ended; causes outside its training are only in its host's log."""
+    ended = "it hung" if report.code == ExitCode.HUNG else f"its trainer ended with {report.code}"
     return report.why or f"{ended}; see its log"
 
 

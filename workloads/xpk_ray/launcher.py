@@ -1,7 +1,7 @@
-"""A host's life under Ray: find the others, start Ray, run what is to be run on the head, end as it ended.
+"""Launcher of a host under Ray: connect to the other hosts, start Ray, run the work on the head, end together.
 
-The head is slice 0 host 0. Beside Ray the hosts keep the line of `trainer.hosts.peers`, so that a host's death is known
-within milliseconds, a SIGTERM to one reaches the head, and all end with one exit code.
+The head is slice 0 host 0. Beside Ray the hosts keep the connections of `trainer.hosts.peers`, so that a host's death
+is known within milliseconds, a SIGTERM to one reaches the head, and all end with one exit code.
 """
 
 import contextlib
@@ -29,25 +29,25 @@ from trainer.telemetry.metrics import say
 from xpk_ray import raylet, shipping
 from xpk_ray.raylet import Raylet, Services, Shape
 
-JOIN_SECONDS = 300.0  # for all hosts to come and to start Ray
-_TOLD_SECONDS = 2.0  # from one line of progress to the next
+JOIN_SECONDS = 300.0  # for all hosts to connect and to start Ray
+_TOLD_SECONDS = 2.0  # between lines of progress
 _POLL_SECONDS = 0.1
 _LEAVE_SECONDS = 5.0
-_AFTER_HEAD_SECONDS = 0.5  # the head's own failure first: whoever asks for the cause is told of its host
+_AFTER_HEAD_SECONDS = 0.5  # lets the head fail first, so that the cause is attributed to its host
 
 Work = Callable[["Launcher"], int]
 
 
 @dataclass
 class Launcher:
-    """One host. `stopping` is set on the head once any host got SIGTERM."""
+    """Launcher of one host. `stopping` is set on the head once any host got SIGTERM."""
 
     host: Host
     shape: Shape
     services: Services
     join_seconds: float
     environ: Mapping[str, str]
-    ships_code: bool = False  # the folder that the head starts in, to all tasks and actors
+    ships_code: bool = False  # ship the head's working folder to all tasks and actors
     stopping: threading.Event = field(default_factory=threading.Event)
     children: list[subprocess.Popen[bytes]] = field(default_factory=list)  # process groups that end with this host
     head: str = ""  # host:port of Ray's head
@@ -64,16 +64,16 @@ class Launcher:
 
     @property
     def name(self) -> str:
-        """How people call this host."""
+        """Name of this host for people."""
         return self.host.name(self.host.process_id)
 
     @property
     def is_head(self) -> bool:
-        """Whether Ray's head and the driver are here."""
+        """True if Ray's head and the driver run here."""
         return self.host.process_id == 0
 
     def run(self, work: Work) -> NoReturn:
-        """Live through it all; `work` is done on the head when all hosts have joined. Ends the process."""
+        """Run this host to its end; the head does `work` when all hosts have joined. Ends the process."""
         self.stop.install()
         try:
             self._meet()
@@ -81,7 +81,7 @@ class Launcher:
             if not self.is_head:
                 self._end_as_told(self.peers.await_("end"))
             code = work(self)
-        except FatalError as error:  # so far only of what all hosts know
+        except FatalError as error:  # only for problems that all hosts know
             for problem in error.problems:
                 print(problem, file=sys.stderr, flush=True)
             self.end(ExitCode.FATAL, agreed=True)
@@ -98,11 +98,11 @@ class Launcher:
         self.end(code)
 
     def end(self, code: int, *, agreed: bool = False, word: str = "") -> NoReturn:
-        """End this host and, from the head, all others with it, from any thread; `agreed`: all know that it ends.
+        """End this host and, from the head, all others, from any thread; `agreed`: all know that it ends.
 
-        `word`: its last.
+        `word`: its termination message.
         """
-        with self._ending:  # whoever is second waits here for the end of the process
+        with self._ending:  # a second caller waits here for the end of the process
             termination.write(termination.ASKED if code == ExitCode.PREEMPTED else word)
             if self.is_head:
                 self.peers.announce("end", int(code))
@@ -119,7 +119,7 @@ class Launcher:
             os._exit(int(code))
 
     def _meet(self) -> None:
-        """Wait for all hosts, and see that they have one and the same Ray. Raises PeerAbsent, FatalError."""
+        """Wait for all hosts, and check that they have the same version of Ray. Raises PeerAbsent, FatalError."""
         find = functools.partial(resolve, self.host.coordinator, self.join_seconds, say)
         found, port = ("", 0)
         if self.host.coordinator:
@@ -133,7 +133,7 @@ class Launcher:
         except PeerAbsent as error:
             if not error.missing:
                 raise PeerAbsent(
-                    f"not all hosts came within {self.join_seconds:.0f} s; slice 0 host 0 names them"
+                    f"not all hosts connected within {self.join_seconds:.0f} s; slice 0 host 0 names them"
                 ) from error
             names = ", ".join(map(self.host.name, error.missing))
             raise PeerAbsent(f"did not join within {self.join_seconds:.0f} s: {names}", error.missing) from error
@@ -146,7 +146,7 @@ class Launcher:
             raise FatalError(*(Problem(*problem) for problem in problems))
 
     def _start_ray(self) -> None:
-        """Start Ray here, on the head first. Raises RuntimeError if it does not come up."""
+        """Start Ray on this host, on the head first. Raises RuntimeError if it does not start."""
         if self.is_head:
             self.head = bracketed(self.address, raylet.free_port(self.address))
             self._bring_up()
@@ -171,7 +171,7 @@ class Launcher:
 
         def watch() -> None:
             ray.process.wait()
-            if self._ending.locked():  # it was ended by us
+            if self._ending.locked():  # we ended it
                 return
             print(f"error: {self.name}: Ray ended: {ray.last_words()} ({ray.log})", file=sys.stderr, flush=True)
             self.end(ExitCode.CRASH)
@@ -192,19 +192,19 @@ class Launcher:
         while not done.wait(_TOLD_SECONDS):
             if self.peers.present != told:
                 told = self.peers.present
-                say(f"{self.name}: {told} of {self.host.processes} hosts are here")
+                say(f"{self.name}: {told} of {self.host.processes} hosts are connected")
 
     def _end_as_told(self, code: int) -> NoReturn:
         self._code = code
         if code not in (ExitCode.DONE, ExitCode.PREEMPTED):
-            say(f"{self.name}: the driver on {self.host.name(0)} ended with {code}; see its log")
+            say(f"{self.name}: the driver on {self.host.name(0)} exited with {code}; see its log")
             time.sleep(_AFTER_HEAD_SECONDS)
         self.end(code, agreed=True)
 
     def _lost(self, peer: int) -> None:
-        """Another host died: its part of the work cannot be had back without the JobSet."""
+        """End this host after another one died: only a restart of the JobSet can recover its work."""
         if peer == 0:
-            time.sleep(_POLL_SECONDS)  # it may have said just before how all end
+            time.sleep(_POLL_SECONDS)  # it may just have announced the exit code
         if self._code is None and not self.peers.is_announced("end") and not self._ending.locked():
             say(f"{self.name}: lost {self.host.name(peer)}; ending so that the job can restart")
             self.end(ExitCode.PEER_LOST, word=termination.LOST + self.host.name(peer))
@@ -216,7 +216,7 @@ class Launcher:
     def _asked(self, code: ExitCode) -> None:
         self.peers.tell("stop")
         self.stopping.set()
-        if not self.head:  # nothing has begun
+        if not self.head:  # nothing has started
             self.end(ExitCode.PREEMPTED)
 
     def _asked_again(self, code: ExitCode) -> None:
@@ -233,27 +233,27 @@ def launch(
     ships_code: bool = False,
     environ: Mapping[str, str] = os.environ,
 ) -> NoReturn:
-    """Run this host to its end; the exit code is that of the whole. Raises FatalError for a bad environment."""
+    """Run this host to its end; the exit code is the whole workload's. Raises FatalError for a bad environment."""
     host = read_host(environ)
     if host.processes == 1 and not host.coordinator:
-        raise FatalError(Problem("this is no host of a workload", "Use `xpk workload create --launcher ray`"))
+        raise FatalError(Problem("this is not a host of a workload", "Use `xpk workload create --launcher ray`"))
     if not environ.get("RAY_AUTH_MODE"):
-        # Ray listens at all addresses and runs what anybody sends: let it be this workload's hosts and user only.
+        # Ray listens at all addresses and runs anybody's code: restrict it to this workload's hosts and user.
         if not host.secret:
             message = "environment variable XPK_PEER_SECRET_FILE is not set: anybody could use this workload's Ray"
-            raise FatalError(Problem(message, "Create the workload anew, or set RAY_AUTH_MODE=disabled"))
+            raise FatalError(Problem(message, "Recreate the workload, or set RAY_AUTH_MODE=disabled"))
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token(host.secret)}
         environ = {**environ, **os.environ}
     Launcher(host, shape, services, join_seconds, dict(environ), ships_code).run(work)
 
 
 def token(secret: bytes) -> str:
-    """Return what Ray's processes show each other; docs/environment.md tells others how it is made."""
+    """Return the token by which Ray's processes authenticate; docs/environment.md describes it."""
     return hmac.new(secret, b"xpk-ray", hashlib.sha256).hexdigest()
 
 
 def versions() -> list[str]:
-    """Return the versions of Ray ("" where it is not installed) and of Python of this host."""
+    """Return the versions of Ray ("" if it is not installed) and of Python on this host."""
     try:
         ray = importlib.metadata.version("ray")
     except importlib.metadata.PackageNotFoundError:
@@ -262,7 +262,7 @@ def versions() -> list[str]:
 
 
 def odd_hosts(host: Host, found: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
-    """Return what is wrong with the hosts' versions, as (message, hint): all must be those of process 0's."""
+    """Return the hosts' version mismatches as (message, hint): all must have process 0's versions."""
     driver, problems = found[0], []
     for process, (ray, python) in enumerate(found):
         name = host.name(process)
@@ -279,9 +279,9 @@ def odd_hosts(host: Host, found: Sequence[Sequence[str]]) -> list[tuple[str, str
 
 
 def joined(launcher: Launcher) -> Any:
-    """Connect to Ray from the head, ship the code, and wait until every host is in; return Ray.
+    """Connect to Ray from the head, ship the code, and wait until every host has joined; return Ray.
 
-    Raises PeerAbsent naming those that do not come.
+    Raises PeerAbsent naming the hosts that do not join.
     """
     import ray
 
@@ -295,7 +295,7 @@ def joined(launcher: Launcher) -> Any:
         _node_ip_address=launcher.address,
         runtime_env=shipping.runtime_env(os.getcwd()) if launcher.ships_code else None,
     )
-    launcher.stop.claim()  # Ray takes SIGTERM for itself
+    launcher.stop.claim()  # Ray has replaced the SIGTERM handler
     host, deadline, told = launcher.host, time.monotonic() + launcher.join_seconds, -1
     places = [divmod(process, host.hosts_per_slice) for process in range(host.processes)]
     while True:

@@ -1,4 +1,4 @@
-"""Command line of the launcher: every host of the workload runs it; `train` and `run` differ on the head only."""
+"""Command line of the launcher, run by every host of the workload; `train` and `run` differ on the head only."""
 
 import argparse
 import sys
@@ -11,7 +11,7 @@ from xpk_ray.raylet import Services, Shape
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run a host to its end; ends the process with its exit code."""
+    """Run a host to its end, and end the process with its exit code."""
     options = _parser().parse_args(argv)
     shape = Shape(options.chips, options.resource, options.accelerator, options.topology)
     rest = options.rest[1:] if options.rest[:1] == ["--"] else options.rest
@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             work = training(rest, options.max_restarts)
         else:
             work = program(rest)
-        # The trainers print into their own hosts' logs.
+        # Trainers print to their own hosts' logs.
         services = Services(options.dashboard, driver_logs=options.command == "run")
         launcher.launch(work, shape, services, join_seconds=options.join_seconds, ships_code=options.ship_code)
     except FatalError as error:
@@ -32,21 +32,27 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m xpk_ray", description="A host of a workload that Ray coordinates.")
+    parser = argparse.ArgumentParser(
+        prog="python -m xpk_ray", description="Run a host of a workload that Ray coordinates."
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="{train,run}")
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--chips", type=int, default=0, help="chips of this host")
-    common.add_argument("--resource", default="TPU", choices=("TPU", "GPU"), help="what Ray calls them")
+    common.add_argument("--chips", type=int, default=0, help="number of chips of this host")
+    common.add_argument("--resource", default="TPU", choices=("TPU", "GPU"), help="Ray's name of the chips' resource")
     common.add_argument("--accelerator", default="", metavar="TYPE", help="the slice's type, such as v5litepod-8")
     common.add_argument("--topology", default="", metavar="AxB", help="the slice's topology")
-    common.add_argument("--join-seconds", type=float, default=launcher.JOIN_SECONDS, help="that hosts may take to join")
-    common.add_argument("--dashboard", action="store_true", help="serve Ray's dashboard and its jobs")
-    common.add_argument("--ship-code", action="store_true", help="ship the folder that the head starts in to all")
-    train = commands.add_parser("train", parents=[common], help="the bundled trainer, an actor a host")
+    common.add_argument("--join-seconds", type=float, default=launcher.JOIN_SECONDS, help="timeout for hosts to join")
+    common.add_argument("--dashboard", action="store_true", help="serve Ray's dashboard and jobs")
+    common.add_argument("--ship-code", action="store_true", help="ship the head's working folder to all hosts")
+    train = commands.add_parser("train", parents=[common], help="run the bundled trainer, one actor per host")
     train.add_argument(
-        "--max-restarts", type=int, default=0, metavar="N", help="how often actors are replaced, or the JobSet restarts"
+        "--max-restarts",
+        type=int,
+        default=0,
+        metavar="N",
+        help="maximum replacements of the actors and restarts of the JobSet",
     )
-    run = commands.add_parser("run", parents=[common], help="a program on the head")
+    run = commands.add_parser("run", parents=[common], help="run a program on the head")
     for command in (train, run):
         command.add_argument("rest", nargs=argparse.REMAINDER, metavar="-- ARGUMENTS")
     return parser

@@ -1,4 +1,4 @@
-"""The user's own program: it runs once, on the head, and finds Ray by RAY_ADDRESS, the code shipped."""
+"""A user's program, run once on the head; it finds Ray by RAY_ADDRESS, and the shipped code."""
 
 import os
 import signal
@@ -14,9 +14,9 @@ _POLL_SECONDS = 0.1
 
 
 def program(argv: Sequence[str]) -> Work:
-    """Return the work of running `argv` on the head; its exit code is that of all hosts.
+    """Return the work of running `argv` on the head; its exit code becomes that of all hosts.
 
-    A SIGTERM to any host becomes one to the program, which has the grace period to save.
+    A SIGTERM to any host is forwarded to the program, which has the grace period to save.
     """
 
     def run(launcher: Launcher) -> int:
@@ -37,7 +37,7 @@ def program(argv: Sequence[str]) -> Work:
         code = code if code >= 0 else 128 - code
         if code == ExitCode.PREEMPTED and not launcher.stopping.is_set():
             say(f"{launcher.name}: the program ended with exit code {code}, but no host was asked to end")
-            return ExitCode.CRASH  # that code would not be counted as the failure that it is
+            return ExitCode.CRASH  # PREEMPTED would not count as a failure
         if code and not told:
             say(f"{launcher.name}: the program ended with exit code {code}")
         return code

@@ -1,4 +1,4 @@
-"""This host's part of the Ray cluster: one `ray start --block`, and nothing of it left when the host ends."""
+"""Raylet of this host: one `ray start --block`, cleaned up completely when the host ends."""
 
 import contextlib
 import json
@@ -17,28 +17,28 @@ from typing import Any
 from trainer.hosts.bootstrap import Host, bracketed
 from xpk_ray.slices import host_resource
 
-_STORE_BYTES = 80 << 20  # of the object store where hosts share a machine; Ray takes no less than 75 MiB
-DASHBOARD_PORT = 8265  # Ray's own
+_STORE_BYTES = 80 << 20  # of the object store if hosts share a machine; Ray's minimum is 75 MiB
+DASHBOARD_PORT = 8265  # Ray's default
 _LINK = "xpk-ray-"
 _LOG_TAIL = 4096
 
 
-# Hosts that share a machine: its memory is no sign that one of them takes too much, and it may be busy for long.
+# Hosts share a machine: its memory use does not show that one of them uses too much, and it may be busy for long.
 _ON_A_SHARED_MACHINE = {
     "RAY_memory_monitor_refresh_ms": "0",
-    "RAY_prestart_worker_first_driver": "false",  # a process a host that nobody may need: it is not in the code shipped
+    "RAY_prestart_worker_first_driver": "false",  # a process per host, outside the shipped code, that may not be needed
     "RAY_enable_worker_prestart": "false",
     "RAY_agent_register_timeout_ms": "300000",
     "RAY_worker_register_timeout_seconds": "300",
     "RAY_health_check_failure_threshold": "20",
 }
-# What Ray measures of itself every few seconds, on every host, is for a dashboard.
+# Ray's own metrics, collected every few seconds on every host, are for a dashboard.
 _WITHOUT_DASHBOARD = {"RAY_enable_metrics_collection": "false", "REPORTER_UPDATE_INTERVAL_MS": "60000"}
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a host has: `chips` of `resource` ("TPU" or "GPU"), in slices of a type and topology; none: CPUs only."""
+    """Shape of a host: `chips` of `resource` ("TPU" or "GPU"), in slices of a type and topology; 0: CPUs only."""
 
     chips: int = 0
     resource: str = "TPU"
@@ -48,7 +48,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What Ray serves beside: its dashboard with jobs, and `driver_logs`, what tasks print in the driver's output."""
+    """Optional services of Ray: the dashboard with jobs, and `driver_logs`, output of tasks in the driver's output."""
 
     dashboard: bool = False
     driver_logs: bool = True
@@ -56,22 +56,22 @@ class Services:
 
 @dataclass(frozen=True, slots=True)
 class Raylet:
-    """The running `ray start`, what it prints, and the folder that its name stands for."""
+    """The running `ray start`, its output, and its temporary folder."""
 
     process: subprocess.Popen[bytes]
     log: Path
     link: Path | None
 
     def has_started(self) -> bool:
-        """Return whether Ray is up on this host and known to the head."""
+        """Return whether Ray is up on this host and registered with the head."""
         return b"Ray runtime started" in self._said()
 
     def may_start_later(self) -> bool:
-        """Return whether it ended because this machine was too busy: Ray gives its own processes 30 seconds."""
+        """Return whether it ended because this machine was too busy: Ray gives its processes 30 seconds."""
         return b"timed out during startup" in self._said()
 
     def last_words(self) -> str:
-        """Return the line it printed that tells most of why it ended."""
+        """Return the line of its output that best explains its end."""
         text = self._said()[-_LOG_TAIL:].decode(errors="replace")
         lines = [""]
         lines += [line.rpartition(" -- ")[2].strip() for line in text.splitlines() if any(map(str.isalnum, line))]
@@ -83,7 +83,7 @@ class Raylet:
         return b""
 
     def kill(self) -> None:
-        """End Ray on this host: its processes die with the one that started them."""
+        """End Ray on this host: its processes die with their parent."""
         with contextlib.suppress(OSError):
             os.killpg(self.process.pid, signal.SIGKILL)
         if self.link is not None:
@@ -93,9 +93,9 @@ class Raylet:
 def start(
     host: Host, shape: Shape, services: Services, *, address: str, head: str, environ: Mapping[str, str]
 ) -> Raylet:
-    """Start Ray on this host, at its `address`; `head` is host:port of the cluster's head, on all hosts alike.
+    """Start Ray on this host, at its `address`; `head` is host:port of the cluster's head, the same on all hosts.
 
-    Several hosts may share a machine: nothing has a fixed port but the head, and each has its own folder.
+    Several hosts may share a machine, so only the head has a fixed port, and each has its own folder.
     """
     folder, link = _folder(environ)
     here = link or folder
@@ -113,7 +113,7 @@ def start(
     argv += ["--num-cpus=1", f"--object-store-memory={_STORE_BYTES}"] if emulated else []
     if is_head:
         inside = address if address.startswith("127.") else "127.0.0.1"
-        # The monitor is Ray's autoscaler: how many hosts there are is for the queue to say.
+        # The monitor is Ray's autoscaler; the queue decides the number of hosts.
         argv += ["--head", f"--port={port}", "--no-monitor", f"--include-dashboard={services.dashboard}"]
         argv += [f"--dashboard-host={inside}", f"--dashboard-port={DASHBOARD_PORT}"] if services.dashboard else []
     else:
@@ -131,12 +131,12 @@ def start(
 
 
 def without_client_server(parameters: Any, head: bool) -> None:
-    """Keep `ray start` from serving Ray Client, at a port that is the same for all clusters of a machine."""
+    """Keep `ray start` from serving Ray Client, whose port is the same for all clusters of a machine."""
     parameters.ray_client_server_port = None
 
 
 def free_port(address: str) -> int:
-    """Return a port that nobody listens on, here or at any other address of this machine."""
+    """Return a port that is free at this address and all others of this machine."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.bind(("", 0))  # Ray listens at all addresses
@@ -159,7 +159,7 @@ def _environment(host: Host, shape: Shape, environ: Mapping[str, str], *, emulat
     }
     theirs = {}
     if shape.resource == "TPU" and shape.chips:
-        # Ray would ask Google's metadata server for these, which does not answer elsewhere.
+        # Ray would query Google's metadata server for these, which does not answer elsewhere.
         theirs = {
             "TPU_NAME": f"{host.workload}-{host.slice_id}",
             "TPU_ACCELERATOR_TYPE": shape.accelerator,
@@ -172,9 +172,9 @@ def _environment(host: Host, shape: Shape, environ: Mapping[str, str], *, emulat
 
 
 def _folder(environ: Mapping[str, str]) -> tuple[Path, Path | None]:
-    """Return the folder of Ray's files on this host and, where its path is too long for sockets, a short name of it.
+    """Return the folder of Ray's files on this host and, if its path is too long for sockets, a short link to it.
 
-    On this machine that is below the host's own folder, with which it goes; in a pod below /tmp.
+    On this machine it is below the host's own folder, with which it is removed; in a pod below /tmp.
     """
     own = environ.get("XPK_LOCAL_POD")
     if not own:
@@ -185,11 +185,11 @@ def _folder(environ: Mapping[str, str]) -> tuple[Path, Path | None]:
     folder.mkdir(exist_ok=True)
     root = Path(tempfile.gettempdir())
     for left in root.glob(f"{_LINK}*"):
-        if left.is_symlink() and not left.exists():  # of a host that was killed, whose folder is gone
+        if left.is_symlink() and not left.exists():  # left by a killed host, whose folder is gone
             with contextlib.suppress(OSError):
                 left.unlink()
     while True:
-        link = root / f"{_LINK}{secrets.token_hex(4)}"  # no name that a neighbour can take first
+        link = root / f"{_LINK}{secrets.token_hex(4)}"  # a name that no other user can take first
         with contextlib.suppress(FileExistsError):
             link.symlink_to(folder)
             return folder, link

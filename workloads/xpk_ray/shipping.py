@@ -1,7 +1,7 @@
-"""The user's code as Ray carries it: the head's copy, put into Ray's store once and read from there by every host.
+"""The user's code as shipped by Ray: the head's copy, put into Ray's store once and read from there by every host.
 
-Ray unpacks it on each host before the first process that needs it, and starts tasks and actors in it: they run what
-the head has, whatever lies on their own hosts.
+Ray unpacks it on each host before the first process that needs it, and starts tasks and actors in it: they run the
+head's code, whatever lies on their own hosts.
 """
 
 import json
@@ -9,13 +9,13 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-# All of the folder: what to leave behind was decided when the archive was made. Python's caches come by running it.
+# The whole folder: exclusions were applied when the archive was made. Python's caches come from running it.
 _ALL_OF_IT = {"RAY_RUNTIME_ENV_IGNORE_GITIGNORE": "1", "RAY_OVERRIDE_RUNTIME_ENV_DEFAULT_EXCLUDES": "__pycache__"}
 _JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
 
 def runtime_env(folder: str) -> dict[str, Any]:
-    """Return what `ray.init(runtime_env=...)` takes to ship all of a folder, whatever Ray leaves behind else."""
+    """Return the argument of `ray.init(runtime_env=...)` that ships a whole folder, without Ray's own exclusions."""
     os.environ |= _ALL_OF_IT
     return {"working_dir": folder}
 
@@ -26,9 +26,9 @@ def shipped(ray: Any) -> str:
 
 
 def default_of_program(code: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables by which a program's `ray.init()` finds the code shipped, as Ray's own jobs find theirs.
+    """Return the variables by which a program's `ray.init()` finds the shipped code, as Ray's own jobs do.
 
-    What the program asks for itself, by `ray.init(runtime_env=...)`, is added and counts for more.
+    The program's own `ray.init(runtime_env=...)` is merged and takes precedence.
     """
     if not code or _JOB_CONFIG in environ:
         return {}

@@ -1,4 +1,4 @@
-"""The hosts of a workload as Ray sees them: named resources, and a placement group a slice.
+"""The hosts of a workload in Ray: named resources, and a placement group per slice.
 
 Every host has one of each of `slice-S` and `slice-S-host-H`, and its chips as `TPU` (or `GPU`).
 """
@@ -15,7 +15,7 @@ CHIPS = ("TPU", "GPU")
 
 
 class HostError(SystemExit):
-    """A function failed on some hosts; ends a program that does not catch it with one line a host, and 1."""
+    """A function failed on some hosts; uncaught, it ends a program with one line per host, and exit code 1."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,15 +28,15 @@ class Slice:
     placement_group: Any
 
     def options(self, host: int) -> dict[str, Any]:
-        """Return what `.options(**...)` of a task or an actor takes to run on a host, with all its chips."""
+        """Return the `.options(**...)` of a task or an actor that run it on a host, with all its chips."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         gpus = {"num_gpus": self.chips["GPU"]} if "GPU" in self.chips else {}
         others = {name: count for name, count in self.chips.items() if name != "GPU"}
         return {
-            "num_cpus": 0,  # whatever its CPUs are kept for
+            "num_cpus": 0,  # its CPUs may be reserved for other tasks
             **gpus,
-            "resources": {host_resource(self.index, host): 1, **others},  # nobody else's meanwhile
+            "resources": {host_resource(self.index, host): 1, **others},  # exclusive
             "scheduling_strategy": PlacementGroupSchedulingStrategy(
                 self.placement_group, placement_group_bundle_index=host
             ),
@@ -44,17 +44,17 @@ class Slice:
 
 
 def host_resource(slice_id: int, host: int) -> str:
-    """Return the name of the resource that one host alone has."""
+    """Return the name of the resource that only one host has."""
     return f"slice-{slice_id}-host-{host}"
 
 
 def host_name(slice_id: int, host: int) -> str:
-    """Return how people call a host."""
+    """Return a host's name for people."""
     return f"slice {slice_id} host {host}"
 
 
 def slices(timeout: float = 60.0) -> list[Slice]:
-    """Reserve all hosts of the workload and return its slices; needs `ray.init()` first.
+    """Reserve all hosts of the workload and return its slices; requires `ray.init()` first.
 
     Raises TimeoutError if other tasks or actors hold hosts for longer than `timeout` seconds.
     """
@@ -66,26 +66,26 @@ def slices(timeout: float = 60.0) -> list[Slice]:
     found = []
     for index in range(count):
         bundles = [{host_resource(index, host): 1, **chips} for host in range(hosts)]
-        # Each host's resource is one node's alone, so that bundle H is host H.
+        # Each host's resource is on one node only, so that bundle H is host H.
         found.append(Slice(index, hosts, chips, placement_group(bundles, strategy="STRICT_SPREAD")))
     for one in found:
         if not one.placement_group.wait(timeout):
-            raise TimeoutError(f"slice {one.index}: its hosts are not free after {timeout:.0f} s")
+            raise TimeoutError(f"slice {one.index}: timed out after {timeout:.0f} s waiting for free hosts")
     return found
 
 
 def each_host(function: Callable[..., Any], *arguments: Any, on: Sequence[Slice] | None = None) -> list[Any]:
-    """Run `function(*arguments)` on every host at once; return what they return, slice by slice.
+    """Run `function(*arguments)` on every host at once; return the results, slice by slice.
 
-    `on`: the slices, if they are reserved already; else they are, and are given back. The environment of a host
-    tells the function which one it is on (docs/environment.md); it runs in a process that ends with it. Raises
-    HostError, which names each host that failed; the others are not waited for, since they may wait for those.
+    `on`: slices that are reserved already; else all are reserved, and released. The environment of a host identifies it
+    (docs/environment.md); the function runs in a process that ends with it. Raises HostError, which names each host
+    that failed, without waiting for the others, as they may wait for those.
     """
     import ray
     from ray.util.placement_group import remove_placement_group
 
     reserved = list(slices() if on is None else on)
-    # A process of its own for each call, as Ray has it for GPUs: the next call finds chips that nobody holds.
+    # A new process for each call, as Ray does for GPUs, so that the next call finds free chips.
     task = ray.remote(max_retries=0, max_calls=1)(_on_host)
     names, running = {}, []
     for one in reserved:
@@ -112,7 +112,7 @@ def each_host(function: Callable[..., Any], *arguments: Any, on: Sequence[Slice]
 
 
 def _on_host(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Run a function on this host, and have its hosts part as JAX's processes: else those that end later abort."""
+    """Run a function on this host, then disconnect JAX's processes together: else those that end later abort."""
     result = function(*arguments)
     jax = sys.modules.get("jax")
     if jax is not None and jax.distributed.is_initialized():
@@ -121,13 +121,13 @@ def _on_host(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _chips(nodes: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the chips of a host; all have as many."""
+    """Return the chips of a host; all have the same number."""
     resources = next(node["Resources"] for node in nodes if node["Alive"])
     return {name: resources[name] for name in CHIPS if resources.get(name)}
 
 
 def _failure(ref: Any) -> str:
-    """Return why a finished task failed, as one line, or nothing."""
+    """Return the error of a finished task as one line, or ""."""
     import ray
 
     try:
