@@ -89,7 +89,9 @@ class Data:
     batch_per_chip: int = 1  # examples in a step on each chip, if global_batch is 0
     eval_fraction: float = 0.01  # fraction of the records held out for evaluation, from the end
     loader_hosts: int = 0  # hosts that read the data for all; 0 = every host reads its own rows
-    shards: int = 1  # data parts with equal shares of every batch; above 1 a multiple of loader_hosts, which share none
+    shards: int = (
+        1  # data parts with equal shares of every batch; above 1, a multiple of loader_hosts, which share none
+    )
     shuffle: str = "records"  # records: all records of a shard; files: files, then the records in each; none
     shuffle_window: int = 0  # files: records that are shuffled together; 0 = all records of a file
     prefetch: int = 2  # batches prepared ahead of the step

@@ -39,9 +39,7 @@ class Host:
     output_dir: str = ""
     workload: str = ""
     job_id: str = ""  # distinguishes jobs of the same name; empty if nothing sets it
-    secret: bytes = dataclasses.field(
-        default=b"", repr=False
-    )  # shared by all hosts of the job; empty if nothing sets it
+    secret: bytes = dataclasses.field(default=b"", repr=False)  # shared by all hosts of the job
 
     @property
     def processes(self) -> int:

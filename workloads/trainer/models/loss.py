@@ -30,9 +30,7 @@ def cross_entropies(
     B, T, E = y_BTE.shape
     if chunk in (0, T):
         return _sums(project, y_BTE, target_BT, weight_BT)
-    shares = how.stages * int(
-        how.mesh.shape["tp"]
-    )  # chips that time is sharded over: each chunk has a piece of every one
+    shares = how.stages * int(how.mesh.shape["tp"])  # chips that time is sharded over; each has a piece of each chunk
     pieces = (B, shares, T // chunk, chunk // shares)
     y_NBcE = y_BTE.reshape(*pieces, E).transpose(2, 0, 1, 3, 4).reshape(-1, B, chunk, E)
     y_NBcE = how.place(y_NBcE, None, how.batch, ("stage", "tp"), None)
