@@ -20,7 +20,7 @@ from tests.trainer.test_trainer_peers import connected, together
 from trainer import config, setup
 from trainer.checkpoint import local as local_tier
 from trainer.checkpoint.broadcast import held, spread
-from trainer.checkpoint.local import Kept, LocalTier, Offer
+from trainer.checkpoint.local import CandidateCheckpoint, LocalCheckpoint, LocalTier
 from trainer.hosts.bootstrap import Host
 from trainer.hosts.job import Job
 from trainer.hosts.lease import Lease
@@ -61,7 +61,7 @@ def tier(folder: Path, peers: Peers | None = None, local: str = "ram") -> LocalT
     return LocalTier(a_job(folder, peers=peers, local=local), {"note": 1})
 
 
-def chosen(made: LocalTier, trainer: Trainer) -> Kept | None:
+def chosen(made: LocalTier, trainer: Trainer) -> LocalCheckpoint | None:
     return made.choose(trainer.mesh, trainer.programs.state)
 
 
@@ -224,8 +224,8 @@ def test_a_host_that_died_between_writing_and_the_verdict_still_has_it(
     assert all_do(again, lambda each: chosen(each, trainer)) == [None, None]
 
 
-def offer(step: int, session: str = "a", committed: bool = True) -> Offer:
-    return Offer(step, session, committed, {})
+def offer(step: int, session: str = "a", committed: bool = True) -> CandidateCheckpoint:
+    return CandidateCheckpoint(step, session, committed, {})
 
 
 TWO_BY_TWO = [[0, 0, 1, 1], [2, 2, 3, 3]]  # two replicas of two hosts with two chips each
@@ -247,9 +247,9 @@ TWO_BY_TWO = [[0, 0, 1, 1], [2, 2, 3, 3]]  # two replicas of two hosts with two 
     ],
 )
 def test_the_newest_step_that_is_whole_over_all_hosts_wins(
-    offers: list[list[Offer]], help_: bool, step: int | None, sources: list[int]
+    offers: list[list[CandidateCheckpoint]], help_: bool, step: int | None, sources: list[int]
 ) -> None:
-    kept, _ = local_tier.together(offers, TWO_BY_TWO, peers_help=help_)
+    kept, _ = local_tier.newest_common_checkpoint(offers, TWO_BY_TWO, peers_help=help_)
     assert (kept and kept.step) == step
     if kept:
         assert kept.sources == sources
@@ -274,7 +274,7 @@ def test_whatever_is_lost_or_cut_off_a_step_counts_only_if_all_had_written_it(be
         else []
         for host in range(4)
     ]
-    kept, _ = local_tier.together(on_disk, TWO_BY_TWO, peers_help=True)
+    kept, _ = local_tier.newest_common_checkpoint(on_disk, TWO_BY_TWO, peers_help=True)
     if kept:
         assert kept.step <= min(written)
         givers = {TWO_BY_TWO[replica][place] for place, replica in enumerate(kept.sources)}
@@ -289,20 +289,20 @@ def test_stores_on_nodes_that_changed_places_are_found() -> None:
     swapped = [{"s1-h0": "y/1"}, {"s0-h0": "x/1"}]
     one_disk = [{"s0-h0": "x/1", "s1-h0": "x/2"}, {"s0-h0": "x/1", "s1-h0": "x/2"}]
     lost = [{"s0-h0": "x/1"}, {"s0-h0": "x/1"}]  # on one disk: nobody takes what is another's
-    assert local_tier.share(names, stay) == [["s0-h0"], ["s1-h0"]]
-    assert local_tier.share(names, swapped) == [["s1-h0"], ["s0-h0"]]
-    assert local_tier.share(names, one_disk) == [["s0-h0"], ["s1-h0"]]
-    assert local_tier.share(names, lost) == [["s0-h0"], []]
+    assert local_tier.assign_stores(names, stay) == [["s0-h0"], ["s1-h0"]]
+    assert local_tier.assign_stores(names, swapped) == [["s1-h0"], ["s0-h0"]]
+    assert local_tier.assign_stores(names, one_disk) == [["s0-h0"], ["s1-h0"]]
+    assert local_tier.assign_stores(names, lost) == [["s0-h0"], []]
 
 
 def test_hosts_that_share_a_node_each_take_the_store_of_their_own_place() -> None:
     names = ["s0-h0", "s0-h1", "s1-h0", "s1-h1"]
     of_slice_0 = {"s0-h0": "x/1", "s0-h1": "x/2"}
     # Slice 1 is where slice 0 was, and slice 0 on a node that has nothing.
-    assert local_tier.share(names, [{}, {}, of_slice_0, of_slice_0]) == [[], [], ["s0-h0"], ["s0-h1"]]
+    assert local_tier.assign_stores(names, [{}, {}, of_slice_0, of_slice_0]) == [[], [], ["s0-h0"], ["s0-h1"]]
     # Another slice was there before, which is no more.
     of_slice_2 = {"s2-h0": "x/1", "s2-h1": "x/2"}
-    assert local_tier.share(names, [of_slice_2, of_slice_2, {}, {}]) == [["s2-h0"], ["s2-h1"], [], []]
+    assert local_tier.assign_stores(names, [of_slice_2, of_slice_2, {}, {}]) == [["s2-h0"], ["s2-h1"], [], []]
 
 
 @pytest.mark.slow

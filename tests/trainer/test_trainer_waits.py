@@ -113,10 +113,10 @@ def test_of_two_hosts_the_one_whose_disk_hangs_is_to_blame(
     well, ill = two_tiers(tmp_path)
     runs = [run_of(tmp_path, local=each) for each in (well, ill)]
     for run in runs:
-        train._keep(run, 2, STATE, 2)
+        train._save_local(run, 2, STATE, 2)
         assert run.job.watchdog.now is None
     assert hang.begun.wait(SECONDS)
-    threads = [threading.Thread(target=train._keep, args=(run, 4, STATE, 4), daemon=True) for run in runs]
+    threads = [threading.Thread(target=train._save_local, args=(run, 4, STATE, 4), daemon=True) for run in runs]
     for thread in threads:
         thread.start()
     written = well.place / ".written-2"
@@ -337,13 +337,13 @@ def test_a_program_that_comes_late_is_waited_for_before_a_save(tmp_path: Path, h
     found: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("trainer.checkpoint.finite_check.finite_program", lambda *_: None)
-        with under_way(hang, lambda: found.append(train._look(run, 5, STATE))):
+        with under_way(hang, lambda: found.append(train._check_finite(run, 5, STATE))):
             while run.job.watchdog.now is None:
                 time.sleep(0.01)
             assert run.job.watchdog.told == ("the compilation of the program 'finite'", True, 7200.0)
     assert found == ["looked"]
     assert run.job.watchdog.told == ("step 5", False, 0.0), "the step goes on to be waited for"
-    train._look(run, 6, STATE)
+    train._check_finite(run, 6, STATE)
     assert run.job.watchdog.all.count("the compilation of the program 'finite'") == 1
 
 
@@ -355,7 +355,7 @@ def _compared(pace: StragglerCheck) -> None:
 def test_a_check_of_the_copies_is_waited_for(tmp_path: Path, hang: Hang) -> None:
     run = run_of(tmp_path, replicas=SimpleNamespace(require=hang))
     due = Due(saving=True, keeping=False, evaluating=False, checking=False, comparing=False)
-    with under_way(hang, lambda: train._require(run, 10, STATE, due)):
+    with under_way(hang, lambda: train._check_state(run, 10, STATE, due)):
         assert run.job.watchdog.told == ("the check of the state after step 10", False, 0.0)
 
 
@@ -366,7 +366,7 @@ def test_a_state_that_a_stop_saves_is_looked_through(tmp_path: Path) -> None:
     run = run_of(tmp_path, finite=finite, progress=progress, compiler=None)
     nothing = Due(saving=False, keeping=False, evaluating=False, checking=True, comparing=False)
     for due in (nothing, dataclasses.replace(nothing, saving=True), dataclasses.replace(nothing, keeping=True)):
-        train._require(run, 10, STATE, due)
+        train._check_state(run, 10, STATE, due)
     assert looked == [(10, STATE)], "the others were when their step was begun"
 
 

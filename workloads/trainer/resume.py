@@ -62,7 +62,7 @@ def first_state(run: Run) -> tuple[Any, int, int]:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Chosen:
+class _InitialCheckpoint:
     """The checkpoint that all hosts resume from."""
 
     step: int
@@ -72,7 +72,7 @@ class _Chosen:
     begin: Callable[[], Callable[[], tuple[State, bool]]]  # starts the read and returns a function that waits for it
 
 
-def _choose(run: Run) -> _Chosen | None:
+def _choose(run: Run) -> _InitialCheckpoint | None:
     """Agree on the newest checkpoint that is complete on all hosts; of the same step, the local one."""
     into = run.mesh, run.programs.state, functools.partial(compile_program, run)
     timeouts.storage(run.job, "the choice of a local checkpoint", 0, run.local)
@@ -82,10 +82,10 @@ def _choose(run: Run) -> _Chosen | None:
     if found:
         step, notes = found
         where = str(run.checkpoints.place / str(step))
-        return _Chosen(step, notes, "checkpoint", where, lambda: run.checkpoints.restore(step, notes, *into))
+        return _InitialCheckpoint(step, notes, "checkpoint", where, lambda: run.checkpoints.restore(step, notes, *into))
     if kept:
         where = f"of step {kept.step} in {run.local.place}"
-        return _Chosen(kept.step, kept.notes, "local", where, lambda: run.local.restore(kept, *into))
+        return _InitialCheckpoint(kept.step, kept.notes, "local", where, lambda: run.local.restore(kept, *into))
     return None
 
 

@@ -204,19 +204,19 @@ def _corpus(job: Job, batch: int) -> tuple[Corpus, tuple[int, ...]]:
     config = job.config
     timeouts.data(job, "the data set to be made", own=job.is_first)
     if job.is_first:
-        made = _prepared(job)
-        counts = reader.counts(made, config.model)
-        dataset.check_corpus(config, made, sum(counts), batch)
-        if made.skipped:
-            metrics.say(f"data: {made.skipped} binary or unreadable files skipped, {made.documents} used")
+        corpus = _prepared(job)
+        counts = reader.counts(corpus, config.model)
+        dataset.check_corpus(config, corpus, sum(counts), batch)
+        if corpus.skipped:
+            metrics.say(f"data: {corpus.skipped} binary or unreadable files skipped, {corpus.documents} used")
         if config.model.packed:
-            full = made.tokens / (sum(counts) * record(config.model).length // 2)
-            metrics.say(f"data: {made.documents:,} documents fill {full:.0%} of {sum(counts):,} packed examples")
-        job.peers.announce("corpus", [dataclasses.asdict(made), counts])
-    told, counts = job.peers.await_("corpus")
+            full = corpus.tokens / (sum(counts) * record(config.model).length // 2)
+            metrics.say(f"data: {corpus.documents:,} documents fill {full:.0%} of {sum(counts):,} packed examples")
+        job.peers.announce("corpus", [dataclasses.asdict(corpus), counts])
+    notes, counts = job.peers.await_("corpus")
     job.watchdog.idle()
     job.events.write("data", None, time.monotonic() - began, records=sum(counts))
-    return dataset.from_notes(told["path"], told), tuple(counts)
+    return dataset.from_notes(notes["path"], notes), tuple(counts)
 
 
 def _reader(
@@ -239,15 +239,15 @@ def _reader(
 
 def _prepared(job: Job) -> Corpus:
     """Return the run's data set; prepare it in the output folder if necessary."""
-    asked, model = job.config.data, job.config.model
+    data, model = job.config.data, job.config.model
     begun, folder = bool((job.out / "checkpoints").shelf().steps()), job.out / "data"
     if job.config.checkpoint.local_every:
         begun = begun or local_tier.begun(job.out)
     try:
-        if asked.path == SYNTHETIC:
-            return synthetic_images.prepare(model, folder, asked.max_bytes)
-        text = (asked.path, folder, asked.suffixes, asked.max_bytes)
-        return prepare.prepare(*text, tokenizer=asked.tokenizer, pinned=begun)
+        if data.path == SYNTHETIC:
+            return synthetic_images.prepare(model, folder, data.max_bytes)
+        text = (data.path, folder, data.suffixes, data.max_bytes)
+        return prepare.prepare(*text, tokenizer=data.tokenizer, pinned=begun)
     except (PermissionError, Unreachable):
         raise
     except OSError as error:

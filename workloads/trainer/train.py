@@ -75,7 +75,7 @@ def _loop(run: Run, train_step: Any, state: State, at: int, trained: int) -> Gen
     evaluate = _evaluator(run)
     pending: Pending | None = None
     if at >= last:
-        _save_for_good(run, at, state, trained)
+        _save_final(run, at, state, trained)
     while at < last:
         run.job.watchdog.idle()
         yield at
@@ -95,9 +95,9 @@ def _loop(run: Run, train_step: Any, state: State, at: int, trained: int) -> Gen
             run.stragglers.compare(at)
         stopping = flags.stop or now.stop
         if stopping:
-            _require(run, at, state, due)
+            _check_state(run, at, state, due)
         if due.keeping:
-            _keep(run, at, state, trained)
+            _save_local(run, at, state, trained)
         if due.saving or stopping:
             _save(run, at, state, trained, now.disk_low, final=stopping or at == last)
         if stopping and at < last:
@@ -142,7 +142,7 @@ def _begin(
     if due.checking:
         out["differ"] = run.replicas.begin(at, state)
     if due.storing:
-        out["broken"] = _look(run, at, state)
+        out["broken"] = _check_finite(run, at, state)
     return state, run.progress.began(at, out, dispatched)
 
 
@@ -174,18 +174,18 @@ def _placed_flags(placed: Any, chips: int, stop: bool, disk_low: bool, data_ms: 
     return jax.make_array_from_callback((chips, step.FLAGS), placed, lambda _: row)
 
 
-def _require(run: Run, at: int, state: State, due: Due) -> None:
+def _check_state(run: Run, at: int, state: State, due: Due) -> None:
     """Check the state before an unplanned save, which the step itself did not check for."""
     run.job.watchdog.waits(f"the check of the state after step {at}", at)
     if not due.checking:
         run.replicas.require(at, state)
     if not due.storing:
-        broken = _look(run, at, state)
+        broken = _check_finite(run, at, state)
         with _saves_end(run):
             run.progress.require(at, broken)
 
 
-def _look(run: Run, at: int, state: State) -> jax.Array:
+def _check_finite(run: Run, at: int, state: State) -> jax.Array:
     """Start the check that the state after step `at` is finite; the first call may wait for its program."""
     run.finite.compile(run.compiler)
     if not run.finite.ready:
@@ -214,7 +214,7 @@ def _saves_end(run: Run) -> Iterator[None]:
         raise
 
 
-def _keep(run: Run, at: int, state: State, trained: int) -> None:
+def _save_local(run: Run, at: int, state: State, trained: int) -> None:
     """Save the state to the local tier in the background."""
     timeouts.storage(run.job, f"the local checkpoint of step {at}, or the one before it", at, run.local)
     run.local.save(at, state, tokens=trained)
@@ -239,10 +239,10 @@ def _save(run: Run, at: int, state: State, trained: int, disk_low: bool, *, fina
         raise SaveError(f"the state of step {at} is not saved in {run.checkpoints.place}: {failure}")
 
 
-def _save_for_good(run: Run, at: int, state: State, trained: int) -> None:
+def _save_final(run: Run, at: int, state: State, trained: int) -> None:
     """Save a state that only the local tier may hold, which is cleared at the end. Raises SaveError."""
     if run.checkpoints.last != at:
-        _require(run, at, state, Due(False, False, False, False, False))
+        _check_state(run, at, state, Due(False, False, False, False, False))
         _save(run, at, state, trained, disk_low=False, final=True)
 
 

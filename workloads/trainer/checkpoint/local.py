@@ -34,7 +34,7 @@ from trainer.checkpoint.shards import Pieces
 from trainer.errors import FatalError, Problem, reason
 from trainer.hosts.background import Background
 from trainer.hosts.job import Job
-from trainer.hosts.own_work import Alone
+from trainer.hosts.own_work import OwnWork
 from trainer.step.compiler import Compile
 from trainer.step.programs import State
 from trainer.step.update_sharding import dimension_of
@@ -48,7 +48,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Offer:
+class CandidateCheckpoint:
     """A complete checkpoint of one host, with the parts that its chips need."""
 
     step: int
@@ -58,7 +58,7 @@ class Offer:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Kept:
+class LocalCheckpoint:
     """A checkpoint that is complete over all hosts."""
 
     step: int
@@ -80,7 +80,7 @@ class LocalTier:
         self._mine = [self._own]  # stores that this host uses: its own, and those of hosts that moved away
         self._found: dict[tuple[int, str], Path] = {}
         self._committing = Background("keep")
-        self._alone = Alone()
+        self._alone = OwnWork()
         if self.every:
             self._open()
 
@@ -105,7 +105,7 @@ class LocalTier:
         """Return whether the state after `step` is saved locally."""
         return self.every > 0 and step % self.every == 0
 
-    def choose(self, mesh: Mesh, abstract: State) -> Kept | None:
+    def choose(self, mesh: Mesh, abstract: State) -> LocalCheckpoint | None:
         """Agree with all hosts on the newest local checkpoint that is complete over them, or None.
 
         Verifies checksums. `settle` removes checkpoints newer than the choice.
@@ -117,16 +117,18 @@ class LocalTier:
             offers = self._offers(abstract)
         self._peers.report("local/offers", [dataclasses.asdict(offer) for offer in offers])
         if self._peers.process_id == 0:
-            told = [[Offer(**offer) for offer in each] for each in self._peers.collect("local/offers")]
+            candidates = [
+                [CandidateCheckpoint(**offer) for offer in each] for each in self._peers.collect("local/offers")
+            ]
             shared = any(dimension_of(leaf.sharding.spec, "dp") is not None for leaf in jax.tree.leaves(abstract))
             holders = [[device.process_index for device in replica.flat] for replica in mesh.devices]
-            kept, lacking = together(told, holders, peers_help=not shared)
+            kept, lacking = newest_common_checkpoint(candidates, holders, peers_help=not shared)
             for step, missing in lacking.items():
                 lost = ", ".join(self._host.name(process) for process in missing)
                 say(f"warning: local checkpoint of step {step} is incomplete: {lost} lost their part")
             self._peers.announce("local/kept", None if kept is None else dataclasses.asdict(kept))
         chosen = self._peers.await_("local/kept")
-        return None if chosen is None else Kept(**chosen)
+        return None if chosen is None else LocalCheckpoint(**chosen)
 
     def settle(self, step: int) -> None:
         """Remove checkpoints after `step`, which this attempt resumes from: they are another attempt's future."""
@@ -135,7 +137,9 @@ class LocalTier:
                 if found > step:
                     shutil.rmtree(path, ignore_errors=True)
 
-    def restore(self, kept: Kept, mesh: Mesh, abstract: State, compiler: Compile) -> Callable[[], tuple[State, bool]]:
+    def restore(
+        self, kept: LocalCheckpoint, mesh: Mesh, abstract: State, compiler: Compile
+    ) -> Callable[[], tuple[State, bool]]:
         """Start to read a local checkpoint; the returned function returns (state, whether this host had its part)."""
         path = self._found.get((kept.step, kept.session))
         outcome: list[Any] = []
@@ -251,7 +255,7 @@ class LocalTier:
         self._peers.report("local/stores", seen)
         if self._peers.process_id == 0:
             names = [f"s{n // self._host.hosts_per_slice}-h{n % self._host.hosts_per_slice}" for n in self._processes()]
-            shares = share(names, self._peers.collect("local/stores"))
+            shares = assign_stores(names, self._peers.collect("local/stores"))
             self._peers.announce("local/shares", [run, uuid.uuid4().hex, shares])
         self._run, self._session, shares = self._peers.await_("local/shares")
         others = [self._stores / name for name in shares[self._peers.process_id]]
@@ -260,7 +264,7 @@ class LocalTier:
     def _processes(self) -> range:
         return range(self._peers.processes)
 
-    def _offers(self, abstract: State) -> list[Offer]:
+    def _offers(self, abstract: State) -> list[CandidateCheckpoint]:
         """Scan this host's stores, remove useless checkpoints, and return those that are complete and fit."""
         offers = []
         for path in (path for store in self._mine for path in _folders(store)):
@@ -275,7 +279,7 @@ class LocalTier:
             self._found[step, session] = path
             if shards.covers(notes, abstract):
                 known = {key: value for key, value in notes.items() if key in self._notes or key == "tokens"}
-                offers.append(Offer(step, session, not path.name.startswith("."), known))
+                offers.append(CandidateCheckpoint(step, session, not path.name.startswith("."), known))
             else:
                 self._events.write("local_skipped", step, reason="of another mesh or model")
                 if self._peers.process_id == 0:
@@ -289,16 +293,16 @@ class LocalTier:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def together(
-    offers: Sequence[Sequence[Offer]], holders: Sequence[Sequence[int]], *, peers_help: bool
-) -> tuple[Kept | None, dict[int, list[int]]]:
+def newest_common_checkpoint(
+    offers: Sequence[Sequence[CandidateCheckpoint]], holders: Sequence[Sequence[int]], *, peers_help: bool
+) -> tuple[LocalCheckpoint | None, dict[int, list[int]]]:
     """Return the newest checkpoint that is complete over all hosts, and the hosts that newer ones lack.
 
     `offers` are those of each process; `holders` has for every replica the process of each of its places. Without
     `peers_help` every host needs its own part, as replicas do not hold the same. A checkpoint counts only if all hosts
     have written it: one of them knows, or all have it.
     """
-    found: dict[tuple[int, str], dict[int, Offer]] = {}
+    found: dict[tuple[int, str], dict[int, CandidateCheckpoint]] = {}
     for process, offered in enumerate(offers):
         for offer in offered:
             found.setdefault((offer.step, offer.session), {})[process] = offer
@@ -306,7 +310,7 @@ def together(
     for (step, session), have in sorted(found.items(), reverse=True):
         notes = next(iter(have.values())).notes
         if len(have) == len(offers):
-            return Kept(step, session, notes, []), lacking
+            return LocalCheckpoint(step, session, notes, []), lacking
         if not any(offer.committed for offer in have.values()):
             continue
         sources = [
@@ -314,12 +318,12 @@ def together(
             for place in range(len(holders[0]))
         ]
         if peers_help and -1 not in sources:
-            return Kept(step, session, notes, sources), lacking
+            return LocalCheckpoint(step, session, notes, sources), lacking
         lacking[step] = [process for process in range(len(offers)) if process not in have]
     return None, lacking
 
 
-def share(names: Sequence[str], seen: Sequence[Mapping[str, str]]) -> list[list[str]]:
+def assign_stores(names: Sequence[str], seen: Sequence[Mapping[str, str]]) -> list[list[str]]:
     """Return the stores that each process may use, given the stores that each of them sees and their names.
 
     Hosts may share a disk. A store belongs to its namesake if that one sees it; else to a host of the same place in

@@ -24,7 +24,7 @@ from jax.sharding import Mesh, NamedSharding
 from trainer.checkpoint.broadcast import held, spread
 from trainer.errors import StorageError, Unreachable, reason
 from trainer.hosts.background import Background
-from trainer.hosts.own_work import Alone
+from trainer.hosts.own_work import OwnWork
 from trainer.hosts.peers import Peers
 from trainer.step.compiler import Compile
 from trainer.step.programs import State
@@ -48,7 +48,7 @@ class Checkpoints:
         self._unreadable: set[int] = set()  # steps that may be complete, but could not be read
         self._warned = False  # about older checkpoints that are not removed
         self.last: int | None = None  # step of the newest committed checkpoint, the same on all hosts
-        self._alone = Alone()
+        self._alone = OwnWork()
 
     @property
     def busy(self) -> bool:

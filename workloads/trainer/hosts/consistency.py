@@ -30,15 +30,15 @@ Traits = dict[str, str]
 
 def traits(config: Config, environ: Mapping[str, str], code: Path = Path(__file__).parents[1]) -> Traits:
     """Return everything that hosts must agree on, by name."""
-    found = {
+    values = {
         f"{section}.{field.name}": json.dumps(getattr(getattr(config, section), field.name))
         for section, kind in sections().items()
         for field in dataclasses.fields(kind)
         if f"{section}.{field.name}" not in _OWN
     }
     versions = {f"version of {name}": _version(name) for name in _PACKAGES}
-    found |= {"the trainer's code": _digest(_code(code)), "version of Python": platform.python_version()} | versions
-    return found | {name: " ".join(_flags(environ.get(name, ""))) for name in _FLAGS}
+    values |= {"the trainer's code": _digest(_code(code)), "version of Python": platform.python_version()} | versions
+    return values | {name: " ".join(_flags(environ.get(name, ""))) for name in _FLAGS}
 
 
 def agree(peers: Peers, host: Host, mine: Traits) -> None:
@@ -58,8 +58,8 @@ def agree(peers: Peers, host: Host, mine: Traits) -> None:
     peers.report("differences", differences(mine, first))
     if host.process_id == 0:
         peers.announce("disagreement", disagreement(host, digests, peers.collect("differences")))
-    told: list[str] = peers.await_("disagreement")
-    raise FatalError(*(Problem(words, "Start all hosts from one image, with one command") for words in told))
+    messages: list[str] = peers.await_("disagreement")
+    raise FatalError(*(Problem(message, "Start all hosts from one image, with one command") for message in messages))
 
 
 def differences(mine: Traits, others: Traits) -> list[list[str]]:
@@ -68,10 +68,10 @@ def differences(mine: Traits, others: Traits) -> list[list[str]]:
     return [[name, mine.get(name, ""), others.get(name, "")] for name in names if mine.get(name) != others.get(name)]
 
 
-def disagreement(host: Host, digests: Sequence[str], found: Sequence[Sequence[Sequence[str]]]) -> list[str]:
+def disagreement(host: Host, digests: Sequence[str], diffs: Sequence[Sequence[Sequence[str]]]) -> list[str]:
     """Return a line for each kind of host that differs from the majority, or from process 0 without a majority.
 
-    `found` are each host's differences from process 0, in process order.
+    `diffs` are each host's differences from process 0, in process order.
     """
     (_, most), (_, second) = Counter(digests).most_common(2)
     right = Counter(digests).most_common(1)[0][0] if most > second else digests[0]
@@ -81,16 +81,16 @@ def disagreement(host: Host, digests: Sequence[str], found: Sequence[Sequence[Se
         if digest == right:
             continue
         odd = [process for process, other in enumerate(digests) if other == digest]
-        theirs = {name: (own, first) for name, own, first in found[odd[0]]}
-        usual = {name: (own, first) for name, own, first in found[example]}
-        told = []
+        theirs = {name: (own, first) for name, own, first in diffs[odd[0]]}
+        usual = {name: (own, first) for name, own, first in diffs[example]}
+        details = []
         for name in sorted(theirs.keys() | usual.keys()):
             own = theirs[name][0] if name in theirs else usual[name][1]
             other = usual[name][0] if name in usual else theirs[name][1]
-            told.append(f"{name} is {own or 'missing'}, there {other or 'missing'}")
+            details.append(f"{name} is {own or 'missing'}, there {other or 'missing'}")
         who = ", ".join(map(host.name, odd[:_NAMED])) + (f" and {len(odd) - _NAMED} more" if len(odd) > _NAMED else "")
-        more = f"; and {len(told) - _NAMED} more" if len(told) > _NAMED else ""
-        lines.append(f"{who} does not run what {host.name(example)} does: {'; '.join(told[:_NAMED])}{more}")
+        more = f"; and {len(details) - _NAMED} more" if len(details) > _NAMED else ""
+        lines.append(f"{who} does not run what {host.name(example)} does: {'; '.join(details[:_NAMED])}{more}")
     return lines
 
 

@@ -3,7 +3,7 @@
 import threading
 
 
-class Alone:
+class OwnWork:
     """Context manager around work that needs no other host; several threads may be inside."""
 
     def __init__(self) -> None:

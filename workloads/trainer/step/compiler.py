@@ -17,7 +17,7 @@ from typing import Any
 
 import jax
 
-from trainer.hosts.own_work import Alone
+from trainer.hosts.own_work import OwnWork
 from trainer.hosts.peers import Peers
 from trainer.step.compile_cache import CompileCache
 from trainer.step.program_cache import Executables
@@ -38,7 +38,7 @@ class Compiler:
         self._kept: Executables | None = None
         self._emulated = jax.devices()[0].platform == "cpu" and jax.device_count() > 1
         self._hits = 0
-        self._alone = Alone()
+        self._alone = OwnWork()
         self._shared = cache.is_shared or bool(os.environ.get("JAX_COMPILATION_CACHE_DIR"))
         # JAX writes a program bit by bit: one thread must not share what another is writing.
         first = peers.process_id == 0 and cache.is_shared
