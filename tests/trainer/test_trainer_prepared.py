@@ -122,7 +122,7 @@ def open_files() -> int:
 def test_no_more_files_are_open_than_the_process_may_have(many: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     counts, before = reading.counts(many, SMALL), open_files()
-    monkeypatch.setattr("trainer.data.reader._MOST_OPEN", 2)
+    monkeypatch.setattr("trainer.data.reader._MAX_OPEN_FILES", 2)
     read = reader(many)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 4, hard))
     try:
@@ -144,7 +144,7 @@ def test_half_of_the_files_that_a_process_may_have_are_open_at_most(monkeypatch:
 def test_a_file_that_was_put_in_the_place_of_a_closed_one_is_checked_again(
     many: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.data.reader._MOST_OPEN", 1)
+    monkeypatch.setattr("trainer.data.reader._MAX_OPEN_FILES", 1)
     file, count = Path(many.path).parent / many.files[0].name, reading.counts(many, SMALL)[0]
     read = reader(many)
     whole = read.bytes

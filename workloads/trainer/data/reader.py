@@ -25,9 +25,9 @@ from trainer.data.dataset import AGAIN, BLOCK, TOKEN_BYTES, Corpus, Index, Token
 from trainer.data.records import LABEL_BYTES, Record, record
 from trainer.errors import FatalError, Problem
 
-_ABREAST = 4  # files copied at a time
-_PARTS_ABREAST = 16  # requests at a time for parts of files
-_MOST_OPEN = 4096  # files open at a time
+_MAX_CONCURRENT = 4  # files copied at a time
+_MAX_CONCURRENT_PARTS = 16  # requests at a time for parts of files
+_MAX_OPEN_FILES = 4096  # files open at a time
 Records = npt.NDArray[np.generic]
 
 
@@ -61,7 +61,7 @@ def read_index(data: Corpus, file: TokenFile) -> Index | None:
 def most_open() -> int:
     """Return the maximum number of open data files: half of the process's limit at most."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _MOST_OPEN if allowed == resource.RLIM_INFINITY else max(1, min(_MOST_OPEN, allowed // 2))
+    return _MAX_OPEN_FILES if allowed == resource.RLIM_INFINITY else max(1, min(_MAX_OPEN_FILES, allowed // 2))
 
 
 class Reader:
@@ -75,7 +75,7 @@ class Reader:
         self._open: OrderedDict[int, _File] = OrderedDict()  # least recently used first
         self._most_open, self._lock = most_open(), threading.Lock()
         self._by_parts = False
-        self._fetching = ThreadPoolExecutor(_PARTS_ABREAST, "parts")
+        self._fetching = ThreadPoolExecutor(_MAX_CONCURRENT_PARTS, "parts")
 
     @property
     def bytes(self) -> int:
@@ -98,7 +98,7 @@ class Reader:
             width = TOKEN_BYTES[self._data.dtype]
             total = width * sum(self._data.files[nth].tokens for nth in wanted)
             self._by_parts = block_cache.pays(examples, width * self._record.length, total)
-        with ThreadPoolExecutor(_ABREAST, "fetch") as pool:
+        with ThreadPoolExecutor(_MAX_CONCURRENT, "fetch") as pool:
             list(pool.map(self._file, sorted(wanted)))
 
     def __call__(self, ids_N: npt.NDArray[np.int64]) -> Records:

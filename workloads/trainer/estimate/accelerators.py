@@ -13,7 +13,7 @@ import math
 from trainer.errors import FatalError, Problem
 
 _CUBE = 4  # chips along each side of the cube that large 3D slices are wired from
-_MOST_CUBES = 144  # in one slice
+_MAX_CUBES = 144  # in one slice
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,8 +135,8 @@ def _topologies(dimensions: int) -> tuple[tuple[int, ...], ...]:
         return (1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16)
     boxes = [
         (a * _CUBE, b * _CUBE, c * _CUBE)
-        for a in range(1, _MOST_CUBES + 1)
-        for b in range(1, _MOST_CUBES // a + 1)
-        for c in range(1, _MOST_CUBES // (a * b) + 1)
+        for a in range(1, _MAX_CUBES + 1)
+        for b in range(1, _MAX_CUBES // a + 1)
+        for c in range(1, _MAX_CUBES // (a * b) + 1)
     ]
     return (2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4), *boxes

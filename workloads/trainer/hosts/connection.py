@@ -13,7 +13,7 @@ from typing import Any
 
 from trainer.errors import AddressError, PeerAbsent, reason
 
-LONGEST = 1 << 20  # bytes in a message; hosts send far less, strangers may send anything
+MAX_MESSAGE_BYTES = 1 << 20  # bytes in a message; hosts send far less, strangers may send anything
 MAX_HUB_MESSAGE_BYTES = 1 << 28  # bytes in a message of process 0, which lists all files of a data set: 160 for each
 _PATIENCE_SECONDS = 1.0, 10.0  # timeouts of a connection attempt: the first, and the longest
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
@@ -22,7 +22,7 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USE
 class Link:
     """One connection carrying JSON lines of at most `longest` bytes."""
 
-    def __init__(self, sock: socket.socket, longest: int = LONGEST) -> None:
+    def __init__(self, sock: socket.socket, longest: int = MAX_MESSAGE_BYTES) -> None:
         self.sock, self.peer, self.left, self.longest = sock, -1, False, longest
         self.heard = time.monotonic()
         self._buffer, self._sending = bytearray(), threading.Lock()

@@ -22,7 +22,7 @@ from trainer.hosts.connection import Link, is_proof, proof
 _SECONDS = 5.0  # deadline of a handshake
 _PAUSE_SECONDS = 0.5
 _STRANGERS = 64  # minimum of the limit on connections without a handshake
-_LONGEST = 1024  # bytes in a stranger's message
+_MAX_MESSAGE_BYTES = 1024  # bytes in a stranger's message
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Gate:
         except OSError:  # it is closed already, or there are no descriptors left
             self._pause()
             return
-        link, challenge = Link(sock, _LONGEST), secrets.token_hex(16)
+        link, challenge = Link(sock, _MAX_MESSAGE_BYTES), secrets.token_hex(16)
         self._strangers[link] = challenge, time.monotonic() + _SECONDS
         self._selector.register(sock, selectors.EVENT_READ, link)
         link.send({"challenge": challenge})

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trainer.errors import FatalError, PeerAbsent, Problem
-from trainer.hosts.connection import LONGEST, MAX_HUB_MESSAGE_BYTES, Link, dial, line, listen
+from trainer.hosts.connection import MAX_HUB_MESSAGE_BYTES, MAX_MESSAGE_BYTES, Link, dial, line, listen
 from trainer.hosts.handshake import Gate, Identity, introduce
 
 BEAT_SECONDS = 2.0
@@ -221,7 +221,7 @@ class Peers:
 
     def _joined(self, link: Link, hello: dict[str, Any]) -> bool:
         """Register a host that completed the handshake."""
-        link.peer, link.longest = hello["hello"], LONGEST
+        link.peer, link.longest = hello["hello"], MAX_MESSAGE_BYTES
         with self._changed:
             self._links[link.peer] = link
             complete = len(self._links) == self.processes - 1

@@ -27,7 +27,7 @@ from trainer.telemetry.metrics import say
 _MAX_NAMED = 5  # slow hosts in an event
 _SHARE = 0.1  # fraction of a step's time that a host must cost the others to be named
 _RATIO = 1.25  # of the median host's time for the same products
-_LEAST, _LAST = 3, 5  # a host is named if slower in at least _LEAST of the last _LAST comparisons
+_MIN_SLOWER, _COMPARISONS = 3, 5  # a host is named if slower in at least that many of the last comparisons
 _WORDS = {"data": "waits for its data", "host": "is busy with other things", "chip": "has slow chips"}
 _MEASURED = {"data": "a step", "host": "a step", "chip": "for the same products"}
 
@@ -73,7 +73,7 @@ class StragglerCheck:
         self._probe: Callable[[], float] | None = None
         self._data, self._host, self._steps = 0.0, 0.0, 0
         self._took: list[float] = []
-        self._slower: deque[set[tuple[int, str]]] = deque(maxlen=_LAST)  # process 0: in each of the last comparisons
+        self._slower: deque[set[tuple[int, str]]] = deque(maxlen=_COMPARISONS)  # on process 0
 
     def due(self, step: int) -> bool:
         """Return whether hosts are compared after `step`."""
@@ -118,7 +118,7 @@ class StragglerCheck:
         slow, name = slow_hosts(reports, step_seconds), self._job.host.name
         self._slower.append({(one.process, one.reason) for one in slow})
         medians = {reason: statistics.median_low([r[reason] for r in reports]) for reason in reports[0]}
-        sure = [sum((one.process, one.reason) in found for found in self._slower) >= _LEAST for one in slow]
+        sure = [sum((one.process, one.reason) in found for found in self._slower) >= _MIN_SLOWER for one in slow]
         told: list[dict[str, Any]] = [
             {"host": name(one.process), **dataclasses.asdict(one), "conclusive": certain}
             for one, certain in zip(slow, sure, strict=True)

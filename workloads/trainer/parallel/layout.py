@@ -22,7 +22,7 @@ _CHOICES = {
     "quant.rounding": ("stochastic", "nearest"),
     "quant.scale": ("channel", "tensor"),
 }
-MOST_INT8_SUMMED = (2**31 - 1) // 127**2  # products of two int8 numbers whose sum always fits an int32
+MAX_INT8_SUMMED = (2**31 - 1) // 127**2  # products of two int8 numbers whose sum always fits an int32
 _LARGEST = {  # of the others: the largest int32
     **{"run.seed": 2**32 - 1, "data.seed": 2**32 - 1, "data.max_bytes": 2**63 - 1},
     "observe.profile_steps": 200,  # JAX keeps a profile in memory until it ends, some MB a step
@@ -176,9 +176,9 @@ def _sums_in_int8(config: Config, mesh: Layout) -> Iterator[Problem]:
     }
     for name in config.quant.products:
         what, summed = sizes[name]
-        if max(summed) > MOST_INT8_SUMMED:
+        if max(summed) > MAX_INT8_SUMMED:
             message = f"quant.matmuls has {name}, and {what} = {max(summed)} products of int8 may overflow an int32"
-            yield Problem(message, f"Leave {name} out, or keep to {MOST_INT8_SUMMED}")
+            yield Problem(message, f"Leave {name} out, or keep to {MAX_INT8_SUMMED}")
 
 
 def _mesh_problems(config: Config, chips: Chips, mesh: Layout) -> Iterator[Problem]:

@@ -27,7 +27,7 @@ from trainer.storage.slot import BucketSlot
 
 _SECONDS = 120.0  # total time of retries of a request
 _WAIT = (10.0, 60.0)  # seconds for connecting, and for receiving data
-_ABREAST = 16  # concurrent requests; each is a round trip of many milliseconds
+_MAX_CONCURRENT = 16  # concurrent requests; each is a round trip of many milliseconds
 _CHUNK = 1 << 24
 
 _NOT_INSTALLED = "pip install 'xpk-multislice[gcs]' (in an image of yours too), or use a folder"
@@ -85,9 +85,11 @@ class Bucket:
         """Yield contents in order, some of them read ahead."""
         coming: deque[Future[bytes | None]] = deque()
         entries = iter(entries)
-        pool = ThreadPoolExecutor(_ABREAST, "read")
+        pool = ThreadPoolExecutor(_MAX_CONCURRENT, "read")
         try:
-            coming.extend(pool.submit(self._read_or_none, entry) for entry in itertools.islice(entries, _ABREAST))
+            coming.extend(
+                pool.submit(self._read_or_none, entry) for entry in itertools.islice(entries, _MAX_CONCURRENT)
+            )
             while coming:
                 yield coming.popleft().result()
                 coming.extend(pool.submit(self._read_or_none, entry) for entry in itertools.islice(entries, 1))
@@ -211,7 +213,7 @@ class Bucket:
 
     def remove_each(self, names: Iterable[str]) -> None:
         """Remove objects below."""
-        with ThreadPoolExecutor(_ABREAST, "remove") as pool:
+        with ThreadPoolExecutor(_MAX_CONCURRENT, "remove") as pool:
             list(pool.map(lambda name: (self / name).remove(), names))
 
     def beside(self, suffix: str) -> "Bucket":

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from trainer.storage.gcs import Bucket
 
 EVERY_SECONDS = 3.0  # between writes, except of lines `at_once`
-_LEAST_SECONDS = 1.0  # between writes to one object: a limit of Google Cloud Storage
-_LONGEST_PAUSE = 15.0  # seconds between retries
+_MIN_INTERVAL_SECONDS = 1.0  # between writes to one object: a limit of Google Cloud Storage
+_MAX_PAUSE_SECONDS = 15.0  # seconds between retries
 _INCURABLE = (FileNotFoundError, PermissionError)
 
 
@@ -77,7 +77,7 @@ class BucketLines:
             with self._changed:
                 self._batch, self._size_before, self._error = b"", None, None
                 self._changed.notify_all()
-            time.sleep(_LEAST_SECONDS)
+            time.sleep(_MIN_INTERVAL_SECONDS)
 
     def _write_batch(self) -> None:
         """Retry until the batch is written."""
@@ -95,7 +95,7 @@ class BucketLines:
                     self._error = error
                     self._changed.notify_all()
             time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, _MAX_PAUSE_SECONDS)
 
     def _try(self) -> None:
         if self._size_before is not None:

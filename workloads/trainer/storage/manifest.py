@@ -20,7 +20,7 @@ MANIFEST = "manifest.json"
 INSIDE = "inside"  # the note that names the checkpoint's folder of arrays
 _CHUNK = 1 << 22
 _READERS = 16  # files read at a time, as shared file systems limit the throughput of a stream
-_BLOCK, _MOST_BLOCKS = 1 << 16, 64  # minimum bytes per checksum, and maximum checksums per file
+_BLOCK, _MAX_BLOCKS = 1 << 16, 64  # minimum bytes per checksum, and maximum checksums per file
 _OWN = "crc32"  # key of a manifest's checksum of itself
 
 Sum = int | str
@@ -179,7 +179,7 @@ def _crc32(path: Path) -> int:
 
 def _blocks(path: Path) -> str:
     """Return the checksums of a file's blocks, whose length follows from its size."""
-    size = -(-path.stat().st_size // (_BLOCK * _MOST_BLOCKS)) * _BLOCK or _BLOCK
+    size = -(-path.stat().st_size // (_BLOCK * _MAX_BLOCKS)) * _BLOCK or _BLOCK
     with path.open("rb") as file:
         crcs = [f"{_crc32_of(file, size):08x}" for _ in range(0, path.stat().st_size, size)]
     return f"blocks:{size}:{','.join(crcs)}"
