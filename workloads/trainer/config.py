@@ -282,22 +282,22 @@ def _typed(key: str, value: Any) -> Any:
     if key not in fields:
         guess = _closest(key, list(fields)) or f"Sections are {', '.join(sections())}"
         return Problem(f"unknown setting {key!r}", guess)
-    wanted = fields[key]
-    if wanted is bool and isinstance(value, bool):
+    kind = fields[key]
+    if kind is bool and isinstance(value, bool):
         return value
-    if wanted is str:
+    if kind is str:
         return "" if value is None else str(value)
-    if wanted is int and type(value) is int:
+    if kind is int and type(value) is int:
         return value
-    if wanted in (int, float) and not isinstance(value, bool):
+    if kind in (int, float) and not isinstance(value, bool):
         try:
             number = float(value)
         except (TypeError, ValueError, OverflowError):
             number = None
-        if number is not None and (wanted is float or number.is_integer()):
-            return wanted(number) if wanted is float else int(number)
+        if number is not None and (kind is float or number.is_integer()):
+            return kind(number) if kind is float else int(number)
     words = {int: "an integer", float: "a number", bool: "true or false"}
-    return Problem(f"{key}={value!r} is not {words[typing.cast(type, wanted)]}", f"Write --set {key}=VALUE")
+    return Problem(f"{key}={value!r} is not {words[typing.cast(type, kind)]}", f"Write --set {key}=VALUE")
 
 
 def _closest(word: str, known: Sequence[str]) -> str:

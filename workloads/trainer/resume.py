@@ -76,27 +76,27 @@ def _choose(run: Run) -> _InitialCheckpoint | None:
     """Agree on the newest checkpoint that is complete on all hosts; of the same step, the local one."""
     into = run.mesh, run.programs.state, functools.partial(compile_program, run)
     timeouts.storage(run.job, "the choice of a local checkpoint", 0, run.local)
-    kept = run.local.choose(run.mesh, run.programs.state)
+    local = run.local.choose(run.mesh, run.programs.state)
     timeouts.storage(run.job, "the choice of a checkpoint", 0, run.checkpoints)
-    found = run.checkpoints.choose(newer_than=kept.step if kept else -1)
-    if found:
-        step, notes = found
+    persistent = run.checkpoints.choose(newer_than=local.step if local else -1)
+    if persistent:
+        step, notes = persistent
         where = str(run.checkpoints.place / str(step))
         return _InitialCheckpoint(step, notes, "checkpoint", where, lambda: run.checkpoints.restore(step, notes, *into))
-    if kept:
-        where = f"of step {kept.step} in {run.local.place}"
-        return _InitialCheckpoint(kept.step, kept.notes, "local", where, lambda: run.local.restore(kept, *into))
+    if local:
+        where = f"of step {local.step} in {run.local.place}"
+        return _InitialCheckpoint(local.step, local.notes, "local", where, lambda: run.local.restore(local, *into))
     return None
 
 
 def _check_notes(run: Run, where: str, notes: dict[str, Any]) -> None:
     """Raise FatalError for a checkpoint of another model or optimizer; warn about changed examples."""
-    mine = run.checkpoints.notes
-    problem = compatibility.mismatch(where, mine, notes)
+    run_notes = run.checkpoints.notes
+    problem = compatibility.mismatch(where, run_notes, notes)
     if problem is not None:
         raise FatalError(problem)
     if run.job.is_first:
-        for line in compatibility.other_examples(mine, notes):
+        for line in compatibility.other_examples(run_notes, notes):
             metrics.say(f"warning: {line}")
 
 

@@ -121,15 +121,15 @@ class Launcher:
     def _meet(self) -> None:
         """Wait for all hosts, and check that they have the same version of Ray. Raises PeerAbsent, FatalError."""
         find = functools.partial(resolve, self.host.coordinator, self.join_seconds, say)
-        found, port = ("", 0)
+        address, port = ("", 0)
         if self.host.coordinator:
-            found, port = own_address(find) if self.is_head else find()
-        self.address = self._own_address(found)
+            address, port = own_address(find) if self.is_head else find()
+        self.address = self._own_address(address)
         done = threading.Event()
         if self.is_head:
             threading.Thread(target=self._tell_who_is_here, args=(done,), name="progress", daemon=True).start()
         try:
-            self.peers.connect(found, port + 1, self.join_seconds, lambda: find()[0])
+            self.peers.connect(address, port + 1, self.join_seconds, lambda: find()[0])
         except PeerAbsent as error:
             if not error.missing:
                 raise PeerAbsent(
@@ -188,11 +188,11 @@ class Launcher:
         return "127.0.0.1"
 
     def _tell_who_is_here(self, done: threading.Event) -> None:
-        told = 0
+        reported = 0
         while not done.wait(_TOLD_SECONDS):
-            if self.peers.present != told:
-                told = self.peers.present
-                say(f"{self.name}: {told} of {self.host.processes} hosts are connected")
+            if self.peers.present != reported:
+                reported = self.peers.present
+                say(f"{self.name}: {reported} of {self.host.processes} hosts are connected")
 
     def _end_as_told(self, code: int) -> NoReturn:
         self._code = code
@@ -261,14 +261,14 @@ def versions() -> list[str]:
     return [ray, platform.python_version()]
 
 
-def odd_hosts(host: Host, found: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
+def odd_hosts(host: Host, host_versions: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
     """Return the hosts' version mismatches as (message, hint): all must have process 0's versions."""
-    driver, problems = found[0], []
-    for process, (ray, python) in enumerate(found):
+    driver, problems = host_versions[0], []
+    for process, (ray, python) in enumerate(host_versions):
         name = host.name(process)
         if not ray:
-            wanted = f"=={driver[0]}" if driver[0] else ""
-            problems.append((f"{name}: Ray is not installed", f"Put ray[default]{wanted} into the hosts' image"))
+            version = f"=={driver[0]}" if driver[0] else ""
+            problems.append((f"{name}: Ray is not installed", f"Put ray[default]{version} into the hosts' image"))
         elif driver[0] and ray != driver[0]:
             message = f"{name} has Ray {ray}, the driver on {host.name(0)} has {driver[0]}"
             problems.append((message, "Use one image for all hosts"))
@@ -296,16 +296,15 @@ def joined(launcher: Launcher) -> Any:
         runtime_env=shipping.runtime_env(os.getcwd()) if launcher.ships_code else None,
     )
     launcher.stop.claim()  # Ray has replaced the SIGTERM handler
-    host, deadline, told = launcher.host, time.monotonic() + launcher.join_seconds, -1
+    host, deadline, reported = launcher.host, time.monotonic() + launcher.join_seconds, -1
     places = [divmod(process, host.hosts_per_slice) for process in range(host.processes)]
     while True:
-        there = {name for node in ray.nodes() if node["Alive"] for name in node["Resources"]}
-        missing = [place for place in places if host_resource(*place) not in there]
-        if len(missing) != told:
-            told = len(missing)
-            say(
-                f"{launcher.name}: {host.processes - told} of {host.processes} hosts have joined Ray at {launcher.head}"
-            )
+        resources = {name for node in ray.nodes() if node["Alive"] for name in node["Resources"]}
+        missing = [place for place in places if host_resource(*place) not in resources]
+        if len(missing) != reported:
+            reported = len(missing)
+            progress = f"{host.processes - reported} of {host.processes} hosts have joined Ray"
+            say(f"{launcher.name}: {progress} at {launcher.head}")
         if not missing or launcher.stopping.is_set():
             return ray
         if time.monotonic() > deadline:

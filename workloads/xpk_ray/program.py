@@ -20,16 +20,16 @@ def program(argv: Sequence[str]) -> Work:
     """
 
     def run(launcher: Launcher) -> int:
-        found = default_of_program(shipped(joined(launcher)), launcher.environ)
-        environment = {**launcher.environ, "RAY_ADDRESS": launcher.head, **found}
+        variables = default_of_program(shipped(joined(launcher)), launcher.environ)
+        environment = {**launcher.environ, "RAY_ADDRESS": launcher.head, **variables}
         child = subprocess.Popen(list(argv), env=environment, process_group=0)
         launcher.children.append(child)
-        told = False
+        forwarded = False
         while (code := child.poll()) is None:
-            if launcher.stopping.wait(_POLL_SECONDS) and not told:
-                told = True
+            if launcher.stopping.wait(_POLL_SECONDS) and not forwarded:
+                forwarded = True
                 os.killpg(child.pid, signal.SIGTERM)
-            elif told:
+            elif forwarded:
                 try:
                     child.wait(_POLL_SECONDS)
                 except subprocess.TimeoutExpired:
@@ -38,7 +38,7 @@ def program(argv: Sequence[str]) -> Work:
         if code == ExitCode.PREEMPTED and not launcher.stopping.is_set():
             say(f"{launcher.name}: the program ended with exit code {code}, but no host was asked to end")
             return ExitCode.CRASH  # PREEMPTED would not count as a failure
-        if code and not told:
+        if code and not forwarded:
             say(f"{launcher.name}: the program ended with exit code {code}")
         return code
 

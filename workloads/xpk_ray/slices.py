@@ -63,15 +63,15 @@ def slices(timeout: float = 60.0) -> list[Slice]:
 
     count, hosts = (int(os.environ[name]) for name in ("MEGASCALE_NUM_SLICES", "XPK_HOSTS_PER_SLICE"))
     chips = _chips(ray.nodes())
-    found = []
+    reserved = []
     for index in range(count):
         bundles = [{host_resource(index, host): 1, **chips} for host in range(hosts)]
         # Each host's resource is on one node only, so that bundle H is host H.
-        found.append(Slice(index, hosts, chips, placement_group(bundles, strategy="STRICT_SPREAD")))
-    for one in found:
+        reserved.append(Slice(index, hosts, chips, placement_group(bundles, strategy="STRICT_SPREAD")))
+    for one in reserved:
         if not one.placement_group.wait(timeout):
             raise TimeoutError(f"slice {one.index}: timed out after {timeout:.0f} s waiting for free hosts")
-    return found
+    return reserved
 
 
 def each_host(function: Callable[..., Any], *arguments: Any, on: Sequence[Slice] | None = None) -> list[Any]:

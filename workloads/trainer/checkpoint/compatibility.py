@@ -25,15 +25,17 @@ _EXAMPLES = {
 _MOVES_NO_EXAMPLE = ("seed", "global_batch", "order")  # changes that move no example between training and evaluation
 
 
-def mismatch(checkpoint: str, mine: dict[str, Any], notes: dict[str, Any]) -> Problem | None:
+def mismatch(checkpoint: str, run_notes: dict[str, Any], notes: dict[str, Any]) -> Problem | None:
     """Return the problem of a checkpoint of another model, optimizer or tokenizer, or None if it fits the run."""
     # Settings missing in an older checkpoint had their defaults.
     defaults = {"model": dataclasses.asdict(Model()), "optimizer": Optim().state_notes()}
     others = []
-    learned = ("seq_len",) if mine["model"].get("family") == "bert" else ()  # positions are parameters
+    learned = ("seq_len",) if run_notes["model"].get("family") == "bert" else ()  # positions are parameters
     for kind, section in (("model", "model"), ("optimizer", "optim")):
         saved = defaults[kind] | current_section(section, notes.get(kind, {}))
-        changed = {k: v for k, v in mine[kind].items() if saved.get(k) != v and (k not in _MAY_CHANGE or k in learned)}
+        changed = {
+            k: v for k, v in run_notes[kind].items() if saved.get(k) != v and (k not in _MAY_CHANGE or k in learned)
+        }
         if changed:
             was = ", ".join(f"{section}.{key} {saved.get(key)} -> {value}" for key, value in changed.items())
             others.append((kind, f"another {kind} ({was})"))
@@ -41,16 +43,16 @@ def mismatch(checkpoint: str, mine: dict[str, Any], notes: dict[str, Any]) -> Pr
         what, kinds = " and of ".join(other for _, other in others), " and ".join(kind for kind, _ in others)
         hint = f"Use another run.output_dir, or the {kinds} it was made with"
         return Problem(f"checkpoint {checkpoint} is of {what}", hint)
-    was, now = notes.get("tokenizer", BYTES), mine.get("tokenizer", BYTES)
+    was, now = notes.get("tokenizer", BYTES), run_notes.get("tokenizer", BYTES)
     if was != now:
         hint = "Use data that was prepared with its tokenizer, or another run.output_dir"
         return Problem(f"checkpoint {checkpoint} was trained on tokens of {was}, the data has those of {now}", hint)
     return None
 
 
-def other_examples(mine: dict[str, Any], notes: dict[str, Any]) -> list[str]:
+def other_examples(run_notes: dict[str, Any], notes: dict[str, Any]) -> list[str]:
     """Return a line for each change in the examples of a run that resumes from a checkpoint with these notes."""
-    was, now = _of_examples(notes), _of_examples(mine)
+    was, now = _of_examples(notes), _of_examples(run_notes)
     # Defaults for checkpoints older than these notes.
     was = {"order": "records, window 0, shards 1", "trained": now["trained"], "held_out": now["held_out"]} | was
     changed = [key for key in _EXAMPLES if key in now and was.get(key) != now[key]]
@@ -66,5 +68,5 @@ def other_examples(mine: dict[str, Any], notes: dict[str, Any]) -> list[str]:
 def _of_examples(notes: dict[str, Any]) -> dict[str, Any]:
     model = dataclasses.asdict(Model()) | notes.get("model", {})
     length = {} if model["family"] == "resnet" else {key: model[key] for key in ("seq_len", "packed")}
-    found = {key: value for key, value in notes.items() if key in _EXAMPLES}
-    return found | length | {"data": notes.get("data", "")[:12]}
+    values = {key: value for key, value in notes.items() if key in _EXAMPLES}
+    return values | length | {"data": notes.get("data", "")[:12]}

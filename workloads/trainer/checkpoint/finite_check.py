@@ -60,8 +60,8 @@ class Finite:
     def begin(self, state: State) -> Array:
         """Start the check; return bool [arrays], True for those in `names` that are not finite. All hosts call it."""
         assert self._made is not None, "compile comes first"
-        found: Array = self._made.result()[0](state)
-        return found
+        broken: Array = self._made.result()[0](state)
+        return broken
 
 
 def finite_program(mesh: Mesh, abstract: State) -> Any:

@@ -302,12 +302,12 @@ def newest_common_checkpoint(
     `peers_help` every host needs its own part, as replicas do not hold the same. A checkpoint counts only if all hosts
     have written it: one of them knows, or all have it.
     """
-    found: dict[tuple[int, str], dict[int, CandidateCheckpoint]] = {}
+    hosts_by_checkpoint: dict[tuple[int, str], dict[int, CandidateCheckpoint]] = {}
     for process, offered in enumerate(offers):
         for offer in offered:
-            found.setdefault((offer.step, offer.session), {})[process] = offer
+            hosts_by_checkpoint.setdefault((offer.step, offer.session), {})[process] = offer
     lacking: dict[int, list[int]] = {}
-    for (step, session), have in sorted(found.items(), reverse=True):
+    for (step, session), have in sorted(hosts_by_checkpoint.items(), reverse=True):
         notes = next(iter(have.values())).notes
         if len(have) == len(offers):
             return LocalCheckpoint(step, session, notes, []), lacking

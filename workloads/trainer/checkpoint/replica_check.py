@@ -80,14 +80,14 @@ class Replicas:
         if not differ:
             return
         fetch = jax.jit(lambda x: x, out_shardings=sharding(self._mesh))
-        found = odd_copies(np.asarray(fetch(self._sums[step])), self._mesh, self._abstract)
-        suspects = sorted({self._mesh.devices.flat[chip].process_index for odd in found for chip in _blamed(odd)})
-        told = [
-            {"array": odd.name, "chips": [self._name(chip) for chip in odd.chips], "sure": odd.sure} for odd in found
+        copies = odd_copies(np.asarray(fetch(self._sums[step])), self._mesh, self._abstract)
+        suspects = sorted({self._mesh.devices.flat[chip].process_index for odd in copies for chip in _blamed(odd)})
+        arrays = [
+            {"array": odd.name, "chips": [self._name(chip) for chip in odd.chips], "sure": odd.sure} for odd in copies
         ]
-        self._events.write("replicas_differ", step, arrays=told)
-        lines = [self._words(odd) for odd in found[:_NAMED]]
-        more = f"; and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+        self._events.write("replicas_differ", step, arrays=arrays)
+        lines = [self._words(odd) for odd in copies[:_NAMED]]
+        more = f"; and {len(copies) - _NAMED} more" if len(copies) > _NAMED else ""
         raise CorruptError(f"replicas differ after step {step}: {'; '.join(lines)}{more}", suspects)
 
     def _words(self, odd: Odd) -> str:
@@ -143,15 +143,15 @@ def copied_over(mesh: Mesh, leaf: Any) -> tuple[str, ...]:
 
 def odd_copies(sums_DL: npt.NDArray[np.uint32], mesh: Mesh, abstract: State) -> list[Odd]:
     """Return the arrays that differ and their chips; one entry for each array and part of it."""
-    found = []
+    odd = []
     for number, (name, leaf) in enumerate(zip(names(abstract), jax.tree.leaves(abstract), strict=True)):
         over = copied_over(mesh, leaf)
         for copies in _copies(mesh.shape, over):
             chips = _majority({chip: int(sums_DL[chip, number]) for chip in copies})
             if chips is not None:
                 right = tuple(chip for chip in copies if chip not in chips[0])
-                found.append(Odd(name, chips[0], right, chips[1]))
-    return found
+                odd.append(Odd(name, chips[0], right, chips[1]))
+    return odd
 
 
 def _copies(sizes: Mapping[str, int], over: Sequence[str]) -> list[list[int]]:

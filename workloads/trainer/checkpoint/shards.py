@@ -43,15 +43,15 @@ def names(state: State) -> list[str]:
 def copied(state: State) -> dict[str, Pieces]:
     """Copy this host's pieces of a state off its chips, so that the state may be donated."""
     leaves = jax.tree.leaves(state)
-    wanted = [_once(leaf) for leaf in leaves]
-    for shards in wanted:  # start all transfers before waiting for the first
+    shards_by_leaf = [_once(leaf) for leaf in leaves]
+    for shards in shards_by_leaf:  # start all transfers before waiting for the first
         for data in shards.values():
             data.copy_to_host_async()
-    found = {}
-    for name, leaf, shards in zip(names(state), leaves, wanted, strict=True):
+    pieces = {}
+    for name, leaf, shards in zip(names(state), leaves, shards_by_leaf, strict=True):
         contents = {index: _host_copy(data) for index, data in shards.items()}
-        found[name] = Pieces(leaf.shape, leaf.dtype.name, contents)
-    return found
+        pieces[name] = Pieces(leaf.shape, leaf.dtype.name, contents)
+    return pieces
 
 
 def size(pieces: Mapping[str, Pieces]) -> int:
@@ -125,8 +125,8 @@ def _once(leaf: jax.Array) -> dict[Index, jax.Array]:
 
 
 def _indices(leaf: jax.ShapeDtypeStruct) -> dict[Any, Index]:
-    found = leaf.sharding.addressable_devices_indices_map(leaf.shape)
-    return {device: _bounds(index, leaf.shape) for device, index in found.items()}
+    indices = leaf.sharding.addressable_devices_indices_map(leaf.shape)
+    return {device: _bounds(index, leaf.shape) for device, index in indices.items()}
 
 
 def _bounds(index: Sequence[slice], shape: Sequence[int]) -> Index:
@@ -135,8 +135,8 @@ def _bounds(index: Sequence[slice], shape: Sequence[int]) -> Index:
     return tuple((first, end) for first, end, _ in ends)
 
 
-def _index(told: Sequence[Sequence[int]]) -> Index:
-    return tuple((int(first), int(end)) for first, end in told)
+def _index(bounds: Sequence[Sequence[int]]) -> Index:
+    return tuple((int(first), int(end)) for first, end in bounds)
 
 
 def _host_copy(data: jax.Array) -> npt.NDArray[Any]:

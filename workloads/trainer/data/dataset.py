@@ -94,10 +94,10 @@ def refuse_prepared(folder: Place) -> None:
 
     A manifest lies directly in the folder; one written by hand may have any name, which its only file shares.
     """
-    there = {entry.name: entry for entry in folder.files()}
-    for entry in sorted(there.values(), key=lambda entry: entry.changed, reverse=True):
+    entries = {entry.name: entry for entry in folder.files()}
+    for entry in sorted(entries.values(), key=lambda entry: entry.changed, reverse=True):
         stem = entry.name.removesuffix(".json")
-        if stem == entry.name or not (stem.startswith("tokens-") or f"{stem}.bin" in there):
+        if stem == entry.name or not (stem.startswith("tokens-") or f"{stem}.bin" in entries):
             continue
         try:
             from_notes(entry.name, json.loads((folder / entry.name).read()))
@@ -122,14 +122,14 @@ def open_corpus(file: Place) -> Corpus:
                 "Give a folder of text, or what `python -m trainer prepare SRC --out FOLDER` prints",
             )
         ) from None
-    there = {entry.name: entry.size for entry in corpus.place("").files()}
+    sizes = {entry.name: entry.size for entry in corpus.place("").files()}
     problems = []
     for each in corpus.files:
         needed = each.tokens * TOKEN_BYTES[corpus.dtype]
-        if each.name not in there:
+        if each.name not in sizes:
             problems.append(Problem(f"{str(corpus.place(each.name))!r} does not exist", AGAIN))
-        elif there[each.name] != needed:
-            message = f"{str(corpus.place(each.name))!r} has {there[each.name]:,} bytes but should have {needed:,}"
+        elif sizes[each.name] != needed:
+            message = f"{str(corpus.place(each.name))!r} has {sizes[each.name]:,} bytes but should have {needed:,}"
             problems.append(Problem(message, AGAIN))
     if problems:
         raise FatalError(*problems)
@@ -251,9 +251,9 @@ def _unfit(config: Config, corpus: Corpus, batch: int) -> list[Problem]:
     needed, problems = _needed_tokens(config, batch), []
     if config.model.family == "resnet" and corpus.tokens % record(config.model).stride:
         problems.append(_no_images(config))
-    wanted = identity(config.data.tokenizer) if config.data.tokenizer else corpus.tokenizer
-    if wanted != corpus.tokenizer:
-        message = f"{corpus.path!r} was made with tokenizer {corpus.tokenizer}, data.tokenizer is {wanted}"
+    tokenizer = identity(config.data.tokenizer) if config.data.tokenizer else corpus.tokenizer
+    if tokenizer != corpus.tokenizer:
+        message = f"{corpus.path!r} was made with tokenizer {corpus.tokenizer}, data.tokenizer is {tokenizer}"
         problems.append(Problem(message, "Give the tokenizer that it was made with, or prepare it again with this one"))
     if config.model.packed and not all(file.index for file in corpus.files):
         message = f"model.packed requires the ends of documents, which {corpus.path!r} does not have"
@@ -277,6 +277,6 @@ def _no_images(config: Config) -> Problem:
     return Problem(message, f"Give a prepared one (`xpk docs models`), another model.image, or data.path={SYNTHETIC}")
 
 
-def _small(path: str, found: int, needed: int) -> Problem:
-    message = f"data.path={path!r} has {found:,} tokens, one batch needs {needed:,}"
+def _small(path: str, tokens: int, needed: int) -> Problem:
+    message = f"data.path={path!r} has {tokens:,} tokens, one batch needs {needed:,}"
     return Problem(message, "Add text, or lower data.global_batch or model.seq_len")

@@ -117,18 +117,18 @@ def prepare(
     notes["fingerprint"] = fingerprint or fingerprint_of(folder, suffixes)
 
     def write(writer: Writer) -> dict[str, Any]:
-        found = _write_texts(folder, writer, tokens, suffixes, max_bytes)
-        if not found["sources"]:
-            raise FatalError(empty(str(folder), suffixes, found["skipped"]))
-        return found
+        text_notes = _write_texts(folder, writer, tokens, suffixes, max_bytes)
+        if not text_notes["sources"]:
+            raise FatalError(empty(str(folder), suffixes, text_notes["skipped"]))
+        return text_notes
 
     return keep(out, notes, file_tokens, write)
 
 
 def find(out: Place, asked: dict[str, Any], fingerprint: str | None) -> Corpus | None:
     """Return the newest data set in `out` that was made as `asked`, from this source unless `fingerprint` is None."""
-    there = {entry.name: entry for entry in out.files() if entry.name.startswith("tokens-")}
-    newest_first = sorted(there.values(), key=lambda entry: entry.changed, reverse=True)
+    entries = {entry.name: entry for entry in out.files() if entry.name.startswith("tokens-")}
+    newest_first = sorted(entries.values(), key=lambda entry: entry.changed, reverse=True)
     for name in (entry.name for entry in newest_first if entry.name.endswith(".json")):
         try:
             notes = json.loads((out / name).read())
@@ -136,7 +136,7 @@ def find(out: Place, asked: dict[str, Any], fingerprint: str | None) -> Corpus |
         except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
             continue  # damaged: it is prepared again
         same = notes.get("asked") == asked and fingerprint in (None, notes.get("fingerprint"))
-        if same and all(file.name in there for file in files):
+        if same and all(file.name in entries for file in files):
             return open_corpus(out / name)
     return None
 

@@ -88,7 +88,7 @@ class Reader:
         If this host reads at most `examples` and copying does not pay, parts are copied when they are read, as are
         files that are not fetched. Raises as `__call__`, and StorageError if it does not fit.
         """
-        wanted = {
+        files = {
             nth
             for each in some
             for nth in range(len(self._ends_F))
@@ -96,27 +96,27 @@ class Reader:
         }
         if examples is not None:
             width = TOKEN_BYTES[self._data.dtype]
-            total = width * sum(self._data.files[nth].tokens for nth in wanted)
+            total = width * sum(self._data.files[nth].tokens for nth in files)
             self._by_parts = block_cache.pays(examples, width * self._record.length, total)
         with ThreadPoolExecutor(_MAX_CONCURRENT, "fetch") as pool:
-            list(pool.map(self._file, sorted(wanted)))
+            list(pool.map(self._file, sorted(files)))
 
     def __call__(self, ids_N: npt.NDArray[np.int64]) -> Records:
         """Return the records [N, S]. Raises FatalError naming a damaged file."""
         made_NS = np.zeros((len(ids_N), self._record.length), self._record.dtype)
         with self._lock:
             files_N = np.searchsorted(self._ends_F, ids_N, side="right")
-            wanted = list(zip(files_N.tolist(), (ids_N - self._first_F[files_N]).tolist(), strict=True))
+            records = list(zip(files_N.tolist(), (ids_N - self._first_F[files_N]).tolist(), strict=True))
             if self._by_parts:
-                self._copy_parts(wanted)
-            for row_S, (nth, number) in zip(made_NS, wanted, strict=True):
+                self._copy_parts(records)
+            for row_S, (nth, number) in zip(made_NS, records, strict=True):
                 self._opened(nth).read(number, row_S)
         return made_NS
 
-    def _copy_parts(self, wanted: Iterable[tuple[int, int]]) -> None:
+    def _copy_parts(self, records: Iterable[tuple[int, int]]) -> None:
         """Copy the missing blocks of these records: many requests at a time, none for the same block."""
         missing: dict[int, set[int]] = {}
-        for nth, number in wanted:
+        for nth, number in records:
             missing.setdefault(nth, set()).update(self._opened(nth).missing(number))
         todo = [(self._files[nth], run) for nth, blocks in missing.items() for run in block_cache.runs(blocks)]
         list(self._fetching.map(lambda each: each[0].copy(each[1]), todo))
@@ -218,14 +218,14 @@ class _File:
         """Raise FatalError for a label or token outside the model's range, as its loss would be unbounded below."""
         below, name = self._record.below, self._name
         if self._record.noun == "image":
-            found = int.from_bytes(numbers[-LABEL_BYTES:].tobytes(), "little")
-            message = f"image {number:,} of {name!r} has label {found}, model.classes = {below} has 0 to {below - 1}"
-            hint = f"Labels begin at 0: count them from there, or use --set model.classes={found + 1} or more"
+            value = int.from_bytes(numbers[-LABEL_BYTES:].tobytes(), "little")
+            message = f"image {number:,} of {name!r} has label {value}, model.classes = {below} has 0 to {below - 1}"
+            hint = f"Labels begin at 0: count them from there, or use --set model.classes={value + 1} or more"
         else:
-            found = int(numbers.max(initial=0)) if np.iinfo(self._dtype).max >= below else 0
-            message = f"example {number:,} of {name!r} has token {found}, model.vocab = {below} has 0 to {below - 1}"
-            hint = f"Use --set model.vocab={found + 1} or more, or prepare the data with another tokenizer"
-        if found >= below:
+            value = int(numbers.max(initial=0)) if np.iinfo(self._dtype).max >= below else 0
+            message = f"example {number:,} of {name!r} has token {value}, model.vocab = {below} has 0 to {below - 1}"
+            hint = f"Use --set model.vocab={value + 1} or more, or prepare the data with another tokenizer"
+        if value >= below:
             raise FatalError(Problem(message, hint))
 
     def _span(self, number: int) -> tuple[int, int]:

@@ -69,9 +69,9 @@ def _unwritable(executable: Path | None) -> list[Problem]:
     if executable is None:
         return []
     try:
-        there = executable.exists()
+        existed = executable.exists()
         executable.open("ab").close()
-        if not there:
+        if not existed:
             executable.unlink()
     except OSError as error:
         return [Problem(f"{executable} cannot be written: {reason(error)}", "Use another --executable")]

@@ -32,7 +32,7 @@ def flops(jaxpr: Jaxpr) -> Flops:
 
     A loop without a fixed trip count counts once, of a branch the larger side counts.
     """
-    found: collections.Counter[str] = collections.Counter()
+    totals: collections.Counter[str] = collections.Counter()
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":
             (summed, _), _ = equation.params["dimension_numbers"]
@@ -40,15 +40,15 @@ def flops(jaxpr: Jaxpr) -> Flops:
             terms = math.prod(left.shape[axis] for axis in summed)
             dtype = left.dtype if left.dtype == right.dtype else jnp.promote_types(left.dtype, right.dtype)
             result = typing.cast(ShapedArray, equation.outvars[0].aval)
-            found[str(dtype)] += 2 * terms * math.prod(result.shape)
+            totals[str(dtype)] += 2 * terms * math.prod(result.shape)
             continue
         inside = [flops(inner) for inner in _inner(equation.params)]
         if equation.primitive.name == "cond":
             inside = [max(inside, key=lambda one: sum(one.values()))]
         times = equation.params["length"] if equation.primitive.name == "scan" else 1
         for one in inside:
-            found.update({dtype: times * count for dtype, count in one.items()})
-    return dict(found)
+            totals.update({dtype: times * count for dtype, count in one.items()})
+    return dict(totals)
 
 
 def of_training(config: Config) -> Flops:

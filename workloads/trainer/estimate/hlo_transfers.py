@@ -54,32 +54,32 @@ def transfers(hlo: str) -> list[Transfer]:
                 key = sent["kind"], sent["dtype"]
                 counts[key] += times
                 sizes[key] += times * _bytes(sent["dtype"], sent["shape"])
-    found = [Transfer(kind, dtype, counts[kind, dtype], size) for (kind, dtype), size in sizes.items()]
-    return sorted(found, key=lambda transfer: (-transfer.bytes, transfer.kind, transfer.dtype))
+    result = [Transfer(kind, dtype, counts[kind, dtype], size) for (kind, dtype), size in sizes.items()]
+    return sorted(result, key=lambda transfer: (-transfer.bytes, transfer.kind, transfer.dtype))
 
 
 def reduced_whole(hlo: str) -> set[tuple[int, ...]]:
     """Return the shapes of arrays that a program all-reduces whole on every chip, rather than scattering."""
-    found = set()
+    shapes = set()
     for name, instructions in _computations(hlo)[0].items():
         for rest in () if name.startswith(_SCATTERED) else instructions.values():
             if reduced := _REDUCED.match(rest):
-                found |= {tuple(map(int, filter(None, s.split(",")))) for s in _SHAPE.findall(reduced["types"])}
-    return found
+                shapes |= {tuple(map(int, filter(None, s.split(",")))) for s in _SHAPE.findall(reduced["types"])}
+    return shapes
 
 
 def _computations(hlo: str) -> tuple[dict[str, dict[str, str]], str]:
     """Return every computation's instructions by name, and the name of the entry computation."""
-    found: dict[str, dict[str, str]] = {}
+    computations: dict[str, dict[str, str]] = {}
     entry = inside = ""
     for line in hlo.splitlines():
         if begun := _COMPUTATION.match(line):
             inside = begun["name"]
-            found[inside] = {}
+            computations[inside] = {}
             entry = inside if begun[1] else entry
         elif inside and (instruction := _INSTRUCTION.match(line)):
-            found[inside][instruction["name"]] = instruction["rest"]
-    return found, entry
+            computations[inside][instruction["name"]] = instruction["rest"]
+    return computations, entry
 
 
 def _runs(computations: Mapping[str, Mapping[str, str]], entry: str) -> dict[str, int]:

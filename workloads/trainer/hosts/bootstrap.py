@@ -131,9 +131,9 @@ def own_address(find: Callable[[], tuple[str, int]]) -> tuple[str, int]:
     """
     deadline = time.monotonic() + _STALE_SECONDS
     while True:
-        found = find()
+        addresses = find()
         try:
-            listen(*found).close()
+            listen(*addresses).close()
         except AddressError as error:
             cause = error.__cause__
             stale = isinstance(cause, OSError) and cause.errno == errno.EADDRNOTAVAIL
@@ -141,7 +141,7 @@ def own_address(find: Callable[[], tuple[str, int]]) -> tuple[str, int]:
                 raise
             time.sleep(_LOOK_SECONDS)
         else:
-            return found
+            return addresses
 
 
 def bracketed(address: str, port: int) -> str:

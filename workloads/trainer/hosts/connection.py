@@ -82,9 +82,9 @@ def proof(secret: bytes, *said: object) -> str:
     return hmac.new(secret, json.dumps(said).encode(), hashlib.sha256).hexdigest()
 
 
-def is_proof(said: object, wanted: str) -> bool:
+def is_proof(received: object, expected: str) -> bool:
     """Return whether a received value equals this proof, in constant time."""
-    return isinstance(said, str) and hmac.compare_digest(said.encode(), wanted.encode())
+    return isinstance(received, str) and hmac.compare_digest(received.encode(), expected.encode())
 
 
 def line(message: dict[str, Any]) -> bytes:

@@ -171,9 +171,9 @@ def _holder(content: bytes) -> Holder:
     """Return the holder in a lease; empty if it cannot be read."""
     kinds = {"job": str, "workload": str, "attempt": int, "host": str, "released": bool, "ending": bool}
     try:
-        told: dict[str, Any] = json.loads(content)
-        known = {name: _printable(told[name]) for name, kind in kinds.items() if isinstance(told.get(name), kind)}
-        process = tuple(map(str, told["process"]))
+        fields: dict[str, Any] = json.loads(content)
+        known = {name: _printable(fields[name]) for name, kind in kinds.items() if isinstance(fields.get(name), kind)}
+        process = tuple(map(str, fields["process"]))
         return Holder(**known, process=process if len(process) == 4 and process[2].isdecimal() else ())
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return Holder()

@@ -20,10 +20,10 @@ class Profiler:
     """Profiler of `observe.profile_steps` steps from `observe.profile_start` on, if this host is configured to."""
 
     def __init__(self, job: Job) -> None:
-        asked = job.config.observe
-        mine = asked.profiles(job.host.process_id)
-        self._job, self._first = job, asked.profile_start if mine else 0
-        self._end = self._first + asked.profile_steps
+        observe = job.config.observe
+        is_profiled = observe.profiles(job.host.process_id)
+        self._job, self._first = job, observe.profile_start if is_profiled else 0
+        self._end = self._first + observe.profile_steps
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def before(self, step: int, running: Pending | None) -> None:

@@ -56,12 +56,14 @@ def slow_hosts(reports: Sequence[Mapping[str, float]], step_seconds: float) -> l
 
     `reports` are in process order, with the same reasons in each.
     """
-    found = []
+    slow_ones = []
     for reason in reports[0]:
         median = statistics.median_low([report[reason] for report in reports])
         most = median * _RATIO if reason == "chip" else median + _SHARE * step_seconds
-        found += [Slow(n, reason, report[reason], median) for n, report in enumerate(reports) if report[reason] > most]
-    return sorted(found, key=lambda slow: slow.median - slow.own)
+        slow_ones += [
+            Slow(n, reason, report[reason], median) for n, report in enumerate(reports) if report[reason] > most
+        ]
+    return sorted(slow_ones, key=lambda slow: slow.median - slow.own)
 
 
 class StragglerCheck:
@@ -90,8 +92,8 @@ class StragglerCheck:
     def compare(self, step: int) -> None:
         """Measure the chips and report to process 0; every host calls it, while no step is running."""
         steps, key = max(1, self._steps), f"pace/{step}"
-        mine = {"data": self._data / steps, "host": self._host / steps} | self._chips(step)
-        self._job.peers.report(key, {reason: round(seconds, 6) for reason, seconds in mine.items()})
+        delays = {"data": self._data / steps, "host": self._host / steps} | self._chips(step)
+        self._job.peers.report(key, {reason: round(seconds, 6) for reason, seconds in delays.items()})
         if self._job.is_first:
             took = statistics.median(self._took) if self._took else 0.0
             threading.Thread(target=self._judge, args=(step, key, took), name="pace", daemon=True).start()
@@ -118,13 +120,13 @@ class StragglerCheck:
         slow, name = slow_hosts(reports, step_seconds), self._job.host.name
         self._slower.append({(one.process, one.reason) for one in slow})
         medians = {reason: statistics.median_low([r[reason] for r in reports]) for reason in reports[0]}
-        sure = [sum((one.process, one.reason) in found for found in self._slower) >= _MIN_SLOWER for one in slow]
-        told: list[dict[str, Any]] = [
+        sure = [sum((one.process, one.reason) in slower for slower in self._slower) >= _MIN_SLOWER for one in slow]
+        described: list[dict[str, Any]] = [
             {"host": name(one.process), **dataclasses.asdict(one), "conclusive": certain}
             for one, certain in zip(slow, sure, strict=True)
         ][:_MAX_NAMED]
         took = round(step_seconds, 4)
-        self._job.events.write("pace", step, at_once=bool(slow), step_seconds=took, medians=medians, slow=told)
+        self._job.events.write("pace", step, at_once=bool(slow), step_seconds=took, medians=medians, slow=described)
         for one in [one for one, certain in zip(slow, sure, strict=True) if certain][:_MAX_NAMED]:
             measured = f"{one.own:.4f} s {_MEASURED[one.reason]}, {one.median:.4f} s on the median host"
             say(f"slow {step:6d}   {name(one.process)} {_WORDS[one.reason]}: {measured}")

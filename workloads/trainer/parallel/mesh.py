@@ -39,10 +39,10 @@ def by_slice(devices: Sequence[Any], num_slices: int, hosts_per_slice: int) -> l
     ordered = sorted(devices, key=lambda d: (slice_of(d, hosts_per_slice), d.process_index, d.id))
     each, rest = divmod(len(ordered), num_slices)
     slices = [ordered[n * each : (n + 1) * each] for n in range(num_slices)]
-    found = {slice_of(device, hosts_per_slice) for device in ordered}
+    slice_ids = {slice_of(device, hosts_per_slice) for device in ordered}
     whole = all(len({slice_of(device, hosts_per_slice) for device in one}) == 1 for one in slices)
-    if rest or not whole or len(found) not in (1, num_slices):
-        counts = ", ".join(str(sum(slice_of(d, hosts_per_slice) == n for d in ordered)) for n in sorted(found))
+    if rest or not whole or len(slice_ids) not in (1, num_slices):
+        counts = ", ".join(str(sum(slice_of(d, hosts_per_slice) == n for d in ordered)) for n in sorted(slice_ids))
         raise ChipsError(f"slices have different numbers of devices: {counts}, expected {num_slices} equal slices")
     return slices
 

@@ -27,10 +27,10 @@ def update_shardings(mesh: Mesh, family: Family, model: Model, axes: Sequence[st
     A parameter that no axis divides keeps its sharding, and so do gains and biases, which are too small to be worth a
     message.
     """
-    wanted = [axis for axis in _ORDER if axis in axes and mesh.shape[axis] > 1]
+    used_axes = [axis for axis in _ORDER if axis in axes and mesh.shape[axis] > 1]
 
     def leaf(path: tuple[Any, ...], spec: P, shape: tuple[int, ...]) -> NamedSharding:
-        for axis in () if family.is_gain(path) else wanted:
+        for axis in () if family.is_gain(path) else used_axes:
             spec = spread_spec(spec, shape, axis, mesh.shape)
         return NamedSharding(mesh, spec)
 

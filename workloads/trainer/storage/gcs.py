@@ -57,10 +57,10 @@ class Bucket:
 
     def entry(self) -> Entry:
         """Return size and generation."""
-        found = self._metadata()
-        if found is None:
+        metadata = self._metadata()
+        if metadata is None:
             raise FileNotFoundError(2, "no such object", str(self))
-        return self._entry(found, self._name.rpartition("/")[2])
+        return self._entry(metadata, self._name.rpartition("/")[2])
 
     def files(self) -> list[Entry]:
         """Return the objects directly below."""
@@ -68,12 +68,12 @@ class Bucket:
 
     def walk(self, skip: frozenset[str]) -> Iterator[Entry]:
         """Yield the objects below in the order of a folder's files."""
-        found = []
+        keyed = []
         for entry in map(self._entry, self._list()):
             *folders, name = entry.name.split("/")
             if name and not name.startswith(".") and not any(f in skip or f.startswith(".") for f in folders):
-                found.append(([(1, folder) for folder in folders] + [(0, name)], entry))
-        return (entry for _, entry in sorted(found, key=lambda pair: pair[0]))
+                keyed.append(([(1, folder) for folder in folders] + [(0, name)], entry))
+        return (entry for _, entry in sorted(keyed, key=lambda pair: pair[0]))
 
     def read(self) -> bytes:
         """Return the whole content; its checksum is verified."""
@@ -196,12 +196,12 @@ class Bucket:
     def folders(self) -> list[str]:
         """Return the names directly below that have objects below them."""
         with told(self):
-            found = self._client.list_blobs(
+            blobs = self._client.list_blobs(
                 self._bucket, prefix=self._prefix, delimiter="/", retry=retries(), timeout=_WAIT
             )
-            for _ in found:
+            for _ in blobs:
                 pass
-            return [name.removeprefix(self._prefix).rstrip("/") for name in found.prefixes]
+            return [name.removeprefix(self._prefix).rstrip("/") for name in blobs.prefixes]
 
     def remove(self, generation: int | None = None) -> None:
         """Remove this object, if it exists.

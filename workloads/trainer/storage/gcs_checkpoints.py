@@ -52,8 +52,8 @@ class BucketShelf:
 
     def steps(self) -> list[int]:
         """Return the steps that have a manifest."""
-        found = sorted(int(name) for name in self._place.folders() if name.isdigit())
-        return [step for step in found if self._is_sealed(step)]
+        steps = sorted(int(name) for name in self._place.folders() if name.isdigit())
+        return [step for step in steps if self._is_sealed(step)]
 
     def draft(self, step: int, claim: str) -> str:
         """Return the address to write to; nothing has to be created."""
@@ -64,8 +64,8 @@ class BucketShelf:
         files = {f"{claim}/{name}": known for name, known in (self._place / str(step) / claim).sums().items()}
         content = integrity.manifest(dict(files), notes | {integrity.INSIDE: claim})
         manifest = self._manifest(step).slot()
-        version, found = manifest.look()
-        if not found:
+        version, reserved = manifest.look()
+        if not reserved:
             version = manifest.put(b"", version)  # a new owner removes it before the checkpoint's objects
         try:
             if str((self._place / _OWNER).entry().changed) != claim:
@@ -88,17 +88,17 @@ class BucketShelf:
             return f"{integrity.MANIFEST} is missing"
         if expected is None:
             return f"{integrity.MANIFEST} is damaged"
-        found = (self._place / str(step)).sums()
+        sums = (self._place / str(step)).sums()
 
         def kept(name: str, like: integrity.Sum) -> integrity.Sum | None:
-            checksum = found[name][1]
+            checksum = sums[name][1]
             return checksum if str(like).partition(":")[0] == checksum.partition(":")[0] else None
 
         def inside(name: str, begin: int, end: int) -> str:
             claim, _, file = name.partition("/")
             return ocdbt.inside(f"{self._place / str(step) / claim}/", file, begin, end)
 
-        sizes = {name: size for name, (size, _) in found.items()}
+        sizes = {name: size for name, (size, _) in sums.items()}
         return integrity.wrong_size(expected, sizes) or integrity.wrong_sum(expected, kept, inside)
 
     def notes(self, step: int) -> dict[str, Any]:

@@ -33,11 +33,11 @@ class Files(fsspec.AbstractFileSystem):  # type: ignore[misc]
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
         """Return the entries directly below."""
         place, name = self._place(path), self._strip_protocol(path)
-        found = [{"name": f"{name}/{entry.name}", "size": entry.size, "type": "file"} for entry in place.files()]
-        found += [{"name": f"{name}/{folder}", "size": 0, "type": "directory"} for folder in place.folders()]
-        if not found:
+        entries = [{"name": f"{name}/{entry.name}", "size": entry.size, "type": "file"} for entry in place.files()]
+        entries += [{"name": f"{name}/{folder}", "size": 0, "type": "directory"} for folder in place.folders()]
+        if not entries:
             raise FileNotFoundError(2, "nothing is there", str(place))
-        return found if detail else [each["name"] for each in found]
+        return entries if detail else [each["name"] for each in entries]
 
     def mkdir(self, path: str, create_parents: bool = True, **_: Any) -> None:
         """Do nothing: a folder exists as soon as an object is in it."""

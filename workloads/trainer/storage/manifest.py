@@ -36,18 +36,18 @@ def manifest(files: Sums, notes: dict[str, Any]) -> bytes:
 
 def notes(content: bytes) -> dict[str, Any]:
     """Return the notes of a manifest."""
-    found: dict[str, Any] = json.loads(content)["notes"]
-    return found
+    values: dict[str, Any] = json.loads(content)["notes"]
+    return values
 
 
 def read_manifest(content: bytes) -> Sums | None:
     """Return the files of a manifest, or None if it is damaged."""
     try:
-        told = json.loads(content)
-        told["notes"].items()
-        if told.pop(_OWN, None) not in (None, _own_sum(told)):  # older manifests have none
+        fields = json.loads(content)
+        fields["notes"].items()
+        if fields.pop(_OWN, None) not in (None, _own_sum(fields)):  # older manifests have none
             return None
-        return {str(name): (int(size), _sum(checksum)) for name, (size, checksum) in told["files"].items()}
+        return {str(name): (int(size), _sum(checksum)) for name, (size, checksum) in fields["files"].items()}
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -85,8 +85,8 @@ def damage(folder: Path, inside: Inside = lambda name, begin, end: "") -> str:
             return wrong
         kinds = [checksum for _, checksum in expected.values()]
         with ThreadPoolExecutor(_READERS) as readers:
-            found = dict(zip(expected, readers.map(_computed, map(folder.joinpath, expected), kinds), strict=True))
-        return wrong_sum(expected, lambda name, kind: found[name], inside)
+            computed = dict(zip(expected, readers.map(_computed, map(folder.joinpath, expected), kinds), strict=True))
+        return wrong_sum(expected, lambda name, kind: computed[name], inside)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
         return f"{error.filename or folder} is not a file"
 
@@ -122,22 +122,22 @@ def outdated(steps: list[int], newest: int, is_whole: Callable[[int], bool]) -> 
     return []
 
 
-def wrong_size(expected: Sums, found: dict[str, int]) -> str:
+def wrong_size(expected: Sums, sizes: dict[str, int]) -> str:
     """Return the defect of the first file of the wrong size, or ""."""
     for name, (size, _) in expected.items():
-        if name not in found:
+        if name not in sizes:
             return f"{name} is missing"
-        if found[name] != size:
-            return f"{name} has {found[name]} bytes, should have {size}"
+        if sizes[name] != size:
+            return f"{name} has {sizes[name]} bytes, should have {size}"
     return ""
 
 
 def wrong_sum(
-    expected: Sums, found: Callable[[str, Sum], Sum | None], inside: Inside = lambda name, begin, end: ""
+    expected: Sums, computed: Callable[[str, Sum], Sum | None], inside: Inside = lambda name, begin, end: ""
 ) -> str:
     """Return the defect of the first file that changed, or ""; `found(name, kind)` returns a checksum like `kind`."""
     for name, (size, checksum) in expected.items():
-        now = found(name, checksum)
+        now = computed(name, checksum)
         if now not in (checksum, None):
             begin, end = _changed(checksum, now, size)
             what = inside(name, begin, end)

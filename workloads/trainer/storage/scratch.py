@@ -14,7 +14,7 @@ def scratch() -> Path:
         (root / name).mkdir(mode=0o700)
     for folder in (root / name, *sorted(root.glob(f"{name}-*"))):  # another user may have taken the first name
         with contextlib.suppress(FileNotFoundError):
-            found = folder.lstat()
-            if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():
+            status = folder.lstat()
+            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid():
                 return folder
     return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=root))

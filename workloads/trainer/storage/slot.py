@@ -53,10 +53,10 @@ class FolderSlot:
         """Create the next version, then remove the older ones."""
         if not over:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-        mine = self._file(over + 1)
-        _create(mine, content)
+        created = self._file(over + 1)
+        _create(created, content)
         if self._newest() > over + 1:  # `over` was replaced, and removed, long ago
-            mine.unlink(missing_ok=True)
+            created.unlink(missing_ok=True)
             raise FileExistsError(17, "it was modified concurrently", str(self._path))
         for version in self._versions():
             if version <= over:
@@ -93,8 +93,8 @@ class BucketSlot:
         try:
             return self._place.create(content, over)
         except FileExistsError:
-            version, found = self.look()
-            if found != content:
+            version, stored = self.look()
+            if stored != content:
                 raise
             return version
 

@@ -152,8 +152,8 @@ def losses(content: bytes) -> dict[int, float | None]:
 
 def step_seconds(content: bytes) -> list[float]:
     """Return the duration of each step in metrics.jsonl, by step; of a repeated step, the later one."""
-    found = {record["step"]: record["step_seconds"] for record in _step_records(content)}
-    return [found[step] for step in sorted(found)]
+    seconds_by_step = {record["step"]: record["step_seconds"] for record in _step_records(content)}
+    return [seconds_by_step[step] for step in sorted(seconds_by_step)]
 
 
 def _step_records(content: bytes) -> Iterator[dict[str, Any]]:
