@@ -146,7 +146,7 @@ class Checkpoint:
 class Observe:
     """Timeouts, checks and profiles (docs/observability.md)."""
 
-    hang_seconds: float = 300.0  # timeout of a step or of waiting for data, in seconds; 0 = no timeout
+    hang_seconds: float = 300.0  # timeout of a step or of waiting for data, in seconds; 0 = no watchdog
     compile_hang_seconds: float = 7200.0  # timeout of compiling a program, in seconds; the job then ends and restarts
     data_hang_seconds: float = 43200.0  # timeout of preparing the data set or copying it to a host, in seconds
     hang_factor: float = 20.0  # minimum timeout of a step, as a multiple of the recent steps' median

@@ -156,12 +156,8 @@ class Checkpoints:
         self._failure = why
         self._events.write("save_failed", step, reason=why)
         if self._peers.process_id == 0:
-            kept = (
-                "there is no earlier checkpoint"
-                if self.last is None
-                else f"the latest checkpoint is of step {self.last}"
-            )
-            say(f"warning: checkpoint of step {step} not saved in {self.place}: {why}; {kept}")
+            latest = "no earlier one exists" if self.last is None else f"the latest one is of step {self.last}"
+            say(f"warning: checkpoint of step {step} not saved in {self.place}: {why}; {latest}")
 
     def _is_whole(self, step: int) -> bool:
         """Return whether a checkpoint is complete; one that is certainly damaged is set aside."""

@@ -44,11 +44,8 @@ def traffic(config: Config, sizes: Layout) -> Traffic:
     and replicas of one slice share them. Stages of a pipeline pass on each token's activations and receive their
     gradients.
     """
-    model, parts, width = (
-        config.model,
-        config.optim.grad_accum_steps,
-        2 if config.model.compute_dtype == "bfloat16" else 4,
-    )
+    model, parts = config.model, config.optim.grad_accum_steps
+    width = 2 if model.compute_dtype == "bfloat16" else 4
     table, gains = model.vocab * model.embed, (2 * model.layers + 1) * model.embed
     matrices = (metrics.parameters(model) - table - gains) / sizes.stages
     spread = sizes.fsdp * sizes.tp

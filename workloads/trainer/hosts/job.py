@@ -97,9 +97,8 @@ def open_job(config: Config, host: Host, ending: Callable[[ExitCode, float], Non
         peers.tell("stop")
         events.write("preempt")
         say(f"{host.name(host.process_id)}: asked to stop before the first step; there is nothing to save")
-        threading.Thread(
-            target=part, args=(code,), name="part"
-        ).start()  # this thread may have to hear the others leave
+        # On its own thread, as this one may have to hear the others leave.
+        threading.Thread(target=part, args=(code,), name="part").start()
 
     def part(code: ExitCode) -> None:
         leave(job)
