@@ -172,7 +172,7 @@ def test_one_that_a_disk_does_not_give_back_pushes_out_none_that_can_be_read(
     unreadable[9] = errno.EIO
     found = store.checkpoints.choose()
     assert found is not None and found[0] == 2
-    store.checkpoints.keep = keep
+    store.checkpoints.max_to_keep = keep
     assert store.save(saved, state) == ""
     assert store.steps() == left
 

@@ -124,7 +124,7 @@ def set_up(job: Job, meeting: "Future[Address]") -> Run:
     own_slots = [place for place in slots.readers if mesh.devices.flat[place].process_index == jax.process_index()]
     examples = job.config.run.steps * slots.rows * len(own_slots)
     read = _reader(job, tokens, counts, order, batches.shards_of(slots, own_slots, order), examples)
-    notes = _notes(job.config, tokens, order)
+    notes, max_to_keep = _notes(job.config, tokens, order), job.config.checkpoint.max_to_keep
     if job.is_first:
         _introduce(job.config, mesh, sum(counts), sizes.global_batch)
     programs = step.build(job.config, mesh, slots, sizes)
@@ -138,9 +138,7 @@ def set_up(job: Job, meeting: "Future[Address]") -> Run:
         batch=sizes.global_batch,
         programs=programs,
         compiler=_compiler(job, traits),
-        checkpoints=Checkpoints(
-            job.out / "checkpoints", job.config.checkpoint.max_to_keep, notes, job.peers, job.events
-        ),
+        checkpoints=Checkpoints(job.out / "checkpoints", max_to_keep, notes, job.peers, job.events),
         local=LocalTier(job, notes),
         progress=Progress(
             job,

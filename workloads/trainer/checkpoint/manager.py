@@ -38,8 +38,8 @@ _FLUSH_SECONDS = 10.0  # for the log lines of a checkpoint's steps, which must b
 class Checkpoints:
     """The checkpoints of a run at `place`, as used by one host."""
 
-    def __init__(self, place: Place, keep: int, notes: dict[str, Any], peers: Peers, events: Events) -> None:
-        self.place, self.keep, self.notes = place, keep, notes
+    def __init__(self, place: Place, max_to_keep: int, notes: dict[str, Any], peers: Peers, events: Events) -> None:
+        self.place, self.max_to_keep, self.notes = place, max_to_keep, notes
         self._shelf = place.shelf()
         self._peers, self._events = peers, events
         self._claim = ""  # name of this attempt's saves, once all hosts know it
@@ -226,7 +226,7 @@ class Checkpoints:
     def _remove_older(self, committed: int) -> None:
         """Remove old checkpoints; errors are not raised, as the others wait for the verdict."""
         try:
-            self._shelf.keep(self.keep, committed, self._unreadable)
+            self._shelf.keep(self.max_to_keep, committed, self._unreadable)
         except OSError as error:
             if not self._warned:
                 say(f"warning: older checkpoints in {self.place} are not removed: {reason(error)}")
