@@ -4,7 +4,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from trainer import config as configs
@@ -73,10 +73,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def train_config(arguments: Sequence[str]) -> configs.Config:
+def train_config(arguments: Sequence[str], warn: Callable[[str], None] = configs.warn) -> configs.Config:
     """Return the configuration for the arguments of `train`. Raises FatalError with all problems."""
     options = _parser().parse_args(["train", *arguments])
-    return configs.load(options.config, options.set)
+    return configs.load(options.config, options.set, warn)
 
 
 def _train(options: argparse.Namespace) -> int:

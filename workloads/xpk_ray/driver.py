@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from trainer.config import Config
+from trainer.config import Config, warn
 from trainer.errors import ExitCode, FatalError, Problem, reason
 from trainer.hosts.bootstrap import Host
 from trainer.main import train_config
@@ -40,9 +40,12 @@ def training(arguments: Sequence[str], restarts: int) -> Work:
 
     Raises FatalError for arguments that the trainer rejects.
     """
-    config = train_config(arguments)
+    warnings: list[str] = []
+    config = train_config(arguments, warnings.append)
 
     def run(launcher: Launcher) -> int:
+        for warning in warnings:  # here, as only the head runs this
+            warn(warning)
         return _Driver(launcher, config, restarts).run()
 
     return run
