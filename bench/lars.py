@@ -2,7 +2,7 @@
 
     PYTHONPATH=workloads nice python -m bench.lars [--seeds N] [--steps N] [--lr RATE ...]
 
-Every case is the trainer's own step on the same drawn images, for each seed; seeds change the first parameters and
+Every case is the trainer's own step on the same synthetic images, for each seed; seeds change the first parameters and
 the order of the images. Writes bench/results/lars-<date>.json; what is there of other rates or numbers of steps stays.
 """
 

@@ -57,14 +57,17 @@ def test_all_problems_are_reported_together_with_a_way_out() -> None:
 @pytest.mark.parametrize(
     ("setting", "says"),
     [
-        ("data.global_batch=12", "Nearest that work: 16"),
-        ("model.embed=100", "Nearest that work: 96 or 104"),
+        ("data.global_batch=12", "Nearest valid values: 16"),
+        ("model.embed=100", "Nearest valid values: 96 or 104"),
         ("mesh.tp=3", "Values that divide 8: 1, 2, 4, 8"),
         ("mesh.dp=3", "not a multiple of the 2 slices"),
         ("mesh.microbatches=4", "mesh.stages is 1"),
-        ("data.loader_hosts=3", "Values that work: 1, 2, 4"),
-        ("data.shards=2", "is not divisible by the 4 hosts that load. Nearest that work: 4"),
-        ("data.shards=12", "the global batch = 32 is not divisible by data.shards = 12. Nearest that work: 24 or 36"),
+        ("data.loader_hosts=3", "Valid values: 1, 2, 4"),
+        ("data.shards=2", "is not divisible by the 4 hosts that load. Nearest valid values: 4"),
+        (
+            "data.shards=12",
+            "the global batch = 32 is not divisible by data.shards = 12. Nearest valid values: 24 or 36",
+        ),
         ("data.shuffle=some", "Use records or files or none"),
         ("model.head_dim=7", "odd"),
         ("checkpoint.max_to_keep=0", "Use more than 0"),
@@ -80,7 +83,7 @@ def test_all_problems_are_reported_together_with_a_way_out() -> None:
         ("optim.grad_accum_steps=0", "Use more than 0"),
         (
             "optim.grad_accum_steps=3",
-            "not divisible by dp x fsdp x optim.grad_accum_steps = 2 x 8 x 3. Nearest that work: 48",
+            "not divisible by dp x fsdp x optim.grad_accum_steps = 2 x 8 x 3. Nearest valid values: 48",
         ),
         ("optim.update_axes=dp,tp", "Use fsdp, dp or both"),
         ("optim.warmup=1" + "0" * 400, "Use 2147483647 or less"),
@@ -117,7 +120,7 @@ def test_everything_that_cannot_be_divided_is_said_at_once() -> None:
         (("model.family=bert", "mesh.tp=4", "model.embed=66"), "model.embed = 66 is not divisible by mesh.tp = 4"),
         (("model.family=resnet", "model.blocks=3,x"), "Write one such as 3,4,6,3"),
         (("model.family=resnet", "mesh.stages=2"), "a resnet has no pipeline"),
-        (("model.family=resnet", "model.norm_examples=5"), "Nearest that work: 30 or 35"),
+        (("model.family=resnet", "model.norm_examples=5"), "Nearest valid values: 30 or 35"),
         (
             ("model.family=resnet", "data.global_batch=96", "optim.grad_accum_steps=2", "model.norm_examples=32"),
             "the global batch = 96 is not divisible by optim.grad_accum_steps x model.norm_examples = 2 x 32",

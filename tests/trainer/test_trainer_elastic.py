@@ -88,7 +88,7 @@ def test_a_batch_that_the_slices_left_cannot_share_is_told_in_one_line() -> None
         told = json.loads(ran.stdout)["problems"] if problems else []
         assert (ran.returncode == 0, len(told)) == (problems == 0, problems), ran.stdout
     assert told[0]["message"] == "the global batch = 8 is not divisible by dp x fsdp = 3 x 2"
-    assert told[0]["hint"] == "Nearest that work: 6 or 12"
+    assert told[0]["hint"] == "Nearest valid values: 6 or 12"
 
 
 def run(out: Path, slices: int, attempt: int, steps: int, *settings: str) -> Cluster:

@@ -104,7 +104,7 @@ def _train(options: argparse.Namespace) -> int:
 
 def _prepare(options: argparse.Namespace) -> int:
     if options.file_tokens < 1:
-        raise FatalError(Problem(f"--file-tokens is {options.file_tokens}", "Use 1 or more"))
+        raise FatalError(Problem(f"--file-tokens must be at least 1, got {options.file_tokens}", "Use 1 or more"))
     text = (options.source, open_place(options.out), options.suffixes)
     try:
         corpus = preparing.prepare(*text, tokenizer=options.tokenizer, file_tokens=options.file_tokens)

@@ -250,7 +250,7 @@ def _preempted(run: Run, at: int) -> ExitCode:
     job = run.job
     run.profiler.close()
     job.events.write("preempt", at)
-    metrics.say(f"{job.host.name(job.host.process_id)}: stopped after step {at}, which is saved")
+    metrics.say(f"{job.host.name(job.host.process_id)}: stopped and saved after step {at}")
     leave(job)
     return job.stop.code if job.stop.requested else ExitCode.PREEMPTED
 

@@ -118,7 +118,7 @@ def find_slice(tpu_type: str) -> Slice:
         numbers = sorted({math.prod(sides) * chip.cores for sides in _topologies(chip.dimensions)})
         close = sorted(numbers, key=lambda n: abs(n - int(size)))[:4] if size.isdecimal() else numbers[-4:]
         examples = ", ".join(f"{family}-{n}" for n in sorted(close))
-        raise FatalError(Problem(f"unknown TPU type {tpu_type!r}", f"There are, for example, {examples}"))
+        raise FatalError(Problem(f"unknown TPU type {tpu_type!r}", f"Valid types include {examples}"))
     # Of the topologies with this many chips the most cubic one, as in Google's names.
     return Slice(name=tpu_type, chip=chip, topology=min(fits, key=lambda sides: (max(sides), sides)))
 

@@ -47,7 +47,7 @@ def _asked(options: argparse.Namespace) -> tuple[Config, Slice, int]:
     """Return the configuration and sizes given on the command line. Raises FatalError with all their problems."""
     problems: list[Problem] = []
     if options.num_slices < 1:
-        problems.append(Problem(f"--num-slices is {options.num_slices}", "Use 1 or more"))
+        problems.append(Problem(f"--num-slices must be at least 1, got {options.num_slices}", "Use 1 or more"))
     try:
         config = configs.load(options.config, options.set)
     except FatalError as error:

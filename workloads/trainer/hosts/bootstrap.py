@@ -82,7 +82,7 @@ def read_host(environ: Mapping[str, str]) -> Host:
     num_slices, slice_id, hosts_per_slice, worker_id, number = values
     if not problems and not (slice_id < num_slices and worker_id < hosts_per_slice):
         message = f"slice {slice_id} of {num_slices}, host {worker_id} of {hosts_per_slice} is out of range"
-        problems.append(Problem(message, "Both count from 0"))
+        problems.append(Problem(message, "Slice and host indices start at 0"))
     secret = b""
     try:
         secret = _read_secret(environ.get(_SECRET_VARIABLE, ""))

@@ -127,7 +127,7 @@ class Lease:
                 seen, deadline = version, time.monotonic() + self._stale_seconds
             if self._waits_first:
                 ends = f"{holder}, which was asked to stop; waiting for it to end"
-                lives = f"{holder}; waiting up to {self._stale_seconds:.0f} s for a sign of life"
+                lives = f"{holder}; waiting up to {self._stale_seconds:.0f} s for a renewal"
                 say(f"{self._out} is leased by {ends if holder.ending else lives}")
                 self._waits_first = False
             if time.monotonic() > deadline:

@@ -104,7 +104,7 @@ def check(config: Config, chips: Chips) -> list[Problem]:
         problems.append(
             Problem(
                 f"data.loader_hosts = {mesh.loader_hosts} does not divide the {chips.hosts} hosts",
-                f"Values that work: {', '.join(fits)}",
+                f"Valid values: {', '.join(fits)}",
             )
         )
     elif config.data.shards > 1:
@@ -117,11 +117,11 @@ def _shards(config: Config, chips: Chips, mesh: Layout) -> Iterator[Problem]:
     shards, readers = config.data.shards, mesh.loader_hosts * chips.chips_per_host
     if shards % mesh.loader_hosts:
         message = f"data.shards = {shards} is not divisible by the {mesh.loader_hosts} hosts that load"
-        yield Problem(message, f"Nearest that work: {_nearest(shards, mesh.loader_hosts)}")
+        yield Problem(message, f"Nearest valid values: {_nearest(shards, mesh.loader_hosts)}")
     for what, by in (("data.shards", shards), ("the chips of the hosts that load", readers)):
         if mesh.global_batch % by:
             message = f"the global batch = {mesh.global_batch} is not divisible by {what} = {by}"
-            yield Problem(message, f"Nearest that work: {_nearest(mesh.global_batch, by)}")
+            yield Problem(message, f"Nearest valid values: {_nearest(mesh.global_batch, by)}")
 
 
 def _divisions(config: Config, mesh: Layout) -> Iterator[Problem]:
@@ -154,7 +154,7 @@ def _divisions(config: Config, mesh: Layout) -> Iterator[Problem]:
     for name, value, by in sizes:
         if value % math.prod(by.values()):
             size = f"{' x '.join(by)} = {' x '.join(map(str, by.values()))}"
-            hint = f"Nearest that work: {_nearest(value, math.prod(by.values()))}"
+            hint = f"Nearest valid values: {_nearest(value, math.prod(by.values()))}"
             yield Problem(f"{name} = {value} is not divisible by {size}", hint)
 
 
