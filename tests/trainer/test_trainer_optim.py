@@ -25,10 +25,10 @@ SHAPES = {"embed": _ALL["embed"], "layers": {name: _ALL["layers"][name] for name
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 STEPS = 6
 CASES = {
-    "adamw": Optim(name="adamw", lr=0.01, warmup=2, schedule="cosine", clip=0.5),
-    "lamb": Optim(name="lamb", lr=0.01, warmup=0, schedule="polynomial", eps=1e-6, b2=0.999, clip=0),
-    "lars-unscaled": Optim(name="lars", lr=2.0, warmup=3, schedule="polynomial", power=2, trust=0.01),
-    "lars-scaled": Optim(name="lars", lr=2.0, warmup=3, power=2, trust=0.01, momentum_form="scaled"),
+    "adamw": Optim(name="adamw", lr=0.01, warmup=2, schedule="cosine", grad_clip_norm=0.5),
+    "lamb": Optim(name="lamb", lr=0.01, warmup=0, schedule="polynomial", eps=1e-6, b2=0.999, grad_clip_norm=0),
+    "lars-unscaled": Optim(name="lars", lr=2.0, warmup=3, schedule="polynomial", power=2, trust_coefficient=0.01),
+    "lars-scaled": Optim(name="lars", lr=2.0, warmup=3, power=2, trust_coefficient=0.01, momentum_form="scaled"),
 }
 
 
@@ -118,11 +118,11 @@ def test_a_norm_of_the_whole_stack_is_noticed(case: str) -> None:
     ("config", "peer"),
     [
         (
-            Optim(name="adamw", clip=0, lr=0.01, warmup=0, schedule="constant"),
+            Optim(name="adamw", grad_clip_norm=0, lr=0.01, warmup=0, schedule="constant"),
             lambda mask: optax.adamw(0.01, 0.9, 0.95, weight_decay=0.1, mask=mask),
         ),
         (
-            Optim(name="lars", clip=0, lr=0.5, warmup=0, schedule="constant", weight_decay=0),
+            Optim(name="lars", grad_clip_norm=0, lr=0.5, warmup=0, schedule="constant", weight_decay=0),
             lambda mask: optax.lars(0.5, trust_ratio_mask=mask),
         ),
     ],
