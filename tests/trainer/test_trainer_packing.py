@@ -207,7 +207,7 @@ def test_what_does_not_say_where_documents_end_cannot_be_packed(folder: Path, tm
     notes = Path(data.path)
     notes.write_text(notes.read_text().replace(data.files[0].index, ""))
     asked = config.load("tiny", [f"data.path={data.path}", "model.packed=true"])
-    assert "does not say" in str(dataset.check_source(asked, 8)[0])
+    assert "requires the ends of documents" in str(dataset.check_source(asked, 8)[0])
 
 
 def test_too_few_packed_examples_are_said(folder: Path) -> None:
