@@ -111,6 +111,9 @@ def test_pages_of_the_documentation_are_listed_and_shown(capsys: pytest.CaptureF
     )
     assert main(["docs", "docs/queues.md"]) == 0
     assert "xpk queue create" in capsys.readouterr().out
+    for topic in ("how-to/spot", "spot"):
+        assert main(["docs", topic]) == 0
+        assert capsys.readouterr().out.startswith("# Use spot capacity")
     assert main(["docs", "queue"]) == 3
     assert "`xpk docs queues`" in capsys.readouterr().err
 

@@ -16,8 +16,10 @@ import click
 import pytest
 
 from trainer.config import sections
+from trainer.errors import ExitCode
 from xpk.cli import google_xpk
-from xpk.cli.main import xpk
+from xpk.cli.main import INTERRUPTED, xpk
+from xpk.model import errors
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -125,14 +127,21 @@ def test_every_flag_and_command_of_googles_xpk_that_is_refused_is_in_the_table()
 
 
 @pytest.mark.parametrize(
-    "file", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))], ids=lambda f: f.name
+    "file",
+    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))],
+    ids=lambda file: str(file.relative_to(ROOT)),
 )
-def test_commands_and_links_in_the_documentation_exist(file: Path) -> None:
-    text = file.read_text(encoding="utf-8")
-    known = {path for path, _ in commands(xpk, "xpk")} | {"xpk"}
-    for line in re.findall(r"^ *(?:\$ )?(xpk [a-z].*)$", text, re.MULTILINE):
-        words = line.split()
-        path = " ".join(words[:3]) if " ".join(words[:3]) in known else " ".join(words[:2])
-        assert path in known, line
-    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", text):
+def test_links_in_the_documentation_exist(file: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", file.read_text(encoding="utf-8")):
         assert (file.parent / target).exists(), target
+
+
+def test_every_exit_code_is_in_the_table_with_its_error() -> None:
+    text = (DOCS / "exit-codes.md").read_text(encoding="utf-8")
+    ours, _, of_hosts = text.partition("## Of a host")
+    rows = set(re.findall(r"^\| (\d+) \| (?:`(\w+)`|–) \|", ours, re.MULTILINE))
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.XpkError)]
+    assert {(code, name) for code, name in rows if name} == {(str(kind.exit_code), kind.__name__) for kind in kinds}
+    assert {code for code, name in rows if not name} == {"0", "125", str(INTERRUPTED)}
+    hosts = set(re.findall(r"^\| (\d+) \| `(\w+)` \|", of_hosts, re.MULTILINE))
+    assert hosts == {(str(code.value), code.name) for code in ExitCode}

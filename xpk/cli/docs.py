@@ -14,7 +14,8 @@ from xpk.render.resources import docs_dir
 
 
 def _topics(_: click.Context | None = None) -> Iterable[str]:
-    return sorted(page.stem for page in docs_dir().glob("*.md"))
+    pages = (page.relative_to(docs_dir()).with_suffix("") for page in docs_dir().rglob("*.md"))
+    return sorted(page.as_posix() for page in pages)
 
 
 @click.command(cls=Command)
@@ -24,9 +25,11 @@ def docs(topic: str | None) -> None:
     topics = list(_topics())
     if topic is None:
         for each in topics:
-            click.echo(f"{each:24}{_title(each)}")
+            click.echo(f"{each:32}{_title(each)}")
         return
     name = topic.removeprefix("docs/").removesuffix(".md")
+    if name not in topics:  # a page of a folder, without the folder
+        name = next((page for page in topics if page.endswith(f"/{name}")), name)
     if name not in topics:
         near = difflib.get_close_matches(name, topics, 1)
         raise NotFoundError(
