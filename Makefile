@@ -7,6 +7,7 @@
 #   make e2e-local run only the drills with local processes (8 minutes; needs neither root nor Docker)
 #   make e2e-compiler  compare estimates with XLA's TPU compiler (2 minutes, and 700 MB of libtpu the first time)
 #   make check     check format, lint, spelling, types and layers, as CI does first
+#   make docs      build the documentation site in site/; a broken link fails
 #   make format    apply ruff's format and fixes
 #   make lock      resolve the pinned versions, with the SHA-256 of every file, after a change of constraints.txt
 #   make golden    regenerate golden manifests and generated docs after an intended change
@@ -34,11 +35,14 @@ SELECTED := not extended
 # Folder of XLA's TPU compiler (libtpu, 700 MB), separate so that no other test imports it (docs/results.md).
 TPU := $(VENV)/tpu
 
+# MkDocs has an environment of its own: nothing else needs its packages.
+DOCS := $(VENV)/docs
+
 # --verbose prints one complete line for each test, because two runs write at the same time.
 DRILLS = $(PARALLEL) 1 --verbose --timeout 1200 --maxfail 5 -m "$(SELECTED)"
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test e2e e2e-all e2e-kind e2e-here e2e-local e2e-compiler check format lock golden clean
+.PHONY: help install demo test e2e e2e-all e2e-kind e2e-here e2e-local e2e-compiler check docs format lock golden clean
 
 help:
 	@sed -n 's/^#\( \{0,1\}\)/\1/p' Makefile | sed '/^$$/q'
@@ -106,6 +110,16 @@ check: $(STAMP)
 	@echo "==> types"; $(BIN)/mypy
 	@echo "==> layers"; PYTHONPATH=workloads $(BIN)/lint-imports
 
+docs: $(DOCS)/.installed
+	@echo "==> documentation"
+	@$(DOCS)/bin/python -m mkdocs --quiet build --strict --clean
+
+$(DOCS)/.installed: requirements/docs.txt
+	@$(PYTHON) -m venv $(DOCS)
+	@$(DOCS)/bin/python -m pip install --disable-pip-version-check --progress-bar off --quiet \
+	  --require-hashes --only-binary :all: --requirement requirements/docs.txt
+	@touch $@
+
 format: $(STAMP)
 	@$(BIN)/ruff check --fix --quiet . || true
 	@$(BIN)/ruff format .
@@ -117,10 +131,11 @@ IMAGE := --extra trainer --extra tokenizer --extra gcs --extra ray
 lock: $(STAMP)
 	@$(LOCK) pyproject.toml $(IMAGE) --extra kubernetes --extra gke --extra dev --output-file requirements/development.txt
 	@$(LOCK) pyproject.toml $(IMAGE) --output-file requirements/image.txt
+	@echo mkdocs-material | $(LOCK) --output-file requirements/docs.txt -
 	@echo libtpu | $(LOCK) --no-deps --output-file requirements/tpu.txt -
 
 golden: $(STAMP)
 	@XPK_UPDATE_GOLDEN=1 $(BIN)/python -m pytest tests/render tests/docs tests/trainer/test_trainer_shardings.py --quiet
 
 clean:
-	rm -rf $(VENV) demo-output dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) demo-output site dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
