@@ -1,6 +1,6 @@
 """Let MkDocs read pages as GitHub does: links that leave docs/, and lists and tables that follow a paragraph at once.
 
-Python-Markdown wants a blank line before a list or a table, and four columns of indentation where CommonMark wants three.
+Python-Markdown wants a blank line before a list or a table, and indents four columns where CommonMark needs three.
 """
 
 from __future__ import annotations
