@@ -14,7 +14,7 @@ from xpk.cli.main import xpk
 from xpk.cli.terminal.output import Console
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "examples" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 _SHELLS = ("", "console", "sh", "bash")
 _ELLIPSIS = "..."  # stands for options that an example leaves out

@@ -1,0 +1,98 @@
+"""The programs of `examples/`, run by the commands of their README on local hosts."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from e2e.harness import Lab, Workload
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+SECONDS = 300.0  # quiet: 10; other tests may run beside
+SHIPPED = ("--script-dir", str(EXAMPLES))
+
+
+@contextmanager
+def cluster(folder: Path, tpu_type: str, num_slices: int) -> Iterator[Lab]:
+    """A cluster of its own, of which nothing is left."""
+    lab = Lab(folder=folder / "lab", cluster="examples", say=lambda text: print(text, file=sys.stderr))
+    lab.prepare()
+    lab.create_cluster(tpu_type, num_slices)
+    try:
+        yield lab
+    finally:
+        lab.delete_cluster()
+
+
+def create(lab: Lab, name: str, *options: str) -> Workload:
+    lab.xpk("workload", "create", name, "--cluster", lab.cluster, *options)
+    return Workload(lab, name)
+
+
+def logs(run: Workload) -> str:
+    return run.lab.xpk("workload", "logs", run.name, "--cluster", run.lab.cluster, "--no-prefix", capture=True)
+
+
+def test_every_example_is_in_the_readme() -> None:
+    text = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    files = [file.name for file in EXAMPLES.iterdir() if file.is_file() and file.name != "README.md"]
+    assert len(files) >= 4 and [name for name in files if f"`{name}`" not in text] == []
+
+
+def test_hosts_without_a_framework_reduce_over_sockets(tmp_path: Path) -> None:
+    with cluster(tmp_path, "n2-standard-4-2", 1) as lab:
+        run = create(lab, "plain", *SHIPPED, "--command", "python numpy_allreduce.py")
+        run.wait(SECONDS)
+        assert sorted(logs(run).splitlines()) == [
+            "host 0 of 2: error 0.000",
+            "host 1 of 2: error 0.000",
+        ]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_jax_program_resumes_after_sigterm_without_a_counted_restart(tmp_path: Path) -> None:
+    with cluster(tmp_path, "v5litepod-8", 2) as lab:
+        size = ("--num-slices", "2", "--env", "STEPS=600")
+        run = create(lab, "mine", *SHIPPED, *size, "--command", "python jax_train.py")
+        run.await_(lambda: any(run.folder.glob("step-*.npy")), SECONDS)
+        run.end_host(1, 1, signal.SIGTERM)
+        run.wait(SECONDS)
+        described = run.describe()
+        assert (described["phase"], described["restarts_counted"]) == ("Succeeded", 0)
+        weights = np.load(max(run.folder.glob("step-*.npy")))
+        assert np.allclose(weights, np.arange(len(weights)), atol=1e-3)
+        assert "16 chips, starting after step" in logs(run)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_bundled_trainer_takes_settings_from_a_file(tmp_path: Path) -> None:
+    with cluster(tmp_path, "v5litepod-8", 2) as lab:
+        run = create(lab, "lm", "-f", str(EXAMPLES / "trainer.yaml"))
+        run.wait(SECONDS)
+        page = ("--file", str(tmp_path / "lm.html"), "-o", "json")
+        report = json.loads(
+            lab.xpk("workload", "report", "lm", "--cluster", lab.cluster, *page, capture=True),
+        )
+        assert (report["steps"], report["slices"]) == (40, 2) and report["final_loss"] < report["initial_loss"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_ray_driver_runs_a_function_on_all_hosts(tmp_path: Path) -> None:
+    with cluster(tmp_path, "v5litepod-8", 2) as lab:
+        run = create(
+            lab, "rays", *SHIPPED, "--num-slices", "2", "--launcher", "ray", "--command", "python ray_hosts.py"
+        )
+        run.wait(SECONDS)
+        for slice_id, host in ((0, 0), (0, 1), (1, 0), (1, 1)):
+            assert f"slice {slice_id} host {host}: mean 3.0 over 16 chips" in logs(run)
