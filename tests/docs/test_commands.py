@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from xpk.cli.main import xpk
+from xpk.cli.main import main, xpk
 from xpk.cli.terminal.output import Console
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -98,3 +98,21 @@ def test_commands_are_found_and_wrong_ones_are_noticed() -> None:
     for line in ("workload list --no-such-flag", "workload nope", "cluster list -o nope", "docs a b"):
         with pytest.raises(click.UsageError):
             parse(line.split())
+
+
+@pytest.mark.parametrize(
+    "line",
+    sorted(
+        {
+            shlex.join(arguments)
+            for page in PAGES
+            for arguments in commands_of(page.read_text(encoding="utf-8"))
+            if arguments[:2] == ["cluster", "create"] and "my-project" in arguments
+        }
+    ),
+)
+def test_clusters_in_the_cloud_are_planned(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without credentials a plan is that of an empty project."""
+    monkeypatch.setenv("XPK_STATE_DIR", str(tmp_path))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "no-key.json"))
+    assert main([*(word for word in shlex.split(line) if word != "--dry-run"), "--dry-run"]) == 0
