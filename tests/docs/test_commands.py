@@ -46,7 +46,7 @@ def _arguments(line: str) -> list[str]:
 def parse(arguments: list[str]) -> None:
     """Parse a command line. Raises click.UsageError for an unknown command or flag, or a value that is not allowed."""
     command: click.Command = xpk
-    context = click.Context(command, info_name="xpk", obj=Console())
+    context = click.Context(command, info_name="xpk", obj=Console(), **command.context_settings)
     while True:
         if isinstance(command, click.Group):
             _, arguments, _ = command.make_parser(context).parse_args(args=list(arguments))
