@@ -3,6 +3,8 @@
 xpk workload create mine --num-slices 2 --max-restarts 3 --script-dir examples --command 'python jax_train.py'
 """
 
+# mypy: disallow-untyped-calls=False
+
 from __future__ import annotations
 
 import os

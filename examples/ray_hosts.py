@@ -3,6 +3,8 @@
 xpk workload create rays --num-slices 2 --launcher ray --script-dir examples --command 'python ray_hosts.py'
 """
 
+# mypy: disallow-untyped-calls=False
+
 from __future__ import annotations
 
 import os
