@@ -30,8 +30,7 @@ class Finite:
         self.names = [name for name, leaf in zip(names(state), jax.tree.leaves(state), strict=True) if _is_float(leaf)]
 
     def compile(self, compiled: Callable[[str, Any, State], tuple[Any, bool]]) -> None:
-        """Start to compile the program with `compiled(name, program, arguments)`, which also returns whether it was
-        cached.
+        """Start to compile the program with `compiled(name, program, arguments)`.
 
         Runs on a thread beside the steps, as nothing needs the program before the first save. Later calls do nothing.
         """

@@ -56,9 +56,9 @@ class Checkpoints:
         return self._alone.busy
 
     def choose(self, newer_than: int = -1) -> tuple[int, dict[str, Any]] | None:
-        """Agree with all hosts on the newest complete checkpoint after step `newer_than`; return (step, notes), or
-        None.
+        """Agree with all hosts on the newest complete checkpoint after step `newer_than`.
 
+        Returns (step, notes), or None.
         Process 0 removes the remains of aborted saves and skips damaged checkpoints. Call it before the first save.
         Raises StorageError if checkpoints cannot be read: a run that has some does not start over.
         """

@@ -9,9 +9,9 @@ _VALUE = re.compile(r"value:(?P<folder>[^:]*):(?P<file>[^:]*):(?P<first>\d+):(?P
 
 
 def inside(url: str, file: str, begin: int, end: int) -> str:
-    """Return a description of the arrays with values in bytes begin to end (exclusive) of a file of the database at
-    `url`.
+    """Return a description of the arrays with values in a range of bytes of a file of the database at `url`.
 
+    The range is from `begin` to `end`, which is exclusive.
     Empty if there are none, or if the index itself cannot be read.
     """
     try:
