@@ -109,7 +109,7 @@ def missing_names(have: Observed, name: str, shape: SliceShape, num_slices: int)
 
 
 def covers(have: Any, wanted: Any) -> bool:
-    """Return whether `found` contains everything in `wanted`. False and absent are the same."""
+    """Return whether `have` contains everything in `wanted`. False and absent are the same."""
     if isinstance(wanted, Mapping):
         there = have if isinstance(have, Mapping) else {}
         return all(covers(there.get(key), value) for key, value in wanted.items())

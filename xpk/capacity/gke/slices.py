@@ -39,9 +39,10 @@ def specs_of_pools(name: str, pools: Pools) -> list[ClusterSpec]:
 
 
 def slices_of_pools(pools: Pools, *, with_nodes: bool = False, every: bool = False) -> dict[str, SliceShape]:
-    """Return the types of ready slices by node pool; slices with queued nodes only if requested.
+    """Return the types of ready slices by node pool.
 
-    Autoprovisioned node pools are included only with `every`: GKE deletes them when they are unused.
+    `with_nodes`: leave out slices whose nodes are provisioned later.
+    `every`: include autoprovisioned node pools, which GKE deletes when they are unused.
     """
     return {
         name: shape

@@ -28,7 +28,7 @@ from xpk.render.hold import ARCHITECTURES
 
 _POLL_SECONDS = 2.0
 _FIRST_STALL, _LONGEST_STALL = 10.0, 300.0  # without progress, then the pods are listed to find out why
-_MARGIN = 1.1  # more for the deadline than for this command, so that it can report before the cleanup
+_MARGIN = 1.1  # the Job's deadline over this command's, which reports before the cleanup
 _ARCHITECTURE = "kubernetes.io/arch"
 _MIN_SECONDS, _MAX_SECONDS = 10, 7 * 24 * 3600
 

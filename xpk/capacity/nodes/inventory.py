@@ -139,9 +139,9 @@ def has_queues(api: ObjectApi, *specs: ClusterSpec) -> bool:
 
 
 def not_theirs(api: ObjectApi, objects: Objs) -> Objs:
-    """Return a cluster's queues without those that another tool made with the right quota, in flavors of its own.
+    """Return the objects of a cluster's queues without those that another tool already made, in flavors of its own.
 
-    Where that quota differs, return the change to it, under the names of its flavors.
+    If that tool's quota differs, its change is included, under the names of its flavors.
     """
     wanted = next(obj for obj in objects if obj["kind"] == "ClusterQueue")
     try:
