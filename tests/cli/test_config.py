@@ -78,7 +78,7 @@ def test_what_is_set_is_used_and_a_flag_or_variable_comes_before_it(dev: Xpk, mo
 
 def test_namespace_and_queue_are_used(dev: Xpk, monkeypatch: pytest.MonkeyPatch) -> None:
     dev("config", "set", "namespace", "team", "queue", "red")
-    assert "no queue 'red' in namespace 'team'" in dev("workload", "create", "w", "--command", "true").err
+    assert "queue 'red' not found in namespace 'team'" in dev("workload", "create", "w", "--command", "true").err
     monkeypatch.setenv("XPK_NAMESPACE", "blue")
     assert "no queue 'red' in namespace 'blue'" in dev("workload", "create", "w", "--command", "true").err
     assert "in namespace" not in dev("workload", "status", "w", "-n", "default").err

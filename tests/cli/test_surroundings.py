@@ -91,7 +91,7 @@ def test_names_that_kubernetes_does_not_take(dev: Xpk, name: str) -> None:
 
 def test_a_namespace_without_a_queue(dev: Xpk) -> None:
     found = dev("workload", "create", "w", "--namespace", "nope", "--command", "true")
-    assert found.code == 3 and "no queue 'multislice-queue' in namespace 'nope'" in one_line(found.err)
+    assert found.code == 3 and "queue 'multislice-queue' not found in namespace 'nope'" in one_line(found.err)
 
 
 def test_a_jobset_of_another_tool_is_not_taken_for_ours(dev: Xpk, state: Path) -> None:
