@@ -80,7 +80,7 @@ def test_namespace_and_queue_are_used(dev: Xpk, monkeypatch: pytest.MonkeyPatch)
     dev("config", "set", "namespace", "team", "queue", "red")
     assert "queue 'red' not found in namespace 'team'" in dev("workload", "create", "w", "--command", "true").err
     monkeypatch.setenv("XPK_NAMESPACE", "blue")
-    assert "no queue 'red' in namespace 'blue'" in dev("workload", "create", "w", "--command", "true").err
+    assert "queue 'red' not found in namespace 'blue'" in dev("workload", "create", "w", "--command", "true").err
     assert "in namespace" not in dev("workload", "status", "w", "-n", "default").err
 
 
