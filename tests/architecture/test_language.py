@@ -33,8 +33,9 @@ PHRASES = {
 def docstrings(tree: ast.Module) -> Iterator[tuple[str, str]]:
     """Yield the name and the docstring of everything in a module that has one."""
     for node in ast.walk(tree):
-        documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        if documented and (text := ast.get_docstring(node)):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if text := ast.get_docstring(node):
             yield getattr(node, "name", "module"), text
 
 
