@@ -78,7 +78,7 @@ def _check_values(command: click.Command, context: click.Context, values: dict[s
         given = values.get(parameter.name or "")
         for value in given if isinstance(given, list | tuple) else [given]:
             if isinstance(value, str) and isinstance(parameter.type, click.Choice | click.IntRange):
-                cast(click.ParamType[object], parameter.type).convert(value, parameter, context)
+                cast("click.ParamType[object]", parameter.type).convert(value, parameter, context)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

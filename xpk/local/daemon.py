@@ -166,7 +166,7 @@ class Daemon:
             self._reap()
 
     def close(self, lock: int) -> None:
-        """Release the lock inside a transaction: whoever writes afterwards sees that no daemon runs.
+        """Release the lock inside a transaction: a process that writes afterwards sees that no daemon runs.
 
         A command that stops the daemon waits for the lock, and may remove the store then.
         """

@@ -12,19 +12,6 @@
   + TimedOutError (124)       the time limit was exceeded
 
 Ctrl-C exits with 130. Every message states what failed and why; `hint` is the next command to run.
-
-* XpkError (1)                something failed
-  + UsageError (2)            the request itself is wrong; several problems are reported together
-  + NotFoundError (3)         no such cluster, workload or object
-  + ConflictError (4)         it exists already, or was modified concurrently
-  + CapacityError (5)         no quota, or it can never fit
-  + AuthorizationError (6)    the API server refuses this user
-  + MissingToolError (7)      a program, package or controller is not installed
-  + WorkloadFailedError (8)   the workload itself failed
-  + UnavailableError (1)      the API server does not answer now, or cannot
-  + TimedOutError (124)       it did not happen in the time that was given
-
-130 is what Ctrl-C gives. Every message says what and why; `hint` is the next command to try.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""What a host does that has a command of its own: `python3 -c THIS COMMAND...` runs it and looks after its peers.
+"""The supervisor of a host's command: `python3 -c THIS COMMAND...` runs the command and watches the host's peers.
 
-A host that ends without a word leaves the others in a collective that never ends. Kubernetes then ends the hosts of
-its slice and, when they are gone, those of the other slices, and grants each the grace period: twice, for nothing.
-So every host keeps a connection to the first one. The kernel closes it when a host dies; then all others end their
-commands at once, and themselves as soon as they are asked to: the exit code of the host that failed decides alone.
+A host that dies leaves the others in a collective that never ends. Kubernetes would then end the hosts of its slice
+and, after those, the hosts of the other slices, each with the full grace period. Therefore every host keeps a
+connection to the first host. The kernel closes it when a host dies; then all other hosts end their commands at once,
+and themselves as soon as Kubernetes asks them to: the exit code of the failed host alone decides.
 
-Whoever was asked to end (SIGTERM) or has ended well says so: that is no loss, and the grace period is theirs.
-A command that fails before the hosts have met is held back for a moment, or nobody would know that it had been there.
-A command that ends with 143 though no host was asked to end has failed: Kubernetes would not count that code.
-Where hosts cannot connect, the command just runs. This runs in the user's image: standard library, Python 3.8.
+A host that was asked to end (SIGTERM), or has succeeded, announces it: its end is not a loss, and it keeps its grace
+period. A command that fails before the hosts have met is held back for a moment, so that its peers notice. A command
+that ends with 143 although no host was asked to end has failed; Kubernetes would not count that code. Where hosts
+cannot connect, the command just runs. This program runs in the user's image: standard library, Python 3.8.
 
 A connection counts once its host has answered a challenge with a proof that it knows the workload's secret:
 
@@ -70,7 +70,7 @@ class Peers:
 
     @property
     def met(self) -> bool:
-        """Whether this host's end will be noticed, or never can be."""
+        """True if this host's end will be noticed, or never can be."""
         return not self._missing
 
     def give_up(self) -> None:
@@ -78,7 +78,7 @@ class Peers:
         self._missing.clear()
 
     def leave(self, *, asked: bool = False) -> None:
-        """Say that this host's end is no loss, and whether it was asked to end."""
+        """Announce that this host's end is not a loss, and whether it was asked to end."""
         self.asked = self.asked or asked
         self._said = [b"asked", b"bye"] if asked else [b"bye"]
         for line in self._said:
@@ -252,7 +252,7 @@ class Command:
 
     @property
     def saves(self) -> bool:
-        """Whether processes are left that have heard of the end only from us."""
+        """True if processes are left that only this program has told to end."""
         return self._orphaned and self.tell(0)
 
     def reap(self) -> None:

@@ -1,4 +1,4 @@
-"""What the init container of a workload with code of its own runs: `python3 -c THIS SOURCE NAME FOLDER`.
+"""The program of the init container that unpacks the user's code: `python3 -c THIS SOURCE NAME FOLDER`.
 
 Fetches the archive from a file or a bucket, makes sure that it is the one that was meant, and unpacks it. It
 runs in the user's image, so it needs the standard library of any Python from 3.8 on and nothing else.

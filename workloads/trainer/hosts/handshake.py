@@ -41,8 +41,8 @@ class Identity:
 class Gate:
     """The hub's listener: accepts connections, and closes those without a handshake in time.
 
-    The number of connections without a handshake is limited; further ones wait in the kernel's queue, also when there
-    are no descriptors left.
+    The number of connections without a handshake is limited; further ones wait in the kernel's queue, also while
+    descriptors are lacking.
     """
 
     def __init__(self, listener: socket.socket, selector: selectors.BaseSelector, me: Identity, hosts: int) -> None:

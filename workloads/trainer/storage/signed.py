@@ -22,7 +22,7 @@ class SignedFiles:
         return str(self._place)
 
     def entries(self) -> list[Entry]:
-        """Return the entries of the folder, whoever wrote them."""
+        """Return all entries of the folder, also those that other programs wrote."""
         return self._place.files()
 
     def read(self, name: str) -> bytes | None:

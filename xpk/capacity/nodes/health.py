@@ -70,7 +70,7 @@ class SliceHealth:
 
     @property
     def is_up(self) -> bool:
-        """Return whether all hosts are ready and offer all chips, whoever may use them."""
+        """Return whether all hosts are ready and offer all chips, whether or not this user may use them."""
         return self.hosts_ready >= self.hosts and self.chips_offered >= self.chips
 
     @property
