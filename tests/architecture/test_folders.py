@@ -17,6 +17,7 @@ PACKAGES = {
     "xpk.capacity.gke": ROOT / "xpk" / "capacity" / "gke",
 }
 LAZY = {  # imports by name, which the linters do not see
+    "xpk/__init__.py": "the Python API, when a name of it is first used",
     "xpk/cli/main.py": "its own commands",
     "xpk/capacity/gke/client.py": "Google's client libraries",
     "xpk/jobs/create/trainer_preflight.py": "the one place where the tool asks the trainer, by its command line",
