@@ -68,7 +68,7 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	@echo "==> unit and local tests"
-	@$(BIN)/python -m pytest -m "not slow" $(PARALLEL) 3 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m "not slow" $(PARALLEL) 4 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 # Drills on kind run one after another and leave a core to the other drills.
 e2e: $(STAMP)
@@ -106,7 +106,7 @@ e2e-local: $(STAMP)
 check: $(STAMP)
 	@echo "==> format"; $(BIN)/ruff format --check --quiet . || { echo "  next: make format" >&2; exit 1; }
 	@echo "==> lint"; $(BIN)/ruff check --quiet .
-	@echo "==> spelling"; $(BIN)/codespell xpk workloads tests e2e bench docs manifests *.md Makefile pyproject.toml
+	@echo "==> spelling"; $(BIN)/codespell xpk workloads tests e2e bench docs examples tools manifests *.md Makefile pyproject.toml
 	@echo "==> types"; $(BIN)/mypy
 	@echo "==> layers"; PYTHONPATH=workloads $(BIN)/lint-imports
 
