@@ -7,8 +7,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = [path for folder in ("xpk", "workloads", "tests", "e2e", "bench") for path in (ROOT / folder).rglob("*.py")]
 PROGRAMS = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in ("xpk", "workloads")]
@@ -46,21 +44,31 @@ def phrases(text: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("file", SOURCES, ids=lambda file: str(file.relative_to(ROOT)))
-def test_docstrings_begin_with_a_noun_or_a_verb(file: Path) -> None:
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    wrong = [name for name, text in docstrings(tree) if text.split()[0].strip("`,.").lower() in QUESTION_WORDS]
+def test_docstrings_begin_with_a_noun_or_a_verb() -> None:
+    wrong = [
+        f"{file.relative_to(ROOT)}: {name}"
+        for file in SOURCES
+        for name, text in docstrings(ast.parse(file.read_text(encoding="utf-8")))
+        if text.split()[0].strip("`,.").lower() in QUESTION_WORDS
+    ]
     assert not wrong
 
 
-@pytest.mark.parametrize("file", PROGRAMS, ids=lambda file: str(file.relative_to(ROOT)))
-def test_strings_are_in_plain_english(file: Path) -> None:
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    assert not [wrong for text in texts for wrong in phrases(text)]
+def test_strings_are_in_plain_english() -> None:
+    wrong = [
+        f"{file.relative_to(ROOT)}:{node.lineno}: {phrase}"
+        for file in PROGRAMS
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        for phrase in phrases(node.value)
+    ]
+    assert not wrong
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_pages_are_in_plain_english(page: Path) -> None:
-    text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    assert not phrases(text)
+def test_pages_are_in_plain_english() -> None:
+    wrong = [
+        f"{page.relative_to(ROOT)}: {phrase}"
+        for page in PAGES
+        for phrase in phrases(re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL))
+    ]
+    assert not wrong
