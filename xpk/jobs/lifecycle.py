@@ -10,7 +10,7 @@ from xpk.api.text import is_hopeless_pull, is_missing_image
 from xpk.api.timing import time_limit
 from xpk.jobs.retry import SIGNS, Outage
 from xpk.jobs.status.fields import Snapshot, owned_by
-from xpk.jobs.status.reader import find, read, take
+from xpk.jobs.status.reader import read, take
 from xpk.model import names
 from xpk.model.errors import ConflictError, NotFoundError, TimedOutError, UnavailableError, WorkloadFailedError
 from xpk.model.status import Phase, WorkloadStatus
@@ -44,7 +44,9 @@ def _looks(api: ObjectApi, name: str, namespace: str, timeout: float | None) -> 
     outage, watching, refused = Outage(), Outage(), False
     while True:
         try:
-            status = find(api, name, namespace)
+            snapshot = take(api, namespace, name=name)
+            (jobset,) = snapshot.jobsets
+            status = read(jobset, snapshot)
             outage.over()
         except SIGNS as error:
             outage.goes_on(error)
@@ -65,7 +67,7 @@ def _looks(api: ObjectApi, name: str, namespace: str, timeout: float | None) -> 
         if status.phase.is_final or left <= 0:
             return
         try:
-            seen = _until_change(api, name, namespace, left) or seen
+            seen = _until_change(api, jobset, left) or seen
             watching.over()
             refused = False
         except UnavailableError:
@@ -172,12 +174,17 @@ def set_active(api: ObjectApi, name: str, namespace: str, *, active: bool) -> No
     api.patch("Workload", queued["metadata"]["name"], {"spec": {"active": active}}, namespace)
 
 
-def _until_change(api: ObjectApi, name: str, namespace: str, seconds: float) -> Obj | None:
-    """Return the workload's JobSet once it has changed, or after `seconds`; None if it does not exist."""
-    seen: Obj | None = None
-    for change, obj in api.watch("JobSet", namespace, {names.WORKLOAD_LABEL: name}, timeout=seconds):
-        # The first ADDED is the existing object.
-        if seen is not None or change != "ADDED":
+def _until_change(api: ObjectApi, jobset: Obj, seconds: float) -> Obj | None:
+    """Return a JobSet once it differs from the one that was read, or after `seconds`; None if it does not exist."""
+    metadata, seen = jobset["metadata"], None
+    selector = {names.WORKLOAD_LABEL: metadata["name"]}
+    for change, obj in api.watch("JobSet", metadata.get("namespace", "default"), selector, timeout=seconds):
+        # The first ADDED is the existing object, which may have changed since it was read.
+        if seen is not None or change != "ADDED" or _version(obj) != _version(jobset):
             return obj
         seen = obj
     return seen
+
+
+def _version(obj: Obj) -> str:
+    return str(obj["metadata"].get("resourceVersion", ""))
