@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -98,3 +99,22 @@ def test_a_ray_driver_runs_a_function_on_all_hosts(tmp_path: Path) -> None:
         run.wait(SECONDS)
         for slice_id, host in ((0, 0), (0, 1), (1, 0), (1, 1)):
             assert f"slice {slice_id} host {host}: mean 3.0 over 16 chips" in logs(run)
+
+
+def test_the_notebook_submits_follows_and_deletes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XPK_STATE_DIR", str(tmp_path))
+    notebook = json.loads((EXAMPLES / "python_api.ipynb").read_text(encoding="utf-8"))
+    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    program = [sys.executable, "-m", "xpk", "cluster"]
+    create = [*program, "create", "dev", "--tpu-type", "v5litepod-8", "--num-slices", "2"]
+    subprocess.run(create, check=True, capture_output=True)
+    try:
+        names: dict[str, object] = {}
+        for cell in cells:
+            exec(cell, names)
+        assert names["results"] == {"slow": ["0 0.1"], "fast": ["0 0.5"]}
+        assert "slow Succeeded" in (printed := capsys.readouterr().out) and "already exists" in printed
+    finally:
+        subprocess.run([*program, "delete", "dev", "--yes"], check=True, capture_output=True)
