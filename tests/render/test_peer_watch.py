@@ -133,6 +133,15 @@ def test_a_command_that_fails_before_the_hosts_have_met_is_noticed_too(start: St
         host.says(f"host s{victim // 2}/h{victim % 2} is gone")
 
 
+def test_a_host_that_joins_late_hears_of_the_first_loss(start: Start) -> None:
+    hosts = [start(number, WAITS) for number in (0, 1, 3)]
+    connected(hosts)
+    hosts[2].process.kill()
+    hosts[1].says("host s1/h1 is gone")
+    time.sleep(0.5)  # host 1 has hung up, which is not a loss
+    start(2, WAITS).says("host s1/h1 is gone")
+
+
 def test_hosts_that_end_well_or_are_asked_to_end_are_not_lost(start: Start, tmp_path: Path) -> None:
     well, asked = f"until [ -e '{tmp_path}/end' ]; do sleep 0.1; done; echo done", OBEYS
     hosts = [start(0, WAITS), start(1, well), start(2, asked), start(3, WAITS)]

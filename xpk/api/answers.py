@@ -2,9 +2,6 @@
 
 A response that is not a Kubernetes object is an error. In an object, a field of an unexpected type is dropped with a
 warning, so that one malformed object does not hide all others.
-
-An answer that is not a Kubernetes object is an error. In an object, a field of another type than Kubernetes
-gives it is left out, with a warning: one odd object must not keep a user from all others.
 """
 
 from __future__ import annotations

@@ -2,9 +2,6 @@
 
 Objects are plain dicts in Kubernetes' shape. There are two implementations, Kubernetes' own and the embedded one of
 `xpk.local`; a conformance test runs the same cases on both.
-
-Objects are plain dicts in the shape that Kubernetes gives them. Two implementations exist: Kubernetes' own, and the
-embedded one of `xpk.local`; a conformance test runs the same cases on both.
 """
 
 from __future__ import annotations

@@ -3,10 +3,6 @@
 Plain dicts in and out: the generated models reject what servers really send, and change between releases.
 Reads and idempotent writes are retried while the server is busy or unavailable; watches and followed logs resume
 where they were cut off.
-
-Plain dicts in and out: the generated models refuse what servers really send, and change between releases.
-Reads and idempotent writes are tried again while the server is busy or away; watches and followed logs go on
-where they were cut off.
 """
 
 from __future__ import annotations

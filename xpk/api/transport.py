@@ -3,9 +3,6 @@
 Reads and idempotent writes are retried while the server is busy or unavailable, with back-off and as Retry-After
 asks.
 No request outlasts the limit of `time_limit`, nor half a minute of its own.
-
-Reads and idempotent writes are tried again while the server is busy or away, with back-off and as Retry-After asks.
-No request outlasts the limit of `time_limit`, nor half a minute of its own, however the server spends it.
 """
 
 from __future__ import annotations

@@ -2,9 +2,6 @@
 
 Precedence: flag, environment variable, file, built-in default. The file's name differs from `config.yaml`, which
 Google's xpk keeps in the same folder.
-
-A flag comes before a variable, a variable before the file, the file before the default. The file has a name of its
-own: Google's xpk keeps `config.yaml` in the same folder.
 """
 
 from __future__ import annotations

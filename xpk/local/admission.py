@@ -1,8 +1,6 @@
 """Admission and preemption: all scheduling decisions, as a pure function.
 
 Queues of one cohort lend to each other as Kueue's do without fair sharing (0.19, pkg/scheduler/preemption).
-
-Queues of one cohort lend to each other as Kueue's do without fair sharing (0.19, pkg/scheduler/preemption).
 """
 
 from __future__ import annotations

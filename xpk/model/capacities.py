@@ -1,8 +1,6 @@
 """Capacity types of slices: on demand, spot, flex-start, or a reservation. Pure.
 
 A capacity is written like its flag: `spot` for --spot, `reservation=R` for --reservation R.
-
-A capacity is a word as its flag has it: `spot` for --spot, `reservation=R` for --reservation R.
 """
 
 from __future__ import annotations

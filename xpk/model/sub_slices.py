@@ -2,9 +2,6 @@
 
 GKE labels the nodes of a v6e slice in a Cluster Director reservation with the part of each size that they are in;
 Kueue finds free parts by these labels. The sizes and labels are those of Google's xpk (docs/gke.md, "Sub-slicing").
-
-GKE labels the nodes of a v6e slice in a Cluster Director reservation with the part of each size that they are in;
-Kueue finds free parts by these labels. The sizes and labels are those of Google's xpk (docs/gke.md, "Sub-slicing").
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class Peers:
         self._links: dict[socket.socket, int] = {}
         self._said: list[bytes] = []
         self._left: set[int] = set()
-        self._gone: set[int] = set()
+        self._gone: list[int] = []  # in order: hosts that hear of a loss hang up, which looks like another one
         self._missing = set(range(hosts)) - {me} if me == 0 else {0}  # whom this host has yet to meet
         self.asked = False  # whether any host was asked to end
 
@@ -150,7 +150,7 @@ class Peers:
             return True
         gone = self._links.pop(link, None)
         if gone is not None and gone not in self._left:
-            self._gone.add(gone)
+            self._gone.append(gone)
             self._tell(b"lost %d" % gone)
             self._lost(gone)
         return False

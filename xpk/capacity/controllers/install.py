@@ -2,9 +2,6 @@
 
 Fields of other managers are never taken over; they are reported. An upgrade applies the newer manifest over the
 older one, so queues and workloads stay.
-
-Never forced: a field that somebody else manages is reported. An upgrade applies the newer manifest over the older
-one, so that queues and workloads stay.
 """
 
 from __future__ import annotations

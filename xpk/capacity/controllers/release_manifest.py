@@ -2,9 +2,6 @@
 
 A controller's manifest may contain anything. `SOURCE#sha256=HEX` pins its content, as in pip's URLs; without it, a
 manifest from the web must match the checksum that is pinned here.
-
-What a controller's manifest holds may do anything in a cluster. `SOURCE#sha256=HEX` says which content is meant, as
-in pip's URLs; without it, what comes from the web must be the content that is pinned here.
 """
 
 from __future__ import annotations

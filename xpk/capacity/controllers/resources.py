@@ -1,8 +1,6 @@
 """Memory and CPU of JobSet's and Kueue's controllers by number of hosts. Pure.
 
 docs/scale.md gives the sources of the numbers.
-
-docs/scale.md says where the numbers are from.
 """
 
 from __future__ import annotations

@@ -2,9 +2,6 @@
 
 The only module that imports google.*; XPK_GKE_ENDPOINT (host:port) and XPK_COMPUTE_ENDPOINT (a URL) name an
 emulator, which is called without credentials.
-
-The only module that imports google.*; XPK_GKE_ENDPOINT (host:port) and XPK_COMPUTE_ENDPOINT (a URL) name an
-emulator, which is asked without credentials.
 """
 
 from __future__ import annotations

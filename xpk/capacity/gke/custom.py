@@ -1,8 +1,6 @@
 """gcloud arguments that users pass through, translated to the fields of GKE's API that gcloud would set.
 
 Besides the arguments in the table, `field.path=VALUE` sets any field of the API's Cluster or NodePool.
-
-Beside those of the table, `field.path=VALUE` sets any field of the API's Cluster or NodePool.
 """
 
 from __future__ import annotations

@@ -2,9 +2,6 @@
 
 The plugins come from Google's DaemonSets at a fixed commit; XPK_GPUDIRECT_MANIFESTS names a folder or https URL with
 the same files instead.
-
-The plugins come by Google's DaemonSets, of a fixed commit; XPK_GPUDIRECT_MANIFESTS names a folder or https URL with
-the same files instead.
 """
 
 from __future__ import annotations

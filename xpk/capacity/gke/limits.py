@@ -1,8 +1,6 @@
 """Limits and usage of a cluster: IP ranges, nodes, quota, reservations, names. Pure.
 
 docs/scale.md gives the source of each number.
-
-docs/scale.md says where each number is from.
 """
 
 from __future__ import annotations

@@ -2,9 +2,6 @@
 
 They follow the manual setup in Google's documents (docs/gke.md, "Networks of GPU hosts"). Later GPUs and v6e use
 RDMA or NICs that GKE manages: the accelerator network profile.
-
-They are what Google's documents have one make by hand (docs/gke.md, "Networks of GPU hosts"). Later GPUs and v6e use
-RDMA or NICs that GKE manages by itself: the accelerator network profile.
 """
 
 from __future__ import annotations

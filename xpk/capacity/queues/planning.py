@@ -2,9 +2,6 @@
 
 Quota is transferred, not created: a queue's quota is taken from the cluster's own queue, which shrinks before the
 other grows, so that their sum never exceeds the capacity.
-
-Quota is not made, it is passed on: what a queue gets, the cluster's own queue loses, first the one and then the
-other, so that all of them together never have more than there is.
 """
 
 from __future__ import annotations
