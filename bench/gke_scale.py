@@ -20,9 +20,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from e2e.gke.emulator import GkeEmulator
-from e2e.gke.options import SECONDS, Options
 from tests.gke.site import QUOTAS, Site
+from tools.gke_emulator.emulator import GkeEmulator
+from tools.gke_emulator.options import SECONDS, Options
 from xpk.model.accelerators import find_shape
 
 RESULTS = Path(__file__).parent / "results"
@@ -109,7 +109,7 @@ def main() -> None:
         "speed": given.speed,
         "CREATE_CLUSTER": SECONDS["CREATE_CLUSTER"],
         "poll": POLL_SECONDS,
-        "source": "e2e/gke/options.py",
+        "source": "tools/gke_emulator/options.py",
     }
     RESULTS.mkdir(exist_ok=True)
     text = json.dumps({"date": today, "machine": machine, "cloud": times, "creates": found}, indent=1)

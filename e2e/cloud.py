@@ -24,7 +24,7 @@ from e2e import bucket
 from e2e.api_server import missing
 from e2e.control_plane import PROGRAMS, control_plane
 from e2e.controllers import controllers
-from e2e.gke import GkeEmulator
+from tools.gke_emulator import GkeEmulator
 from xpk.api.kubernetes import KubernetesApi
 
 WHERE = ("--provider", "gke", "--project", "p", "--zone", "us-central1-a")

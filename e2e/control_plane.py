@@ -10,7 +10,7 @@ from pathlib import Path
 from e2e.api_server import BINARIES, api_server, end
 
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok")
-_STAGES = Path(__file__).parent / "gke" / "kwok.yaml"
+_STAGES = Path(__file__).parents[1] / "tools" / "gke_emulator" / "kwok.yaml"
 # What Jobs and their pods need; no Deployment is carried out, since no node could run its pods.
 _CONTROLLERS = (
     "job-controller",

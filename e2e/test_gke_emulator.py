@@ -12,8 +12,8 @@ import yaml
 
 from e2e.api_server import BINARIES, api_server, missing
 from e2e.control_plane import kwok
-from e2e.gke import GkeEmulator, PoolFault
 from tests.gke_emulator.cloud import PARENT, Cloud
+from tools.gke_emulator import GkeEmulator, PoolFault
 from xpk.api.base import Obj, ObjectApi
 
 RED = f"{PARENT}/clusters/red"

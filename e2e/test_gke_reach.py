@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from e2e.api_server import BINARIES, api_server, missing
-from e2e.gke import GkeEmulator
+from tools.gke_emulator import GkeEmulator
 from xpk.capacity.gke.provider import GkeProvider
 from xpk.capacity.plan.plan import Plan
 from xpk.model.accelerators import find_shape

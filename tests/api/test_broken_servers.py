@@ -12,7 +12,7 @@ import pytest
 
 from tests.api.server import Script, kubeconfig, serving
 from xpk.api.kubernetes import KubernetesApi
-from xpk.jobs.retry import SIGNS
+from xpk.jobs.outage import SIGNS
 from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError, UnavailableError, XpkError
 from xpk.testing import FakeRunner
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xpk.capacity import preferences
+from xpk.capacity import user_config
 from xpk.capacity.gke.request import project_of, read_request
 from xpk.model.errors import UsageError, XpkError
 
@@ -38,7 +38,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 def test_every_setting_is_in_the_property() -> None:
-    assert set(_VALUES) == set(preferences.SETTINGS)
+    assert set(_VALUES) == set(user_config.SETTINGS)
 
 
 @given(wanted=st.fixed_dictionaries({}, optional=_VALUES), gone=st.sets(st.sampled_from(sorted(_VALUES))))
@@ -46,46 +46,46 @@ def test_what_was_set_is_what_is_read(
     tmp_path_factory: pytest.TempPathFactory, wanted: dict[str, str], gone: set[str]
 ) -> None:
     environ = {"XPK_CONFIG_DIR": str(tmp_path_factory.mktemp("config"))}
-    preferences.change(wanted, environ)
-    assert preferences.load(environ) == wanted
-    preferences.change(dict.fromkeys(gone), environ)
-    assert preferences.load(environ) == {key: value for key, value in wanted.items() if key not in gone}
+    user_config.change(wanted, environ)
+    assert user_config.load(environ) == wanted
+    user_config.change(dict.fromkeys(gone), environ)
+    assert user_config.load(environ) == {key: value for key, value in wanted.items() if key not in gone}
 
 
 @given(text=st.text())
 def test_what_is_refused_changes_nothing(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     environ = {"XPK_CONFIG_DIR": str(tmp_path_factory.mktemp("config"))}
-    preferences.change({"cluster": "dev"}, environ)
+    user_config.change({"cluster": "dev"}, environ)
     try:
-        preferences.change({"cluster": "other", "image": text}, environ)
+        user_config.change({"cluster": "other", "image": text}, environ)
     except UsageError:
-        assert preferences.load(environ) == {"cluster": "dev"}
+        assert user_config.load(environ) == {"cluster": "dev"}
     else:
-        assert preferences.load(environ) == {"cluster": "other", "image": text}
+        assert user_config.load(environ) == {"cluster": "other", "image": text}
 
 
 def test_all_problems_are_told_at_once(environ: dict[str, str]) -> None:
     wrong = {"clutser": "dev", "zone": "moon", "priority": "urgent", "max-restarts": "-1", "image": "", "project": "P"}
     with pytest.raises(UsageError) as caught:
-        preferences.change(wrong, environ)
+        user_config.change(wrong, environ)
     assert len(caught.value.problems) == len(wrong)
     assert caught.value.problems[0] == "unknown setting 'clutser': did you mean 'cluster'?"
-    assert not preferences.path(environ).exists()
+    assert not user_config.path(environ).exists()
 
 
 def test_the_file_is_private_and_nothing_else_is_left(environ: dict[str, str]) -> None:
-    preferences.change({"cluster": "dev"}, environ)
-    preferences.change({"cluster": "other"}, environ)
-    file = preferences.path(environ)
+    user_config.change({"cluster": "dev"}, environ)
+    user_config.change({"cluster": "other"}, environ)
+    file = user_config.path(environ)
     assert file.stat().st_mode & 0o777 == 0o600
     assert list(file.parent.iterdir()) == [file]
 
 
 def test_a_link_to_where_somebody_keeps_such_files_stays_one(environ: dict[str, str], tmp_path: Path) -> None:
-    file, kept = preferences.path(environ), tmp_path / "dotfiles.toml"
+    file, kept = user_config.path(environ), tmp_path / "dotfiles.toml"
     file.parent.mkdir()
     file.symlink_to(kept)
-    preferences.change({"cluster": "dev"}, environ)
+    user_config.change({"cluster": "dev"}, environ)
     assert file.is_symlink() and "dev" in kept.read_text()
 
 
@@ -98,7 +98,7 @@ def test_no_change_is_lost_when_two_processes_write(environ: dict[str, str]) -> 
         subprocess.Popen([sys.executable, "-c", code, key], env=os.environ | environ) for key in ("cluster", "queue")
     ]
     assert [process.wait(60) for process in both] == [0, 0]
-    assert preferences.load(environ) == {"cluster": "cluster-39", "queue": "queue-39"}
+    assert user_config.load(environ) == {"cluster": "cluster-39", "queue": "queue-39"}
 
 
 @pytest.mark.parametrize(
@@ -110,35 +110,35 @@ def test_no_change_is_lost_when_two_processes_write(environ: dict[str, str]) -> 
     ],
 )
 def test_a_damaged_file_is_told_of(environ: dict[str, str], text: str, told: str) -> None:
-    file = preferences.path(environ)
+    file = user_config.path(environ)
     file.parent.mkdir()
     file.write_text(text)
     with pytest.raises(UsageError) as caught:
-        preferences.load(environ)
+        user_config.load(environ)
     assert told in caught.value.problems[0] and str(file) in caught.value.problems[0]
     assert len(caught.value.problems) == (3 if "moon" in text else 1)
 
 
 def test_what_means_nothing_in_the_file_can_be_unset(environ: dict[str, str]) -> None:
-    file = preferences.path(environ)
+    file = user_config.path(environ)
     file.parent.mkdir()
     file.write_text('cluster = "dev"\nmax-restarts = 3\n"what is this" = "x"\nzone = "moon"\n')
-    preferences.change({"what is this": None, "zone": None}, environ)
-    assert preferences.load(environ) == {"cluster": "dev", "max-restarts": "3"}
+    user_config.change({"what is this": None, "zone": None}, environ)
+    assert user_config.load(environ) == {"cluster": "dev", "max-restarts": "3"}
     with pytest.raises(UsageError, match="unknown setting 'what is this'"):
-        preferences.change({"what is this": None}, environ)
+        user_config.change({"what is this": None}, environ)
 
 
 def test_a_folder_that_cannot_be_written_to_is_told_of(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(XpkError) as caught:
-        preferences.change({"cluster": "dev"}, {"XPK_CONFIG_DIR": str(tmp_path / "file")})
+        user_config.change({"cluster": "dev"}, {"XPK_CONFIG_DIR": str(tmp_path / "file")})
     assert "XPK_CONFIG_DIR" in caught.value.hint
 
 
 def test_where_the_file_is(tmp_path: Path) -> None:
-    assert preferences.path({}, tmp_path) == tmp_path / ".config" / "xpk" / "preferences.toml"
-    assert preferences.path({"XDG_CONFIG_HOME": "/x"}, tmp_path) == Path("/x/xpk/preferences.toml")
+    assert user_config.path({}, tmp_path) == tmp_path / ".config" / "xpk" / "preferences.toml"
+    assert user_config.path({"XDG_CONFIG_HOME": "/x"}, tmp_path) == Path("/x/xpk/preferences.toml")
 
 
 def test_a_variable_comes_before_the_file_and_that_before_gcloud(environ: dict[str, str], tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_variable_comes_before_the_file_and_that_before_gcloud(environ: dict[s
     )
     request = read_request(environ, tmp_path)
     assert (request.project, request.zone) == ("of-gcloud", "us-east5-b")
-    preferences.change({"project": "of-file", "zone": "us-central1-a"}, environ)
+    user_config.change({"project": "of-file", "zone": "us-central1-a"}, environ)
     request = read_request(environ, tmp_path)
     assert (request.project, request.zone) == ("of-file", "us-central1-a")
     assert project_of(environ | {"GOOGLE_CLOUD_PROJECT": "of-variable"}, tmp_path) == "of-variable"
@@ -158,8 +158,8 @@ def test_a_variable_comes_before_the_file_and_that_before_gcloud(environ: dict[s
 
 
 def test_googles_name_of_a_setting_in_the_file_is_that_setting(environ: dict[str, str]) -> None:
-    file = preferences.path(environ)
+    file = user_config.path(environ)
     file.parent.mkdir()
     file.write_text('project-id = "old-one-1"\ncluster-name = "dev"\nzone = "us-central1-a"\n')
-    preferences.change({"project": "new-one-1", "cluster": None}, environ)
-    assert preferences.load(environ) == {"project": "new-one-1", "zone": "us-central1-a"}
+    user_config.change({"project": "new-one-1", "cluster": None}, environ)
+    assert user_config.load(environ) == {"project": "new-one-1", "zone": "us-central1-a"}

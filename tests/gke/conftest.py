@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from e2e.gke.emulator import GkeEmulator
 from tests.gke.site import QUOTAS, Site
+from tools.gke_emulator.emulator import GkeEmulator
 
 MakeSite = Callable[..., Site]
 

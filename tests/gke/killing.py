@@ -17,9 +17,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
 
-from e2e.gke.emulator import GkeEmulator
-from e2e.gke.record import Call
 from tests.gke.site import RegisteredApi, Site
+from tools.gke_emulator.emulator import GkeEmulator
+from tools.gke_emulator.record import Call
 from xpk.api.base import Applied, Obj
 from xpk.capacity.plan.plan import Plan
 from xpk.model.errors import XpkError

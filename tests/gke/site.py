@@ -10,8 +10,8 @@ from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 
-from e2e.gke.emulator import GkeEmulator
 from tests.capacity.machine import CONTROLLER, _react
+from tools.gke_emulator.emulator import GkeEmulator
 from xpk.api.base import Obj, ObjectApi
 from xpk.capacity.gke.gpudirect import INSTALLERS, SOURCE
 from xpk.capacity.gke.observed import shape_of_pool

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e.gke.faults import CallFault, OperationFault, PoolFault
 from tests.gke.conftest import MakeSite
 from tests.gke.site import Site
+from tools.gke_emulator.faults import CallFault, OperationFault, PoolFault
 from xpk.model.errors import (
     AuthorizationError,
     CapacityError,

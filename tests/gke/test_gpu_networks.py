@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from e2e.gke.faults import CallFault
 from tests.gke.conftest import MakeSite
 from tests.gke.site import Site
+from tools.gke_emulator.faults import CallFault
 from xpk.capacity.gke.networks import DATA_NICS, data_networks, network_limits
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import AuthorizationError, ConflictError, UsageError, XpkError

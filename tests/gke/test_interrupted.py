@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from e2e.gke.emulator import GkeEmulator
 from tests.gke.killing import TASKS, Life
 from tests.gke.site import QUOTAS, Site
+from tools.gke_emulator.emulator import GkeEmulator
 
 Begin = Callable[[str], Life]
 

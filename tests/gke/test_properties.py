@@ -19,9 +19,9 @@ from google.protobuf import json_format
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from e2e.gke.emulator import GkeEmulator
 from tests.gke.site import QUOTAS, Site
-from xpk.capacity.gke import desired
+from tools.gke_emulator.emulator import GkeEmulator
+from xpk.capacity.gke import request_bodies
 from xpk.capacity.gke.limits import RESERVED_ADDRESSES, quota_of
 from xpk.capacity.gke.networks import DATA_NICS, data_networks, network_limits
 from xpk.capacity.gke.observed import shape_of_pool
@@ -113,7 +113,7 @@ def test_every_types_pool_is_one_slice_and_is_read_back_as_it(family: str) -> No
 
 def check_pool(shape: SliceShape) -> None:
     networks = data_networks("c", "us-central1", shape, 1)
-    pool = desired.pool_body("c-np-0", shape, REQUEST, None, None, networks)
+    pool = request_bodies.pool_body("c-np-0", shape, REQUEST, None, None, networks)
     message = json_format.ParseDict(pool, container_v1.NodePool.pb()())  # a field that GKE does not know raises
     sides = math.prod(map(int, shape.topology.split("x"))) if shape.topology else shape.chips
     assert shape.chips == sides == shape.hosts * shape.chips_per_host
@@ -126,8 +126,10 @@ def check_pool(shape: SliceShape) -> None:
     managed = bool(message.network_config.accelerator_network_profile)
     assert len(message.network_config.additional_node_network_configs) == DATA_NICS.get(shape.family, 0)
     assert not (networks and managed), "GKE makes networks, or we do"
-    periodic = desired.pool_body("c-np-0", shape, replace(REQUEST, periodic_maintenance=True), None, None, networks)
-    assert desired.needs_beta(periodic) and not desired.needs_beta(pool)
+    periodic = request_bodies.pool_body(
+        "c-np-0", shape, replace(REQUEST, periodic_maintenance=True), None, None, networks
+    )
+    assert request_bodies.needs_beta(periodic) and not request_bodies.needs_beta(pool)
     beta = json_format.ParseDict(periodic, container_v1beta1.NodePool.pb()())
     assert beta.config.host_maintenance_policy.maintenance_interval == 2  # PERIODIC
     if shape.kind != "cpu":  # without our label, as a pool that others made
@@ -165,6 +167,6 @@ def test_fields_of_every_flag_are_fields_of_the_api(tmp_path: Path) -> None:
                    "XPK_GKE_ENABLE_PARALLELSTORE_CSI_DRIVER": "1", "XPK_GKE_ENABLE_LEGACY_LUSTRE_PORT": "1",
                    "XPK_GKE_PRIVATE_ENDPOINT_SUBNETWORK": "s", "XPK_GKE_AUTHORIZED_NETWORKS": "10.0.0.0/8"}  # fmt: skip
     request = read_request(everything, tmp_path)
-    for update in desired.changeable(request).values():
+    for update in request_bodies.changeable(request).values():
         assert json.dumps(update)
-    json_format.ParseDict(desired.changeable(request), container_v1.Cluster.pb()())
+    json_format.ParseDict(request_bodies.changeable(request), container_v1.Cluster.pb()())

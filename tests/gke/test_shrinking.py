@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from e2e.gke.faults import PoolFault
 from tests.gke.site import Site
+from tools.gke_emulator.faults import PoolFault
 from xpk.api.base import Obj, Objs
 from xpk.capacity.gke.shrinking import Pods, drain
 from xpk.capacity.nodes.cordon import MARK

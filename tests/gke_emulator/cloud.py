@@ -12,7 +12,7 @@ import grpc
 from google.cloud.container_v1 import Cluster, ClusterManagerClient, NodeConfig, NodePool, Operation
 from google.cloud.container_v1.services.cluster_manager.transports import ClusterManagerGrpcTransport
 
-from e2e.gke import GkeEmulator
+from tools.gke_emulator import GkeEmulator
 
 PROJECT, REGION, ZONE = "red-project", "us-east5", "us-east5-b"
 PARENT = f"projects/{PROJECT}/locations/{REGION}"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from e2e.gke import GkeEmulator
 from tests.gke_emulator.cloud import Cloud
+from tools.gke_emulator import GkeEmulator
 
 
 @pytest.fixture

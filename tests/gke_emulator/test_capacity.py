@@ -11,8 +11,8 @@ import pytest
 from google.api_core import exceptions
 from google.cloud.container_v1 import NodePool, ReservationAffinity, StatusCondition
 
-from e2e.gke.machines import find_machine, quota_metric
 from tests.gke_emulator.cloud import PARENT, PROJECT, REGION, ZONE, Cloud
+from tools.gke_emulator.machines import find_machine, quota_metric
 
 Emulate = Callable[..., Cloud]
 RED = f"{PARENT}/clusters/red"

@@ -9,9 +9,9 @@ import pytest
 from google.api_core import exceptions
 from google.cloud.container_v1 import Cluster, NodePool, Operation, StatusCondition
 
-from e2e.gke import CallFault, OperationFault, PoolFault
-from e2e.gke.faults import fault_of
 from tests.gke_emulator.cloud import PARENT, PROJECT, ZONE, Cloud
+from tools.gke_emulator import CallFault, OperationFault, PoolFault
+from tools.gke_emulator.faults import fault_of
 
 Emulate = Callable[..., Cloud]
 RED = f"{PARENT}/clusters/red"

@@ -13,10 +13,10 @@ from google.cloud.container_v1.services.cluster_manager.transports import Cluste
 from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from e2e.gke import PoolFault
-from e2e.gke.emulator import GkeEmulator
-from e2e.gke.service import SERVICE, handlers
 from tests.gke_emulator.cloud import PARENT, Cloud
+from tools.gke_emulator import PoolFault
+from tools.gke_emulator.emulator import GkeEmulator
+from tools.gke_emulator.service import SERVICE, handlers
 
 _BETA_MESSAGES = ("CreateNodePoolRequest", "GetNodePoolRequest", "NodePool", "Operation")
 # Output fields that a cluster, node pool or operation in order does not have, and why.

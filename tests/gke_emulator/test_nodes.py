@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from google.cloud.container_v1 import NodePool, ReservationAffinity
 
-from e2e.gke.defaults import fill_pool
-from e2e.gke.machines import check_topology, machine_of
-from e2e.gke.names import Target
-from e2e.gke.nodes import Node, node_object, reserved_memory, reserved_millicores
-from e2e.gke.store import ClusterPb
 from tests.gke_emulator.cloud import PROJECT, REGION, ZONE, slice_pool
+from tools.gke_emulator.defaults import fill_pool
+from tools.gke_emulator.machines import check_topology, machine_of
+from tools.gke_emulator.names import Target
+from tools.gke_emulator.nodes import Node, node_object, reserved_memory, reserved_millicores
+from tools.gke_emulator.store import ClusterPb
 from xpk.capacity.nodes.inventory import shape_of
 from xpk.model.accelerators import all_shapes
 

@@ -16,8 +16,8 @@ import grpc
 from google.cloud.container_v1 import Cluster, ClusterManagerClient, NodePool, Operation
 from google.cloud.container_v1.services.cluster_manager.transports import ClusterManagerGrpcTransport
 
-from e2e.gke import GkeEmulator, PoolFault
 from tests.gke_emulator.cloud import PARENT, PROJECT, ZONE, Cloud, slice_pool
+from tools.gke_emulator import GkeEmulator, PoolFault
 
 ROOT = Path(__file__).resolve().parents[2]
 RED = f"{PARENT}/clusters/red"
@@ -58,9 +58,9 @@ def test_an_operation_goes_on_in_the_next_life(tmp_path: Path) -> None:
 
 @contextmanager
 def program(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Run `python -m e2e.gke` and give it with where its gRPC server is."""
+    """Run `python -m tools.gke_emulator` and give it with where its gRPC server is."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "e2e.gke", *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "tools.gke_emulator", *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     try:
@@ -134,6 +134,8 @@ def test_the_program_ends_when_it_is_told_to() -> None:
 
 def test_bad_arguments_are_refused_in_one_line() -> None:
     for arguments in (["--fault", '{"kind": "flood"}'], ["--fault", "red"], ["--quota", "CPUS=many"]):
-        done = subprocess.run([sys.executable, "-m", "e2e.gke", *arguments], cwd=ROOT, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-m", "tools.gke_emulator", *arguments], cwd=ROOT, capture_output=True, text=True
+        )
         assert done.returncode == 2 and "Traceback" not in done.stderr
         assert "error: " in done.stderr.splitlines()[-1]

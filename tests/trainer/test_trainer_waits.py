@@ -25,9 +25,9 @@ from trainer.errors import FatalError, Problem
 from trainer.observe.profiler import Profiler
 from trainer.observe.step_log import Pending
 from trainer.observe.stragglers import StragglerCheck
-from trainer.schedule import Due
 from trainer.step.compile_cache import CompileCache
 from trainer.step.compiler import Compiler
+from trainer.step_actions import Due
 from trainer.storage import open_place
 from trainer.storage.signed import SignedFiles
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from trainer.errors import AddressError, ExitCode, FatalError, PeerAbsent, Problem
-from trainer.hosts import termination
+from trainer.hosts import termination_message
 from trainer.hosts.bootstrap import Host, bracketed, own_address, read_host, resolve
 from trainer.hosts.peers import Peers
 from trainer.hosts.signals import Stop
@@ -103,7 +103,7 @@ class Launcher:
         `word`: its termination message.
         """
         with self._ending:  # a second caller waits here for the end of the process
-            termination.write(termination.ASKED if code == ExitCode.PREEMPTED else word)
+            termination_message.write(termination_message.ASKED if code == ExitCode.PREEMPTED else word)
             if self.is_head:
                 self.peers.announce("end", int(code))
             for child in self.children:
@@ -207,7 +207,7 @@ class Launcher:
             time.sleep(_POLL_SECONDS)  # it may just have announced the exit code
         if self._code is None and not self.peers.is_announced("end") and not self._ending.locked():
             say(f"{self.name}: lost {self.host.name(peer)}; ending so that the job can restart")
-            self.end(ExitCode.PEER_LOST, word=termination.LOST + self.host.name(peer))
+            self.end(ExitCode.PEER_LOST, word=termination_message.LOST + self.host.name(peer))
 
     def _told(self, what: str, peer: int) -> None:
         if what == "stop":

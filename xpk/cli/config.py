@@ -7,7 +7,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from xpk.capacity import preferences
+from xpk.capacity import user_config
 from xpk.cli.google_xpk import Group
 from xpk.cli.options import output_option
 from xpk.cli.terminal.output import Console, echo, list_options
@@ -25,7 +25,7 @@ def _keys(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> li
     """Complete the names of settings."""
     return [
         CompletionItem(name, help=each.meaning)
-        for name, each in preferences.SETTINGS.items()
+        for name, each in user_config.SETTINGS.items()
         if name.startswith(incomplete)
     ]
 
@@ -35,14 +35,14 @@ def _pairs(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> l
     given: tuple[str, ...] = ctx.params.get("words") or ()
     if len(given) % 2 == 0:
         return _keys(ctx, parameter, incomplete)
-    found = _choices(given[-1]) if preferences.is_known(given[-1]) else ()
+    found = _choices(given[-1]) if user_config.is_known(given[-1]) else ()
     return [CompletionItem(value) for value in found if value.startswith(incomplete)]
 
 
 def _choices(key: str) -> tuple[str, ...]:
     from xpk.capacity.provider import cluster_names, maker_names
 
-    own = preferences.setting(key)
+    own = user_config.setting(key)
     if own.name == "provider":
         return tuple(maker_names())
     return tuple(cluster_names()) if own.name == "cluster" else own.choices
@@ -69,8 +69,8 @@ def get(console: Console, key: str, output: str | None) -> None:
 
     Environment variables are ignored; `xpk config explain KEY` shows the value in effect.
     """
-    console, name = console.choosing(output), preferences.setting(key).name
-    saved = preferences.load()
+    console, name = console.choosing(output), user_config.setting(key).name
+    saved = user_config.load()
     if name not in saved:
         raise NotFoundError(
             f"'{name}' is not set",
@@ -91,14 +91,14 @@ def set_(console: Console, words: tuple[str, ...], output: str | None) -> None:
     if not words or len(words) % 2:
         what = f"'{words[-1]}' has no value" if words else "no setting given"
         raise UsageError(what, hint="`xpk config set KEY VALUE`; `xpk config list` shows all settings")
-    own = [preferences.own_name(key) for key in words[::2]]
+    own = [user_config.own_name(key) for key in words[::2]]
     if twice := sorted({key for key in own if own.count(key) > 1}):
         raise UsageError(f"two values for {', '.join(twice)}", hint="pass one of them")
     changes = dict(zip(words[::2], words[1::2], strict=True))
-    for key in [key for key in changes if preferences.foreign_reason(key)]:
-        console.warn(f"{key} has no effect: {preferences.foreign_reason(key)}")
+    for key in [key for key in changes if user_config.foreign_reason(key)]:
+        console.warn(f"{key} has no effect: {user_config.foreign_reason(key)}")
         del changes[key]
-    preferences.change(changes)
+    user_config.change(changes)
     _tell(console.choosing(output), changes)
 
 
@@ -108,7 +108,7 @@ def set_(console: Console, words: tuple[str, ...], output: str | None) -> None:
 @click.pass_obj
 def unset(console: Console, keys: tuple[str, ...], output: str | None) -> None:
     """Remove the value of KEY."""
-    preferences.change(dict.fromkeys(keys))
+    user_config.change(dict.fromkeys(keys))
     _tell(console.choosing(output), dict.fromkeys(keys))
 
 
@@ -118,8 +118,8 @@ def unset(console: Console, keys: tuple[str, ...], output: str | None) -> None:
 @click.pass_obj
 def list_(console: Console, output: str | None, no_headers: bool, sort_by: Column | None) -> None:
     """List all settings, their values in effect without flags, and the source of each value."""
-    saved = preferences.load()
-    found = [_described(name, saved) for name in preferences.SETTINGS]
+    saved = user_config.load()
+    found = [_described(name, saved) for name in user_config.SETTINGS]
     console.choosing(output, headers=not no_headers, sort_by=sort_by).items(found, columns=_COLUMNS, data=dict)
 
 
@@ -129,8 +129,8 @@ def list_(console: Console, output: str | None, no_headers: bool, sort_by: Colum
 @click.pass_obj
 def explain(console: Console, key: str, output: str | None) -> None:
     """Show the meaning, default and precedence of KEY, and its value in effect."""
-    console, name = console.choosing(output), preferences.setting(key).name
-    found = _described(name, preferences.load())
+    console, name = console.choosing(output), user_config.setting(key).name
+    found = _described(name, user_config.load())
     if console.is_data:
         console.data(found)
         return
@@ -151,7 +151,7 @@ def explain(console: Console, key: str, output: str | None) -> None:
 
 
 def _described(name: str, saved: dict[str, str]) -> dict[str, Any]:
-    own, now = preferences.SETTINGS[name], preferences.in_force(name, saved)
+    own, now = user_config.SETTINGS[name], user_config.in_force(name, saved)
     return {
         "name": name,
         "value": now.value,
@@ -167,10 +167,10 @@ def _described(name: str, saved: dict[str, str]) -> dict[str, Any]:
 
 def _tell(console: Console, changes: dict[str, Any]) -> None:
     """Report the new values, and what overrides them."""
-    saved = {preferences.own_name(key): value for key, value in changes.items()}
+    saved = {user_config.own_name(key): value for key, value in changes.items()}
     if console.is_data:
         console.data([{"name": name, "value": value} for name, value in saved.items()])
     for name, value in saved.items():
         console.done(f"{name} set to {value}" if value is not None else f"{name} unset")
-        if value is not None and (now := preferences.in_force(name, {})).value is not None:
+        if value is not None and (now := user_config.in_force(name, {})).value is not None:
             console.tell(f"warning: {now.source} takes precedence: {name} is {now.value}")

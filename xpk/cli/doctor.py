@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from xpk.capacity import preferences
+from xpk.capacity import user_config
 from xpk.capacity.inspect.doctor import Check, of_cluster, of_machine
 from xpk.capacity.provider import load_provider, provider_of
 from xpk.cli.options import namespace_option, optional_cluster_option, output_option, provider_option
@@ -42,7 +42,7 @@ def doctor(console: Console, provider: str | None, cluster: str | None, namespac
         owner = provider_of(place, provider)
         provider = owner.name
         found = of_cluster(lambda: owner.connect(place), provider, place, namespace)
-    provider = provider or preferences.load().get("provider", "local")
+    provider = provider or user_config.load().get("provider", "local")
     load_provider(provider)  # raises for an unknown name
     found = [*of_machine(provider), *found]
     below = console.output == "table" and console.width is not None  # unwrapped, so that commands can be copied

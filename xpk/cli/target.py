@@ -87,13 +87,13 @@ def the_cluster(cluster: str | None, provider: str | None = None) -> str:
 
 def preferred_place(cluster: str) -> dict[str, str]:
     """Return the user's default --project and --zone for a cluster that this machine does not know; may be empty."""
-    from xpk.capacity import preferences
+    from xpk.capacity import user_config
     from xpk.capacity.provider import cluster_names
 
-    saved = preferences.load()
+    saved = user_config.load()
     if "project" not in saved or cluster in cluster_names():
         return {}
-    found = {f"--{name}": preferences.in_force(name, saved).value for name in ("project", "zone")}
+    found = {f"--{name}": user_config.in_force(name, saved).value for name in ("project", "zone")}
     return {flag: value for flag, value in found.items() if value}
 
 
@@ -101,8 +101,8 @@ def preferred(command: str | None) -> dict[str, Any]:
     """Return the user's defaults for a command's flags, as a click `default_map`."""
     if command not in _PREFERRED:
         return {}
-    from xpk.capacity import preferences
+    from xpk.capacity import user_config
 
-    saved = preferences.load()
+    saved = user_config.load()
     flags = {name.replace("-", "_"): saved[name] for name in _PREFERRED[command] if name in saved}
     return {command: flags if command in _ALONE else _OfEach(flags)}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from xpk.api.base import Obj, ObjectApi
 from xpk.api.text import is_hopeless_pull, is_missing_image
 from xpk.api.timing import time_limit
-from xpk.jobs.retry import SIGNS, Outage
+from xpk.jobs.outage import SIGNS, Outage
 from xpk.jobs.status.fields import Snapshot, owned_by
 from xpk.jobs.status.reader import read, take
 from xpk.model import names

@@ -15,7 +15,7 @@ from itertools import chain
 from xpk.api.base import LogLine, Obj, ObjectApi
 from xpk.api.server_errors import NotStartedError
 from xpk.api.text import short
-from xpk.jobs.retry import SIGNS, Outage
+from xpk.jobs.outage import SIGNS, Outage
 from xpk.jobs.status.diagnosis import waits_for
 from xpk.jobs.status.fields import host_key, host_label, is_true
 from xpk.jobs.status.reader import find

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from xpk.api.base import ObjectApi
-from xpk.jobs.retry import SIGNS
+from xpk.jobs.outage import SIGNS
 
 _LOOK_AGAIN = 5.0  # maximum seconds between two reads: some changes do not show in the watched objects
 _PAUSE = 1.0  # minimum seconds between two reads

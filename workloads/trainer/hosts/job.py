@@ -26,7 +26,7 @@ from trainer.errors import (
     Unreachable,
     reason,
 )
-from trainer.hosts import termination
+from trainer.hosts import termination_message
 from trainer.hosts.bootstrap import Host, own_address, resolve
 from trainer.hosts.lease import Holder, Lease
 from trainer.hosts.peers import Peers
@@ -78,7 +78,7 @@ def open_job(config: Config, host: Host, ending: Callable[[ExitCode, float], Non
         if watchdog.hung:
             return  # the peers thread ends this host, and knows the cause
         events.write("peer_lost", peer=peer)
-        termination.write(termination.LOST + host.name(peer))
+        termination_message.write(termination_message.LOST + host.name(peer))
         say(f"{host.name(host.process_id)}: lost {host.name(peer)}; ending so that the job can restart")
         # Without the coordinator, process 0, JAX aborts this process any moment: exit first, for the exit code.
         finish(ExitCode.PEER_LOST, 0.0 if peer == 0 else FLUSH_SECONDS)
@@ -253,7 +253,7 @@ def end(code: ExitCode, seconds: float = FLUSH_SECONDS) -> NoReturn:
     Records get `seconds` to be flushed.
     """
     if code == ExitCode.PREEMPTED:
-        termination.write(termination.ASKED)
+        termination_message.write(termination_message.ASKED)
     flush(seconds)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):

@@ -25,7 +25,7 @@ from typing import Any
 
 from trainer.config import Observe
 from trainer.errors import ExitCode
-from trainer.hosts import termination
+from trainer.hosts import termination_message
 from trainer.hosts.bootstrap import Host
 from trainer.storage.base import Place
 from trainer.telemetry.metrics import Events, say
@@ -179,7 +179,7 @@ class Watchdog:
             thread.join(max(0.0, since + _FILE_SECONDS - time.monotonic()))
         if lost:
             _begun(lambda: self._events.write("peer_lost", peer=blamed[0])).join(_FILE_SECONDS)
-            termination.write(termination.LOST + self._host.name(blamed[0]))
+            termination_message.write(termination_message.LOST + self._host.name(blamed[0]))
             say(f"{name}: exiting so that the job can restart; {self._host.name(blamed[0])} hangs")
         else:
             say(f"{name}: hangs; exiting so that the job can restart; stacks of its threads are in {self._out / file}")

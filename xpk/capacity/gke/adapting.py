@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xpk.api.text import counted as counted_words
-from xpk.capacity.gke import desired
+from xpk.capacity.gke import request_bodies
 from xpk.capacity.gke.difference import Change, cluster_changes
 from xpk.capacity.gke.observed import Observed
 from xpk.capacity.gke.request import Request
@@ -17,7 +17,7 @@ _PARTS = ("workload_identity_config", "addons_config")  # fields that can be add
 
 def addon_changes(name: str, request: Request, have: Observed) -> list[Change]:
     """Return the changes that enable the requested add-ons."""
-    wanted = {part: body for part, body in desired.changeable(request).items() if part in _PARTS}
+    wanted = {part: body for part, body in request_bodies.changeable(request).items() if part in _PARTS}
     if have.guess:
         return [Change("update-cluster", part, {"name": name, part: body}) for part, body in wanted.items()]
     return cluster_changes(have, {"name": name, "locations": [request.zone]}, wanted)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from xpk.capacity.gke import desired
+from xpk.capacity.gke import request_bodies
 from xpk.capacity.gke.client import Google, maybe
 from xpk.capacity.gke.limits import quota_of
 from xpk.capacity.gke.networks import DATA_NICS, network_name, ours
@@ -102,7 +102,7 @@ def observe(google: Google, request: Request, name: str, shape: SliceShape) -> O
     """Return the observed state; the calls run in parallel. Raises XpkError."""
     parent, region = request.parent, f"projects/{request.project}/regions/{request.region}"
     zone = f"projects/{request.project}/zones/{request.zone}"
-    policy = desired.policy_name(shape)
+    policy = request_bodies.policy_name(shape)
     _, quota = quota_of(shape, spot=request.capacity in ("spot", "flex"))
     paths = [reservation_path(each, request.project) for each in request.reservations]
     asks: dict[str, Callable[[], Dict | None]] = {
@@ -151,7 +151,7 @@ def shape_of_pool(pool: Mapping[str, Any]) -> SliceShape | None:
             continue
         if (
             shape.topology == topology
-            or policy == desired.policy_name(shape)
+            or policy == request_bodies.policy_name(shape)
             or (not topology and not policy and shape.hosts == 1 and (count == 1 or shape.kind == "gpu"))
         ):
             return shape

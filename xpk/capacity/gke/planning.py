@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from xpk.capacity.gke import desired, limits
+from xpk.capacity.gke import limits, request_bodies
 from xpk.capacity.gke.cost import Cost, check_cost, cost_of
 from xpk.capacity.gke.custom import default_nodes
 from xpk.capacity.gke.difference import Change, cluster_changes, covers, missing_names, pool_changes
@@ -77,9 +77,9 @@ def draft(spec: ClusterSpec, request: Request, have: Observed) -> Draft:
     request = replace(request, default_nodes=default_nodes(request.custom_cluster, request.default_nodes))
     sizing = _sizing(spec, request, have)
     version = choose_version(have.server, request)
-    body = desired.cluster_body(spec, request, version, sizing)
-    wanted = desired.changeable(request)
-    if nap := desired.autoprovisioning(shape, request, _chips_alike(spec, have)):
+    body = request_bodies.cluster_body(spec, request, version, sizing)
+    wanted = request_bodies.changeable(request)
+    if nap := request_bodies.autoprovisioning(shape, request, _chips_alike(spec, have)):
         wanted["autoscaling"] = _with_others(nap, have.cluster)
         body["autoscaling"] |= nap
     networks = _data_networks(spec, request, have, sizing) if missing else []
@@ -181,10 +181,10 @@ def _check_sub_slicing(spec: ClusterSpec, request: Request, have: Observed) -> N
 
 
 def _policy_changes(shape: SliceShape, have: Observed) -> list[Change]:
-    policy = desired.policy_name(shape)
+    policy = request_bodies.policy_name(shape)
     if policy is None or have.policy is not None:
         return []
-    return [Change("create-policy", policy, desired.policy_body(policy, shape))]
+    return [Change("create-policy", policy, request_bodies.policy_body(policy, shape))]
 
 
 def _data_networks(spec: ClusterSpec, request: Request, have: Observed, sizing: Sizing) -> list[DataNetwork]:
@@ -273,7 +273,7 @@ def _assigned(
         while index < len(paths) - 1 and taken >= rooms[index]:
             index, taken = index + 1, 0
         reservation = paths[index] if paths else None
-        bodies.append(desired.pool_body(name, shape, request, reservation, version, networks))
+        bodies.append(request_bodies.pool_body(name, shape, request, reservation, version, networks))
         taken += 1
     return bodies
 
@@ -287,7 +287,7 @@ def _sizing(spec: ClusterSpec, request: Request, have: Observed) -> Sizing:
     others = [pool for name, pool in have.pools.items() if shape_of_pool(pool) not in (None, spec.shape)]
     groups = [
         (request.default_nodes, 110),
-        (spec.quota_hosts, desired.pods_per_node(spec.shape, request)),
+        (spec.quota_hosts, request_bodies.pods_per_node(spec.shape, request)),
     ]
     for pool in others:
         pods = int(pool.get("max_pods_constraint", {}).get("max_pods_per_node", 110))
@@ -353,7 +353,7 @@ def _specs_after(spec: ClusterSpec, request: Request, have: Observed, changes: S
     bought = {capacity_of(pool) for pool in (have.slices(spec.shape) | new).values()}
     own = replace(spec, capacities=tuple(sorted(bought)), max_slices=None)
     autoscaling, types = (have.cluster or {}).get("autoscaling"), dict(have.autoprovisioned)
-    if nap := desired.autoprovisioning(spec.shape, request, _chips_alike(spec, have)):
+    if nap := request_bodies.autoprovisioning(spec.shape, request, _chips_alike(spec, have)):
         autoscaling, types[spec.shape.name] = _with_others(nap, have.cluster), provisions_of(request)
     return with_limits(spec.name, [*others, own], autoscaling, types)
 

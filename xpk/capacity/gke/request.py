@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from xpk.capacity import preferences
+from xpk.capacity import user_config
 from xpk.capacity.controllers import install
 from xpk.capacity.gke.flags import CLOUD_FLAGS
 from xpk.capacity.prepare import output_root_problems
@@ -339,7 +339,7 @@ def _money(reader: _Reader, flag: str) -> float | None:
 
 def _configured(environ: Mapping[str, str], home: Path | None) -> dict[str, str]:
     """Return the project and zone from the preferences, else from gcloud."""
-    return _gcloud_settings(environ, home) | preferences.load(environ, home)
+    return _gcloud_settings(environ, home) | user_config.load(environ, home)
 
 
 def _gcloud_settings(environ: Mapping[str, str], home: Path | None) -> dict[str, str]:

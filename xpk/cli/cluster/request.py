@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from xpk.capacity import preferences
+from xpk.capacity import user_config
 from xpk.capacity.provider import Checks, Provider, load_provider, maker_names, provider_names, slices_there
 from xpk.cli import complete
 from xpk.cli.cluster.gke_options import chosen_provider, in_seconds
@@ -56,7 +56,7 @@ def asked_to_create(
     shape: SliceShape | None = problems.read(None, _shape, accelerator_type)
     count = problems.read(1 if counts[0] is None else counts[0], _count_slices, counts, shape)
     given = given_flags(flags)
-    kind = chosen_provider(provider, given, preferences.load().get("provider", "local"))
+    kind = chosen_provider(provider, given, user_config.load().get("provider", "local"))
     source: Provider | None = problems.read(None, _maker, kind, given)
     spec = ClusterSpec(name=chosen, shape=shape, num_slices=count) if shape else None
     if isinstance(source, Checks):

@@ -11,7 +11,7 @@ import click
 
 from xpk.api.base import ObjectApi
 from xpk.cli.terminal.output import Command, Console, echo
-from xpk.jobs.retry import SIGNS, Outage
+from xpk.jobs.outage import SIGNS, Outage
 from xpk.jobs.watch import Changes
 from xpk.model.errors import UsageError
 from xpk.model.terminal import printable

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from e2e.gke.faults import Fault
+from tools.gke_emulator.faults import Fault
 
 # Seconds that operations take. Measured figures are rare in public: Google's own documents say "several minutes".
 # Terraform's logs in public repositories have 5 min 25 s, 6 min 43 s and 9 min 22 s for regional clusters, and 1 to 2
@@ -49,7 +49,7 @@ class Options:
         quotas: limits per region by metric, where not plenty. A TPU family's is TPUS_PER_TPU_FAMILY:CT6E.
         locations: regions with the last letters of their zones; others do not exist.
         stock: instances that there are of a machine type, all zones together, where not without end.
-        faults, seed: see `e2e.gke.faults`.
+        faults, seed: see `tools.gke_emulator.faults`.
         api_server: kubeconfig of a real API server behind every cluster.
         kwok: whether nodes carry KWOK's annotation.
         project_number: of every project.

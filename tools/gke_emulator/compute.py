@@ -9,14 +9,14 @@ from typing import Any
 
 from google.cloud.container_v1 import NodePool
 
-from e2e.gke import defaults
-from e2e.gke.capacity import Capacity, reservation_of
-from e2e.gke.clock import rfc3339
-from e2e.gke.machines import Machine, find_machine, known_machines
-from e2e.gke.names import COMPUTE, Target, region_of
-from e2e.gke.options import Options
-from e2e.gke.refusal import Refusal
-from e2e.gke.store import Pool, Store
+from tools.gke_emulator import defaults
+from tools.gke_emulator.capacity import Capacity, reservation_of
+from tools.gke_emulator.clock import rfc3339
+from tools.gke_emulator.machines import Machine, find_machine, known_machines
+from tools.gke_emulator.names import COMPUTE, Target, region_of
+from tools.gke_emulator.options import Options
+from tools.gke_emulator.refusal import Refusal
+from tools.gke_emulator.store import Pool, Store
 
 Resource = dict[str, Any]
 _METRICS = ("CPUS", "PREEMPTIBLE_CPUS", "N2_CPUS", "DISKS_TOTAL_GB", "SSD_TOTAL_GB", "IN_USE_ADDRESSES", "INSTANCES",

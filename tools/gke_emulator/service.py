@@ -12,12 +12,12 @@ from google.cloud import container_v1, container_v1beta1
 from google.protobuf import empty_pb2
 from google.protobuf.json_format import MessageToDict
 
-from e2e.gke.clusters import Clusters
-from e2e.gke.names import target_of
-from e2e.gke.plane import Plane
-from e2e.gke.pools import Pools
-from e2e.gke.record import Record
-from e2e.gke.refusal import Refusal
+from tools.gke_emulator.clusters import Clusters
+from tools.gke_emulator.names import target_of
+from tools.gke_emulator.plane import Plane
+from tools.gke_emulator.pools import Pools
+from tools.gke_emulator.record import Record
+from tools.gke_emulator.refusal import Refusal
 
 SERVICE = "google.container.v1.ClusterManager"
 BETA = "google.container.v1beta1.ClusterManager"

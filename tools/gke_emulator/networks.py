@@ -6,11 +6,11 @@ import ipaddress
 from collections.abc import Iterator
 from typing import Any
 
-from e2e.gke.capacity import RESERVED_ADDRESSES
-from e2e.gke.machines import find_machine
-from e2e.gke.names import Target, region_of
-from e2e.gke.plane import Plane
-from e2e.gke.refusal import Refusal
+from tools.gke_emulator.capacity import RESERVED_ADDRESSES
+from tools.gke_emulator.machines import find_machine
+from tools.gke_emulator.names import Target, region_of
+from tools.gke_emulator.plane import Plane
+from tools.gke_emulator.refusal import Refusal
 
 Resource = dict[str, Any]
 COLLECTIONS = ("networks", "subnetworks", "firewalls")

@@ -10,11 +10,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from e2e.gke.compute import Resource
-from e2e.gke.networks import COLLECTIONS, SECONDS, check_delete, check_insert
-from e2e.gke.plane import Plane
-from e2e.gke.record import Record
-from e2e.gke.refusal import Refusal
+from tools.gke_emulator.compute import Resource
+from tools.gke_emulator.networks import COLLECTIONS, SECONDS, check_delete, check_insert
+from tools.gke_emulator.plane import Plane
+from tools.gke_emulator.record import Record
+from tools.gke_emulator.refusal import Refusal
 
 _PLACE = r"projects/(?P<project>[^/]+)"
 _ZONE, _REGION = rf"{_PLACE}/zones/(?P<zone>[^/]+)", rf"{_PLACE}/regions/(?P<region>[^/]+)"

@@ -14,8 +14,8 @@ from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 from urllib3 import Retry
 
-from e2e.gke.names import Target
-from e2e.gke.nodes import node_object
+from tools.gke_emulator.names import Target
+from tools.gke_emulator.nodes import node_object
 
 _ACCOUNT = "gke-emulator-user"
 _TOKEN_SECONDS = 24 * 3600

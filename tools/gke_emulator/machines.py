@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from e2e.gke.refusal import Refusal
+from tools.gke_emulator.refusal import Refusal
 
 
 @dataclass(frozen=True, slots=True)

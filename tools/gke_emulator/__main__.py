@@ -1,4 +1,4 @@
-"""`python -m e2e.gke`: an emulator to try things out with, until it is interrupted."""
+"""`python -m tools.gke_emulator`: an emulator to try things out with, until it is interrupted."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from e2e.gke.emulator import GkeEmulator
-from e2e.gke.faults import fault_of
-from e2e.gke.options import Options
+from tools.gke_emulator.emulator import GkeEmulator
+from tools.gke_emulator.faults import fault_of
+from tools.gke_emulator.options import Options
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run an emulator; what it listens on is printed as environment variables."""
-    parser = argparse.ArgumentParser(prog="python -m e2e.gke", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.gke_emulator", description=__doc__)
     parser.add_argument("--port", type=int, default=0, help="of gRPC; 0: a free one")
     parser.add_argument("--http-port", type=int, default=0, help="of Compute Engine; 0: a free one")
     parser.add_argument("--state", type=Path, help="folder that keeps everything between two runs")

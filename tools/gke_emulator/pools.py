@@ -9,14 +9,14 @@ from typing import Any
 
 from google.cloud.container_v1 import Cluster, NodePool, Operation
 
-from e2e.gke import defaults
-from e2e.gke.capacity import hosts_of
-from e2e.gke.checks import check_pool, complete_topology
-from e2e.gke.names import Target, check_name, region_of, target_of
-from e2e.gke.operations import OperationError
-from e2e.gke.plane import Plane
-from e2e.gke.refusal import Refusal, condition
-from e2e.gke.store import Pool, PoolPb, Work
+from tools.gke_emulator import defaults
+from tools.gke_emulator.capacity import hosts_of
+from tools.gke_emulator.checks import check_pool, complete_topology
+from tools.gke_emulator.names import Target, check_name, region_of, target_of
+from tools.gke_emulator.operations import OperationError
+from tools.gke_emulator.plane import Plane
+from tools.gke_emulator.refusal import Refusal, condition
+from tools.gke_emulator.store import Pool, PoolPb, Work
 
 Status = NodePool.Status
 Type = Operation.Type

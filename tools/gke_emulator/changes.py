@@ -7,8 +7,8 @@ from typing import Any
 
 from google.cloud.container_v1 import ReleaseChannel
 
-from e2e.gke.options import VERSIONS
-from e2e.gke.refusal import Refusal
+from tools.gke_emulator.options import VERSIONS
+from tools.gke_emulator.refusal import Refusal
 
 # A field of ClusterUpdate and the field of Cluster that it replaces.
 _MERGED = {

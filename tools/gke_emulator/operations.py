@@ -10,12 +10,12 @@ from typing import Any
 
 from google.cloud.container_v1 import Operation
 
-from e2e.gke.clock import Clock, Schedule, rfc3339
-from e2e.gke.faults import Faults
-from e2e.gke.names import Target
-from e2e.gke.options import SECONDS, Options
-from e2e.gke.refusal import Refusal, canonical, condition
-from e2e.gke.store import OperationPb, Store, Work
+from tools.gke_emulator.clock import Clock, Schedule, rfc3339
+from tools.gke_emulator.faults import Faults
+from tools.gke_emulator.names import Target
+from tools.gke_emulator.options import SECONDS, Options
+from tools.gke_emulator.refusal import Refusal, canonical, condition
+from tools.gke_emulator.store import OperationPb, Store, Work
 
 Status = Operation.Status
 Type = Operation.Type

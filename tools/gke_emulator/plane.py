@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from e2e.gke.capacity import Capacity
-from e2e.gke.clock import Clock, Schedule
-from e2e.gke.compute import Compute
-from e2e.gke.faults import Faults
-from e2e.gke.names import Target
-from e2e.gke.operations import Operations
-from e2e.gke.options import Options
-from e2e.gke.refusal import Refusal
-from e2e.gke.store import Store
+from tools.gke_emulator.capacity import Capacity
+from tools.gke_emulator.clock import Clock, Schedule
+from tools.gke_emulator.compute import Compute
+from tools.gke_emulator.faults import Faults
+from tools.gke_emulator.names import Target
+from tools.gke_emulator.operations import Operations
+from tools.gke_emulator.options import Options
+from tools.gke_emulator.refusal import Refusal
+from tools.gke_emulator.store import Store
 
 
 class Nodes(Protocol):

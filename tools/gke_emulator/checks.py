@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from e2e.gke.capacity import reservation_of
-from e2e.gke.machines import Machine, check_topology, machine_of
-from e2e.gke.names import Target, region_of
-from e2e.gke.networks import check_pool_networks
-from e2e.gke.plane import Plane
-from e2e.gke.refusal import Refusal
+from tools.gke_emulator.capacity import reservation_of
+from tools.gke_emulator.machines import Machine, check_topology, machine_of
+from tools.gke_emulator.names import Target, region_of
+from tools.gke_emulator.networks import check_pool_networks
+from tools.gke_emulator.plane import Plane
+from tools.gke_emulator.refusal import Refusal
 
 _MOST_PODS = 256
 

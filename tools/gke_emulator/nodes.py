@@ -12,9 +12,9 @@ from typing import Any
 
 from google.cloud.container_v1 import GPUDriverInstallationConfig, WorkloadMetadataConfig
 
-from e2e.gke.capacity import reservation_of
-from e2e.gke.machines import Machine, machine_of
-from e2e.gke.names import Target, region_of
+from tools.gke_emulator.capacity import reservation_of
+from tools.gke_emulator.machines import Machine, machine_of
+from tools.gke_emulator.names import Target, region_of
 
 Node = dict[str, Any]
 SYSTEM_POOL = "default-pool"

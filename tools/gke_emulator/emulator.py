@@ -5,12 +5,12 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any
 
-from e2e.gke.faults import Fault
-from e2e.gke.options import Options
-from e2e.gke.plane import Nodes, NoNodes, Plane
-from e2e.gke.record import Call, Record
-from e2e.gke.rest import Rest
-from e2e.gke.service import Service
+from tools.gke_emulator.faults import Fault
+from tools.gke_emulator.options import Options
+from tools.gke_emulator.plane import Nodes, NoNodes, Plane
+from tools.gke_emulator.record import Call, Record
+from tools.gke_emulator.rest import Rest
+from tools.gke_emulator.service import Service
 
 
 class GkeEmulator:
@@ -26,7 +26,7 @@ class GkeEmulator:
         nodes: Nodes = NoNodes()
         if self.options.api_server:
             # Only here: the emulator by itself does not need the Kubernetes client.
-            from e2e.gke.cluster import ApiServerNodes
+            from tools.gke_emulator.cluster import ApiServerNodes
 
             nodes = ApiServerNodes(self.options.api_server, kwok=self.options.kwok)
         self.token = nodes.token()

@@ -8,15 +8,15 @@ from typing import Any
 from google.cloud import container_v1
 from google.cloud.container_v1 import Cluster, NodePool, Operation, ReleaseChannel
 
-from e2e.gke import defaults
-from e2e.gke.changes import change_cluster
-from e2e.gke.names import Target, check_name, is_zone, region_of, target_of
-from e2e.gke.operations import OperationError
-from e2e.gke.options import VERSIONS
-from e2e.gke.plane import Plane
-from e2e.gke.pools import Pools
-from e2e.gke.refusal import Refusal, condition
-from e2e.gke.store import ClusterPb, Work
+from tools.gke_emulator import defaults
+from tools.gke_emulator.changes import change_cluster
+from tools.gke_emulator.names import Target, check_name, is_zone, region_of, target_of
+from tools.gke_emulator.operations import OperationError
+from tools.gke_emulator.options import VERSIONS
+from tools.gke_emulator.plane import Plane
+from tools.gke_emulator.pools import Pools
+from tools.gke_emulator.refusal import Refusal, condition
+from tools.gke_emulator.store import ClusterPb, Work
 
 Status = Cluster.Status
 Type = Operation.Type

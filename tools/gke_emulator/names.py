@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
-from e2e.gke.refusal import Refusal
+from tools.gke_emulator.refusal import Refusal
 
 _CONTAINER = "https://container.googleapis.com/v1"
 COMPUTE = "https://www.googleapis.com/compute/v1"

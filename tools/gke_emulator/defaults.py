@@ -21,11 +21,11 @@ from google.cloud.container_v1 import (
     WorkloadMetadataConfig,
 )
 
-from e2e.gke.clock import rfc3339
-from e2e.gke.machines import find_machine
-from e2e.gke.names import COMPUTE, Target, is_zone, region_of
-from e2e.gke.options import VERSIONS, Options
-from e2e.gke.refusal import Refusal
+from tools.gke_emulator.clock import rfc3339
+from tools.gke_emulator.machines import find_machine
+from tools.gke_emulator.names import COMPUTE, Target, is_zone, region_of
+from tools.gke_emulator.options import VERSIONS, Options
+from tools.gke_emulator.refusal import Refusal
 
 _SCOPES = [f"https://www.googleapis.com/auth/{name}" for name in (
     "devstorage.read_only", "logging.write", "monitoring", "service.management.readonly", "servicecontrol",

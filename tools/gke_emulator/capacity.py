@@ -9,12 +9,12 @@ from typing import Any
 
 from google.cloud.container_v1 import NodePool, ReservationAffinity
 
-from e2e.gke.machines import find_machine, quota_metric
-from e2e.gke.names import Target, region_of
-from e2e.gke.operations import OperationError
-from e2e.gke.options import Options
-from e2e.gke.refusal import Refusal
-from e2e.gke.store import Pool, Store
+from tools.gke_emulator.machines import find_machine, quota_metric
+from tools.gke_emulator.names import Target, region_of
+from tools.gke_emulator.operations import OperationError
+from tools.gke_emulator.options import Options
+from tools.gke_emulator.refusal import Refusal
+from tools.gke_emulator.store import Pool, Store
 
 PLENTY = 1e9
 RESERVED_ADDRESSES = 4  # of each subnetwork, by Google
