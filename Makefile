@@ -56,7 +56,7 @@ LOCKED := $(PIP) --require-hashes --only-binary :all:
 $(STAMP): pyproject.toml requirements/development.txt
 	@echo "==> installing into $(VENV) (a few minutes the first time: JAX is large)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	  || { echo "error: requires Python 3.11 or newer, $(PYTHON) is older" >&2; echo "  next: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	  || { echo "error: requires Python 3.11 or newer, $(PYTHON) is older" >&2; echo "  hint: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(LOCKED) --requirement requirements/development.txt
 	@$(PIP) --no-deps --no-build-isolation --editable .

@@ -29,9 +29,9 @@ _SECONDS = 600.0
 # after them, so that processes which share cores do not look as if they waited for each other.
 PROGRAM = """
 import json, os, sys, threading, time
-from trainer import distributed
+from trainer.hosts import bootstrap
 from trainer.hosts.peers import Peers
-host = distributed.read_host(os.environ)
+host = bootstrap.read_host(os.environ)
 import jax
 jax.config.update("jax_platforms", "cpu")
 address, port = host.coordinator.rsplit(":", 1)
@@ -42,7 +42,7 @@ met = time.monotonic()
 peers.barrier("imported")
 imported = time.monotonic()
 if host.processes > 1:
-    distributed.join(host, address, int(port), peers)
+    bootstrap.join(host, address, int(port), peers)
 joined = time.monotonic()
 count = len(jax.devices())
 seen = time.monotonic()

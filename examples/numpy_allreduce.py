@@ -24,7 +24,9 @@ def connect() -> list[socket.socket]:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
-            return [socket.create_connection(ADDRESS, timeout=PATIENCE_SECONDS)]
+            connection = socket.create_connection(ADDRESS, timeout=PATIENCE_SECONDS)
+            connection.settimeout(None)  # MSG_WAITALL waits for all bytes of blocking sockets only
+            return [connection]
         except OSError:  # host 0 does not listen yet, or its name does not resolve yet
             if time.monotonic() > deadline:
                 raise

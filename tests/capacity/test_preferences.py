@@ -1,4 +1,4 @@
-"""The file of preferences: what is read is what was written, whoever writes at the same time."""
+"""The file of preferences: reads give what was written, also while several processes write."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ def test_a_link_to_where_somebody_keeps_such_files_stays_one(environ: dict[str, 
 
 def test_no_change_is_lost_when_two_processes_write(environ: dict[str, str]) -> None:
     code = (
-        "import sys\nfrom xpk.capacity import preferences\n"
-        "for n in range(40):\n    preferences.change({sys.argv[1]: f'{sys.argv[1]}-{n}'})\n    preferences.load()\n"
+        "import sys\nfrom xpk.capacity import user_config\n"
+        "for n in range(40):\n    user_config.change({sys.argv[1]: f'{sys.argv[1]}-{n}'})\n    user_config.load()\n"
     )
     both = [
         subprocess.Popen([sys.executable, "-c", code, key], env=os.environ | environ) for key in ("cluster", "queue")

@@ -132,8 +132,16 @@ def test_every_flag_and_command_of_googles_xpk_that_is_refused_is_in_the_table()
     ids=lambda file: str(file.relative_to(ROOT)),
 )
 def test_links_in_the_documentation_exist(file: Path) -> None:
-    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", file.read_text(encoding="utf-8")):
-        assert (file.parent / target).exists(), target
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", file.read_text(encoding="utf-8")):
+        page = file.parent / target if target else file
+        assert page.exists(), target
+        assert not anchor or anchor in anchors(page), f"{target}#{anchor}"
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
 def test_every_exit_code_is_in_the_table_with_its_error() -> None:

@@ -43,7 +43,7 @@ def test_a_list_has_all_that_the_project_asks_for(name: str, extras: list[str]) 
         assert requirement.specifier.contains(version), f"{requirement}: run `make lock`"
 
 
-@pytest.mark.parametrize("name", ["development.txt", "image.txt", "tpu.txt"])
+@pytest.mark.parametrize("name", ["development.txt", "docs.txt", "image.txt", "tpu.txt"])
 def test_versions_are_those_that_are_tested_together_and_every_file_has_a_hash(name: str) -> None:
     pins = [line for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines() if "==" in line]
     tested = {str(canonicalize_name(name)): version for name, _, version in (line.partition("==") for line in pins)}

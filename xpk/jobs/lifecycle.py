@@ -105,7 +105,7 @@ def wait(
     if status is None or not status.phase.is_final:
         phase = status.phase if status else "unknown"
         raise TimedOutError(
-            f"workload '{name}' is {phase} after {timeout:g} s",
+            f"workload '{name}' is {phase}" + ("" if timeout is None else f" after {timeout:g} s"),
             hint=f"`xpk workload status {name}{where}` shows the reason; the workload continues",
         )
     return status
@@ -179,6 +179,8 @@ def _until_change(api: ObjectApi, jobset: Obj, seconds: float) -> Obj | None:
     metadata, seen = jobset["metadata"], None
     selector = {names.WORKLOAD_LABEL: metadata["name"]}
     for change, obj in api.watch("JobSet", metadata.get("namespace", "default"), selector, timeout=seconds):
+        if obj["metadata"]["name"] != metadata["name"]:
+            continue  # another object with a copy of the label
         # The first ADDED is the existing object, which may have changed since it was read.
         if seen is not None or change != "ADDED" or _version(obj) != _version(jobset):
             return obj
