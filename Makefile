@@ -112,7 +112,7 @@ check: $(STAMP)
 
 docs: $(DOCS)/.installed
 	@echo "==> documentation"
-	@$(DOCS)/bin/python -m mkdocs --quiet build --strict --clean
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs --quiet build --strict --clean
 
 $(DOCS)/.installed: requirements/docs.txt
 	@$(PYTHON) -m venv $(DOCS)
