@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from e2e import bucket
 from e2e.api_server import missing
 from e2e.control_plane import PROGRAMS, control_plane
 from e2e.controllers import controllers
+from tests.waiting import until
 from tools.gke_emulator import GkeEmulator
 from xpk.api.kubernetes import KubernetesApi
 
@@ -88,11 +88,7 @@ class Cloud:
 
     def until(self, what: Callable[[], Any]) -> Any:
         """Wait until something is true, and return it."""
-        deadline = time.monotonic() + _SECONDS
-        while not (found := what()):
-            assert time.monotonic() < deadline, f"not within {_SECONDS:g} s"
-            time.sleep(0.3)
-        return found
+        return until(what, seconds=_SECONDS, every=0.3)
 
     def check_nothing_is_left(self) -> None:
         """Check that neither GKE nor the API server nor this machine has anything of the cluster."""

@@ -26,6 +26,7 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
 from e2e.bucket import BucketServer, bucket_server, missing
+from tests import waiting
 from tests.trainer.small import Cluster, arguments, one_host, run_alone, start
 from trainer.config import Model
 from trainer.data import batches, block_cache, dataset, prepare, reader
@@ -54,13 +55,15 @@ def client(url: str) -> Any:
     return storage.Client(project="e2e", credentials=AnonymousCredentials(), client_options={"api_endpoint": url})
 
 
-def until(true: Callable[[], Any], job: Cluster | None = None, seconds: float = 300) -> None:
-    """Wait until something is true; fails if it takes too long or a host ends before."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, job.logs() if job else "it did not come about"
-        assert job is None or all(process.poll() is None for process in job.processes), job.logs()
-        time.sleep(0.05)
+def until(condition: Callable[[], Any], job: Cluster | None = None, seconds: float = 300) -> None:
+    """Wait until a condition holds; fail if it takes too long or a host ends before."""
+
+    def reached() -> Any:
+        value = condition()
+        assert value or job is None or all(process.poll() is None for process in job.processes), job.logs()
+        return value
+
+    waiting.until(reached, seconds=seconds, report=lambda: job.logs() if job else "")
 
 
 def last_step(job: Cluster) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from e2e.drill import SECONDS, STEPS, start
-from e2e.harness import DrillError, Workload
+from e2e.harness import Workload
 from e2e.place import XPK, Place, docker
+from tests import waiting
 
 AWAY_SECONDS = 420.0  # until what was killed works again: the kubelet waits for up to 5 minutes before a restart
 
@@ -74,12 +74,8 @@ def kill(place: Place, namespace: str, selector: str) -> None:
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait until what was killed is back."""
-    deadline = time.monotonic() + AWAY_SECONDS
-    while not condition():
-        if time.monotonic() > deadline:
-            raise DrillError(f"{what} is not back after {AWAY_SECONDS:.0f} s")
-        time.sleep(1)
+    """Wait until a killed component is back."""
+    waiting.until(condition, seconds=AWAY_SECONDS, every=1.0, report=lambda: f"{what} is not back")
 
 
 def are_back(place: Place) -> bool:

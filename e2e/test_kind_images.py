@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,6 +17,7 @@ import pytest
 
 from e2e.place import SLICES, SPARE_SLICES, XPK, Place, docker
 from e2e.registry import Registry, registry
+from tests import waiting
 
 NODES = SLICES + SPARE_SLICES  # each slice is one node
 KINDS = "jobs,daemonsets,controllerrevisions,configmaps,pods"
@@ -61,12 +61,9 @@ def left(place: Place) -> str:
     return place.kubectl("get", KINDS, "-A", "-l", "xpk.dev/image-cache", "-o", "name")
 
 
-def until(true: Callable[[], bool], what: Callable[[], str]) -> None:
-    """Wait until something is true."""
-    deadline = time.monotonic() + _SECONDS
-    while not true():
-        assert time.monotonic() < deadline, what()
-        time.sleep(0.5)
+def until(condition: Callable[[], bool], report: Callable[[], str]) -> None:
+    """Wait until a condition holds."""
+    waiting.until(condition, seconds=_SECONDS, every=0.5, report=report)
 
 
 def test_an_image_that_holds_nothing_to_run_is_pulled_onto_every_node_and_measured(

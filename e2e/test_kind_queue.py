@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 import uuid
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from e2e.place import Place
+from tests import waiting
 
 # Nobody knows how long a loaded machine takes for what: hosts go on until a file beside their output folder lets
 # them end. In the meantime each writes a number a step, and goes on from those that are there.
@@ -22,16 +24,8 @@ COUNT = (
     'echo $(($(wc -l < "$file") + 1)) >> "$file"; sleep 0.5 & wait; done'
 )
 WHOLE = f'trap "exit 143" TERM; until [ -e {UNTIL % "full"} ]; do sleep 0.5 & wait; done'
+until = functools.partial(waiting.until, seconds=180, every=1.0)
 FOREVER = 'trap "exit 143" TERM; sleep 1000 & wait'
-
-
-def until(what: Callable[[], Any], *, seconds: float = 180) -> Any:
-    """Wait until something is true and return it."""
-    deadline = time.monotonic() + seconds
-    while not (found := what()):
-        assert time.monotonic() < deadline, f"not within {seconds:g} s"
-        time.sleep(1)
-    return found
 
 
 class User:

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from e2e.place import SLICES, XPK, Place, docker
+from tests import waiting
 
 SECONDS = 180.0
 FOREVER = 'trap "exit 143" TERM; sleep 900 & wait'
@@ -88,12 +89,14 @@ def text(place: Place, name: str) -> str:
 
 
 def until(place: Place, name: str, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """The status once something holds of it."""
-    deadline = time.monotonic() + SECONDS
-    while not holds(found := status(place, name)):
-        assert time.monotonic() < deadline, f"{found}\n{place.what_is_there()}"
-        time.sleep(2)
-    return found
+    """Return a workload's status once it fulfils a condition."""
+
+    def fulfilled() -> dict[str, Any]:
+        return found if holds(found := status(place, name)) else {}
+
+    return waiting.until(
+        fulfilled, seconds=SECONDS, every=2.0, report=lambda: f"{status(place, name)}\n{place.what_is_there()}"
+    )
 
 
 @contextmanager

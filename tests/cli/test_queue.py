@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 from tests.cli.conftest import Xpk
+from tests.waiting import until
 
 FOREVER = "trap 'exit 143' TERM; sleep 1000 & wait"
 TYPE = "v5litepod-8"
-
-
-def until(what: Callable[[], Any], *, seconds: float = 30) -> Any:
-    """Wait until something is true and return it."""
-    deadline = time.monotonic() + seconds
-    while not (found := what()):
-        assert time.monotonic() < deadline, f"not within {seconds:g} s"
-        time.sleep(0.1)
-    return found
 
 
 def quotas(xpk: Xpk) -> dict[str, float]:

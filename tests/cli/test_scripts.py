@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from tests.cli.conftest import Xpk
-from tests.cli.test_workload import is_running, until
+from tests.cli.test_workload import described, is_running
 from xpk.jobs.create.options import files_here
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,7 +36,7 @@ def project(tmp_path: Path) -> Path:
 def test_later_edits_reach_neither_a_running_nor_a_restarting_workload(dev: Xpk, project: Path) -> None:
     create = ("workload", "create", "--script-dir", "project", "--command", "python train.py", "--max-restarts", "1")
     assert "code shipped: 2 files" in dev(*create, "run").err
-    hosts = until(dev, "run", is_running)["hosts"]
+    hosts = described(dev, "run", is_running)["hosts"]
     (project / "helper.py").write_text("VERSION = 'two'\n")
     (project / "train.py").unlink()
     os.kill(hosts[0]["pid"], signal.SIGKILL)

@@ -16,17 +16,17 @@ import pytest
 import yaml
 
 from tests.cli.conftest import Xpk
+from tests.waiting import until
 
 
-def until(xpk: Xpk, name: str, condition: Any, seconds: float = 30) -> dict[str, Any]:
+def described(xpk: Xpk, name: str, condition: Any, seconds: float = 30) -> dict[str, Any]:
     """Return the workload's description once it fulfils a condition."""
-    deadline = time.monotonic() + seconds
-    while True:
-        found: dict[str, Any] = xpk("workload", "describe", name, "-o", "json").data
-        if condition(found):
-            return found
-        assert time.monotonic() < deadline, found["phase"]
-        time.sleep(0.05)
+
+    def fulfilled() -> dict[str, Any]:
+        description: dict[str, Any] = xpk("workload", "describe", name, "-o", "json").data
+        return description if condition(description) else {}
+
+    return until(fulfilled, seconds=seconds)
 
 
 def is_running(found: dict[str, Any]) -> bool:
@@ -123,7 +123,7 @@ def test_exit_codes_of_wait(dev: Xpk) -> None:
 def test_a_killed_host_restarts_the_workload(dev: Xpk) -> None:
     command = "echo attempt $XPK_RESTART_ATTEMPT; if [ $XPK_RESTART_ATTEMPT = 0 ]; then sleep 60; fi"
     dev("workload", "create", "phoenix", "--num-slices", "2", "--max-restarts", "1", "--command", command)
-    hosts = until(dev, "phoenix", is_running)["hosts"]
+    hosts = described(dev, "phoenix", is_running)["hosts"]
     os.kill(next(host["pid"] for host in hosts if (host["slice"], host["host"]) == (1, 1)), signal.SIGKILL)
     assert dev("workload", "wait", "phoenix", "--timeout", "30").code == 0
     found = dev("workload", "describe", "phoenix", "-o", "json").data
@@ -156,29 +156,29 @@ def test_follow_ends_with_the_outcome_of_a_workload_that_fails(dev: Xpk) -> None
 
 def test_priority_preempts_and_the_preempted_one_comes_back(dev: Xpk) -> None:
     dev("workload", "create", "small", "--num-slices", "2", "--priority", "low", "--command", "sleep 60")
-    until(dev, "small", is_running)
+    described(dev, "small", is_running)
     dev("workload", "create", "urgent", "--num-slices", "1", "--priority", "high", "--command", "sleep 5")
-    queued = until(dev, "small", lambda found: found["position"] == 1)
+    queued = described(dev, "small", lambda found: found["position"] == 1)
     assert queued["phase"] == "Queued" and "preempt" in queued["reason"].lower()
     assert "position" in dev("workload", "status", "small").out
     assert dev("workload", "wait", "urgent", "--timeout", "30").code == 0
-    assert until(dev, "small", is_running)["restarts"] == 0
+    assert described(dev, "small", is_running)["restarts"] == 0
 
 
 def test_the_queue_says_who_is_ahead(dev: Xpk) -> None:
     for name in ("first", "second", "third"):
         dev("workload", "create", name, "--num-slices", "2", "--command", "sleep 60")
-    found = until(dev, "third", lambda found: found["position"] == 2)
+    found = described(dev, "third", lambda found: found["position"] == 2)
     assert found["ahead"] == ["second"] and "insufficient unused quota" in found["reason"]
 
 
 def test_suspend_and_resume(dev: Xpk) -> None:
     dev("workload", "create", "nap", "--command", "sleep 60")
-    until(dev, "nap", is_running)
+    described(dev, "nap", is_running)
     assert dev("workload", "suspend", "nap").code == 0
-    until(dev, "nap", lambda found: found["phase"] == "Suspended" and not found["hosts"])
+    described(dev, "nap", lambda found: found["phase"] == "Suspended" and not found["hosts"])
     assert dev("workload", "resume", "nap").code == 0
-    until(dev, "nap", is_running)
+    described(dev, "nap", is_running)
 
 
 def test_interrupting_create_wait_detaches(dev: Xpk) -> None:
@@ -298,7 +298,7 @@ def test_all_output_formats_keep_stdout_clean(dev: Xpk) -> None:
 
 def test_exec_runs_beside_a_host(dev: Xpk, tmp_path: Path) -> None:
     dev("workload", "create", "long", "--num-slices", "2", "--command", "sleep 60", "--env", "MINE=a b")
-    until(dev, "long", is_running)
+    described(dev, "long", is_running)
     echo = f"echo $MEGASCALE_SLICE_ID-$TPU_WORKER_ID $MINE > {tmp_path}/told; exit 5"
     outcome = dev("workload", "exec", "long", "--slice", "1", "--host", "1", "--", "bash", "-c", echo)
     assert outcome.code == 5 and (tmp_path / "told").read_text() == "1-1 a b\n"
@@ -353,7 +353,7 @@ def test_an_estimate_needs_no_cluster(xpk: Xpk) -> None:
 def test_a_port_of_a_host_is_reached_at_the_address_that_is_printed(dev: Xpk) -> None:
     serve = "all=(${TPU_WORKER_HOSTNAMES//,/ }); exec python -m http.server 8265 --bind ${all[$TPU_WORKER_ID]}"
     assert dev("workload", "create", "web", "--command", serve).code == 0
-    until(dev, "web", is_running)
+    described(dev, "web", is_running)
     deadline = time.monotonic() + 30
     while (forwarded := dev("workload", "port-forward", "web", "--host", "1")).code == 4:  # it is starting
         assert time.monotonic() < deadline, forwarded.err

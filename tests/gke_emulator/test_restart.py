@@ -17,6 +17,7 @@ from google.cloud.container_v1 import Cluster, ClusterManagerClient, NodePool, O
 from google.cloud.container_v1.services.cluster_manager.transports import ClusterManagerGrpcTransport
 
 from tests.gke_emulator.cloud import PARENT, PROJECT, ZONE, Cloud, slice_pool
+from tests.waiting import until
 from tools.gke_emulator import GkeEmulator, PoolFault
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,10 +84,7 @@ def ended(client: ClusterManagerClient) -> bool:
 
 def until_ended(client: ClusterManagerClient) -> None:
     """Wait for all operations."""
-    deadline = time.monotonic() + 60
-    while not ended(client):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: ended(client), seconds=60)
 
 
 def test_the_program_is_killed_in_the_middle_and_started_again(tmp_path: Path) -> None:

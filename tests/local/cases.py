@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any, TypeVar
 
+from tests.waiting import until
 from xpk.api.base import Obj
 from xpk.local.api import LocalApi
 
@@ -153,17 +152,6 @@ def jobset(
             "replicatedJobs": [{"name": "slice-job", "replicas": slices, "template": {"spec": job}}],
         },
     }
-
-
-def until(what: Callable[[], T], *, seconds: float = 30) -> T:
-    """Wait until something is true and return it."""
-    deadline = time.monotonic() + seconds
-    while True:
-        found = what()
-        if found:
-            return found
-        assert time.monotonic() < deadline, f"not within {seconds} s"
-        time.sleep(0.02)
 
 
 def status(api: LocalApi, name: str) -> Any:

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.local.cases import ended_in_haste, jobset, node, set_up, until
+from tests.local.cases import ended_in_haste, jobset, node, set_up
 from tests.local.conformance import CASES
+from tests.waiting import until
 from xpk.api.base import ObjectApi
 from xpk.local.api import LocalApi
 from xpk.local.cluster import create_cluster, delete_cluster

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.cases import ended, hurry, jobset, pid, running, set_up, status, until
+from tests.local.cases import ended, hurry, jobset, pid, running, set_up, status
+from tests.waiting import until
 from xpk.local import environment, process, shim, starter
 from xpk.local.api import LocalApi
 from xpk.local.cluster import create_cluster, delete_cluster, list_clusters, open_cluster

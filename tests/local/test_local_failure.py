@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.local.cases import ended, ended_in_haste, hurry, jobset, pid, running, status, until
+from tests.local.cases import ended, ended_in_haste, hurry, jobset, pid, running, status
+from tests.waiting import until
 from xpk.api.base import Obj
 from xpk.local import process, starter
 from xpk.local.api import LocalApi

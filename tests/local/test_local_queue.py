@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.local.cases import KUEUE, ended, jobset, node, pid, running, set_up, until
+from tests.local.cases import KUEUE, ended, jobset, node, pid, running, set_up
+from tests.waiting import until
 from xpk.api.base import Obj
 from xpk.local.admission import Claim, Ledger, Queue, decide
 from xpk.local.api import LocalApi

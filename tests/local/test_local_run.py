@@ -7,7 +7,8 @@ import sys
 import time
 from pathlib import Path
 
-from tests.local.cases import ended, jobset, status, until
+from tests.local.cases import ended, jobset, status
+from tests.waiting import until
 from xpk.api.base import Obj
 from xpk.local.api import LocalApi
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.cases import jobset, pid, running, set_up, until
+from tests.local.cases import jobset, pid, running, set_up
+from tests.waiting import until
 from xpk.local import logs, process
 from xpk.local.api import LocalApi
 from xpk.local.cluster import create_cluster, delete_cluster

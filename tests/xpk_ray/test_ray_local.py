@@ -7,8 +7,7 @@ import os
 import re
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from e2e.harness import DrillError, Lab, Workload
+from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS, EVERY = 60, 6
@@ -49,14 +49,6 @@ def create(lab: Lab, name: str, *options: str, restarts: int = 0) -> Workload:
     return lab.create_workload(name, num_slices=2, max_restarts=restarts, trainer=TRAINER, options=options)
 
 
-def until(reached: Callable[[], bool]) -> None:
-    """Wait; look often, and start no process for it, because the run goes on meanwhile."""
-    deadline = time.monotonic() + SECONDS
-    while not reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 # A trainer that dies and is replaced: see the drills of e2e.
 @pytest.mark.slow
 def test_losses_are_the_plain_launchers_when_a_host_is_killed(tmp_path: Path) -> None:
@@ -69,7 +61,7 @@ def test_losses_are_the_plain_launchers_when_a_host_is_killed(tmp_path: Path) ->
         run = create(lab, "rays", *RAY, "--script-dir", str(code), restarts=1)
         run.await_(lambda: run.describe()["phase"] == "Running", SECONDS)
         host = int(run.host(1, 0)["pid"])
-        until(lambda: run.saved() >= EVERY)
+        until(lambda: run.saved() >= EVERY, seconds=SECONDS)
         trainer = next(e["pid"] for e in run.events("start") if (e["slice"], e["host"]) == (1, 1))
         assert SHIPPED in os.readlink(f"/proc/{trainer}/cwd")  # there, the corpus is the head's, too
         os.kill(host, signal.SIGKILL)
