@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -10,7 +14,8 @@ from xpk.jobs.create.create import read_queue
 from xpk.jobs.create.destination import Destination
 from xpk.jobs.create.notice import Notice
 from xpk.jobs.create.resolve import resolve
-from xpk.jobs.create.submit import submit
+from xpk.jobs.create.submit import preflight, submit
+from xpk.jobs.create.trainer_preflight import InProcessRunner
 from xpk.jobs.create.workload import Workload, options_of
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import CapacityError, NameTaken, OutputExists, Problems, UsageError
@@ -71,6 +76,25 @@ def test_the_trainer_is_asked_before_anything_is_created(api: FakeApi, destinati
         submit(Workload(name="w", image="i", args=["--set", "optim.learning_rat=1"]), destination)
     assert "learning_rat" in raised.value.problems[0]
     assert written(api) == []
+
+
+def test_the_calling_process_is_left_as_it_is(destination: Destination, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = types.ModuleType("trainer")
+    monkeypatch.setitem(sys.modules, "trainer", own)
+    monkeypatch.setattr(os, "chdir", lambda folder: pytest.fail(f"the working folder becomes {folder}"))
+    with pytest.raises(UsageError, match="invalid trainer configuration"):
+        submit(Workload(name="w", image="i", args=["--set", "optim.learning_rat=1"]), destination)
+    submit(Workload(name="w", image="i"), destination)
+    assert sys.modules["trainer"] is own
+
+
+def test_the_command_line_starts_no_process_for_the_bundled_trainer(
+    destination: Destination, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocess, "run", lambda *argv, **_: pytest.fail(f"starts {argv}"))
+    resolved = resolve(Workload(name="w", image="i", args=["--set", "optim.learning_rat=1"]), destination)
+    with pytest.raises(UsageError, match="invalid trainer configuration"):
+        preflight(resolved, runner=InProcessRunner())
 
 
 def test_earlier_output_is_continued_moved_aside_or_refused(destination: Destination, tmp_path: Path) -> None:

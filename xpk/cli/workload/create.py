@@ -26,6 +26,7 @@ from xpk.jobs.create import options, submit
 from xpk.jobs.create.destination import Destination
 from xpk.jobs.create.notice import Notice, Report
 from xpk.jobs.create.resolve import resolve
+from xpk.jobs.create.trainer_preflight import InProcessRunner
 from xpk.jobs.status import reader
 from xpk.model import names
 from xpk.model.errors import CapacityError, Problems, UsageError, XpkError
@@ -78,7 +79,7 @@ def create(ctx: click.Context, /, name: str | None, name_flag: str | None, clust
     request = read_request(ctx, chosen, given, problems)
     destination = find_destination(console, cluster, request, problems, dry_run=given["dry_run"])
     resolved = resolve(request, destination, print_notices(console), problems)
-    submit.preflight(resolved, print_steps(console))
+    submit.preflight(resolved, print_steps(console), InProcessRunner())
     _write_manifest(resolved.spec, given["output_manifest_file"])
     if given["dry_run"]:
         _preview(console, destination, resolved.spec, given["dry_run"])

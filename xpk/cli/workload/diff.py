@@ -19,6 +19,7 @@ from xpk.cli.workload.target import find_destination
 from xpk.jobs.create import diff as difference
 from xpk.jobs.create.resolve import resolve
 from xpk.jobs.create.submit import preflight
+from xpk.jobs.create.trainer_preflight import InProcessRunner
 from xpk.model.errors import Problems, UsageError, XpkError
 
 _DIFFERENT, _FAILED = 1, 125
@@ -60,7 +61,7 @@ def diff(ctx: click.Context, /, name: str | None, name_flag: str | None, cluster
             resolved = resolve(request, destination, print_notices(console), problems)
             api = destination.reached()
             have = difference.running(api, chosen, request.namespace)
-            preflight(resolved, print_steps(console))
+            preflight(resolved, print_steps(console), InProcessRunner())
             found = difference.with_create(api, have, resolved.spec)
     _print(console, chosen, other, found)
     ctx.exit(_DIFFERENT if found.text else 0)

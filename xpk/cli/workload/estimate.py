@@ -13,9 +13,9 @@ from xpk.cli.target import the_cluster
 from xpk.cli.terminal.output import Console, echo
 from xpk.jobs.create import create as creating
 from xpk.jobs.create import memory_estimate
+from xpk.jobs.create.trainer_preflight import InProcessRunner
 from xpk.model import names
 from xpk.model.accelerators import find_shape
-from xpk.proc import LocalRunner
 
 
 @click.command(cls=WorkloadCommand)
@@ -51,7 +51,7 @@ def estimate(ctx: click.Context, /, cluster: str | None, namespace: str, **optio
     chosen = ["--config", options["config"]] if options["config"] else []
     chosen += [word for setting in options["settings"] for word in ("--set", setting)]
     found = memory_estimate.estimate(
-        LocalRunner(), shape, options["num_slices"], [*chosen, *ctx.meta.get("trainer_args", ())]
+        InProcessRunner(), shape, options["num_slices"], [*chosen, *ctx.meta.get("trainer_args", ())]
     )
     if console.is_data:
         console.data(found)

@@ -55,7 +55,7 @@ def preflight(resolved: Resolved, report: Report = ignore, runner: Runner | None
     """Check a workload on this machine: without a request to the cluster, and before anything is created.
 
     Raises UsageError for settings that the bundled trainer refuses, CapacityError if it estimates that they do not fit
-    in the chips' memory, MissingToolError where hosts of this machine lack a package.
+    in the chips' memory, MissingToolError where hosts of this machine lack a package. `runner` starts the trainer.
     """
     request, spec, runner = resolved.request, resolved.spec, runner or LocalRunner()
     args = tuple(request.args)

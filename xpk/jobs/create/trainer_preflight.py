@@ -8,12 +8,12 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from xpk.model.errors import MissingToolError, UsageError, XpkError
 from xpk.model.specs import WorkloadSpec
-from xpk.proc import Result, Runner
+from xpk.proc import LocalRunner, Result, Runner
 from xpk.render.resources import workloads_dir
 
 
@@ -53,30 +53,38 @@ def check_trainer(
 
 
 def ask_trainer(runner: Runner, command: str, arguments: Sequence[str], folder: Path | None = None) -> Result:
-    """Run one of the bundled trainer's quick commands, as if started in `folder`.
-
-    They import nothing heavy, so they run in this process, through their command line: tool and trainer import
-    nothing of each other. A folder with a trainer of its own has that one asked, as hosts would run it; it is
-    the user's code, and gets its own process.
-    """
+    """Run one of the bundled trainer's quick commands in `folder`, as hosts would: a trainer of its own goes first."""
     argv = (sys.executable, "-m", "trainer", command, *arguments)
-    if folder and any((folder / name).exists() for name in ("trainer/__init__.py", "trainer.py")):
-        return runner.run(argv, env={**os.environ, "PYTHONPATH": str(workloads_dir())}, folder=folder)
-    code, out, err = 0, io.StringIO(), io.StringIO()
-    with (
-        _importable(workloads_dir()),
-        contextlib.chdir(folder) if folder else contextlib.nullcontext(),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-    ):
-        try:
-            importlib.import_module("trainer.main").main(argv[3:])
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        except Exception as error:  # as a separate process would end; the tool continues
-            code = 1
-            print(f"{type(error).__name__}: {error}", file=err)
-    return Result(argv, code, out.getvalue(), err.getvalue())
+    return runner.run(argv, env={**os.environ, "PYTHONPATH": str(workloads_dir())}, folder=folder)
+
+
+class InProcessRunner(LocalRunner):
+    """Runner of the bundled trainer in this process, which saves the start of another one.
+
+    For a process without other threads or modules of the name `trainer`, such as the command line's: a run changes
+    the working folder, stdout, stderr and the import path for a moment. The trainer's quick commands import nothing
+    heavy. A folder with a trainer of its own, which is the user's code, gets its own process.
+    """
+
+    def run(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, folder: Path | None = None) -> Result:
+        """See `Runner.run`."""
+        if folder and any((folder / name).exists() for name in ("trainer/__init__.py", "trainer.py")):
+            return super().run(argv, env=env, folder=folder)
+        code, out, err = 0, io.StringIO(), io.StringIO()
+        with (
+            _importable(workloads_dir()),
+            contextlib.chdir(folder) if folder else contextlib.nullcontext(),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            try:
+                importlib.import_module("trainer.main").main(argv[3:])
+            except SystemExit as end:
+                code = end.code if isinstance(end.code, int) else int(end.code is not None)
+            except Exception as error:  # as a separate process would end; the tool continues
+                code = 1
+                print(f"{type(error).__name__}: {error}", file=err)
+        return Result(tuple(argv), code, out.getvalue(), err.getvalue())
 
 
 @contextlib.contextmanager
