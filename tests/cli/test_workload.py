@@ -350,6 +350,13 @@ def test_an_estimate_needs_no_cluster(xpk: Xpk) -> None:
     assert xpk("workload", "estimate", "--tpu-type", "l4-4").code == 2
 
 
+def test_a_warning_of_the_trainer_is_not_a_problem_of_an_estimate(xpk: Xpk) -> None:
+    settings = ("--set", "checkpoint.keep=2", "--set", "optim.learning_rat=1")
+    refused = xpk("workload", "estimate", "--tpu-type", "v5e-256", *settings)
+    assert refused.code == 2 and "learning_rat" in refused.err
+    assert "error: warning" not in refused.err and refused.err.count("error: ") == 1
+
+
 def test_a_port_of_a_host_is_reached_at_the_address_that_is_printed(dev: Xpk) -> None:
     serve = "all=(${TPU_WORKER_HOSTNAMES//,/ }); exec python -m http.server 8265 --bind ${all[$TPU_WORKER_ID]}"
     assert dev("workload", "create", "web", "--command", serve).code == 0

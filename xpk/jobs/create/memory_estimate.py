@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from xpk.jobs.create.trainer_preflight import ask_trainer
+from xpk.jobs.create.trainer_preflight import WARNING, ask_trainer
 from xpk.model.accelerators import SliceShape
 from xpk.model.errors import CapacityError, UsageError
 from xpk.proc import Runner
@@ -27,7 +27,8 @@ def estimate(
     arguments = ["--tpu-type", shape.name, "--num-slices", str(num_slices), "-o", "json", *trainer_args]
     result = ask_trainer(runner, "estimate", arguments, folder)
     if result.exit_code:
-        problems = [line.removeprefix("error: ") for line in result.stderr.strip().splitlines()] or [result.last_line]
+        lines = [line for line in result.stderr.strip().splitlines() if not line.startswith(WARNING)]
+        problems = [line.removeprefix("error: ") for line in lines] or [result.last_line]
         raise UsageError("cannot estimate this run", problems=problems, hint="`xpk workload estimate --help`")
     found: dict[str, Any] = json.loads(result.stdout)
     return found

@@ -16,6 +16,8 @@ from xpk.model.specs import WorkloadSpec
 from xpk.proc import LocalRunner, Result, Runner
 from xpk.render.resources import workloads_dir
 
+WARNING = "warning: "  # begins the trainer's warnings on stderr
+
 
 def check_trainer(
     runner: Runner, spec: WorkloadSpec, trainer_args: Sequence[str], *, see_data: bool, folder: Path | None = None
