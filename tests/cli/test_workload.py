@@ -350,6 +350,15 @@ def test_an_estimate_needs_no_cluster(xpk: Xpk) -> None:
     assert xpk("workload", "estimate", "--tpu-type", "l4-4").code == 2
 
 
+def test_a_former_name_of_a_setting_is_a_warning(dev: Xpk) -> None:
+    former = ("--", "--set", "checkpoint.keep=2")
+    created = dev("workload", "create", "w", "--dry-run=client", *former)
+    assert (created.code, created.err.count("warning: setting 'checkpoint.keep' is deprecated")) == (0, 1), created.err
+    estimated = dev("workload", "estimate", "-o", "json", *former)
+    assert estimated.data["tpu_type"] == "v5litepod-8"
+    assert estimated.err == "warning: setting 'checkpoint.keep' is deprecated; use 'checkpoint.max_to_keep'\n"
+
+
 def test_a_warning_of_the_trainer_is_not_a_problem_of_an_estimate(xpk: Xpk) -> None:
     settings = ("--set", "checkpoint.keep=2", "--set", "optim.learning_rat=1")
     refused = xpk("workload", "estimate", "--tpu-type", "v5e-256", *settings)

@@ -88,6 +88,13 @@ def test_the_calling_process_is_left_as_it_is(destination: Destination, monkeypa
     assert sys.modules["trainer"] is own
 
 
+def test_a_warning_of_the_trainer_is_reported_once(destination: Destination) -> None:
+    notices: list[Notice] = []
+    submit(Workload(name="w", image="i", args=["--set", "checkpoint.keep=2"]), destination, report=notices.append)
+    text = "setting 'checkpoint.keep' is deprecated; use 'checkpoint.max_to_keep'"
+    assert notices == [Notice(text, is_warning=True)]
+
+
 def test_the_command_line_starts_no_process_for_the_bundled_trainer(
     destination: Destination, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from xpk.cli.google_xpk import WorkloadCommand
 from xpk.cli.options import accelerator_option, cluster_option, namespace_option, output_option
 from xpk.cli.target import the_cluster
 from xpk.cli.terminal.output import Console, echo
+from xpk.cli.workload.create import print_notices
 from xpk.jobs.create import create as creating
 from xpk.jobs.create import memory_estimate
 from xpk.jobs.create.trainer_preflight import InProcessRunner
@@ -51,7 +52,11 @@ def estimate(ctx: click.Context, /, cluster: str | None, namespace: str, **optio
     chosen = ["--config", options["config"]] if options["config"] else []
     chosen += [word for setting in options["settings"] for word in ("--set", setting)]
     found = memory_estimate.estimate(
-        InProcessRunner(), shape, options["num_slices"], [*chosen, *ctx.meta.get("trainer_args", ())]
+        InProcessRunner(),
+        shape,
+        options["num_slices"],
+        [*chosen, *ctx.meta.get("trainer_args", ())],
+        report=print_notices(console),
     )
     if console.is_data:
         console.data(found)

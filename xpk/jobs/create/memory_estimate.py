@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from xpk.jobs.create.trainer_preflight import WARNING, ask_trainer
+from xpk.jobs.create.notice import Report, ignore
+from xpk.jobs.create.trainer_preflight import WARNING, ask_trainer, report_warnings
 from xpk.model.accelerators import SliceShape
 from xpk.model.errors import CapacityError, UsageError
 from xpk.proc import Runner
@@ -16,9 +17,14 @@ _ERROR = 0.15  # relative error of the estimate, above all that were measured (d
 
 
 def estimate(
-    runner: Runner, shape: SliceShape, num_slices: int, trainer_args: Sequence[str], folder: Path | None = None
+    runner: Runner,
+    shape: SliceShape,
+    num_slices: int,
+    trainer_args: Sequence[str],
+    folder: Path | None = None,
+    report: Report = ignore,
 ) -> dict[str, Any]:
-    """Return the trainer's estimate of a run (docs/results.md names its fields).
+    """Return the trainer's estimate of a run (docs/results.md names its fields); report the trainer's warnings.
 
     Raises UsageError for settings that the trainer refuses, and for accelerators that it cannot estimate.
     """
@@ -26,6 +32,7 @@ def estimate(
         raise UsageError(f"the trainer estimates TPUs only, got {shape.name}", hint="see `xpk accelerator list`")
     arguments = ["--tpu-type", shape.name, "--num-slices", str(num_slices), "-o", "json", *trainer_args]
     result = ask_trainer(runner, "estimate", arguments, folder)
+    report_warnings(result, report)
     if result.exit_code:
         lines = [line for line in result.stderr.strip().splitlines() if not line.startswith(WARNING)]
         problems = [line.removeprefix("error: ") for line in lines] or [result.last_line]
@@ -39,7 +46,7 @@ def check_memory(
 ) -> str:
     """Raise CapacityError if the trainer's step cannot fit in the chips' memory; return a warning if it may not, or "".
 
-    A run that cannot be estimated passes: the trainer reports what is wrong with its settings.
+    A run that cannot be estimated passes: `check_trainer` reports the problems of its settings, and all warnings.
     """
     try:
         found = estimate(runner, shape, num_slices, trainer_args, folder)

@@ -69,7 +69,7 @@ def preflight(resolved: Resolved, report: Report = ignore, runner: Runner | None
     see_data = spec.target.emulated and not spec.mounts
     with tempfile.TemporaryDirectory(prefix="xpk-empty-") as empty:  # as hosts start without --script-dir
         folder = Path(request.script_dir or empty)
-        trainer_preflight.check_trainer(runner, spec, args, see_data=see_data, folder=folder)
+        trainer_preflight.check_trainer(runner, spec, args, see_data=see_data, folder=folder, report=report)
         if request.check_memory and spec.shape.kind == "tpu":
             warning = memory_estimate.check_memory(runner, spec.shape, spec.num_slices, args, folder)
             if warning:

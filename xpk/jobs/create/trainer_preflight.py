@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from xpk.jobs.create.notice import Notice, Report, ignore
 from xpk.model.errors import MissingToolError, UsageError, XpkError
 from xpk.model.specs import WorkloadSpec
 from xpk.proc import LocalRunner, Result, Runner
@@ -20,7 +21,13 @@ WARNING = "warning: "  # begins the trainer's warnings on stderr
 
 
 def check_trainer(
-    runner: Runner, spec: WorkloadSpec, trainer_args: Sequence[str], *, see_data: bool, folder: Path | None = None
+    runner: Runner,
+    spec: WorkloadSpec,
+    trainer_args: Sequence[str],
+    *,
+    see_data: bool,
+    folder: Path | None = None,
+    report: Report = ignore,
 ) -> None:
     """Check the settings of a run with the bundled trainer. Raises UsageError with all problems.
 
@@ -32,6 +39,7 @@ def check_trainer(
     arguments += ["--hosts-per-slice", str(shape.hosts), "--chips-per-host", str(shape.chips_per_host)]
     arguments += [*([] if see_data else ["--no-data"]), *trainer_args]
     result = ask_trainer(runner, "check", arguments, folder)
+    report_warnings(result, report)
     if result.exit_code == 0:
         return
     problems = _problems(result.stdout)
@@ -58,6 +66,13 @@ def ask_trainer(runner: Runner, command: str, arguments: Sequence[str], folder: 
     """Run one of the bundled trainer's quick commands in `folder`, as hosts would: a trainer of its own goes first."""
     argv = (sys.executable, "-m", "trainer", command, *arguments)
     return runner.run(argv, env={**os.environ, "PYTHONPATH": str(workloads_dir())}, folder=folder)
+
+
+def report_warnings(result: Result, report: Report) -> None:
+    """Report the warnings of a trainer's command, such as former names of settings."""
+    for line in result.stderr.splitlines():
+        if line.startswith(WARNING):
+            report(Notice(line.removeprefix(WARNING), is_warning=True))
 
 
 class InProcessRunner(LocalRunner):
