@@ -26,7 +26,7 @@ class Option:
     parameter: str  # names the variable XPK_WORKLOAD_CREATE_... too
     metavar: str | None = None
     choices: tuple[str, ...] = ()
-    limits: tuple[int, int] | None = None  # of an integer
+    limits: tuple[int, int | None] | None = None  # of a number
     variable: str | None = None  # of the environment, beside that of the parameter
     is_time: bool = False  # written as 90s, 5m, 2h or 1d
     parse: Callable[[Sequence[str]], Any] | None = None  # of the texts of an option that may be repeated
@@ -93,6 +93,7 @@ class Workload:
         300.0,
         "--ray-join-timeout",
         metavar="TIME",
+        limits=(0, None),
         is_time=True,
         help="Time that hosts may take to join the Ray cluster. [default: 5m]",
     )
