@@ -14,15 +14,18 @@ from xpk.capacity.provider import Provider, provider_of
 from xpk.jobs import delete as deleting
 from xpk.jobs import lifecycle
 from xpk.jobs import logs as logging
+from xpk.jobs.create.checks import valid_fields
 from xpk.jobs.create.create import read_queue
 from xpk.jobs.create.destination import Destination
 from xpk.jobs.create.notice import Notice, ignore
+from xpk.jobs.create.resolve import with_problems_of
 from xpk.jobs.create.submit import submit
 from xpk.jobs.create.workload import Workload
 from xpk.jobs.output.folder import Progress, latest_progress
 from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.status import reader
 from xpk.model import names
+from xpk.model.errors import Problems, XpkError
 from xpk.model.specs import Target, WorkloadSpec
 from xpk.model.status import WorkloadStatus
 
@@ -60,7 +63,7 @@ class Cluster:
 
         `on_progress` gets a line for each step, and the warnings. Raises
 
-        * UsageError: fields are invalid; `problems` has all of them
+        * UsageError: fields are invalid; `problems` has all of them, and the error below that comes first, if any
         * NameTaken: a workload of this name exists
         * OutputExists: an earlier workload of this name has left output, and neither `resume` nor `fresh` is set
         * QuotaExceeded: its queue can never hold it
@@ -68,7 +71,11 @@ class Cluster:
         * NotFoundError: its queue, or a claim or storage that it mounts, does not exist
         * MissingToolError: this machine or the cluster lacks a package, a program or a controller
         """
-        submit(workload, destination_of(self, workload), report=on_progress, price=price)
+        try:
+            destination = destination_of(self, valid_fields(workload, Problems()))
+        except XpkError as error:
+            raise with_problems_of(workload, error, Problems()) from error
+        submit(workload, destination, report=on_progress, price=price)
         return WorkloadHandle(self, workload.name, workload.namespace, output_root=workload.output_root)
 
     def workload(self, name: str, namespace: str = "default", *, output_root: str | None = None) -> WorkloadHandle:

@@ -127,6 +127,23 @@ def test_earlier_problems_are_raised_with_those_of_the_request(destination: Dest
     assert "--env" in first and "not v5p-8" in second
 
 
+def test_problems_of_fields_are_raised_with_those_of_the_folder_and_of_the_cluster(destination: Destination) -> None:
+    wrong = {"name": "Bad_Name", "command": " ", "script_dir": "/nope", "priority": "x", "resume": True, "fresh": True}
+    of_fields = ("'Bad_Name' is not a DNS label", "--command is empty", "'/nope'", "priority 'x'", "exclude each other")
+    for more, of_cluster in (
+        ({}, ()),
+        ({"accelerator_type": "v5p-8"}, ("not v5p-8",)),
+        ({"accelerator_type": "v5p-7"}, ("v5p-7",)),
+        ({"capacity": "spot", "run_as_user": 0}, ("--spot: the capacity", "run_as_user must be from 1")),
+    ):
+        with pytest.raises(UsageError, match="cannot be created") as raised:
+            submit(Workload(**wrong | more), destination)  # type: ignore[arg-type]  # any fields
+        parts = (*of_fields, *of_cluster)
+        for part in parts:
+            assert sum(part in problem for problem in raised.value.problems) == 1, (part, raised.value.problems)
+        assert len(raised.value.problems) == len(parts), raised.value.problems
+
+
 @pytest.mark.parametrize("capacity", ["cheap", "reservation=", "reservation=a/b", "Spot"])
 def test_an_unknown_capacity_is_refused(destination: Destination, capacity: str) -> None:
     with pytest.raises(UsageError, match="invalid capacity"):

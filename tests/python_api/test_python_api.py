@@ -138,6 +138,18 @@ def test_all_problems_of_a_workload_are_in_one_error(cluster: xpk.Cluster) -> No
     assert cluster.workloads() == []
 
 
+def test_fields_of_wrong_types_are_reported_with_a_missing_queue(cluster: xpk.Cluster) -> None:
+    wrong = workload("Bad_Name", num_slices="2", env={"A": 1}, queue="red", script_dir="/nope")
+    with pytest.raises(xpk.UsageError) as raised:
+        cluster.submit(wrong)
+    parts = ("num_slices must be an integer", "env['A'] must be a string", "is not a DNS label", "'/nope'", "'red'")
+    for part in parts:
+        assert sum(part in problem for problem in raised.value.problems) == 1, raised.value.problems
+    assert len(raised.value.problems) == len(parts)
+    with pytest.raises(xpk.UsageError, match="queue must be a string, got 5"):
+        cluster.submit(workload(queue=5))
+
+
 def test_output_of_an_earlier_workload_is_kept_until_the_caller_decides(cluster: xpk.Cluster) -> None:
     handle = cluster.submit(workload(command="mkdir -p $XPK_OUTPUT_DIR; echo 1 > $XPK_OUTPUT_DIR/x"))
     output = handle.wait(timeout=60).output_dir

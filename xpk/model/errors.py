@@ -56,12 +56,12 @@ class Problems:
         try:
             return parse(*args, **kwargs)
         except UsageError as error:
-            self._found.append(error)
+            self._record(error)
             return otherwise
 
     def add(self, problem: str, *, hint: str = "") -> None:
         """Record a problem."""
-        self._found.append(UsageError(problem, hint=hint))
+        self._record(UsageError(problem, hint=hint))
 
     def check(self, message: str, *, hint: str) -> None:
         """Raise UsageError if there are problems: a single one unchanged, several under `message` with their hints."""
@@ -72,10 +72,14 @@ class Problems:
 
     def joined(self, error: XpkError, message: str, *, hint: str) -> XpkError:
         """Return `error`: as it is if nothing else was wrong, otherwise a UsageError of all problems, it last."""
-        if not self._found:
-            return error
         last = error if isinstance(error, UsageError) else UsageError(error.message, hint=error.hint)
-        return self._combined([*self._found, last], message, hint)
+        others = [other for other in self._found if other.problems != last.problems]
+        return self._combined([*others, last], message, hint) if others else error
+
+    def _record(self, error: UsageError) -> None:
+        """Record an error, unless an earlier check of the same fields has found it."""
+        if all(error.problems != other.problems for other in self._found):
+            self._found.append(error)
 
     @staticmethod
     def _combined(errors: Sequence[UsageError], message: str, hint: str) -> UsageError:

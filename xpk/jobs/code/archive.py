@@ -33,10 +33,15 @@ class Archive:
     size: int
 
 
-def pack(folder: Path) -> Archive:
-    """Return a folder as an archive without ignored files. Raises UsageError with all problems."""
+def check_folder(folder: Path) -> None:
+    """Raise UsageError if a folder does not exist."""
     if not os.path.isdir(folder):  # Path.is_dir raises for names with invalid characters
         raise UsageError(f"--script-dir: there is no folder '{folder}'", hint="--script-dir DIR")
+
+
+def pack(folder: Path) -> Archive:
+    """Return a folder as an archive without ignored files. Raises UsageError with all problems."""
+    check_folder(folder)
     found = list(_walk(folder, _patterns(folder)))
     if not any(entry.is_symlink() or entry.is_file() for entry in found):
         raise UsageError(f"--script-dir: there are no files in '{folder}'", hint="--script-dir DIR")

@@ -13,6 +13,7 @@ from xpk.jobs.code import archive as script
 from xpk.jobs.code import upload
 from xpk.jobs.code.archive import Archive
 from xpk.jobs.create import capacity_choice, create, options, pod_security
+from xpk.jobs.create.checks import valid_fields
 from xpk.jobs.create.destination import Destination
 from xpk.jobs.create.notice import Notice, Report, ignore
 from xpk.jobs.create.workload import Workload
@@ -48,30 +49,15 @@ def resolve(
     does not have the capacity, NotFoundError for a missing storage.
     """
     wrong = problems or Problems()
-    wrong.read(None, options.check_resume, resume=request.resume, fresh=request.fresh)
-    asked = wrong.read(None, capacity_choice.checked, request.capacity)
+    request = valid_fields(request, wrong)
     try:
-        archive = script.pack(Path(request.script_dir)) if request.script_dir else None
-        target, queue, cluster = destination.target, destination.queue, destination.cluster
-        shape, within = create.choose_shape(
-            queue, request.accelerator_type, cluster=cluster, sub_slicing=target.sub_slicing
-        )
-        request = _fit(request, target, shape, report)
-        chosen = _Choice(
-            shape=shape,
-            within=within,
-            capacity=capacity_choice.choose(target, (within or shape).name, asked, cluster=cluster),
-            num_slices=count_slices(request.num_slices, request.num_nodes, shape.kind),
-            storages=_storages(request, destination, report),
-            image=_image(request, destination, report),
-        )
+        chosen, request, archive = _choose(request, destination, report, wrong)
     except XpkError as error:
-        raise wrong.joined(error, _refused(request), hint=create.HELP) from error
-    if archive is None and (files := options.files_here([request.command or "", *request.args])):
+        raise with_problems_of(request, error, wrong) from error
+    if not request.script_dir and (files := options.files_here([request.command or "", *request.args])):
         text = f"hosts do not see the current folder: '{files[0]}' is not shipped; --script-dir . ships it"
         report(Notice(text, is_warning=True))
     spec = _spec(request, destination, chosen, archive, wrong)
-    create.check_run_duration(queue, spec, cluster=cluster)
     if destination.api:
         spec = pod_security.fit_namespace(destination.api, spec)
     return Resolved(request, spec, archive)
@@ -79,6 +65,10 @@ def resolve(
 
 def with_problems_of(request: Workload, error: XpkError, problems: Problems) -> XpkError:
     """Return `error`, about the cluster, combined with all problems that do not depend on the cluster."""
+    request = valid_fields(request, problems)
+    _check_choices(request, problems)
+    if request.script_dir:
+        problems.read(None, script.check_folder, Path(request.script_dir))
     shape = find_shape(_SMALLEST)
     if request.accelerator_type:
         shape = problems.read(shape, find_shape, request.accelerator_type)
@@ -86,13 +76,19 @@ def with_problems_of(request: Workload, error: XpkError, problems: Problems) -> 
         **_passed(request),
         shape=shape,
         num_slices=count_slices(request.num_slices, None, shape.kind),
-        command=("true",),
+        command=problems.read(("true",), _command, request, problems.read(None, _ray, request), shape),
         target=_ANY_TARGET,
         image="",
         env=request.env,
     )
     problems.read(None, create.check_spec, spec)
     return problems.joined(error, _refused(request), hint=create.HELP)
+
+
+def _check_choices(request: Workload, problems: Problems) -> str | None:
+    """Check what depends on fields only; return the requested capacity."""
+    problems.read(None, options.check_resume, resume=request.resume, fresh=request.fresh)
+    return problems.read(None, capacity_choice.checked, request.capacity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +101,31 @@ class _Choice:
     num_slices: int
     storages: tuple[Mount, ...]
     image: str
+
+
+def _choose(
+    request: Workload, destination: Destination, report: Report, wrong: Problems
+) -> tuple[_Choice, Workload, Archive | None]:
+    """Return the properties of a workload on a cluster, its request as adjusted to it, and its packed code.
+
+    Raises XpkError if other checks require what is missing; `wrong` has all other problems.
+    """
+    capacity = _check_choices(request, wrong)
+    archive = wrong.read(None, script.pack, Path(request.script_dir)) if request.script_dir else None
+    target, queue, cluster = destination.target, destination.queue, destination.cluster
+    shape, within = create.choose_shape(
+        queue, request.accelerator_type, cluster=cluster, sub_slicing=target.sub_slicing
+    )
+    request = _fit(request, target, shape, report)
+    chosen = _Choice(
+        shape=shape,
+        within=within,
+        capacity=wrong.read("", capacity_choice.choose, target, (within or shape).name, capacity, cluster=cluster),
+        num_slices=wrong.read(1, count_slices, request.num_slices, request.num_nodes, shape.kind),
+        storages=wrong.read((), _storages, request, destination, report),
+        image=wrong.read(options.TRAINER_IMAGE, _image, request, destination, report),
+    )
+    return chosen, request, archive
 
 
 def _refused(request: Workload) -> str:
@@ -163,6 +184,7 @@ def _spec(
         user=getpass.getuser(),
     )
     wrong.read(None, create.check_spec, spec)
+    wrong.read(None, create.check_run_duration, destination.queue, spec, cluster=destination.cluster)
     wrong.check(_refused(request), hint=create.HELP)
     return spec
 
