@@ -17,6 +17,7 @@ from html import escape
 from pathlib import Path
 
 COLUMN, LINE, MARGIN = 7.8, 18, 16  # pixels
+WIDTH = 110  # columns; longer lines are cut
 COLORS = {"✓": "#3fb950", "•": "#8b949e", "!": "#d29922", "$": "#58a6ff"}
 REPORT_SIZE = (1200, 900)  # pixels
 
@@ -43,6 +44,17 @@ def terminal(lines: list[str]) -> str:
     )
 
 
+def last_of_bars(lines: list[str]) -> list[str]:
+    """Return the lines without progress bars that another one follows: a terminal shows only the last."""
+    following = [*lines[1:], ""]
+    return [line for line, after in zip(lines, following, strict=True) if not (is_bar(line) and is_bar(after))]
+
+
+def is_bar(line: str) -> bool:
+    """Tell whether a line is a progress bar."""
+    return line.lstrip().startswith(("━", "╌"))
+
+
 def screenshot(page: Path, picture: Path) -> None:
     """Write a picture of the top of a page. Raises SystemExit without Chromium."""
     browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -61,7 +73,9 @@ def main() -> int:
     parser.add_argument("report", type=Path, help="the demo's report page")
     parser.add_argument("folder", type=Path, help="folder of the pictures")
     arguments = parser.parse_args()
-    lines = ["$ make demo", *arguments.log.read_text(encoding="utf-8").rstrip().splitlines()]
+    text = arguments.log.read_text(encoding="utf-8").replace(f"{arguments.report.resolve().parents[1]}/", "")
+    lines = ["$ make demo", *last_of_bars(text.rstrip().splitlines())]
+    lines = [line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…" for line in lines]
     arguments.folder.mkdir(parents=True, exist_ok=True)
     (arguments.folder / "demo.svg").write_text(terminal(lines), encoding="utf-8")
     screenshot(arguments.report, (arguments.folder / "report.png").resolve())
