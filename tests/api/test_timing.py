@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from xpk.api.timing import Backoff, Pace, seconds_left, time_limit, within
@@ -37,6 +37,7 @@ def test_pauses_double_up_to_the_longest_and_differ_between_clients(first: float
 
 
 @given(gaps=st.lists(st.floats(0, 3), min_size=1, max_size=200))
+@example(gaps=[0.0] * 30)
 def test_a_budget_is_kept_whatever_the_caller_does(gaps: list[float]) -> None:
     now = 0.0
 

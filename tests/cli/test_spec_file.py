@@ -77,6 +77,17 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
         assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("preferred", ["low", "high"])
+def test_fields_take_precedence_over_preferences(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, preferred: str
+) -> None:
+    monkeypatch.setenv("XPK_CONFIG_DIR", str(tmp_path))
+    assert main(["config", "set", "priority", preferred]) == 0
+    (tmp_path / "lm.yaml").write_text("name: lm\npriority: medium\nargs: [--config, tiny]\n")
+    text = printed(capsys, "-f", str(tmp_path / "lm.yaml"), *SPEC)
+    assert "priority: medium" in text
+
+
 def test_the_format_needs_a_dry_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["workload", "create", "x", "-o", "spec"]) == 2
     assert "requires --dry-run" in capsys.readouterr().err
