@@ -25,12 +25,28 @@ FATAL_EXIT_CODES = (42, 126, 127)  # the trainer's; "not executable" and "not fo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterSpec:
+class _Slices:
+    """A number of slices of one shape."""
+
+    shape: SliceShape
+    num_slices: int
+
+    @property
+    def num_hosts(self) -> int:
+        """Return the hosts of all slices."""
+        return self.num_slices * self.shape.hosts
+
+    @property
+    def num_chips(self) -> int:
+        """Return the chips of all slices."""
+        return self.num_slices * self.shape.chips
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSpec(_Slices):
     """N slices of one accelerator type under a name."""
 
     name: str
-    shape: SliceShape
-    num_slices: int
     sub_slicing: bool = False  # workloads may use parts of a slice
     queued: bool = False  # nodes are created when a workload requests them
     max_slices: int | None = None  # limit of node autoprovisioning; None without it
@@ -59,16 +75,6 @@ class ClusterSpec:
     def quota_hosts(self) -> int:
         """Return the hosts of `quota_slices`."""
         return self.quota_slices * self.shape.hosts
-
-    @property
-    def num_hosts(self) -> int:
-        """Return the hosts of all slices."""
-        return self.num_slices * self.shape.hosts
-
-    @property
-    def num_chips(self) -> int:
-        """Return the chips of all slices."""
-        return self.num_slices * self.shape.chips
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,12 +133,10 @@ class Code:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadSpec:
+class WorkloadSpec(_Slices):
     """A job over `num_slices` slices that runs the same `command` on every host. Times are in seconds."""
 
     name: str
-    shape: SliceShape
-    num_slices: int
     command: tuple[str, ...]
     target: Target
     image: str
@@ -212,16 +216,6 @@ class WorkloadSpec:
     def total(self) -> int:
         """Return the units of `shape.resource` that the workload needs."""
         return self.num_slices * self.shape.units
-
-    @property
-    def num_hosts(self) -> int:
-        """Return the hosts of all slices."""
-        return self.num_slices * self.shape.hosts
-
-    @property
-    def num_chips(self) -> int:
-        """Return the chips of all slices."""
-        return self.num_slices * self.shape.chips
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
