@@ -20,6 +20,7 @@ RUN python -m pip install --ignore-installed --require-hashes --only-binary :all
     && if [ "${JAX_EXTRA}" = tpu ]; then python -m pip install --require-hashes --only-binary :all: --no-deps --requirement tpu.txt; \
     elif [ -n "${JAX_EXTRA}" ]; then echo "invalid JAX_EXTRA '${JAX_EXTRA}': must be tpu" >&2; exit 1; fi
 COPY workloads/trainer ./trainer
+COPY workloads/xpk_shared ./xpk_shared
 COPY workloads/xpk_ray ./xpk_ray
 
 # Unprivileged, as the manifest requires.

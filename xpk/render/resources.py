@@ -13,7 +13,7 @@ def manifests_dir() -> Path:
 
 
 def workloads_dir() -> Path:
-    """Return the folder that holds the packages `trainer` and `xpk_ray`."""
+    """Return the folder that holds the packages `trainer`, `xpk_shared` and `xpk_ray`."""
     return _first(_PACKAGE / "_workloads", _PACKAGE.parent / "workloads")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from xpk.render.resources import recipe_dir, workloads_dir
 
 _RECIPE = ("Dockerfile", "requirements/image.txt", "requirements/tpu.txt")
-_PACKAGES = ("trainer", "xpk_ray")
+_PACKAGES = ("trainer", "xpk_shared", "xpk_ray")
 _TAG_LENGTH = 12
 
 
