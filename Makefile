@@ -22,7 +22,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 # Tests with cases that need fake-gcs-server; the environment of e2e provides it, elsewhere they are skipped.
-WITH_BUCKET := tests/storage tests/cli/test_outputs.py tests/jobs/test_output.py tests/render/test_unpack.py
+WITH_BUCKET := tests/storage tests/cli/workload/test_outputs.py tests/jobs/output/test_folder.py tests/render/test_unpack.py
 
 ON_KIND := $(sort $(wildcard e2e/test_kind*.py))
 
@@ -84,7 +84,7 @@ e2e-all:
 
 e2e-compiler: $(TPU)/.installed
 	@echo "==> estimates against XLA's TPU compiler"
-	@PYTHONPATH=$(CURDIR)/$(TPU) $(BIN)/python -m pytest tests/trainer/test_trainer_aot.py --verbose $(PYTEST_ARGS)
+	@PYTHONPATH=$(CURDIR)/$(TPU) $(BIN)/python -m pytest tests/trainer/estimate/test_aot.py --verbose $(PYTEST_ARGS)
 
 $(TPU)/.installed: requirements/tpu.txt | $(STAMP)
 	@echo "==> installing libtpu (700 MB)"
@@ -135,7 +135,7 @@ lock: $(STAMP)
 	@echo libtpu | $(LOCK) --no-deps --output-file requirements/tpu.txt -
 
 golden: $(STAMP)
-	@XPK_UPDATE_GOLDEN=1 $(BIN)/python -m pytest tests/render tests/docs tests/trainer/test_trainer_shardings.py --quiet
+	@XPK_UPDATE_GOLDEN=1 $(BIN)/python -m pytest tests/render tests/docs tests/trainer/parallel/test_shardings.py --quiet
 
 clean:
 	rm -rf $(VENV) demo-output site dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

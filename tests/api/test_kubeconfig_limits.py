@@ -14,7 +14,7 @@ import yaml
 
 from tests.api import hostile
 from tests.api.hostile import JOBSET, sends, serving
-from tests.api.server import kubeconfig
+from tests.api.scripted_server import kubeconfig
 from xpk.api.kubefile import only_context
 from xpk.api.kubernetes import KubernetesApi
 from xpk.model.errors import AuthorizationError, MissingToolError, UsageError, XpkError

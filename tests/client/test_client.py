@@ -1,0 +1,179 @@
+"""The Python API on a local cluster: real processes, typed results, an error class for each cause."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import xpk
+from tests.jobs.report.runs import RunWriter
+
+EXPORTED = """
+AuthorizationError CapacityError Cluster ConflictError HostLine MissingToolError Modified NameTaken NotAuthorized
+NotFoundError Notice OutputExists Phase Progress QuotaExceeded TimedOutError UnavailableError UsageError Workload
+WorkloadFailedError WorkloadHandle WorkloadStatus XpkError __version__
+"""
+
+
+def workload(name: str = "w", command: str = "true", **fields: object) -> xpk.Workload:
+    return xpk.Workload(name=name, command=command, **fields)  # type: ignore[arg-type]  # any fields
+
+
+def test_the_exported_names_are_sorted_and_exist() -> None:
+    assert xpk.__all__ == EXPORTED.split() == sorted(xpk.__all__)
+    assert all(getattr(xpk, name) is not None for name in xpk.__all__)
+    assert set(xpk.__all__) <= set(dir(xpk))
+    with pytest.raises(AttributeError, match="no attribute 'Clusters'"):
+        xpk.Clusters  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_each_name_field_and_method_is_documented() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "python-api.md").read_text()
+    for field in dataclasses.fields(xpk.Workload):
+        assert f"| `{field.name}` |" in page, field.name
+        option = field.metadata.get("option")
+        assert option is None or f"`{option.flag}`" in page, option
+    for kind in (xpk.Cluster, xpk.WorkloadHandle):
+        methods = [name for name, member in vars(kind).items() if inspect.isfunction(member) and name[0] != "_"]
+        assert [name for name in methods if f"`{name}(" not in page] == []
+    assert [name for name in EXPORTED.split() if name not in page] == ["__version__"]
+
+
+def test_the_package_is_loaded_on_first_use() -> None:
+    program = f"import sys; sys.path[:] = {sys.path!r}; import xpk; print(*sys.modules)"
+    bare = [sys.executable, "-S", "-c", program]
+    loaded = subprocess.run(bare, capture_output=True, text=True, check=True).stdout.split()
+    assert [name for name in loaded if name.startswith("xpk")] == ["xpk"] and "typing" not in loaded
+
+
+@pytest.mark.parametrize(
+    ("kind", "base"),
+    [
+        (xpk.NameTaken, xpk.ConflictError),
+        (xpk.Modified, xpk.ConflictError),
+        (xpk.OutputExists, xpk.ConflictError),
+        (xpk.QuotaExceeded, xpk.CapacityError),
+        (xpk.NotAuthorized, xpk.AuthorizationError),
+    ],
+)
+def test_a_finer_error_keeps_the_exit_code(kind: type[xpk.XpkError], base: type[xpk.XpkError]) -> None:
+    assert issubclass(kind, base) and kind.exit_code == base.exit_code
+    assert kind("text", resource="JobSet 'w'").resource == "JobSet 'w'" and base("text").resource == ""
+
+
+def test_from_submit_to_delete_without_a_word_printed(
+    cluster: xpk.Cluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "hello.sh").write_text("echo $GREETING from $MEGASCALE_SLICE_ID/$TPU_WORKER_ID\n")
+    notices: list[xpk.Notice] = []
+    seen: list[xpk.WorkloadStatus] = []
+    request = workload(command="bash hello.sh", num_slices=2, script_dir=tmp_path / "code", env={"GREETING": "hello"})
+    handle = cluster.submit(request, on_progress=notices.append)
+    assert [notice.text.partition(":")[0] for notice in notices] == ["code shipped"]
+    ended = handle.wait(timeout=60, on_progress=seen.append)
+    assert ended.phase is xpk.Phase.SUCCEEDED and seen[-1] == ended
+    assert handle.status().num_hosts == 4 and handle.progress() is None
+    lines = {(line.slice, line.host): line.text for line in handle.logs()}
+    assert lines == {(s, h): f"hello from {s}/{h}" for s in (0, 1) for h in (0, 1)}
+    assert [line.text for line in handle.logs(slice=1, host=0, follow=True)] == ["hello from 1/0"]
+    assert [status.name for status in cluster.workloads()] == ["w"]
+    handle.delete(with_output=True, timeout=60)
+    assert cluster.workloads() == []
+    with pytest.raises(xpk.NotFoundError, match="'w'"):
+        cluster.workload("w").status()
+    captured = capfd.readouterr()
+    assert (captured.out, captured.err) == ("", "")
+
+
+def test_a_failure_is_raised_unless_it_is_to_be_returned(cluster: xpk.Cluster) -> None:
+    handle = cluster.submit(workload(command="exit 3"))
+    with pytest.raises(xpk.WorkloadFailedError, match="exit code 3"):
+        handle.wait(timeout=60)
+    assert handle.wait(timeout=60, check=False).phase is xpk.Phase.FAILED
+
+
+def test_a_wait_ends_in_time_and_the_workload_continues(cluster: xpk.Cluster) -> None:
+    handle = cluster.submit(workload(command="sleep 60"))
+    with pytest.raises(xpk.TimedOutError, match=r"after 0\.3 s"):
+        handle.wait(timeout=0.3)
+    assert not handle.status().phase.is_final
+    handle.delete(grace_seconds=0, timeout=60)
+
+
+def test_a_suspended_workload_gives_its_slices_back(cluster: xpk.Cluster) -> None:
+    handle = cluster.submit(workload(command="sleep 60"))
+    handle.suspend()
+    assert handle.status().phase is xpk.Phase.SUSPENDED
+    handle.resume()
+    assert handle.status().phase is not xpk.Phase.SUSPENDED
+
+
+def test_each_cause_has_an_error_of_its_own_with_its_object(cluster: xpk.Cluster) -> None:
+    cluster.submit(workload(command="sleep 60"))
+    with pytest.raises(xpk.NameTaken, match="with the same settings") as taken:
+        cluster.submit(workload(command="sleep 60"))
+    assert taken.value.resource == "JobSet 'w'" and taken.value.exit_code == 4
+    with pytest.raises(xpk.QuotaExceeded, match="has 16 in all") as exceeded:
+        cluster.submit(workload("large", num_slices=3))
+    assert exceeded.value.resource == "queue 'multislice-queue'"
+    with pytest.raises(xpk.NotFoundError, match="'red'"):
+        cluster.submit(workload("other", queue="red"))
+    with pytest.raises(xpk.NotFoundError, match="'nope'"):
+        xpk.Cluster("nope").workloads()
+
+
+def test_all_problems_of_a_workload_are_in_one_error(cluster: xpk.Cluster) -> None:
+    wrong = workload("W", " ", priority="urgent", capacity="cheap", resume=True, fresh=True, env={"A=": "1"})
+    with pytest.raises(xpk.UsageError) as raised:
+        cluster.submit(wrong)
+    text = "\n".join(raised.value.problems)
+    for part in ("'W' is not a DNS label", "is empty", "'urgent'", "invalid capacity 'cheap'", "exclude", "'A='"):
+        assert part in text, text
+    assert cluster.workloads() == []
+
+
+def test_fields_of_wrong_types_are_reported_with_a_missing_queue(cluster: xpk.Cluster) -> None:
+    wrong = workload("Bad_Name", num_slices="2", env={"A": 1}, queue="red", script_dir="/nope")
+    with pytest.raises(xpk.UsageError) as raised:
+        cluster.submit(wrong)
+    parts = ("num_slices must be an integer", "env['A'] must be a string", "is not a DNS label", "'/nope'", "'red'")
+    for part in parts:
+        assert sum(part in problem for problem in raised.value.problems) == 1, raised.value.problems
+    assert len(raised.value.problems) == len(parts)
+    with pytest.raises(xpk.UsageError, match="queue must be a string, got 5"):
+        cluster.submit(workload(queue=5))
+
+
+def test_output_of_an_earlier_workload_is_kept_until_the_caller_decides(cluster: xpk.Cluster) -> None:
+    handle = cluster.submit(workload(command="mkdir -p $XPK_OUTPUT_DIR; echo 1 > $XPK_OUTPUT_DIR/x"))
+    output = handle.wait(timeout=60).output_dir
+    handle.delete(timeout=60)
+    with pytest.raises(xpk.OutputExists) as raised:
+        cluster.submit(workload())
+    assert raised.value.resource == output
+    notices: list[xpk.Notice] = []
+    cluster.submit(workload(fresh=True), on_progress=notices.append).wait(timeout=60)
+    assert [notice.text.startswith("the earlier output is now 'w.") for notice in notices] == [True]
+
+
+def test_a_report_needs_metrics(cluster: xpk.Cluster, tmp_path: Path) -> None:
+    handle = cluster.submit(workload(num_slices=2))
+    output = handle.wait(timeout=60).output_dir
+    with pytest.raises(xpk.NotFoundError, match="has not written metrics"):
+        handle.report()
+    run = RunWriter(Path(output))
+    run.bring_up(0)
+    run.steps(1, 20)
+    run.done(20)
+    run.write()
+    figures = handle.report(tmp_path / "run.html")
+    assert (figures["workload"], figures["steps"], figures["hosts"]) == ("w", 20, 4)
+    assert "<html" in (tmp_path / "run.html").read_text()
+    progress = handle.progress()
+    assert progress is not None and progress.step == 20
