@@ -11,7 +11,7 @@ from typing import Any
 
 from google.api_core import exceptions
 
-from trainer.storage.gcs import Bucket
+from xpk_shared.storage.bucket import Bucket
 
 
 class Blob:
