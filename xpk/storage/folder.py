@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,23 +10,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError, UsageError, XpkError
-from xpk_shared.storage import EMULATOR, Place, address_problems, in_bucket, open_place
-from xpk_shared.storage.errors import (
-    BucketNotFound,
-    InvalidAddress,
-    MissingClient,
-    NoCredentials,
-    RefreshFailed,
-    Refused,
-    ServerError,
-    TooLarge,
-    Unauthenticated,
-    Unreachable,
-)
+from xpk_shared.storage import EMULATOR, Place, address_problems, errors, in_bucket, open_place
+from xpk_shared.storage.place import check_size
 
 MOST_BYTES = 512 << 20  # that are read into memory at once
 _SEAL = "manifest.json"  # marks a checkpoint as complete
 _PATIENCE, _EMULATOR_PATIENCE = 30.0, 2.0  # seconds for which a request is retried
+_REFUSED = {errno.EFBIG: "move it aside, or make it smaller", errno.ELOOP: "`ls -l {0}` shows its target"}
 _ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 Found = TypeVar("Found")
@@ -41,7 +32,7 @@ def open_folder(url: str) -> Folder:
     seconds = _EMULATOR_PATIENCE if os.environ.get(EMULATOR) else _PATIENCE
     try:
         return Folder(open_place(url, root=Path(url).parent, patience_seconds=seconds))
-    except MissingClient as error:
+    except errors.MissingClient as error:
         raise MissingToolError(
             f"reading {url} needs the Python package `google-cloud-storage`", hint="pip install 'xpk-multislice[gcs]'"
         ) from error
@@ -79,15 +70,14 @@ class Folder:
 
     def read_end(self, path: str, size: int) -> bytes | None:
         """Return the last `size` bytes of a file without reading the rest; None if it does not exist."""
-        return self._read(lambda: (self._place / path).tail(size))
+        return self._read(lambda: (self._place / path).part(-size, size))
 
     def read_all(self, folder: str) -> dict[str, bytes]:
         """Return names and contents of the files directly in a folder, sorted by name."""
         place = self._place / folder
         with self._explained("read"):
             entries = sorted(place.files(), key=lambda entry: entry.name)
-            if (size := sum(entry.size for entry in entries)) > MOST_BYTES:
-                raise TooLarge(size, str(place))
+            check_size(sum(entry.size for entry in entries), MOST_BYTES, place)
             contents = place.read_each(entries)
             found = zip(entries, contents, strict=True)
             return {entry.name: content for entry, content in found if content is not None}
@@ -125,58 +115,30 @@ class Folder:
         """Convert the errors of an attempt to `verb` this folder."""
         try:
             yield
-        except InvalidAddress as error:
+        except errors.InvalidAddress as error:
             raise UsageError(str(error), hint=f"{EMULATOR}=http://HOST:PORT") from error
         except OSError as error:
-            if in_bucket(self.url):
-                raise _explain_bucket(error, f"cannot {verb} {self.url}", self.url.split("/")[2]) from error
-            raise _explain_disk(error, verb, self._place.path or Path(self.url)) from error
+            raise _convert(error, verb, self._place) from error
 
 
-def _explain_disk(error: OSError, verb: str, path: Path) -> XpkError:
-    where = error.filename or path
-    if isinstance(error, TooLarge):
-        return _too_large(error)
-    doing = f"cannot {verb} {where}: {error.strerror or error}"
-    if isinstance(error, Refused):
-        return XpkError(doing, hint=f"`ls -l {where}` shows its target" if verb == "remove" else f"remove {where}")
-    return XpkError(doing, hint=f"`ls -ld {path.parent}` shows its owner; `df {path.parent}` shows free space")
-
-
-def _explain_bucket(error: OSError, doing: str, bucket: str) -> XpkError:
-    emulator = os.environ.get(EMULATOR)
+def _convert(error: OSError, verb: str, place: Place) -> XpkError:
+    where = error.filename or place
+    message, emulator = f"cannot {verb} {where}: {error.strerror or error}", os.environ.get(EMULATOR)
+    if isinstance(error, errors.Refused):
+        return XpkError(message, hint=_REFUSED.get(error.errno, "remove {0}").format(where))
+    if place.path is not None:
+        folder = place.path.parent
+        return XpkError(message, hint=f"`ls -ld {folder}` shows its owner; `df {folder}` shows free space")
+    bucket = "/".join(str(place).split("/")[:3])
     match error:
-        case TooLarge():
-            return _too_large(error)
-        case RefreshFailed() | Unauthenticated():
-            return AuthorizationError(
-                f"{doing}: the credentials of this machine are not accepted ({error.strerror})",
-                hint="`gcloud auth application-default login`",
-            )
-        case NoCredentials():
-            return MissingToolError(
-                f"{doing}: this machine has no credentials for Google Cloud",
-                hint="`gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS",
-            )
+        case errors.RefreshFailed() | errors.Unauthenticated():
+            return AuthorizationError(message, hint="`gcloud auth application-default login`")
+        case errors.NoCredentials():
+            hint = "`gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS"
+            return MissingToolError(message, hint=hint)
         case PermissionError():
-            return AuthorizationError(
-                f"not authorised: {doing}: {error.strerror}",
-                hint=f"ask the owner of gs://{bucket} for the role roles/storage.objectUser on it",
-            )
-        case BucketNotFound():
-            return NotFoundError(
-                f"{doing}: bucket '{bucket}' not found",
-                hint=f"`gcloud storage buckets create gs://{bucket}`, or choose another one",
-            )
-        case Unreachable() if not isinstance(error, ServerError):
-            server = f"the storage emulator at {emulator}" if emulator else "Google Cloud Storage"
-            hint = f"start it, or unset {EMULATOR}" if emulator else "check the network and try again"
-            return XpkError(f"{doing}: no answer from {server}", hint=hint)
-    return XpkError(f"{doing}: {error.strerror or error}", hint="try again")
-
-
-def _too_large(error: TooLarge) -> XpkError:
-    return XpkError(
-        f"cannot read {error.filename}: it holds {error.size >> 20} MiB, and at most {MOST_BYTES >> 20} MiB are read",
-        hint="move it aside, or make it smaller",
-    )
+            hint = f"ask the owner of {bucket} for the role roles/storage.objectUser on it"
+            return AuthorizationError(message, hint=hint)
+        case errors.BucketNotFound():
+            return NotFoundError(message, hint=f"`gcloud storage buckets create {bucket}`, or choose another one")
+    return XpkError(message, hint=f"start it, or unset {EMULATOR}" if emulator else "check the network and try again")

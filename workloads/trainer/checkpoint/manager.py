@@ -12,6 +12,7 @@ import asyncio
 import errno
 import functools
 import logging
+import shutil
 import sys
 import threading
 import time
@@ -89,7 +90,8 @@ class Checkpoints:
     def room(self, state: State) -> tuple[int | None, int]:
         """Return (bytes free, bytes that a save of `state` needs); None means unlimited."""
         need = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)) + _MARGIN
-        return self.place.room(), need
+        free = None if self.place.path is None else shutil.disk_usage(self.place.path).free
+        return free, need
 
     def save(self, step: int, state: State, **notes: Any) -> None:
         """Start to save `state`; return once it is copied off the chips, so that it may be donated.

@@ -172,6 +172,6 @@ def _write_texts(folder: Place, writer: Writer, tokenizer: Tokenizer, suffixes: 
 
 def _documents(folder: Place, suffixes: str) -> Iterator[tuple[str, bytes | None]]:
     entries, asked_for = itertools.tee(text_files(folder, suffixes))
-    unreadable = FileNotFoundError if folder.path is None else OSError  # a bucket may be readable later
+    unreadable = (FileNotFoundError if folder.path is None else OSError,)  # a bucket may be readable later
     for entry, content in zip(entries, folder.read_each(asked_for, unreadable), strict=True):
         yield entry.name, document(content)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
-from collections import deque
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import suppress
 
 from xpk_shared.storage.address import split_address
 from xpk_shared.storage.bucket_lines import BucketLines
-from xpk_shared.storage.bucket_objects import MAX_CONCURRENT, Objects
-from xpk_shared.storage.place import Entry
+from xpk_shared.storage.bucket_objects import Objects
+from xpk_shared.storage.place import Entry, Place
 
 
-class Bucket(Objects):
-    """A `Place` in a bucket."""
+class Bucket(Objects, Place):
+    """A place in a bucket."""
 
     path = None
 
@@ -38,28 +35,6 @@ class Bucket(Objects):
                 keyed.append(([(1, folder) for folder in folders] + [(0, name)], entry))
         return (entry for _, entry in sorted(keyed, key=lambda pair: pair[0]))
 
-    def read_each(
-        self, entries: Iterable[Entry], skip: type[OSError] | tuple[type[OSError], ...] = FileNotFoundError
-    ) -> Iterator[bytes | None]:
-        """See `Place.read_each`; some contents are read ahead."""
-
-        def read(entry: Entry) -> bytes | None:
-            with suppress(skip):
-                return (self / entry.name).read()
-            return None
-
-        self.connect()  # once, not in each thread
-        coming: deque[Future[bytes | None]] = deque()
-        entries = iter(entries)
-        pool = ThreadPoolExecutor(MAX_CONCURRENT, "read")
-        try:
-            coming.extend(pool.submit(read, entry) for entry in itertools.islice(entries, MAX_CONCURRENT))
-            while coming:
-                yield coming.popleft().result()
-                coming.extend(pool.submit(read, entry) for entry in itertools.islice(entries, 1))
-        finally:
-            pool.shutdown(cancel_futures=True)
-
     def write(self, content: bytes) -> None:
         """Write the object."""
         self.create(content, None)
@@ -71,10 +46,6 @@ class Bucket(Objects):
     def slot(self) -> BucketSlot:
         """Return the object as a slot, versioned by generation."""
         return BucketSlot(self)
-
-    def room(self) -> int | None:
-        """Return None: a bucket is never full."""
-        return None
 
     def rename(self, name: str, seal: str) -> None:
         """See `Place.rename`."""

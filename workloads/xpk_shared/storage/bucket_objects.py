@@ -12,10 +12,8 @@ from typing import Any, Self, TypeVar
 
 from xpk_shared.storage.address import BUCKET
 from xpk_shared.storage.client import CONNECT_SECONDS, OutOfRange, connect, retries, translated
-from xpk_shared.storage.errors import TooLarge
-from xpk_shared.storage.place import Entry
+from xpk_shared.storage.place import MAX_CONCURRENT, Entry, check_size
 
-MAX_CONCURRENT = 16  # requests; each is a round trip of many milliseconds
 _SECONDS = 120.0  # total time of retries of a request
 _TYPE = "application/octet-stream"
 
@@ -89,19 +87,23 @@ class Objects:
 
     def read(self, limit: int | None = None) -> bytes:
         """See `Place.read`; the content's checksum is verified."""
-        if limit is not None and (size := self.entry().size) > limit:
-            raise TooLarge(size, str(self))
+        if limit is not None:
+            check_size(self.entry().size, limit, self)
         with translated(self):
             content: bytes = self._blob().download_as_bytes(**self._retries)
             return content
 
     def part(self, start: int, size: int) -> bytes:
-        """See `Place.part`."""
-        return self._range(start=start, end=start + size - 1)
-
-    def tail(self, size: int) -> bytes:
-        """See `Place.tail`."""
-        return self._range(start=-size)
+        """See `Place.part`; a part has no checksum to verify."""
+        end = start + size - 1 if start >= 0 else None
+        with translated(self):
+            try:
+                content: bytes = self._blob().download_as_bytes(
+                    start=start, end=end, checksum=None, raw_download=True, **self._retries
+                )
+            except OutOfRange:  # nothing is there, such as in an empty object
+                return b""
+            return content[:size]
 
     def create(self, content: bytes, generation: int | None) -> int:
         """Write the object if it has this `generation` (0: none; None: any); return its new one.
@@ -179,17 +181,6 @@ class Objects:
 
     def _blob(self) -> Any:
         return self._client.bucket(self._bucket).blob(self._name)
-
-    def _range(self, **span: int) -> bytes:
-        """Return a part of the object, which has no checksum to verify."""
-        with translated(self):
-            try:
-                content: bytes = self._blob().download_as_bytes(
-                    **span, checksum=None, raw_download=True, **self._retries
-                )
-            except OutOfRange:  # nothing is there, such as in an empty object
-                return b""
-            return content
 
     def _list(self, **options: Any) -> list[Any]:
         with translated(self, listing=True):

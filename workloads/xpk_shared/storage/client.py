@@ -18,26 +18,13 @@ from google.auth import exceptions as auth
 from google.cloud.storage import Client
 from google.cloud.storage.retry import DEFAULT_RETRY
 
+from xpk_shared.storage import errors
 from xpk_shared.storage.address import EMULATOR
-from xpk_shared.storage.errors import (
-    BucketNotFound,
-    InvalidAddress,
-    NoCredentials,
-    RefreshFailed,
-    ServerError,
-    Unauthenticated,
-    Unreachable,
-)
 
 OutOfRange = api.RequestRangeNotSatisfiable
 
 CONNECT_SECONDS, ANSWER_SECONDS = 10.0, 60.0
 _SHOWN = 300  # characters of a server's message
-_DENIED: dict[type[Exception], type[PermissionError]] = {
-    api.Forbidden: PermissionError,
-    api.Unauthorized: Unauthenticated,
-    auth.DefaultCredentialsError: NoCredentials,
-}
 
 
 def connect() -> Any:
@@ -47,8 +34,8 @@ def connect() -> Any:
     """
     server = os.environ.get(EMULATOR, "")
     if server and not server.startswith(("http://", "https://")):
-        raise InvalidAddress(f"{EMULATOR} is '{server}', which is not a URL")
-    with translated("Google Cloud Storage"):
+        raise errors.InvalidAddress(f"{EMULATOR} is '{server}', which is not a URL")
+    with translated(""):
         return _client(server)
 
 
@@ -69,7 +56,7 @@ def translated(where: object, *, listing: bool = False) -> Iterator[None]:
         yield
     except api.RetryError as error:
         raise _translate(error.cause or error, str(where), listing) from error
-    except InvalidAddress:
+    except errors.InvalidAddress:
         raise
     except Exception as error:  # the client raises errors of many types
         if isinstance(error, OSError) and type(error).__module__.split(".")[0] not in ("requests", "urllib3"):
@@ -79,24 +66,30 @@ def translated(where: object, *, listing: bool = False) -> Iterator[None]:
 
 def _translate(error: BaseException, where: str, listing: bool) -> OSError:
     said = _message(error)
-    if isinstance(error, api.NotFound):
-        return (BucketNotFound if listing else FileNotFoundError)(2, "no such object or bucket", where)
-    if isinstance(error, api.PreconditionFailed):
-        return FileExistsError(17, "it was modified concurrently", where)
-    if isinstance(error, auth.RefreshError | auth.InvalidOperation):
-        return RefreshFailed(111, said, where)
-    for cause, kind in _DENIED.items():
-        if isinstance(error, cause):
-            return kind(13, said, where)
-    if isinstance(error, api.GoogleAPICallError):
-        return ServerError(111, said, where)
-    return Unreachable(111, f"the bucket does not answer: {said}", where)
+    match error:
+        case api.NotFound() if listing:
+            return errors.BucketNotFound(2, f"bucket '{where.split('/')[2]}' not found", where)
+        case api.NotFound():
+            return FileNotFoundError(2, "object or bucket not found", where)
+        case api.PreconditionFailed():
+            return FileExistsError(17, "it was modified concurrently", where)
+        case api.Forbidden():
+            return PermissionError(13, f"not authorised: {said}", where)
+        case auth.RefreshError() | auth.InvalidOperation():
+            return errors.RefreshFailed(111, f"the credentials of this machine are not accepted ({said})", where)
+        case api.Unauthorized():
+            return errors.Unauthenticated(13, f"the credentials of this machine are not accepted ({said})", where)
+        case auth.DefaultCredentialsError():
+            return errors.NoCredentials(13, f"this machine has no credentials for Google Cloud ({said})", where)
+        case OSError() | auth.TransportError():
+            emulator = os.environ.get(EMULATOR)
+            server = f"the storage emulator at {emulator}" if emulator else "Google Cloud Storage"
+            return errors.Unreachable(111, f"no answer from {server} ({type(error).__name__})", where)
+    return errors.Unreachable(111, f"the server failed: {said}", where)
 
 
 def _message(error: BaseException) -> str:
     """Return an error's message in one line, the server's own if there is one."""
-    text = ""
-    if isinstance(error, api.GoogleAPICallError):
-        details = [str(each.get("message")) for each in error.errors if isinstance(each, Mapping)]
-        text = next(filter(None, details), "") or error.message or f"HTTP {error.code}"
-    return " ".join((text or str(error.args[0] if error.args else error) or type(error).__name__).split())[:_SHOWN]
+    details = [str(each.get("message")) for each in getattr(error, "errors", ()) if isinstance(each, Mapping)]
+    text = next(filter(None, details), "") or getattr(error, "message", "") or str(error) or type(error).__name__
+    return " ".join(text.split())[:_SHOWN]

@@ -8,22 +8,21 @@ import secrets
 import shutil
 import stat
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from xpk_shared.storage.disk_slot import DiskSlot, create_file
-from xpk_shared.storage.errors import Refused, TooLarge
-from xpk_shared.storage.place import Entry
+from xpk_shared.storage.errors import Refused
+from xpk_shared.storage.place import Entry, Place, check_size
 
 _ABSENT = (FileNotFoundError, NotADirectoryError)
-_DANGLING = (errno.ENOENT, errno.ELOOP)
 _BLOCK = 1 << 16  # bytes
 
 
-class Disk:
-    """A `Place` of this machine, or on a volume that all hosts share."""
+class Disk(Place):
+    """A place of this machine, or on a volume that all hosts share."""
 
     def __init__(self, path: Path, root: Path | None = None) -> None:
         self.path = path if root else path.expanduser().resolve()
@@ -57,21 +56,14 @@ class Disk:
 
     def files(self) -> list[Entry]:
         """See `Place.files`."""
+        self._check_links()
         found = []
-        try:
-            self._check_links()
-            names = os.listdir(self.path)
-        except _ABSENT:
-            return []
-        for name in names:
-            try:
-                status = (self.path / name).stat()
-            except OSError as error:  # a link that leads nowhere, or removed meanwhile
-                if error.errno not in _DANGLING:
-                    raise
-                continue
-            if not stat.S_ISDIR(status.st_mode):
-                found.append(_entry(name, status))
+        with suppress(*_ABSENT):
+            for name in os.listdir(self.path):
+                with suppress(FileNotFoundError):  # a link that leads nowhere, or removed meanwhile
+                    status = (self.path / name).stat()
+                    if not stat.S_ISDIR(status.st_mode):
+                        found.append(_entry(name, status))
         return found
 
     def walk(self, skip: frozenset[str]) -> Iterator[Entry]:
@@ -86,33 +78,13 @@ class Disk:
     def read(self, limit: int | None = None) -> bytes:
         """See `Place.read`."""
         with self._open() as file:
-            size = os.fstat(file.fileno()).st_size
-            if limit is not None and size > limit:
-                raise TooLarge(size, str(self))
+            check_size(os.fstat(file.fileno()).st_size, limit, self)
             return file.read(-1 if limit is None else limit)
-
-    def read_each(
-        self, entries: Iterable[Entry], skip: type[OSError] | tuple[type[OSError], ...] = FileNotFoundError
-    ) -> Iterator[bytes | None]:
-        """See `Place.read_each`."""
-        for entry in entries:
-            try:
-                content = (self / entry.name).read()
-            except skip:
-                yield None
-            else:
-                yield content
 
     def part(self, start: int, size: int) -> bytes:
         """See `Place.part`."""
         with self._open() as file:
-            file.seek(start)
-            return file.read(size)
-
-    def tail(self, size: int) -> bytes:
-        """See `Place.tail`."""
-        with self._open() as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - size))
+            file.seek(start if start >= 0 else max(0, os.fstat(file.fileno()).st_size + start))
             return file.read(size)
 
     def write(self, content: bytes) -> None:
@@ -144,11 +116,6 @@ class Disk:
         """Return the file as a slot of numbered versions."""
         return DiskSlot(self.path)
 
-    def room(self) -> int | None:
-        """Return the bytes free on the disk."""
-        disk = os.statvfs(self.path)
-        return disk.f_bavail * disk.f_frsize
-
     def rename(self, name: str, seal: str) -> None:
         """See `Place.rename`."""
         self.path.rename(self.path.with_name(name))
@@ -164,7 +131,7 @@ class Disk:
         file = open_regular(self.path)
         try:
             self._check_links()
-        except BaseException:
+        except OSError:
             file.close()
             raise
         return file

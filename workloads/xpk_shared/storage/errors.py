@@ -4,10 +4,6 @@ Failed accesses raise OSErrors with one line in `strerror` and the place in `fil
 PermissionError, FileExistsError (modified concurrently), those below, and the file system's own.
 """
 
-from __future__ import annotations
-
-import errno
-
 
 class InvalidAddress(ValueError):
     """An address that names no place."""
@@ -37,17 +33,5 @@ class RefreshFailed(Unreachable):
     """Credentials that could not be refreshed."""
 
 
-class ServerError(Unreachable):
-    """An answer that is none of the others; `strerror` has the server's message."""
-
-
 class Refused(OSError):
-    """A file that is not accessed: a pipe, a device, or behind a symbolic link that is not followed."""
-
-
-class TooLarge(OSError):
-    """A file of `size` bytes, more than the limit of a read."""
-
-    def __init__(self, size: int, where: str) -> None:
-        super().__init__(errno.EFBIG, f"it holds {size} bytes", where)
-        self.size = size
+    """A file that is not accessed: a pipe, a device, a symbolic link, or more bytes than the limit."""

@@ -7,10 +7,20 @@ Slot     a small file with compare-and-swap writes
 
 from __future__ import annotations
 
+import errno
+import itertools
+from collections import deque
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from xpk_shared.storage.errors import Refused
+
+MAX_CONCURRENT = 16  # requests to a bucket or to a shared file system; each takes many milliseconds
+Skip = tuple[type[OSError], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +55,7 @@ class Slot(Protocol):
 class Place(Protocol):
     """A file or folder; `str()` is its path or address. Methods raise the errors of `errors.py`."""
 
-    @property
-    def path(self) -> Path | None:
-        """Path on this machine; None in a bucket."""
+    path: Path | None  # on this machine; None in a bucket
 
     def __truediv__(self, name: str) -> Place: ...
 
@@ -70,18 +78,27 @@ class Place(Protocol):
         """Yield all files below: a folder's own by name, then its folders', except hidden ones and those in `skip`."""
 
     def read(self, limit: int | None = None) -> bytes:
-        """Return the whole content. Raises TooLarge if it has more than `limit` bytes."""
+        """Return the whole content. Raises Refused if it has more than `limit` bytes."""
 
-    def read_each(
-        self, entries: Iterable[Entry], skip: type[OSError] | tuple[type[OSError], ...] = FileNotFoundError
-    ) -> Iterator[bytes | None]:
+    def read_each(self, entries: Iterable[Entry], skip: Skip = (FileNotFoundError,)) -> Iterator[bytes | None]:
         """Yield the contents of files below, in order; None for one whose read raises an error of `skip`."""
 
-    def part(self, start: int, size: int) -> bytes:
-        """Return `size` bytes from `start`, or as many as exist."""
+        def read(entry: Entry) -> bytes | None:
+            with suppress(*skip):
+                return (self / entry.name).read()
+            return None
 
-    def tail(self, size: int) -> bytes:
-        """Return the last `size` bytes, or as many as exist."""
+        entries, pool = iter(entries), ThreadPoolExecutor(MAX_CONCURRENT, "read")
+        coming = deque(pool.submit(read, entry) for entry in itertools.islice(entries, MAX_CONCURRENT))
+        try:
+            while coming:
+                yield coming.popleft().result()
+                coming.extend(pool.submit(read, entry) for entry in itertools.islice(entries, 1))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def part(self, start: int, size: int) -> bytes:
+        """Return `size` bytes from `start`, or as many as exist; a negative one counts from the end."""
 
     def write(self, content: bytes) -> None:
         """Write the file atomically; on a disk everybody may read it."""
@@ -98,9 +115,6 @@ class Place(Protocol):
     def slot(self) -> Slot:
         """Return this file as a slot with compare-and-swap writes."""
 
-    def room(self) -> int | None:
-        """Return the free bytes here; None if unlimited."""
-
     def rename(self, name: str, seal: str) -> None:
         """Rename the folder within its parent.
 
@@ -110,3 +124,10 @@ class Place(Protocol):
 
     def remove_tree(self, seal: str) -> None:
         """Remove the folder with all its contents, those named `seal` first; a missing one is no error."""
+
+
+def check_size(size: int, limit: int | None, where: object) -> None:
+    """Raise Refused if a read of `size` bytes would exceed the limit."""
+    if limit is not None and size > limit:
+        message = f"it holds {size >> 20} MiB, and at most {limit >> 20} MiB are read"
+        raise Refused(errno.EFBIG, message, str(where))
