@@ -15,7 +15,7 @@ from trainer.estimate import cli
 from trainer.hosts.bootstrap import read_host
 from trainer.parallel import layout
 from trainer.storage import open_place
-from trainer.storage.base import BUCKET
+from xpk_shared.storage import in_bucket
 
 _COMMANDS = ("train", "prepare", "check", "estimate", "compile")
 
@@ -142,7 +142,7 @@ def _check(options: argparse.Namespace) -> int:
 def _check_output(where: str) -> list[Problem]:
     """Return the problems of an output bucket; a folder is not checked, as it may exist on the hosts only."""
     try:
-        if where.startswith(BUCKET):
+        if in_bucket(where):
             open_place(where).files()
     except FatalError as error:
         return list(error.problems)

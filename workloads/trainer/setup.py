@@ -17,13 +17,14 @@ from trainer.checkpoint.finite_check import Finite
 from trainer.checkpoint.local import LocalTier
 from trainer.checkpoint.manager import Checkpoints
 from trainer.checkpoint.replica_check import Replicas
+from trainer.checkpoint.shelves import open_shelf
 from trainer.config import Config
 from trainer.data import batches, dataset, prepare, reader, synthetic_images
 from trainer.data.dataset import Corpus
 from trainer.data.reader import Reader
 from trainer.data.records import Record, record
 from trainer.data.sampler import Order
-from trainer.errors import FatalError, StorageError, Unreachable, reason
+from trainer.errors import FatalError, StorageError, reason
 from trainer.estimate import flops
 from trainer.hosts import bootstrap, consistency, timeouts
 from trainer.hosts.job import Address, Job
@@ -43,6 +44,7 @@ from trainer.step.programs import Programs
 from trainer.storage.scratch import scratch
 from trainer.storage.signed import SignedFiles
 from trainer.telemetry import metrics
+from xpk_shared.storage.errors import Unreachable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -238,7 +240,7 @@ def _reader(
 def _prepared(job: Job) -> Corpus:
     """Return the run's data set; prepare it in the output folder if necessary."""
     data, model = job.config.data, job.config.model
-    begun, folder = bool((job.out / "checkpoints").shelf().steps()), job.out / "data"
+    begun, folder = bool(open_shelf(job.out / "checkpoints").steps()), job.out / "data"
     if job.config.checkpoint.local_every:
         begun = begun or local_tier.begun(job.out)
     try:

@@ -18,13 +18,13 @@ import pytest
 from tests.trainer.emulated import Trainer, on
 from tests.trainer.hosts.test_peers import connected, together
 from trainer.checkpoint.manager import Checkpoints
+from trainer.checkpoint.shelves import manifest as integrity
+from trainer.checkpoint.shelves.folder import FolderShelf
 from trainer.errors import FatalError, StorageError
 from trainer.hosts.peers import Peers
 from trainer.step.compile_cache import CompileCache
 from trainer.step.compiler import Compiler
-from trainer.storage import manifest as integrity
 from trainer.storage import open_place
-from trainer.storage.local import FolderShelf
 from trainer.telemetry.metrics import Events, JsonLines
 
 

@@ -22,8 +22,8 @@ from trainer.errors import FatalError
 from trainer.hosts.bootstrap import Host
 from trainer.hosts.lease import Holder, Lease
 from trainer.storage import open_place
-from trainer.storage.base import Place
-from trainer.storage.slot import FolderSlot
+from xpk_shared.storage import Place
+from xpk_shared.storage.disk_slot import DiskSlot
 
 SECONDS = 60
 ELSEWHERE = ("another boot", "pid:[1]", "7", "1")
@@ -124,13 +124,13 @@ def test_a_version_that_is_not_whole_yet_is_read_again(first: str, tmp_path: Pat
     written = tmp_path / "written"
     written.write_bytes(b"content")
     threading.Timer(0.3, written.rename, [version]).start()
-    assert FolderSlot(tmp_path / "lease.json").look() == (1, b"content")
+    assert DiskSlot(tmp_path / "lease.json").look() == (1, b"content")
 
 
 def test_a_version_that_never_comes_is_waited_for_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.storage.slot._PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr("xpk_shared.storage.disk_slot._PATIENCE_SECONDS", 0.3)
     (tmp_path / "lease.json.1").symlink_to("nowhere")
-    assert FolderSlot(tmp_path / "lease.json").look() == (1, b"")
+    assert DiskSlot(tmp_path / "lease.json").look() == (1, b"")
 
 
 @pytest.mark.parametrize("links", [True, False])
@@ -142,7 +142,7 @@ def test_a_version_is_created_once_also_without_hard_links(
 
     if not links:
         monkeypatch.setattr(os, "link", refused)
-    slot = FolderSlot(tmp_path / "lease.json")
+    slot = DiskSlot(tmp_path / "lease.json")
     assert slot.put(b"one", 0) == 1
     with pytest.raises(FileExistsError):
         slot.put(b"other", 0)

@@ -31,6 +31,7 @@ from jax.sharding import Mesh
 from trainer.checkpoint import shards
 from trainer.checkpoint.broadcast import assemble, spread
 from trainer.checkpoint.shards import Pieces
+from trainer.checkpoint.shelves import manifest
 from trainer.errors import FatalError, Problem, reason
 from trainer.hosts.background import Background
 from trainer.hosts.job import Job
@@ -38,9 +39,8 @@ from trainer.hosts.own_work import OwnWork
 from trainer.step.compiler import Compile
 from trainer.step.programs import State
 from trainer.step.update_sharding import dimension_of
-from trainer.storage import manifest
-from trainer.storage.base import Place
 from trainer.telemetry.metrics import say
+from xpk_shared.storage import Place
 
 _RUN_ID = "run-id"
 _SAVING, _WRITTEN = ".saving-", ".written-"

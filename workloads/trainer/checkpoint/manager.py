@@ -12,6 +12,7 @@ import asyncio
 import errno
 import functools
 import logging
+import shutil
 import sys
 import threading
 import time
@@ -22,14 +23,16 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 
 from trainer.checkpoint.broadcast import held, spread
-from trainer.errors import StorageError, Unreachable, reason
+from trainer.checkpoint.shelves import open_shelf
+from trainer.errors import StorageError, reason
 from trainer.hosts.background import Background
 from trainer.hosts.own_work import OwnWork
 from trainer.hosts.peers import Peers
 from trainer.step.compiler import Compile
 from trainer.step.programs import State
-from trainer.storage.base import Place
 from trainer.telemetry.metrics import Events, flush, say
+from xpk_shared.storage import Place
+from xpk_shared.storage.errors import Unreachable
 
 _MARGIN = 8 << 20  # bytes to leave free beside a checkpoint, for logs and the folder itself
 _FLUSH_SECONDS = 10.0  # for the log lines of a checkpoint's steps, which must be written before it
@@ -40,7 +43,7 @@ class Checkpoints:
 
     def __init__(self, place: Place, max_to_keep: int, notes: dict[str, Any], peers: Peers, events: Events) -> None:
         self.place, self.max_to_keep, self.notes = place, max_to_keep, notes
-        self._shelf = place.shelf()
+        self._shelf = open_shelf(place)
         self._peers, self._events = peers, events
         self._claim = ""  # name of this attempt's saves, once all hosts know it
         self._committing = Background("commit")
@@ -87,7 +90,8 @@ class Checkpoints:
     def room(self, state: State) -> tuple[int | None, int]:
         """Return (bytes free, bytes that a save of `state` needs); None means unlimited."""
         need = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)) + _MARGIN
-        return self.place.room(), need
+        free = None if self.place.path is None else shutil.disk_usage(self.place.path).free
+        return free, need
 
     def save(self, step: int, state: State, **notes: Any) -> None:
         """Start to save `state`; return once it is copied off the chips, so that it may be donated.

@@ -15,9 +15,9 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
+from trainer.checkpoint.shelves import manifest
 from trainer.errors import StorageError
 from trainer.step.programs import State
-from trainer.storage import manifest
 
 Index = tuple[tuple[int, int], ...]  # the first element and the one after the last, of every dimension
 Placed = dict[Any, jax.Array]  # device -> its shard of an array

@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from trainer.config import Config
+from trainer.data import local_copies
 from trainer.data.records import record
 from trainer.data.sources import SEPARATOR, looks_like_text, source_place, text_files, wanted_suffixes
 from trainer.data.tokenizer import BYTES, identity
-from trainer.errors import FatalError, Problem, StorageError, Unreachable, reason
+from trainer.errors import FatalError, Problem, StorageError, reason
 from trainer.renames import SYNTHETIC
 from trainer.storage import open_place
-from trainer.storage.base import Place
+from xpk_shared.storage import Place
+from xpk_shared.storage.errors import Unreachable
 
 SYNTHETIC_CLASSES = 10
 TOKEN_BYTES = {"uint8": 1, "uint16": 2, "uint32": 4}
@@ -143,7 +145,7 @@ def local(corpus: Corpus, file: TokenFile) -> Path:
     """
     place = corpus.place(file.name)
     try:
-        return place.local(file.digest)
+        return local_copies.complete(place, file.digest)
     except (PermissionError, Unreachable):
         raise
     except OSError as error:

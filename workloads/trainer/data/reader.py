@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer.config import Model
-from trainer.data import block_cache, dataset, packing
+from trainer.data import block_cache, dataset, local_copies, packing
 from trainer.data.dataset import AGAIN, BLOCK, TOKEN_BYTES, Corpus, Index, TokenFile
 from trainer.data.records import LABEL_BYTES, Record, record
 from trainer.errors import FatalError, Problem
@@ -178,7 +178,7 @@ class _File:
     def _copied(self) -> Path:
         """Return the file on this host's disk: itself, a copy, or a sparse copy that is filled while it is read."""
         place = self._data.place(self._file.name)
-        path = place.partial(self._size) if self._by_parts else None
+        path = local_copies.partial(place, self._size) if self._by_parts else None
         self._by_parts = path is not None
         return path or dataset.local(self._data, self._file)
 

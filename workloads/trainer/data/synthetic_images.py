@@ -16,7 +16,7 @@ from trainer.data.prepare import FILE_TOKENS, Writer, find, keep
 from trainer.data.records import LABEL_BYTES
 from trainer.data.tokenizer import BYTES
 from trainer.renames import FORMER_SYNTHETIC, SYNTHETIC
-from trainer.storage.base import Place
+from xpk_shared.storage import Place
 
 _IMAGES = 4096  # number of images without data.max_bytes
 _NOISE = 16.0  # standard deviation of every colour

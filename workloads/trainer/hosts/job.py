@@ -23,7 +23,6 @@ from trainer.errors import (
     Problem,
     SaveError,
     StorageError,
-    Unreachable,
     reason,
 )
 from trainer.hosts import termination_message
@@ -33,8 +32,9 @@ from trainer.hosts.peers import Peers
 from trainer.hosts.signals import Stop
 from trainer.hosts.watchdog import Watchdog
 from trainer.storage import open_place
-from trainer.storage.base import Place
 from trainer.telemetry.metrics import Events, JsonLines, flush, say
+from xpk_shared.storage import Place
+from xpk_shared.storage.errors import Unreachable
 
 Address = tuple[str, int]
 _MEETING_SECONDS = 300.0

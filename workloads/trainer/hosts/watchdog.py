@@ -27,8 +27,8 @@ from trainer.config import Observe
 from trainer.errors import ExitCode
 from trainer.hosts import termination_message
 from trainer.hosts.bootstrap import Host
-from trainer.storage.base import Place
 from trainer.telemetry.metrics import Events, say
+from xpk_shared.storage import Place
 
 _RECENT = 20  # steps
 _ANSWER_SECONDS = 2.0  # for all hosts to answer process 0

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from trainer.config import Model
 from trainer.errors import reason
-from trainer.storage.base import Place
+from xpk_shared.storage import Place
 
 
 class JsonLines:

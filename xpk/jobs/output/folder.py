@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from xpk.jobs.output.json_lines import parse, read_number, read_whole
 from xpk.model.errors import OutputExists, TimedOutError, UsageError, XpkError
 from xpk.model.specs import Target
-from xpk.storage import Folder, in_bucket, open_folder, url_problems
+from xpk.storage import Folder, address_problems, in_bucket, open_folder
 
 Found = TypeVar("Found")
 
@@ -44,7 +44,7 @@ def at_root(target: Target, root: str | None) -> Target:
     """
     if root is None:
         return target
-    if problems := url_problems(root):
+    if problems := address_problems(root):
         raise UsageError(problems[0], problems=[f"--output-root: {each}" for each in problems], hint="gs://BUCKET/PATH")
     if in_bucket(root):
         return replace(target, output_root=root.rstrip("/"))

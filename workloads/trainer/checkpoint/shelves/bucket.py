@@ -15,22 +15,19 @@ import json
 import secrets
 import time
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from trainer.storage import manifest as integrity
-from trainer.storage import ocdbt
-from trainer.storage.slot import BucketSlot
-
-if TYPE_CHECKING:
-    from trainer.storage.gcs import Bucket
+from trainer.checkpoint.shelves import manifest as integrity
+from trainer.checkpoint.shelves import ocdbt
+from xpk_shared.storage.bucket import Bucket
 
 _OWNER, _REMOVING = "owner.json", "removing"
 
 
 class BucketShelf:
-    """The checkpoints below an address."""
+    """A `Shelf` in a bucket."""
 
-    def __init__(self, place: "Bucket") -> None:
+    def __init__(self, place: Bucket) -> None:
         self._place = place
         self._aside: list[str] = []  # objects of damaged checkpoints
 
@@ -42,7 +39,7 @@ class BucketShelf:
         for name in self._unsealed():
             if not _is_ours(self._content(name)):
                 raise integrity.foreign(self._place / name)
-        owner = BucketSlot(self._place / _OWNER)
+        owner = (self._place / _OWNER).slot()
         content = {"attempt": attempt, "time": time.time(), "write": secrets.token_hex(8)}
         claim = str(owner.put(json.dumps(content).encode(), owner.look()[0]))
         for name in self._unsealed():
@@ -122,7 +119,7 @@ class BucketShelf:
             self._clear(self._aside)
             self._aside.clear()
 
-    def _manifest(self, step: int | str) -> "Bucket":
+    def _manifest(self, step: int | str) -> Bucket:
         return self._place / str(step) / integrity.MANIFEST
 
     def _is_sealed(self, step: int | str) -> bool:

@@ -1,37 +1,25 @@
-"""Small files with compare-and-swap: several processes may write, each only over the version that it has read.
+"""Compare-and-swap on a file system, which has no such write.
 
-In a bucket the version is the object's generation. A file system has no such write, so each version is a file of its
-own, NAME.VERSION, which only one process can create; the highest one counts.
+Each version is a file of its own, NAME.VERSION, which only one process can create; the highest one counts.
 """
+
+from __future__ import annotations
 
 import contextlib
 import errno
 import os
 import secrets
+import stat
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from trainer.storage.gcs import Bucket
 
 _AGAIN_SECONDS, _PATIENCE_SECONDS = 0.1, 5.0  # for a version that is listed but cannot be read yet, or not any more
 _NOT_THERE = {errno.ENOENT, errno.ESTALE}
 _NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK}
 
 
-class Slot(Protocol):
-    """A file with versions; version 0 means that the file does not exist."""
-
-    def look(self) -> tuple[int, bytes]:
-        """Return version and content."""
-
-    def put(self, content: bytes, over: int) -> int:
-        """Write `content` over version `over`; return the new version. Raises FileExistsError if there is another."""
-
-
-class FolderSlot:
-    """A slot on a file system."""
+class DiskSlot:
+    """A `Slot` on a file system."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -76,29 +64,6 @@ class FolderSlot:
         return self._path.with_name(f"{self._path.name}.{version}")
 
 
-class BucketSlot:
-    """A slot in a bucket."""
-
-    def __init__(self, place: "Bucket") -> None:
-        self._place = place
-
-    def look(self) -> tuple[int, bytes]:
-        """Read the object."""
-        with contextlib.suppress(FileNotFoundError):
-            return self._place.entry().changed, self._place.read()
-        return 0, b""
-
-    def put(self, content: bytes, over: int) -> int:
-        """Write the object; each `content` must be unique, to recognize a request whose answer was lost."""
-        try:
-            return self._place.create(content, over)
-        except FileExistsError:
-            version, stored = self.look()
-            if stored != content:
-                raise
-            return version
-
-
 def _content(file: Path) -> bytes:
     """Return a file's content; empty if it does not exist."""
     try:
@@ -113,7 +78,7 @@ def _create(file: Path, content: bytes) -> None:
     """Create a file, atomically if there are hard links. Raises FileExistsError if it exists."""
     draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
     try:
-        _write(draft, content)
+        create_file(draft, content)
         os.link(draft, file)
     except FileExistsError:
         if draft.stat().st_nlink < 2:  # it is not this one, made by a request whose answer was lost
@@ -121,19 +86,27 @@ def _create(file: Path, content: bytes) -> None:
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        _write(file, content)
+        create_file(file, content)
     finally:
         with contextlib.suppress(OSError):
             draft.unlink()
 
 
-def _write(file: Path, content: bytes) -> None:
-    """Create a file. Raises FileExistsError if it exists; leaves none after a failed write."""
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+def create_file(path: Path, content: bytes, *, sync: bool = False) -> None:
+    """Create a file with mode 0644, and `sync` it to the disk.
+
+    Raises FileExistsError if it exists; leaves none after a failed write.
+    """
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
-        os.write(descriptor, content)
-    except OSError:
-        file.unlink(missing_ok=True)
+        with open(handle, "wb") as file:
+            if stat.S_IMODE(os.fstat(handle).st_mode) != 0o644:  # the umask has removed permissions
+                with contextlib.suppress(OSError):  # a file system without permissions
+                    os.fchmod(handle, 0o644)
+            file.write(content)
+            if sync:
+                file.flush()
+                os.fsync(handle)
+    except BaseException:
+        path.unlink(missing_ok=True)
         raise
-    finally:
-        os.close(descriptor)

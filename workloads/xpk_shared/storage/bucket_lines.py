@@ -6,18 +6,17 @@ the object shows the outcome. So no line is lost or duplicated however long the 
 waits. The lines of the last seconds exist only in this process and are lost with it.
 """
 
+from __future__ import annotations
+
 import contextlib
 import secrets
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
 
-from trainer.errors import Unreachable, reason
-
-if TYPE_CHECKING:
-    from trainer.storage.base import Entry
-    from trainer.storage.gcs import Bucket
+from xpk_shared.storage.bucket_objects import Objects
+from xpk_shared.storage.errors import Unreachable
+from xpk_shared.storage.place import Entry
 
 EVERY_SECONDS = 3.0  # between writes, except of lines `at_once`
 _MIN_INTERVAL_SECONDS = 1.0  # between writes to one object: a limit of Google Cloud Storage
@@ -28,7 +27,7 @@ _INCURABLE = (FileNotFoundError, PermissionError)
 class BucketLines:
     """An object of lines; several threads may write."""
 
-    def __init__(self, place: "Bucket") -> None:
+    def __init__(self, place: Objects) -> None:
         self._place = place
         self._parts = place.beside(".parts")
         self._changed = threading.Condition()
@@ -89,8 +88,8 @@ class BucketLines:
             except OSError as error:
                 said = self._error is not None or isinstance(error, FileExistsError)
                 if not said and not (self._flushing and isinstance(error, _INCURABLE)):
-                    told = f"{self._place} cannot be written: {reason(error)}; its lines are kept until it can"
-                    print(f"warning: {told}", file=sys.stderr, flush=True)
+                    why = f"{error.strerror or error}; its lines are kept until it can"
+                    print(f"warning: {self._place} cannot be written: {why}", file=sys.stderr, flush=True)
                 with self._changed:
                     self._error = error
                     self._changed.notify_all()
@@ -100,26 +99,21 @@ class BucketLines:
     def _try(self) -> None:
         if self._size_before is not None:
             self._parts.remove_each(self._parts.sums())
-            self._known = self._look()
+            self._known = self._place.look()
             if self._landed():
                 return
         elif self._known is None:
-            self._known = self._look()
+            self._known = self._place.look()
         self._size_before = self._known.size if self._known else 0
         if self._known is None:
             self._place.create(self._batch, 0)
-            self._known = self._look()
+            self._known = self._place.look()
             return
         part = self._parts / secrets.token_hex(8)
-        part.write(self._batch)
+        part.create(self._batch, None)
         self._known = self._place.append(part, self._known)
         with contextlib.suppress(OSError):
             part.remove()
-
-    def _look(self) -> "Entry | None":
-        with contextlib.suppress(FileNotFoundError):
-            return self._place.entry()
-        return None
 
     def _landed(self) -> bool:
         """Return whether the batch is in the object; no write of it may be in progress."""

@@ -9,8 +9,14 @@ from typing import Any
 
 import fsspec  # type: ignore[import-untyped]
 
-from trainer.storage.base import BUCKET
-from trainer.storage.gcs import Bucket, open_bucket
+from xpk_shared.storage import BUCKET, PATIENCE_SECONDS
+from xpk_shared.storage.bucket import Bucket, open_bucket
+
+
+def register() -> None:
+    """Make Orbax and its dependencies access buckets with these files."""
+    for scheme in ("gs", "gcs"):  # both are used
+        fsspec.register_implementation(scheme, Files, clobber=True)
 
 
 class Files(fsspec.AbstractFileSystem):  # type: ignore[misc]
@@ -55,7 +61,7 @@ class Files(fsspec.AbstractFileSystem):  # type: ignore[misc]
         return _Upload(place) if "w" in mode else io.BytesIO(place.read())
 
     def _place(self, path: str) -> Bucket:
-        return open_bucket(f"{BUCKET}{self._strip_protocol(path)}")
+        return open_bucket(f"{BUCKET}{self._strip_protocol(path)}", PATIENCE_SECONDS)
 
 
 class _Upload(io.BytesIO):
