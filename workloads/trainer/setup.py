@@ -199,22 +199,26 @@ def _corpus(job: Job, batch: int) -> tuple[Corpus, tuple[int, ...]]:
     Returns (data set, records of each of its files).
     """
     began = time.monotonic()
-    config = job.config
-    timeouts.data(job, "the data set to be made", own=job.is_first)
-    if job.is_first:
-        corpus = _prepared(job)
-        counts = reader.counts(corpus, config.model)
-        dataset.check_corpus(config, corpus, sum(counts), batch)
-        if corpus.skipped:
-            metrics.say(f"data: {corpus.skipped} binary or unreadable files skipped, {corpus.documents} used")
-        if config.model.packed:
-            full = corpus.tokens / (sum(counts) * record(config.model).length // 2)
-            metrics.say(f"data: {corpus.documents:,} documents fill {full:.0%} of {sum(counts):,} packed examples")
-        job.peers.announce("corpus", [dataclasses.asdict(corpus), counts])
-    notes, counts = job.peers.await_("corpus")
-    job.watchdog.idle()
+    with timeouts.data(job, "the data set to be made", own=job.is_first):
+        if job.is_first:
+            corpus, counts = _checked(job, batch)
+            job.peers.announce("corpus", [dataclasses.asdict(corpus), counts])
+        notes, counts = job.peers.await_("corpus")
     job.events.write("data", None, time.monotonic() - began, records=sum(counts))
     return dataset.from_notes(notes["path"], notes), tuple(counts)
+
+
+def _checked(job: Job, batch: int) -> tuple[Corpus, tuple[int, ...]]:
+    """Prepare the data set and check that it suffices; print its defects. Returns it and the records of its files."""
+    config, corpus = job.config, _prepared(job)
+    counts = reader.counts(corpus, config.model)
+    dataset.check_corpus(config, corpus, sum(counts), batch)
+    if corpus.skipped:
+        metrics.say(f"data: {corpus.skipped} binary or unreadable files skipped, {corpus.documents} used")
+    if config.model.packed:
+        full = corpus.tokens / (sum(counts) * record(config.model).length // 2)
+        metrics.say(f"data: {corpus.documents:,} documents fill {full:.0%} of {sum(counts):,} packed examples")
+    return corpus, counts
 
 
 def _reader(
@@ -227,11 +231,10 @@ def _reader(
     """
     read = Reader(tokens, job.config.model, counts) if shards else None
     if read is not None:
-        timeouts.data(job, "its copy of the data", own=True)
-        read.fetch([*map(order.range_of, shards), range(order.records, sum(counts))], examples)
-    timeouts.data(job, "all hosts to have their data", own=False)
-    job.peers.barrier("data")
-    job.watchdog.idle()
+        with timeouts.data(job, "its copy of the data", own=True):
+            read.fetch([*map(order.range_of, shards), range(order.records, sum(counts))], examples)
+    with timeouts.data(job, "all hosts to have their data", own=False):
+        job.peers.barrier("data")
     return read
 
 

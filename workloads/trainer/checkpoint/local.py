@@ -101,10 +101,6 @@ class LocalTier:
         """True if this host itself reads or writes, rather than waiting for others."""
         return self._alone.busy
 
-    def due(self, step: int) -> bool:
-        """Return whether the state after `step` is saved locally."""
-        return self.every > 0 and step % self.every == 0
-
     def choose(self, mesh: Mesh, abstract: State) -> LocalCheckpoint | None:
         """Agree with all hosts on the newest local checkpoint that is complete over them, or None.
 

@@ -91,7 +91,7 @@ def open_job(config: Config, host: Host, ending: Callable[[ExitCode, float], Non
             say(f"{host.name(host.process_id)}: {host.name(peer)} found an error that no retry can fix; see its log")
             finish(ExitCode.FATAL, FLUSH_SECONDS)
         elif what.startswith("hung "):
-            watchdog.told(what.removeprefix("hung "), peer)
+            watchdog.receive(what.removeprefix("hung "), peer)
 
     def at_once(code: ExitCode) -> None:
         peers.tell("stop")

@@ -80,15 +80,21 @@ class Watchdog:
         if limits.hang_seconds > 0:
             self._thread.start()
 
-    def waits(self, what: str, step: int, *, own: Callable[[], bool] = lambda: False, least: float = 0.0) -> None:
-        """Start the timeout of the training thread's wait for `what`: at least `least` seconds."""
-        self._wait = Wait(what, step, own, least)
-        self._arm()
+    @contextlib.contextmanager
+    def waiting(
+        self, what: str, step: int, *, own: Callable[[], bool] = lambda: False, least: float = 0.0
+    ) -> Iterator[None]:
+        """Watch the training thread's wait for `what`, with a timeout of at least `least` seconds.
 
-    def idle(self) -> None:
-        """End the wait; the training thread has no timeout until the next one."""
-        self._wait = None
+        At the end, a wait around this one continues; without one, the training thread has no timeout.
+        """
+        outer, self._wait = self._wait, Wait(what, step, own, least)
         self._arm()
+        try:
+            yield
+        finally:
+            self._wait = outer
+            self._arm()
 
     def stop(self) -> None:
         """Stop watching: the process may continue, and must not be ended for what it does then."""
@@ -105,7 +111,7 @@ class Watchdog:
         recent = statistics.median(self._recent) if self._recent else 0.0
         return max(self._limits.hang_seconds, self._limits.hang_factor * recent, wait.least)
 
-    def told(self, words: str, peer: int) -> None:
+    def receive(self, words: str, peer: int) -> None:
         """Handle another host's message in JSON: that it hangs, its answer, or the hosts at fault."""
         said = json.loads(words)
         if "blamed" in said:
