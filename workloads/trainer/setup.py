@@ -25,16 +25,16 @@ from trainer.data.records import Record, record
 from trainer.data.sampler import Order
 from trainer.errors import FatalError, StorageError, Unreachable, reason
 from trainer.estimate import flops
+from trainer.former_names import SYNTHETIC
 from trainer.hosts import bootstrap, consistency, timeouts
 from trainer.hosts.job import Address, Job
 from trainer.models import registry
-from trainer.observe.probe import probe
+from trainer.observe.chip_benchmark import chip_benchmark
 from trainer.observe.profiler import Profiler
 from trainer.observe.step_log import Progress
 from trainer.observe.stragglers import StragglerCheck
 from trainer.parallel import layout
 from trainer.parallel.mesh import make_mesh
-from trainer.renames import SYNTHETIC
 from trainer.step import programs as step
 from trainer.step.compile_cache import CompileCache
 from trainer.step.compiler import Compiler
@@ -150,7 +150,7 @@ def set_up(job: Job, meeting: "Future[Address]") -> Run:
             emulated=emulated,
         ),
         finite=finite,
-        stragglers=StragglerCheck(job, None if emulated else probe),
+        stragglers=StragglerCheck(job, None if emulated else chip_benchmark),
         profiler=Profiler(job),
         replicas=Replicas(job.config.observe.checksum_every, mesh, programs.state, job.host, job.events),
         read=read,

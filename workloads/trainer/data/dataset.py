@@ -17,7 +17,7 @@ from trainer.data.records import record
 from trainer.data.sources import SEPARATOR, looks_like_text, source_place, text_files, wanted_suffixes
 from trainer.data.tokenizer import BYTES, identity
 from trainer.errors import FatalError, Problem, StorageError, Unreachable, reason
-from trainer.renames import SYNTHETIC
+from trainer.former_names import SYNTHETIC
 from trainer.storage import open_place
 from trainer.storage.base import Place
 

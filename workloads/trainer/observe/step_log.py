@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from trainer.data.records import record
 from trainer.errors import FatalError, Problem
+from trainer.estimate.mfu import mfu, peak
 from trainer.hosts.job import Job
 from trainer.models.registry import family
 from trainer.observe.memory_in_use import memory_in_use
@@ -75,7 +76,7 @@ class Progress:
         has_board = job.is_first and job.config.observe.tensorboard
         self._board = EventFile(job.out, job.host.attempt) if has_board else None
         names = ("XPK_PEAK_FLOPS", "XPK_PEAK_INT8_OPS")
-        self._peaks = [None if emulated else metrics.peak(os.environ, name) for name in names]
+        self._peaks = [None if emulated else peak(os.environ, name) for name in names]
         self._finished_at = 0.0
         self._steps = 0
         self._window: list[float] = []  # durations of the steps since the last log line
@@ -171,8 +172,8 @@ class Progress:
             "step_seconds": round(seconds, 4),
             "data_seconds": int(np.asarray(out["flags"])[2]) / 1000,
             f"{self._noun}s_per_second": round(speed, 1),
-            "mfu": metrics.mfu(self._flops, speed, self._chips, flops, self._int8_share, int8),
-            "emfu": metrics.mfu(self._flops, speed, self._chips, flops),
+            "mfu": mfu(self._flops, speed, self._chips, flops, self._int8_share, int8),
+            "emfu": mfu(self._flops, speed, self._chips, flops),
         }
         logged = self._steps == 1 or step % every == 0 or step == self._job.config.run.steps
         self._window.append(seconds)

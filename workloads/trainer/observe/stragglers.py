@@ -5,7 +5,7 @@ its own delays, averaged over `observe.straggler_check_every` steps:
 
     data   seconds per step in which its chips waited for its batch
     host   seconds per step in which they waited for its Python: logging, other processes on the machine, ...
-    chip   seconds of a fixed matrix product on its chips, without any other host (probe.py); not on
+    chip   seconds of a fixed matrix product on its chips, without any other host (chip_benchmark.py); not on
            emulated chips, where it would measure only the load of the machine's cores
 
 and reports them to process 0 (hosts/peers.py), which records those slower than the median host, and names those that
