@@ -345,6 +345,8 @@ def test_a_program_that_comes_late_is_waited_for_before_a_save(tmp_path: Path, h
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("trainer.checkpoint.finite_check.finite_program", lambda *_: None)
         with under_way(hang, lambda: found.append(_checked(run, 5))):
+            while len(run.job.watchdog.all) < 2:
+                time.sleep(0.01)
             assert run.job.watchdog.told == ("the compilation of the program 'finite'", True, 7200.0)
     assert found == ["looked"]
     assert _checked(run, 6) == "looked"

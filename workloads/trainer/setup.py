@@ -185,12 +185,12 @@ def _compiler(job: Job, traits: consistency.Traits) -> Compiler:
 
     Programs are shared only under a workload secret, which lets hosts recognize their own.
     """
-    there, secret, own = job.out / "compile-cache", job.host.secret, scratch() / "compile-cache"
+    shared, secret, own = job.out / "compile-cache", job.host.secret, scratch() / "compile-cache"
     if not secret:
         return Compiler(CompileCache(own, None), job.peers)
-    cache = CompileCache(own, SignedFiles(there / "jax", secret))
-    wanted, programs = job.config.run.keep_programs, SignedFiles(there / "programs", secret)
-    return Compiler(cache, job.peers, (lambda: Executables(programs, traits)) if wanted else None)
+    cache = CompileCache(own, SignedFiles(shared / "jax", secret))
+    keeps_programs, programs = job.config.run.keep_programs, SignedFiles(shared / "programs", secret)
+    return Compiler(cache, job.peers, (lambda: Executables(programs, traits)) if keeps_programs else None)
 
 
 def _corpus(job: Job, batch: int) -> tuple[Corpus, tuple[int, ...]]:

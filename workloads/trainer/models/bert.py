@@ -177,7 +177,7 @@ def encode(
 
 def sums(model: Model, how: Execution, params: Params, context: Context, record_BS: Array, weight_B: Array) -> Sums:
     """Return the sums over predicted tokens."""
-    tokens_BT, number_BT = unpacked(model.packed, record_BS)
+    tokens_BT, number_BT = unpacked(record_BS, packed=model.packed)
     dtype, head = jnp.dtype(model.compute_dtype), params["head"]
     real_BT = None if number_BT is None else number_BT > 0
     input_BT, place_BG, asked_BG = masked(model, tokens_BT, context.step, real_BT)
