@@ -51,12 +51,12 @@ class Checkpoints:
         self._unreadable: set[int] = set()  # steps that may be complete, but could not be read
         self._warned = False  # about older checkpoints that are not removed
         self.last: int | None = None  # step of the newest committed checkpoint, the same on all hosts
-        self._alone = OwnWork()
+        self._own_work = OwnWork()
 
     @property
     def busy(self) -> bool:
         """True if this host itself reads or writes a checkpoint, rather than waiting for others."""
-        return self._alone.busy
+        return self._own_work.busy
 
     def choose(self, newer_than: int = -1) -> tuple[int, dict[str, Any]] | None:
         """Agree with all hosts on the newest complete checkpoint after step `newer_than`.
@@ -66,9 +66,9 @@ class Checkpoints:
         Raises StorageError if checkpoints cannot be read: a run that has some does not start over.
         """
         if self._peers.process_id == 0:
-            with self._alone:
-                found = self._look(newer_than)
-            self._peers.announce("restore", found)
+            with self._own_work:
+                newest = self._look(newer_than)
+            self._peers.announce("restore", newest)
         self._claim, self.last, notes = self._peers.await_("restore")
         return None if notes is None or self.last is None else (self.last, notes)
 
@@ -106,7 +106,7 @@ class Checkpoints:
         writes: list[Any] = []
         failure = ""
         try:
-            with self._alone:
+            with self._own_work:
                 draft = self._shelf.draft(step, self._claim)
                 begun = _handler().async_save(_epath(draft), args=_orbax().args.PyTreeSave(state))
                 writes = asyncio.run(begun) or []
@@ -138,7 +138,7 @@ class Checkpoints:
 
         def read() -> None:
             try:
-                with self._alone:
+                with self._own_work:
                     outcome.append(_read(self._shelf.content(step, notes), mesh, abstract, readers) if reads else None)
             except BaseException as error:
                 outcome.append(error)
@@ -188,7 +188,7 @@ class Checkpoints:
         self, step: int, writes: list[Any], failure: str, timed: tuple[float, float], notes: dict[str, Any]
     ) -> None:
         """Wait for the writes and the verdict. `timed`: start of the save, and seconds that it blocked the steps."""
-        with self._alone:
+        with self._own_work:
             for write in writes:
                 try:
                     write.result()
@@ -197,7 +197,7 @@ class Checkpoints:
         self._peers.report(f"written/{step}", failure)
         if self._peers.process_id == 0:
             failures = self._peers.collect(f"written/{step}")
-            with self._alone:
+            with self._own_work:
                 failure = self._seal(step, failures, notes)
             self._peers.announce(f"saved/{step}", failure)
         self._failure = self._peers.await_(f"saved/{step}")

@@ -25,8 +25,8 @@ def wanted_suffixes(path: str, suffixes: str) -> str:
 
 def text_files(folder: Place, suffixes: str = "") -> Iterator[Entry]:
     """Yield the candidate files under `folder` in a fixed order, except in hidden and vendored folders."""
-    wanted = tuple(suffix.strip() for suffix in suffixes.split(",") if suffix.strip())
-    return (entry for entry in folder.walk(_SKIPPED_FOLDERS) if not wanted or entry.name.endswith(wanted))
+    endings = tuple(suffix.strip() for suffix in suffixes.split(",") if suffix.strip())
+    return (entry for entry in folder.walk(_SKIPPED_FOLDERS) if not endings or entry.name.endswith(endings))
 
 
 def document(content: bytes | None) -> bytes | None:

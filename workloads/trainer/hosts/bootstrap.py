@@ -112,8 +112,8 @@ def resolve(coordinator: str, timeout: float, say: Callable[[str], None]) -> tup
     began, said = time.monotonic(), False
     while True:
         try:
-            found = socket.getaddrinfo(name.strip("[]"), int(port), type=socket.SOCK_STREAM)
-            return str(found[0][4][0]), int(port)
+            addresses = socket.getaddrinfo(name.strip("[]"), int(port), type=socket.SOCK_STREAM)
+            return str(addresses[0][4][0]), int(port)
         except socket.gaierror as error:
             waited = time.monotonic() - began
             if waited > timeout:

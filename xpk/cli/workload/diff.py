@@ -55,13 +55,13 @@ def diff(ctx: click.Context, /, name: str | None, name_flag: str | None, cluster
             pair = [difference.running(api, each, options["namespace"]) for each in (chosen, other)]
             found = difference.of_two(*pair)
         else:
-            problems = Problems()
+            problems, runner = Problems(), InProcessRunner()
             request = read_request(ctx, chosen, options, problems)
-            destination = find_destination(console, cluster, request, problems)
-            resolved = resolve(request, destination, print_notices(console), problems)
+            destination = find_destination(console, cluster, request, problems, runner)
+            resolved = resolve(request, destination, print_notices(console), problems, runner)
             api = destination.reached()
             have = difference.running(api, chosen, request.namespace)
-            preflight(resolved, print_steps(console), InProcessRunner())
+            preflight(resolved, print_steps(console), runner)
             found = difference.with_create(api, have, resolved.spec)
     _print(console, chosen, other, found)
     ctx.exit(_DIFFERENT if found.text else 0)

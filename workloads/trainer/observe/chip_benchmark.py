@@ -17,7 +17,7 @@ _PRODUCTS = 4
 _TIMES = 5
 
 
-def probe() -> Callable[[], float]:
+def chip_benchmark() -> Callable[[], float]:
     """Return the function that returns the seconds of the products on the slowest of this host's chips.
 
     The mean of several runs, so that an intermittently slow machine counts as slow, too.
