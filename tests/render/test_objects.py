@@ -253,9 +253,14 @@ def test_a_folder_of_the_node_is_at_the_same_path_in_pods_and_takes_the_place_of
 )
 def test_a_program_looks_after_the_commands_of_pods(spec: WorkloadSpec, watched: bool) -> None:
     (jobset,) = render_workload(spec)
-    (host,) = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"]
-    assert any(entry["name"] == "XPK_PEER_WATCH" for entry in host["env"]) is watched
+    pod = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    (host,) = pod["containers"]
     assert tuple(host["args"] if watched else host["command"]) == spec.command
+    assert ("python3 -I /xpk/peers/supervisor.pyz" in host["command"][-1]) is watched
+    for secret in render_peer_secret(spec):
+        assert ("supervisor.pyz" in secret["data"]) is watched
+        (volume,) = (volume["secret"] for volume in pod["volumes"] if volume["name"] == "peers")
+        assert {item["key"] for item in volume.get("items", ())} == (set(secret["data"]) if watched else set())
 
 
 @pytest.mark.parametrize("fenced", [True, False])

@@ -80,6 +80,15 @@ def test_a_host_that_joins_late_hears_all_that_the_others_have_heard_in_order() 
     assert later.empty()
 
 
+def test_more_news_than_is_read_at_once_arrives_too() -> None:
+    hub, _, port = opened(3)
+    news = [f"{n:x<1000}" for n in range(200)]
+    for text in news:
+        hub.tell(text)
+    _, late = joined(1, port)
+    hears(late, *((text, 0) for text in news))
+
+
 def test_what_a_host_says_before_it_is_connected_arrives_with_it() -> None:
     with listen(HERE, 0) as taken:
         port = taken.getsockname()[1]
@@ -181,9 +190,9 @@ def answer(stream: socket.socket, number: int, challenge: str = "") -> bytes:
 def test_a_proof_is_worth_nothing_on_another_connection_or_twice() -> None:
     hub, heard, port = opened(4)
     with contextlib.ExitStack() as callers:
-        one, other, again, wrong = (callers.enter_context(dialled(port)) for _ in range(4))
+        one, other, again, beyond, first = (callers.enter_context(dialled(port)) for _ in range(5))
         valid = answer(one, 1)
-        for said, stream in ((valid, other), (answer(wrong, 4), wrong)):
+        for said, stream in ((valid, other), (answer(beyond, 4), beyond), (answer(first, 0), first)):
             stream.sendall(said)
             assert b"welcome" not in rest_of(stream)
         one.sendall(valid)
