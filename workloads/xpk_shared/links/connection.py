@@ -75,7 +75,7 @@ class Link:
         return messages if all(isinstance(message, dict) for message in messages) else None
 
     def cut(self) -> None:
-        """End the connection as if the other host had closed it; whoever reads from it finds out."""
+        """End the connection as if the other host had closed it, for the thread that reads from it."""
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
 

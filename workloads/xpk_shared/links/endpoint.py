@@ -1,4 +1,4 @@
-"""What both ends of links have in common: the open connections, and heartbeats."""
+"""Base of both ends of the links: open connections, and heartbeats."""
 
 from __future__ import annotations
 
