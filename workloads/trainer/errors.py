@@ -16,6 +16,9 @@ import dataclasses
 import enum
 from collections.abc import Sequence
 
+from xpk_shared.links.errors import AddressError as AddressError
+from xpk_shared.links.errors import PeerAbsent as PeerAbsent
+
 
 class ExitCode(enum.IntEnum):
     """Exit codes of a host; the JobSet's failure policy acts on them."""
@@ -57,14 +60,6 @@ class StorageError(Exception):
     """This host could not write data that the run needs."""
 
 
-class PeerAbsent(Exception):
-    """Another host did not connect in time; `missing` has the process ids that are known."""
-
-    def __init__(self, message: str, missing: Sequence[int] = ()) -> None:
-        super().__init__(message)
-        self.missing = tuple(missing)
-
-
 class ChipsError(Exception):
     """The job's chips do not form equal slices."""
 
@@ -75,10 +70,6 @@ class CorruptError(Exception):
     def __init__(self, message: str, suspects: Sequence[int]) -> None:
         super().__init__(message)
         self.suspects = tuple(suspects)
-
-
-class AddressError(Exception):
-    """This host cannot listen on its own address."""
 
 
 def reason(error: BaseException) -> str:

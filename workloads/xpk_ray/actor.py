@@ -13,8 +13,8 @@ from trainer.config import Config
 from trainer.errors import ExitCode
 from trainer.hosts import job as jobs
 from trainer.hosts.bootstrap import Host, bracketed, read_host, resolve
-from trainer.hosts.connection import listen
 from trainer.telemetry import metrics
+from xpk_shared.links.connection import listen
 
 _TRIES = 20
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from trainer.errors import AddressError, FatalError, PeerAbsent, Problem
-from trainer.hosts.connection import listen
 from trainer.hosts.peers import Peers
+from xpk_shared.links.connection import listen
 
 _JOIN_SECONDS = 300  # for jax.distributed to connect all hosts
 _POLL_SECONDS = 0.01

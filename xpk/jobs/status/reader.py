@@ -35,6 +35,7 @@ from xpk.model.accelerators import type_of_nodes
 from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError, UsageError
 from xpk.model.status import HostStatus, Occurrence, Phase, WorkloadStatus, exit_words
 from xpk.model.terminal import printable
+from xpk.render.supervisor import command_of
 
 _log = logging.getLogger(__name__)
 _MANAGED_BY = "app.kubernetes.io/managed-by"
@@ -196,7 +197,7 @@ def _read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
         # A workload with reserved quota does not wait for quota.
         quota=queue_position.quota_for(queued, snapshot, kind) if queued and ahead is not None else (),
         user=annotations.get(names.USER_ANNOTATION, ""),
-        command=_command(jobset),
+        command=command_of(_pod_spec(jobset)["containers"][0]),
         output_dir=annotations.get(names.OUTPUT_ANNOTATION, ""),
         hosts=hosts,
         troubles=wrong,
@@ -223,13 +224,6 @@ def _pod_spec(jobset: Obj) -> Obj:
 def _type(jobset: Obj) -> str:
     annotations = jobset["metadata"].get("annotations") or {}
     return annotations.get(names.TYPE_ANNOTATION) or type_of_nodes(_pod_spec(jobset).get("nodeSelector") or {})
-
-
-def _command(jobset: Obj) -> tuple[str, ...]:
-    container = _pod_spec(jobset)["containers"][0]
-    command, args = container.get("command") or [], container.get("args") or []
-    watched = any(variable["name"] == names.PEER_WATCH_VARIABLE for variable in container.get("env") or [])
-    return tuple(args if watched else (*command, *args))
 
 
 def maker_of(jobset: Obj) -> str:

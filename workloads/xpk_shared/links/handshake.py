@@ -1,31 +1,38 @@
 """Handshake: two hosts prove to each other that they belong to one attempt of one job.
 
     challenge  hub -> host  {"challenge": nonce}
-    hello      host -> hub  {"hello": id, "nonce", "proof"}
+    hello      host -> hub  {"hello": number, "nonce", "proof"}
     welcome    hub -> host  {"welcome": proof}
 
-A proof is an HMAC with the workload's secret over the role, the job, the attempt, the host's id and both nonces, so it
-is worthless on another connection or for another host. Nothing else counts before it.
+A proof is an HMAC with the workload's secret over the role, the job, the attempt, the host's number and both nonces, so
+it is worthless on another connection or for another host. Nothing else counts before it.
 """
 
+from __future__ import annotations
+
 import contextlib
+import hashlib
+import hmac
+import json
+import math
 import secrets
 import selectors
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.hosts.connection import Link, is_proof, proof
+from xpk_shared.links.connection import Link, line
 
+PROTOCOL_ERRORS = (TypeError, ValueError, KeyError, AttributeError)  # raised by messages that no host sends
 _SECONDS = 5.0  # deadline of a handshake
 _PAUSE_SECONDS = 0.5
 _STRANGERS = 64  # minimum of the limit on connections without a handshake
 _MAX_MESSAGE_BYTES = 1024  # bytes in a stranger's message
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Identity:
     """Identity of an attempt, shared by its hosts. Without a secret, as in manual runs, anybody may know it."""
 
@@ -33,9 +40,10 @@ class Identity:
     attempt: int
     secret: bytes
 
-    def proof(self, role: str, peer: int, challenge: str, nonce: object) -> str:
-        """Return the proof of `role`, "hub" or "host", on one connection of host `peer`."""
-        return proof(self.secret, role, [*self.job], self.attempt, peer, challenge, nonce)
+    def proof(self, role: str, number: int, challenge: str, nonce: object) -> str:
+        """Return the proof of `role`, "hub" or "host", on one connection of host `number`."""
+        said = [role, [*self.job], self.attempt, number, challenge, nonce]
+        return hmac.new(self.secret, json.dumps(said).encode(), hashlib.sha256).hexdigest()
 
 
 class Gate:
@@ -54,8 +62,7 @@ class Gate:
         """Close late connections, listen again if there is room; return the seconds until the next call."""
         now = time.monotonic()
         for link in [link for link, (_, deadline) in self._strangers.items() if now > deadline]:
-            self._selector.unregister(link.sock)
-            self.forget(link)
+            self.close(link)
         if self._resumes is not None and now >= self._resumes and self._has_room:
             self._selector.register(self._listener, selectors.EVENT_READ)
             self._resumes = None
@@ -64,32 +71,31 @@ class Gate:
     def accept(self) -> None:
         """Accept a connection and challenge it."""
         try:
-            sock, _ = self._listener.accept()
+            link, challenge = Link(self._listener.accept()[0], _MAX_MESSAGE_BYTES), secrets.token_hex(16)
         except OSError:  # it is closed already, or there are no descriptors left
             self._pause()
             return
-        link, challenge = Link(sock, _MAX_MESSAGE_BYTES), secrets.token_hex(16)
         self._strangers[link] = challenge, time.monotonic() + _SECONDS
-        self._selector.register(sock, selectors.EVENT_READ, link)
-        link.send({"challenge": challenge})
+        self._selector.register(link.sock, selectors.EVENT_READ, link)
+        link.send(line({"challenge": challenge}))
         if not self._has_room:
             self._pause()
 
-    def admits(self, link: Link, hello: dict[str, Any]) -> bool:
-        """Return whether a stranger's hello is valid, and welcome it if so."""
-        peer, nonce = hello["hello"], hello["nonce"]
-        if type(peer) is not int or not 0 < peer < self._hosts:
-            return False
+    def admit(self, link: Link, hello: dict[str, Any]) -> bytes:
+        """Return the welcome of a stranger whose hello is valid, b"" if it is not."""
+        number, nonce, proof = hello["hello"], hello["nonce"], hello["proof"]
+        if type(number) is not int or not 0 < number < self._hosts:
+            return b""
         challenge, _ = self._strangers[link]
-        if not is_proof(hello["proof"], self._me.proof("host", peer, challenge, nonce)):
-            return False
+        if not _is_same(proof, self._me.proof("host", number, challenge, nonce)):
+            return b""
         del self._strangers[link]
-        link.send({"welcome": self._me.proof("hub", peer, challenge, nonce)})
-        return True
+        return line({"welcome": self._me.proof("hub", number, challenge, nonce)})
 
-    def forget(self, link: Link) -> None:
-        """Remove a connection that is over."""
+    def close(self, link: Link) -> None:
+        """Remove and close a connection."""
         self._strangers.pop(link, None)
+        self._selector.unregister(link.sock)
         with contextlib.suppress(OSError):
             link.sock.close()
 
@@ -102,22 +108,23 @@ class Gate:
         self._resumes = time.monotonic() + _PAUSE_SECONDS
 
 
-def introduce(link: Link, me: Identity, peer: int, deadline: float) -> list[dict[str, Any]] | None:
-    """Host `peer`: exchange proofs with the hub.
+def introduce(
+    link: Link, me: Identity, number: int, deadline: float, greet: Callable[[Link, bytes], None]
+) -> list[dict[str, Any]] | None:
+    """Host `number`: exchange proofs with the hub; `greet` sends the hello.
 
     Returns the messages received since; None if the hub does not answer by `deadline` (monotonic), or is of another
     attempt.
     """
     nonce = secrets.token_hex(16)
-    with contextlib.suppress(TypeError, KeyError, AttributeError, ValueError):
+    with contextlib.suppress(*PROTOCOL_ERRORS):
         (said,) = _next(link, min(deadline, time.monotonic() + 2 * _SECONDS)) or [{}]
         challenge = str(said["challenge"])
-        link.send({"hello": peer, "nonce": nonce, "proof": me.proof("host", peer, challenge, nonce)})
+        greet(link, line({"hello": number, "nonce": nonce, "proof": me.proof("host", number, challenge, nonce)}))
         first, *others = _next(link, deadline) or [{}]
-        if is_proof(first["welcome"], me.proof("hub", peer, challenge, nonce)):
+        if _is_same(first["welcome"], me.proof("hub", number, challenge, nonce)):
             link.sock.settimeout(None)
             return others
-    link.sock.close()
     return None
 
 
@@ -125,6 +132,11 @@ def _next(link: Link, deadline: float) -> list[dict[str, Any]] | None:
     """Wait for the next complete messages; None if the connection is over."""
     messages: list[dict[str, Any]] | None = []
     while messages == []:
-        link.sock.settimeout(max(0.1, deadline - time.monotonic()))
+        link.sock.settimeout(None if deadline == math.inf else max(0.1, deadline - time.monotonic()))
         messages = link.receive()
     return messages
+
+
+def _is_same(proof: object, expected: str) -> bool:
+    """Return whether a received value equals this proof, in constant time."""
+    return isinstance(proof, str) and hmac.compare_digest(proof.encode(), expected.encode())

@@ -1,8 +1,8 @@
-"""The program that runs a host's command and looks after its peers, run as a pod runs it."""
+"""The supervisor of a host's command, run from its file as a pod runs it."""
 
 from __future__ import annotations
 
-import hmac
+import ast
 import os
 import signal
 import socket
@@ -15,13 +15,29 @@ from pathlib import Path
 
 import pytest
 
-from xpk.render import peer_watch
+import xpk_shared
+from xpk.render.supervisor import FILE, START, supervisor_archive
 
 SECONDS = 30.0
 # The calm before SIGKILL is shorter, and the first host says whom it has met.
-PATIENT = Path(peer_watch.__file__).read_text().replace("= 1.0, 60.0", "= 0.5, 60.0")
-PATIENT = PATIENT.replace("self._missing.discard(number)", "self._missing.discard(number); say(f'met {number}')")
-SOURCE = PATIENT.replace("_MEET_SECONDS = 10.0", "_MEET_SECONDS = 0.1")
+PATIENT = """
+import resource, sys
+sys.path.insert(0, "supervisor.pyz")
+from xpk_shared.links import handshake
+from xpk_shared.supervisor import main
+
+class Gate(handshake.Gate):
+    def admit(self, link, hello):
+        welcome = super().admit(link, hello)
+        if welcome:
+            main.say(f"met {hello['hello']}")
+        return welcome
+
+from xpk_shared.links import hub
+hub.Gate, main._CALM_SECONDS = Gate, 0.5
+sys.exit(main.main(sys.argv[1:]))
+"""
+PROGRAM = PATIENT.replace("sys.exit", "main._MEET_SECONDS = 0.1; sys.exit")
 SECRET = "0123456789abcdef" * 4
 WAITS = "trap '' TERM; echo up; sleep 1000 & wait; wait"  # as in a collective
 OBEYS = "trap 'echo saved; exit 143' TERM; echo up; sleep 1000 & wait"
@@ -33,11 +49,10 @@ class Host:
     """One host of two slices of two, or of the only one."""
 
     def __init__(
-        self, number: int, command: str, folder: Path, port: int, attempt: int, source: str, slices: int
+        self, number: int, command: str, folder: Path, port: int, attempt: int, program: str, slices: int
     ) -> None:
         env = {
             "PATH": os.environ["PATH"],
-            "XPK_PEER_WATCH": source,
             "XPK_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
             "XPK_JOB_ID": "a-job",
             "XPK_PEER_SECRET_FILE": str(folder / "secret"),
@@ -49,7 +64,7 @@ class Host:
         }
         self.number, self.port = number, port + 2
         self.log = folder / f"{number}.log"
-        argv = [sys.executable, "-I", "-c", source, "bash", "-c", command]
+        argv = [sys.executable, "-I", "-c", program, "bash", "-c", command]
         with self.log.open("w") as file:
             self.process = subprocess.Popen(argv, env=env, stdout=file, stderr=file, cwd=folder)
 
@@ -72,11 +87,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
         free = taken.getsockname()[1] - 2
     hosts: list[Host] = []
     (tmp_path / "secret").write_text(SECRET)
+    (tmp_path / "supervisor.pyz").write_bytes(supervisor_archive())
 
     def started(
-        number: int, command: str, attempt: int = 0, source: str = SOURCE, *, port: int = free, slices: int = 2
+        number: int, command: str, attempt: int = 0, program: str = PROGRAM, *, port: int = free, slices: int = 2
     ) -> Host:
-        hosts.append(Host(number, command, tmp_path, port, attempt, source, slices))
+        hosts.append(Host(number, command, tmp_path, port, attempt, program, slices))
         return hosts[-1]
 
     yield started
@@ -126,7 +142,7 @@ def test_a_command_that_fails_is_a_lost_host_with_its_own_exit_code(start: Start
 
 @pytest.mark.parametrize("victim", [0, 3])
 def test_a_command_that_fails_before_the_hosts_have_met_is_noticed_too(start: Start, victim: int) -> None:
-    failed = start(victim, "exit 7", source=PATIENT)
+    failed = start(victim, "exit 7", program=PATIENT)
     others = [start(number, WAITS) for number in range(4) if number != victim]
     failed.ends(7)
     for host in others:
@@ -214,101 +230,32 @@ def test_exit_codes_and_signals_arrive(start: Start) -> None:
     told.ends(9)
 
 
-def test_without_the_environment_of_a_host_the_command_runs_alone() -> None:
-    argv = [sys.executable, "-I", "-c", SOURCE, "bash", "-c", "echo alone; exit 6"]
-    done = subprocess.run(argv, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (6, "alone\n", "")
+def test_without_the_environment_of_a_host_or_python_the_command_runs_alone(tmp_path: Path) -> None:
+    file = tmp_path / "supervisor.pyz"
+    file.write_bytes(supervisor_archive())
+    argv = [*START[:2], START[2].replace(FILE, str(file)), "bash", "-c", "echo alone; exit 6"]
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "bash").symlink_to("/bin/bash")
+    for path in (os.environ["PATH"], str(tmp_path / "bin")):
+        done = subprocess.run(argv, env={"PATH": path}, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (6, "alone\n", "")
 
 
-class Caller:
-    """Somebody who has reached the first host's port, and heard its challenge."""
-
-    def __init__(self, first: Host) -> None:
-        self.link = socket.create_connection(("127.0.0.1", first.port), timeout=SECONDS)
-        self.stream = self.link.makefile("rb")
-        self.challenge = self.stream.readline().removeprefix(b"challenge ").strip()
-
-    def hello(self, number: int, *, secret: str = SECRET, attempt: int = 0, challenge: bytes = b"") -> bytes:
-        """Return a hello; with nothing else given, one that is valid on this connection."""
-        text = b"host xpk-peer-watch a-job.%d %d %s aa" % (attempt, number, challenge or self.challenge)
-        return b"hello %d aa %s\n" % (number, hmac.new(secret.encode(), text, "sha256").hexdigest().encode())
-
-    def hears(self, said: bytes) -> bytes:
-        """Say something; return the next line, nothing where the connection is closed."""
-        self.link.sendall(said)
-        with suppress(ConnectionResetError):
-            return self.stream.readline()
-        return b""
-
-
-def test_who_cannot_prove_to_know_the_secret_changes_nothing(start: Start) -> None:
-    hosts = [start(number, WAITS) for number in range(2)]
-    connected(hosts)
-    valid = Caller(hosts[0])
-    replay = valid.hello(3)
-    assert valid.hears(replay).startswith(b"welcome ")
-    refused: list[Callable[[Caller], bytes]] = [
-        lambda caller: b"hello a-job.0 777\n",  # what was enough before there was a secret
-        lambda caller: replay,
-        lambda caller: caller.hello(777),
-        lambda caller: caller.hello(4),
-        lambda caller: caller.hello(0),
-        lambda caller: caller.hello(2, secret="another"),
-        lambda caller: caller.hello(2, secret=""),
-        lambda caller: caller.hello(2, attempt=1),
-        lambda caller: caller.hello(2, challenge=b"mine"),
-        lambda caller: caller.hello(3),  # is here already
-        lambda caller: b"lost 1\n",
-        lambda caller: "hello ² aa é\n".encode(),
-        lambda caller: b"x" * 5000,
-    ]
-    for said in refused:
-        caller = Caller(hosts[0])
-        assert caller.hears(said(caller)) == b""
-        caller.link.close()
-    time.sleep(0.3)
-    assert all(host.process.poll() is None and "is gone" not in host.log.read_text() for host in hosts)
-    valid.stream.close()
-    valid.link.close()
-    hosts[1].says("host s1/h1 is gone")
-
-
-def test_a_first_host_that_cannot_prove_it_either_is_not_believed(start: Start) -> None:
-    with socket.create_server(("", 0)) as impostor:
-        host = start(1, WAITS, port=impostor.getsockname()[1] - 2)
-        for said in (b"challenge aa\nwelcome %s\nlost 0\n" % (b"0" * 64), b"welcome\nlost 0\n", b"lost 0\n"):
-            impostor.settimeout(SECONDS)
-            link, _ = impostor.accept()
-            with link:
-                link.sendall(said)
-                while link.recv(1024):
-                    pass
-    assert host.process.poll() is None and "is gone" not in host.log.read_text()
-
-
-def test_a_host_that_comes_late_hears_of_all_that_are_lost(start: Start) -> None:
-    """The first host says it at once: more than a line may have, and more than is read in one go."""
-    with socket.create_server(("", 0)) as first:
-        host = start(1, WAITS, port=first.getsockname()[1] - 2)
-        first.settimeout(SECONDS)
-        link, _ = first.accept()
-        with link, link.makefile("rb") as stream:
-            link.sendall(b"challenge cc\n")
-            _, number, nonce, proof = stream.readline().split()
-            text = b"xpk-peer-watch a-job.0 1 cc " + nonce
-            host_proof, welcome = (
-                hmac.new(SECRET.encode(), role + b" " + text, "sha256").hexdigest().encode()
-                for role in (b"host", b"hub")
-            )
-            assert (number, proof) == (b"1", host_proof)
-            lost = b"".join(b"lost %d\n" % each for each in range(2, 700))
-            link.sendall(b"welcome " + welcome + b"\n" + lost)
-            host.says("host s1/h0 is gone")
+def test_a_users_modules_do_not_replace_those_of_the_supervisor(start: Start, tmp_path: Path) -> None:
+    for name in ("selectors", "xpk_shared"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(99)\n")
+    host = {"PYTHONPATH": str(tmp_path), "PATH": os.environ["PATH"], "XPK_COORDINATOR_ADDRESS": "127.0.0.1:1"}
+    host |= {"XPK_JOB_ID": "j", "XPK_PEER_SECRET_FILE": "secret", "XPK_RESTART_ATTEMPT": "0", "TPU_WORKER_ID": "0"}
+    host |= {"XPK_HOSTS_PER_SLICE": "1", "MEGASCALE_NUM_SLICES": "1", "MEGASCALE_SLICE_ID": "0"}
+    start(0, "exit 0").ends(0)  # the file is there
+    argv = [*START[:2], START[2].replace(FILE, "supervisor.pyz"), "bash", "-c", "echo $PYTHONPATH; exit 5"]
+    done = subprocess.run(argv, env=host, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (5, f"{tmp_path}\n", "")
 
 
 def test_silent_strangers_are_hung_up_on_and_keep_nobody_out_or_busy(start: Start) -> None:
-    hurried = SOURCE.replace("_HANDSHAKE_SECONDS, _PAUSE_SECONDS = 5.0", "_HANDSHAKE_SECONDS, _PAUSE_SECONDS = 1.5")
-    first = start(0, WAITS, source=hurried.replace("_LONGEST =", "resource.setrlimit(7, (40, 40)); _LONGEST =", 1))
+    limits = "resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40)); handshake._SECONDS = 1.5; sys.exit"
+    first = start(0, WAITS, program=PROGRAM.replace("sys.exit", limits))
     first.says("up")
     deadline = time.monotonic() + SECONDS
     strangers: list[socket.socket] = []
@@ -318,7 +265,7 @@ def test_silent_strangers_are_hung_up_on_and_keep_nobody_out_or_busy(start: Star
     strangers[0].settimeout(SECONDS)
     before, began = cpu(first), time.monotonic()
     second = start(1, WAITS)
-    assert strangers[0].recv(100).startswith(b"challenge") and strangers[0].recv(100) == b"", "hung up on"
+    assert strangers[0].recv(100).startswith(b'{"challenge"') and strangers[0].recv(100) == b"", "hung up on"
     assert cpu(first) - before < 0.3 * (time.monotonic() - began) + 0.2
     for stranger in strangers:
         stranger.close()
@@ -353,3 +300,26 @@ def test_without_a_readable_secret_the_command_runs_unwatched(start: Start, tmp_
     alone.ends(5)
     other.ends(6)
     assert "cannot read" in other.log.read_text()
+
+
+def test_the_file_is_the_same_each_time_and_small() -> None:
+    content = supervisor_archive()
+    supervisor_archive.cache_clear()
+    assert supervisor_archive() == content and len(content) < 100_000
+
+
+SOURCES = [
+    file
+    for folder in ("", "links", "supervisor")
+    for file in sorted((Path(xpk_shared.__file__).parent / folder).glob("*.py"))
+    if folder or file.name == "__init__.py"
+]
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=lambda file: f"{file.parent.name}/{file.name}")
+def test_the_program_is_python_3_8_with_the_standard_library(file: Path) -> None:
+    tree = ast.parse(file.read_text(), feature_version=(3, 8))
+    imports = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    modules = {getattr(node, "module", None) or node.names[0].name for node in imports}
+    assert {module.partition(".")[0] for module in modules} <= {"xpk_shared", *sys.stdlib_module_names}
+    assert "__future__" in modules or not modules or file.name == "__main__.py", "annotations would be evaluated"

@@ -1,8 +1,8 @@
 """TCP connections that carry JSON, one message per line."""
 
+from __future__ import annotations
+
 import contextlib
-import hashlib
-import hmac
 import json
 import resource
 import socket
@@ -11,19 +11,21 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from trainer.errors import AddressError, PeerAbsent, reason
+from xpk_shared.links.errors import AddressError, PeerAbsent
 
 MAX_MESSAGE_BYTES = 1 << 20  # bytes in a message; hosts send far less, strangers may send anything
-MAX_HUB_MESSAGE_BYTES = 1 << 28  # bytes in a message of process 0, which lists all files of a data set: 160 for each
+MAX_HUB_MESSAGE_BYTES = 1 << 28  # bytes in a message of the hub, which lists all files of a data set: 160 for each
+_CHUNK_BYTES = 1 << 16
 _PATIENCE_SECONDS = 1.0, 10.0  # timeouts of a connection attempt: the first, and the longest
+_MAX_PAUSE_SECONDS = 0.5  # between two attempts, each of which asks the name server; a tenth of the timeout at first
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
 
 
 class Link:
-    """One connection carrying JSON lines of at most `longest` bytes."""
+    """One connection carrying JSON lines of at most `longest` bytes; by default, one chunk."""
 
-    def __init__(self, sock: socket.socket, longest: int = MAX_MESSAGE_BYTES) -> None:
-        self.sock, self.peer, self.left, self.longest = sock, -1, False, longest
+    def __init__(self, sock: socket.socket, longest: int = _CHUNK_BYTES) -> None:
+        self.sock, self.peer, self.has_left, self.longest = sock, -1, False, longest
         self.heard = time.monotonic()
         self._buffer, self._sending = bytearray(), threading.Lock()
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -32,12 +34,8 @@ class Link:
             if hasattr(socket, option):
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
-    def send(self, message: dict[str, Any]) -> None:
-        """Send a message. Its reader notices a closed connection, not this method."""
-        self.send_line(line(message))
-
-    def send_line(self, content: bytes) -> None:
-        """Send a message made by `line`."""
+    def send(self, content: bytes) -> None:
+        """Send messages made by `line`. The reader notices a closed connection, not this method."""
         with contextlib.suppress(OSError), self._sending:
             self.sock.sendall(content)
 
@@ -56,7 +54,7 @@ class Link:
         It is over at the end of the stream, and at data that is not one of our lines.
         """
         try:
-            data = self.sock.recv(65536)
+            data = self.sock.recv(_CHUNK_BYTES)
         except OSError:
             return None
         if not data:
@@ -76,15 +74,10 @@ class Link:
             return None
         return messages if all(isinstance(message, dict) for message in messages) else None
 
-
-def proof(secret: bytes, *said: object) -> str:
-    """Return an HMAC that only a holder of the secret can compute."""
-    return hmac.new(secret, json.dumps(said).encode(), hashlib.sha256).hexdigest()
-
-
-def is_proof(received: object, expected: str) -> bool:
-    """Return whether a received value equals this proof, in constant time."""
-    return isinstance(received, str) and hmac.compare_digest(received.encode(), expected.encode())
+    def cut(self) -> None:
+        """End the connection as if the other host had closed it, for the thread that reads from it."""
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
 
 
 def line(message: dict[str, Any]) -> bytes:
@@ -93,18 +86,21 @@ def line(message: dict[str, Any]) -> bytes:
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """Listen at an address of this host, with a backlog up to this process's limit of open files.
+    """Listen at an address of this host, "" for all, with a backlog up to this process's limit of open files.
 
     Raises AddressError if the address cannot be bound, as when it is in use.
     """
     with contextlib.suppress(OSError, ValueError):  # more than the system allows
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    if not address and socket.has_dualstack_ipv6():
+        with contextlib.suppress(OSError):
+            return socket.create_server(("::", port), family=socket.AF_INET6, backlog=1024, dualstack_ipv6=True)
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         return socket.create_server((address, port), family=family, backlog=1024)
     except OSError as error:
-        raise AddressError(f"cannot listen at {address}:{port}: {reason(error)}") from error
+        raise AddressError(f"cannot listen at {address or '*'}:{port}: {error.strerror or error}") from error
 
 
 def dial(address: str, port: int, deadline: float, again: Callable[[], str] | None = None) -> socket.socket:
@@ -113,7 +109,7 @@ def dial(address: str, port: int, deadline: float, again: Callable[[], str] | No
     `again` returns the address to try next: a name may still resolve to the previous attempt's host, which does not
     answer. So the first timeouts are short. Raises PeerAbsent after the deadline.
     """
-    patience = _PATIENCE_SECONDS[0]
+    patience, longest = _PATIENCE_SECONDS
     while True:
         left = max(0.1, deadline - time.monotonic())
         try:
@@ -123,6 +119,6 @@ def dial(address: str, port: int, deadline: float, again: Callable[[], str] | No
         except OSError as error:
             if time.monotonic() > deadline:
                 raise PeerAbsent(f"cannot connect to process 0 at {address}:{port}: {error}") from error
-            time.sleep(0.1)
-        patience = min(2 * patience, _PATIENCE_SECONDS[1])
+            time.sleep(min(patience / 10, _MAX_PAUSE_SECONDS))
+        patience = min(2 * patience, longest)
         address = again() if again else address
