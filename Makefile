@@ -8,6 +8,7 @@
 #   make e2e-compiler  compare estimates with XLA's TPU compiler (2 minutes, and 700 MB of libtpu the first time)
 #   make check     check format, lint, spelling, types and layers, as CI does first
 #   make docs      build the documentation site in site/; a broken link fails
+#   make man       write man pages of all commands to build/man; `MANPATH=build/man man xpk-workload-create` shows one
 #   make format    apply ruff's format and fixes
 #   make lock      resolve the pinned versions, with the SHA-256 of every file, after a change of constraints.txt
 #   make golden    regenerate golden manifests and generated docs after an intended change
@@ -42,7 +43,7 @@ DOCS := $(VENV)/docs
 DRILLS = $(PARALLEL) 1 --verbose --timeout 1200 --maxfail 5 -m "$(SELECTED)"
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test e2e e2e-all e2e-kind e2e-here e2e-local e2e-compiler check docs format lock golden clean
+.PHONY: help install demo test e2e e2e-all e2e-kind e2e-here e2e-local e2e-compiler check docs man format lock golden clean
 
 help:
 	@sed -n 's/^#\( \{0,1\}\)/\1/p' Makefile | sed '/^$$/q'
@@ -119,6 +120,9 @@ $(DOCS)/.installed: requirements/docs.txt
 	@$(DOCS)/bin/python -m pip install --disable-pip-version-check --progress-bar off --quiet \
 	  --require-hashes --only-binary :all: --requirement requirements/docs.txt
 	@touch $@
+
+man: $(STAMP)
+	@$(BIN)/python -m tools.man_pages build/man/man1
 
 format: $(STAMP)
 	@$(BIN)/ruff check --fix --quiet . || true

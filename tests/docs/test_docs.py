@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 CLI_HEAD = """# Command line reference
 
-Generated from the program by `make golden`. `xpk COMMAND --help` shows the same.
+Generated from the program by `make golden`. `xpk COMMAND --help` shows the same; `make man` writes it as man pages.
 
 stdout is data, stderr everything else. Exit codes: 0 done, 1 failure, 2 wrong usage, 3 not found, 4 exists or
 conflicts, 5 no quota or never fits, 6 not authorised, 7 a program or package is missing,

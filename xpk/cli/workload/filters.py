@@ -37,8 +37,12 @@ def filter_options(command: Command) -> Command:
 
 def filtered(found: Iterable[WorkloadStatus], status: str | None, job: str | None) -> list[WorkloadStatus]:
     """Return the workloads that pass both filters; an absent filter passes all."""
-    phases = FILTERS[(status or "EVERYTHING").upper()]
-    return [each for each in found if each.phase in phases and (job or "") in each.name]
+    return [each for each in found if is_match(each, phase=status, text=job)]
+
+
+def is_match(status: WorkloadStatus, *, phase: str | None, text: str | None) -> bool:
+    """Return whether a workload passes both filters; an absent filter passes all."""
+    return status.phase in FILTERS[(phase or "EVERYTHING").upper()] and (text or "") in status.name
 
 
 def _labels(_ctx: click.Context, _param: click.Parameter, text: str | None) -> dict[str, str]:

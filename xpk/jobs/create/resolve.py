@@ -115,7 +115,6 @@ class _Choice:
     shape: SliceShape
     within: SliceShape | None
     capacity: str
-    num_slices: int
     storages: tuple[Mount, ...]
     image: str
 
@@ -138,7 +137,6 @@ def _choose(
         shape=shape,
         within=within,
         capacity=wrong.read("", capacity_choice.choose, target, (within or shape).name, capacity, cluster=cluster),
-        num_slices=wrong.read(1, count_slices, request.num_slices, request.num_nodes, shape.kind),
         storages=wrong.read((), _storages, request, destination, report),
         image=wrong.read(options.TRAINER_IMAGE, _image, request, destination, report),
     )
@@ -181,7 +179,7 @@ def _spec(
         **_passed(request),
         shape=shape,
         within=chosen.within,
-        num_slices=chosen.num_slices,
+        num_slices=wrong.read(1, count_slices, request.num_slices, request.num_nodes, shape.kind),
         capacity=chosen.capacity,
         queue=destination.queue.name,
         target=target,

@@ -80,7 +80,7 @@ def _figures(status: WorkloadStatus, record: RunRecord, facts: ReportFacts) -> d
         "workload": status.name,
         "state": str(status.phase),
         "slices": status.num_slices,
-        "hosts": status.num_slices * status.hosts_per_slice,
+        "hosts": status.num_hosts,
         "steps": steps[-1].step if steps else 0,
         "step_seconds": percentiles(steps),
         "slow_hosts": [asdict(one) for one in slow_hosts(record)],
