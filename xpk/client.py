@@ -24,6 +24,7 @@ from xpk.jobs.create.workload import Workload
 from xpk.jobs.output.folder import Progress, latest_progress
 from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.status import reader
+from xpk.jobs.status.goodput import with_goodput
 from xpk.model import names
 from xpk.model.errors import Problems, XpkError
 from xpk.model.specs import Target, WorkloadSpec
@@ -111,13 +112,14 @@ class WorkloadHandle:
         return replace(status, events=events)
 
     def progress(self) -> Progress | None:
-        """Return the newest step that the trainer logged, None before the first.
+        """Return the newest step that the trainer logged, with the run's goodput; None before the first.
 
         Raises ConflictError if the output folder is not the workload's own, XpkError if it cannot be read.
         """
         status = reader.find(self.cluster.api, self.name, self.namespace)
         folder = self._roots.to_read(status)
-        return latest_progress(folder, ray=status.launcher == "ray") if folder else None
+        progress = latest_progress(folder, ray=status.launcher == "ray") if folder else None
+        return progress and with_goodput(progress, folder, status)
 
     def wait(
         self,

@@ -96,6 +96,8 @@ def status(found: WorkloadStatus, progress: Progress | None, cluster: str, width
     if progress:
         words = progress_words(progress if found.phase is Phase.RUNNING else replace(progress, eta_seconds=None))
         lines.append(("progress", ", ".join(words)))
+        if progress.goodput is not None:
+            lines.append(("goodput", f"{progress.goodput:.1%} of the wall time in productive steps"))
     lines += _restart_lines(found, progress.replacements if progress else 0)
     lines.append(("created", f"{age(found.created)} ago" + (f" by {found.user}" if found.user else "")))
     if found.finished:

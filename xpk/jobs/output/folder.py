@@ -35,6 +35,7 @@ class Progress:
     throughput_unit: str | None = None  # tokens/s or images/s
     eta_seconds: float | None = None  # until step `total_steps`, at the recent pace including evaluations and saves
     ignored_lines: int = 0  # damaged or foreign lines among the newest
+    goodput: float | None = None  # share of the run's wall time in productive steps; None: its records were not read
 
 
 def at_root(target: Target, root: str | None) -> Target:
