@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ from xpk.model.status import Phase, WorkloadStatus
 COMPLETED = [{"type": "Completed", "status": "True"}]
 
 
-def status_of(folder: Path, replicas: int = 2, hosts: int = 2, **status: object) -> WorkloadStatus:
+def status_of(folder: Path, replicas: int = 2, hosts: int = 2, **status: Any) -> WorkloadStatus:
     """The status of a workload of 2 x 2 hosts that writes to a folder."""
     made = jobset(annotations={names.OUTPUT_ANNOTATION: str(folder), names.TYPE_ANNOTATION: "v5litepod-8"}, **status)
     (job,) = made["spec"]["replicatedJobs"]
