@@ -16,7 +16,7 @@ from xpk.model.terminal import printable
 _MAX_BYTES = 4 << 20
 _MAX_NODES, _DEEPEST = 200_000, 50  # of its YAML, with aliases written out
 _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
-_TEXTS = (*_PATHS, "server", "proxy-url", "tls-server-name", "token", "username", "password")
+_TEXTS = (*_PATHS, "server", "proxy-url", "tls-server-name", "token", "username", "password", "cluster", "user")
 _SECTIONS = {"contexts": "context", "clusters": "cluster", "users": "user"}
 _HINT = "`kubectl config view` must be able to read it"
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -38,7 +38,7 @@ def only_context(
         current = current or str(content.get("current-context") or "")
         for section in _SECTIONS:
             for entry in _entries(each, content, section):
-                found[section].setdefault(entry["name"], _absolute(entry, each.parent))
+                found[section].setdefault(entry["name"], _absolute(entry, _SECTIONS[section], each.parent))
     names = ", ".join(map(str, files))
     wanted = context or current
     if not wanted:
@@ -57,7 +57,7 @@ def only_context(
     missing = [f"{section[:-1]} '{name}'" for section, name in parts.items() if name not in found[section]]
     if missing:
         raise UsageError(
-            f"context '{wanted}' names {' and '.join(missing)}, not found in the kubeconfig",
+            f"context '{wanted}' names {' and '.join(missing)}, not found in kubeconfig {names}",
             hint="`kubectl config view` shows it",
         )
     return {
@@ -170,9 +170,9 @@ def _check_texts(file: Path, where: str, body: Mapping[str, Any]) -> None:
             raise UsageError(f"cannot read kubeconfig {file}: {wrong}", hint="write it in one line")
 
 
-def _absolute(entry: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return an entry with absolute file paths: kubectl takes them relative to the kubeconfig."""
-    body: dict[str, Any] = next(value for key, value in entry.items() if key in _SECTIONS.values())
+def _absolute(entry: dict[str, Any], field: str, folder: Path) -> dict[str, Any]:
+    """Return an entry with absolute file paths in a field: kubectl takes them relative to the kubeconfig."""
+    body: dict[str, Any] = entry[field]
     for key in _PATHS:
         if body.get(key):
             body[key] = str((folder / body[key]).resolve())

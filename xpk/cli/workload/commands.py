@@ -302,7 +302,7 @@ def _tell_outcome(console: Console, api: ObjectApi, name: str, namespace: str, w
     try:
         ended = reader.find(api, name, namespace)
     except NotFoundError:
-        raise NotFoundError(f"workload '{name}' was deleted") from None
+        raise NotFoundError(f"workload '{name}' was deleted", hint=f"`xpk workload list{where}`") from None
     lifecycle.check_succeeded(ended, where=where, then="status")
     console.done(f"workload '{name}' succeeded")
 
