@@ -64,10 +64,11 @@ def held_elsewhere(out: Place, over: int = 0, **more: object) -> int:
 
 
 def test_a_second_run_is_refused_with_the_name_of_the_first(lease: Leases) -> None:
-    lease("one", attempt=2)[0].take()
+    """At once: a live process of this machine needs no renewal to be known."""
+    lease("one", attempt=2, beat=SECONDS)[0].take()
     for process in (0, 1):
         with pytest.raises(FatalError) as refused:
-            lease("two", process=process)[0].take()
+            lease("two", process=process, stale=1.0)[0].take()
         (problem,) = refused.value.problems
         assert "is in use by workload 'one' (attempt 2 on " in problem.message
         assert "another run.output_dir" in problem.hint
