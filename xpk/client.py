@@ -162,10 +162,10 @@ class WorkloadHandle:
         `previous` reads the attempt before, where it is kept; `tail` counts lines of each host; `grep` is a regular
         expression. Raises UsageError for a bad expression or more than 128 hosts, XpkError if no host has a log yet.
         """
-        wanted = logging.Wanted(slice=slice, host=host, since=since, tail=tail, grep=grep)
+        query = logging.LogQuery(slice=slice, host=host, since=since, tail=tail, grep=grep)
         if follow:
-            return logging.follow_logs(self.cluster.api, self.name, self.namespace, wanted)
-        return logging.read_logs(self.cluster.api, self.name, self.namespace, wanted, previous=previous)
+            return logging.follow_logs(self.cluster.api, self.name, self.namespace, query)
+        return logging.read_logs(self.cluster.api, self.name, self.namespace, query, previous=previous)
 
     def suspend(self) -> None:
         """Stop the hosts and give the slices back until `resume`. Raises ConflictError if the workload has ended."""

@@ -209,8 +209,8 @@ def _delete(
 
 def _many(existing: dict[str, WorkloadStatus], options: dict[str, Any]) -> list[str]:
     """Return the names of the selected workloads created by xpk; others have to be named."""
-    found = filtered(existing.values(), options["filter_by_status"], options["filter_by_job"])
-    return [status.name for status in ending.in_order(found) if status.maker == "xpk"]
+    chosen = filtered(existing.values(), options["filter_by_status"], options["filter_by_job"])
+    return [status.name for status in ending.in_order(chosen) if status.maker == "xpk"]
 
 
 def _ask(chosen: list[str], cluster: str, *, every: bool) -> None:
