@@ -26,6 +26,7 @@ from xpk.jobs.deletion import Deletion
 from xpk.jobs.output.folder import Progress, latest_progress
 from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.status import reader
+from xpk.jobs.status.goodput import with_goodput
 from xpk.model import names
 from xpk.model.errors import Problems, UsageError, XpkError
 from xpk.model.specs import Target, WorkloadSpec
@@ -199,13 +200,14 @@ class WorkloadHandle:
         return replace(status, events=events)
 
     def progress(self) -> Progress | None:
-        """Return the newest step that the trainer logged, None before the first.
+        """Return the newest step that the trainer logged, with the run's goodput; None before the first.
 
         Raises ConflictError if the output folder is not the workload's own, XpkError if it cannot be read.
         """
         status = reader.find(self.cluster.api, self.name, self.namespace)
         folder = self._roots.to_read(status)
-        return latest_progress(folder, ray=status.launcher == "ray") if folder else None
+        progress = latest_progress(folder, ray=status.launcher == "ray") if folder else None
+        return progress and with_goodput(progress, folder, status)
 
     def wait(
         self,
@@ -248,10 +250,10 @@ class WorkloadHandle:
         `previous` reads the attempt before, where it is kept; `tail` counts lines of each host; `grep` is a regular
         expression. Raises UsageError for a bad expression or more than 128 hosts, XpkError if no host has a log yet.
         """
-        wanted = logging.Wanted(slice=slice, host=host, since=since, tail=tail, grep=grep)
+        query = logging.LogQuery(slice=slice, host=host, since=since, tail=tail, grep=grep)
         if follow:
-            return logging.follow_logs(self.cluster.api, self.name, self.namespace, wanted)
-        return logging.read_logs(self.cluster.api, self.name, self.namespace, wanted, previous=previous)
+            return logging.follow_logs(self.cluster.api, self.name, self.namespace, query)
+        return logging.read_logs(self.cluster.api, self.name, self.namespace, query, previous=previous)
 
     def suspend(self) -> None:
         """Stop the hosts and give the slices back until `resume`. Raises ConflictError if the workload has ended."""

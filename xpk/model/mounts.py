@@ -65,14 +65,14 @@ class Mount:
 
 def parse_mounts(texts: Iterable[str]) -> tuple[tuple[Mount, ...], list[str]]:
     """Return the mounts of `--mount` values, and all problems of invalid ones, one line each."""
-    found: list[Mount] = []
+    mounts: list[Mount] = []
     problems: list[str] = []
     for text in texts:
         fields, wrong = _fields(text)
         problems += wrong
         if not wrong:
-            found.append(_mount(fields))
-    return tuple(found), problems
+            mounts.append(_mount(fields))
+    return tuple(mounts), problems
 
 
 def mount_problems(mounts: Sequence[Mount], taken: Iterable[str]) -> list[str]:

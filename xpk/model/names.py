@@ -153,8 +153,8 @@ def label_problems(name: str, value: str) -> list[str]:
 
 def secret_problems(secret: str, key: str) -> list[str]:
     """Return the problems of a Secret's name and of a key in it, one line each."""
-    found = [] if _FOLDER.fullmatch(secret) and len(secret) <= 253 else [f"'{secret}' is not the name of a Secret"]
-    return [*found, *([] if _KEY.fullmatch(key) else [f"'{key}' is not a key of a Secret"])]
+    problems = [] if _FOLDER.fullmatch(secret) and len(secret) <= 253 else [f"'{secret}' is not the name of a Secret"]
+    return [*problems, *([] if _KEY.fullmatch(key) else [f"'{key}' is not a key of a Secret"])]
 
 
 def node_folder_problems(folder: str, shared: str | None) -> list[str]:

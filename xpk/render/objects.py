@@ -51,8 +51,8 @@ def render_queues(
     no other queues.
     """
     left = [
-        SliceQuota(shape=spec.shape, num_slices=max(0, spec.quota_slices - given), queued=spec.queued)
-        for spec, given in ((each, (promised or {}).get(each.shape.name, 0)) for each in specs)
+        SliceQuota(shape=spec.shape, num_slices=max(0, spec.quota_slices - promised_slices), queued=spec.queued)
+        for spec, promised_slices in ((each, (promised or {}).get(each.shape.name, 0)) for each in specs)
     ]
     total = {spec.shape.name: spec.quota_slices for spec in specs}
     # Unallotted quota goes by priority, also when it is reclaimed.

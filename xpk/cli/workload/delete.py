@@ -57,7 +57,7 @@ def delete(
     some = bool(options["filter_by_status"] or options["filter_by_job"] or options["selector"])
     many, named = some or options["every"], [*given_names, *name_flags]
     if many and named:
-        raise UsageError("pass either workload names, or --all and filters, not both")
+        raise UsageError("pass either workload names, or --all and filters, not both", hint="omit one of them")
     if options["with_output"] and not options["wait"]:
         raise UsageError("--with-output and --no-wait exclude each other", hint="omit --no-wait")
     if options["dry_run"]:

@@ -35,9 +35,9 @@ def filter_options(command: Command) -> Command:
     return click.option("--filter-by-status", type=statuses, help="Select only workloads in this state.")(command)
 
 
-def filtered(found: Iterable[WorkloadStatus], status: str | None, job: str | None) -> list[WorkloadStatus]:
+def filtered(statuses: Iterable[WorkloadStatus], status: str | None, job: str | None) -> list[WorkloadStatus]:
     """Return the workloads that pass both filters; an absent filter passes all."""
-    return [each for each in found if is_match(each, phase=status, text=job)]
+    return [each for each in statuses if is_match(each, phase=status, text=job)]
 
 
 def is_match(status: WorkloadStatus, *, phase: str | None, text: str | None) -> bool:
@@ -47,10 +47,10 @@ def is_match(status: WorkloadStatus, *, phase: str | None, text: str | None) -> 
 
 def _labels(_ctx: click.Context, _param: click.Parameter, text: str | None) -> dict[str, str]:
     """Return the labels of `a=b,c=d`. Raises UsageError for other selectors, which local clusters do not support."""
-    found = {}
+    labels = {}
     for part in filter(None, (text or "").split(",")):
         key, equals, value = part.partition("=")
         if not equals or not key or key.endswith("!"):
             raise UsageError(f"invalid selector '{part}'", hint="--selector KEY=VALUE, or KEY=VALUE,KEY=VALUE")
-        found[key.strip()] = value.removeprefix("=").strip()
-    return found
+        labels[key.strip()] = value.removeprefix("=").strip()
+    return labels

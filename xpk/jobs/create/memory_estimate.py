@@ -37,8 +37,8 @@ def estimate(
         lines = [line for line in result.stderr.strip().splitlines() if not line.startswith(WARNING)]
         problems = [line.removeprefix("error: ") for line in lines] or [result.last_line]
         raise UsageError("cannot estimate this run", problems=problems, hint="`xpk workload estimate --help`")
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
+    figures: dict[str, Any] = json.loads(result.stdout)
+    return figures
 
 
 def check_memory(
@@ -49,14 +49,14 @@ def check_memory(
     A run that cannot be estimated passes: `check_trainer` reports the problems of its settings, and all warnings.
     """
     try:
-        found = estimate(runner, shape, num_slices, trainer_args, folder)
+        figures = estimate(runner, shape, num_slices, trainer_args, folder)
     except UsageError:
         return ""
-    peak, most = found["peak_gib"], found["hbm_gib"]
-    needs = f"{found['config']} needs about {peak:.1f} GiB of each chip's memory, {shape.name} has {most} GiB"
+    peak, most = figures["peak_gib"], figures["hbm_gib"]
+    needs = f"{figures['config']} needs about {peak:.1f} GiB of each chip's memory, {shape.name} has {most} GiB"
     if peak > most * (1 + _ERROR):
         raise CapacityError(
             needs,
             hint="use a smaller data.batch_per_chip, a larger mesh.tp or larger slices; --no-estimate skips this check",
         )
-    return "" if found["fits"] else f"{needs}: it may not fit; `python -m trainer compile` shows whether it does"
+    return "" if figures["fits"] else f"{needs}: it may not fit; `python -m trainer compile` shows whether it does"

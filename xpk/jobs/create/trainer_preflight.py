@@ -172,7 +172,7 @@ def _is_installed(package: str) -> bool:
 
 def _problems(stdout: str) -> list[dict[str, str]]:
     try:
-        found: list[dict[str, str]] = json.loads(stdout)["problems"]
+        problems: list[dict[str, str]] = json.loads(stdout)["problems"]
     except (ValueError, KeyError, TypeError):
         return []
-    return found
+    return problems

@@ -35,6 +35,7 @@ class Progress:
     throughput_unit: str | None = None  # tokens/s or images/s
     eta_seconds: float | None = None  # until step `total_steps`, at the recent pace including evaluations and saves
     ignored_lines: int = 0  # damaged or foreign lines among the newest
+    goodput: float | None = None  # share of the run's wall time in productive steps; None: its records were not read
 
 
 def at_root(target: Target, root: str | None) -> Target:
@@ -98,12 +99,12 @@ def promptly(url: str, look: Callable[[Folder], Found]) -> Found:
     folder = open_folder(url)
     if not in_bucket(url):
         return look(folder)
-    found: list[Found] = []
+    results: list[Found] = []
     failed: list[XpkError] = []
 
     def ask() -> None:
         try:
-            found.append(look(folder))
+            results.append(look(folder))
         except XpkError as error:
             failed.append(error)
 
@@ -111,17 +112,17 @@ def promptly(url: str, look: Callable[[Folder], Found]) -> Found:
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
     asking.join(_PATIENCE)
-    if found:
-        return found[0]
+    if results:
+        return results[0]
     raise failed[0] if failed else TimedOutError(f"cannot read {url}: no answer after {_PATIENCE:g} s")
 
 
 def _progress_under_ray(folder: Folder) -> Progress | None:
-    found = _progress(folder)
-    if found is None:
+    progress = _progress(folder)
+    if progress is None:
         return None
     kept = parse(folder.read_end("ray.json", _TAIL) or b"") or {}  # may be incomplete while it is written
-    return replace(found, replacements=read_whole(kept, "replaced") or 0)
+    return replace(progress, replacements=read_whole(kept, "replaced") or 0)
 
 
 def _progress(folder: Folder) -> Progress | None:

@@ -62,10 +62,10 @@ def account(status: WorkloadStatus, cluster: str, roots: OutputRoots, *, kill_ti
     return Account(record, facts, _figures(status, record, facts))
 
 
-def write_page(found: Account, file: Path) -> Path:
+def write_page(account: Account, file: Path) -> Path:
     """Write the report and return its path. Raises XpkError if it cannot be written."""
     try:
-        file.write_text(render_report(found.record, found.facts), encoding="utf-8")
+        file.write_text(render_report(account.record, account.facts), encoding="utf-8")
     except (OSError, ValueError) as error:
         raise XpkError(
             f"cannot write {file}: {getattr(error, 'strerror', None) or error}", hint="choose another --file"
@@ -103,14 +103,14 @@ def _finite(loss: float) -> float | None:
 
 def _settings(command: tuple[str, ...]) -> dict[str, str]:
     """Return the trainer's `--config` and `--set` values from its command line."""
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for flag, value in itertools.pairwise(command):
         if flag == "--config":
-            found["config"] = value
+            settings["config"] = value
         elif flag == "--set":
             key, _, setting = value.partition("=")
-            found[key] = setting
-    return found or {"command": shlex.join(command)}
+            settings[key] = setting
+    return settings or {"command": shlex.join(command)}
 
 
 def _unix(stamp: str) -> float | None:

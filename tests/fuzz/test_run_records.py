@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fuzz.conftest import inputs
 from tests.jobs.objects import ROOTS, jobset
 from tests.jobs.report.runs import one_kill
 from xpk.jobs.output.folder import latest_progress
@@ -75,7 +76,7 @@ def lines_of(*keys: str, **fixed: st.SearchStrategy[Any]) -> st.SearchStrategy[b
     return st.lists(lines, max_size=6).map(lambda rows: b"\n".join(json.dumps(row).encode() for row in rows))
 
 
-@settings(max_examples=60, deadline=None)
+@inputs(0.15)
 @given(
     lines_of("time", "step", "attempt", "loss", "eval_loss", "step_seconds", "grad_norm", "mfu", "tokens_per_second"),
     lines_of("time", "slice", "host", "attempt", "step", "seconds", "reason", "peer", "read", event=NAMES | VALUES),
