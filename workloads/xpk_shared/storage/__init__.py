@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from xpk_shared.storage.address import BUCKET, EMULATOR, address_problems, in_bucket
+from xpk_shared.storage.address import BUCKET, EMULATOR, address_problems, in_bucket, split_address
 from xpk_shared.storage.disk import Disk
 from xpk_shared.storage.errors import InvalidAddress, MissingClient
-from xpk_shared.storage.place import Entry, Lines, Place, Slot
+from xpk_shared.storage.place import PATIENCE_SECONDS, Entry, Lines, Place, Slot
 
 __all__ = ["BUCKET", "EMULATOR", "Entry", "Lines", "Place", "Slot", "address_problems", "in_bucket", "open_place"]
-
-PATIENCE_SECONDS = 120.0
 
 
 def open_place(
@@ -31,10 +29,10 @@ def open_place(
     if problems := address_problems(address):
         raise InvalidAddress(problems[0])
     try:
-        from xpk_shared.storage.bucket import open_bucket
+        from xpk_shared.storage.bucket import Bucket
     except ImportError as error:  # also where other parts of `google.cloud` are installed
         raise MissingClient(f"{address} needs google-cloud-storage, which is not installed ({error})") from error
-    bucket = open_bucket(address, patience_seconds)
+    bucket = Bucket(None, *split_address(address), patience_seconds)
     if connect:
         bucket.connect()
     return bucket

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 
-from xpk_shared.storage.address import split_address
 from xpk_shared.storage.bucket_lines import BucketLines
 from xpk_shared.storage.bucket_objects import Objects
 from xpk_shared.storage.place import Entry, Place
@@ -51,25 +50,23 @@ class Bucket(Objects, Place):
         """See `Place.rename`."""
         parent = self._name.rpartition("/")[0]
         target = self._named(f"{parent}/{name}" if parent else name)
-        plain, seals = self._names_below(seal)
-        for names in (plain, seals):
+        batches = self._batches(seal)
+        for names in batches:
             self._each(lambda each: (self / each).copy_to(target / each), names)
-        self._remove_below(plain, seals)
+        self._remove(batches)
 
     def remove_tree(self, seal: str) -> None:
         """See `Place.remove_tree`."""
-        self._remove_below(*self._names_below(seal))
+        self._remove(self._batches(seal))
 
-    def _remove_below(self, plain: list[str], seals: list[str]) -> None:
-        self.remove_each(seals)
-        self.remove_each(plain)
+    def _remove(self, batches: list[list[str]]) -> None:
+        for names in reversed(batches):
+            self.remove_each(names)
 
-    def _names_below(self, seal: str) -> tuple[list[str], list[str]]:
-        """Return the names of all objects below: those that are no seals, and the seals."""
-        names: tuple[list[str], list[str]] = [], []
-        for entry in self.below():
-            names[entry.name.endswith(f"/{seal}")].append(entry.name)
-        return names
+    def _batches(self, seal: str) -> list[list[str]]:
+        """Return the names of all objects below, with those of seals apart and last."""
+        names = [entry.name for entry in self.below()]
+        return [[name for name in names if name.endswith(f"/{seal}") == last] for last in (False, True)]
 
 
 class BucketSlot:
@@ -93,8 +90,3 @@ class BucketSlot:
             if stored != content:
                 raise
             return version
-
-
-def open_bucket(address: str, seconds: float) -> Bucket:
-    """Return the place of a valid address, whose requests are retried for some seconds."""
-    return Bucket(None, *split_address(address), seconds)

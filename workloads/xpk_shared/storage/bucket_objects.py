@@ -12,9 +12,8 @@ from typing import Any, Self, TypeVar
 
 from xpk_shared.storage.address import BUCKET
 from xpk_shared.storage.client import CONNECT_SECONDS, OutOfRange, connect, retries, translated
-from xpk_shared.storage.place import MAX_CONCURRENT, Entry, check_size
+from xpk_shared.storage.place import MAX_CONCURRENT, PATIENCE_SECONDS, Entry, check_size
 
-_SECONDS = 120.0  # total time of retries of a request
 _TYPE = "application/octet-stream"
 
 Item = TypeVar("Item")
@@ -26,7 +25,7 @@ class Objects:
     `client`: None connects on first use, since that may require credentials. `seconds`: time of retries.
     """
 
-    def __init__(self, client: Any, bucket: str, name: str, seconds: float = _SECONDS) -> None:
+    def __init__(self, client: Any, bucket: str, name: str, seconds: float = PATIENCE_SECONDS) -> None:
         self._own_client, self._bucket, self._name, self._seconds = client, bucket, name, seconds
 
     def __str__(self) -> str:
@@ -73,13 +72,8 @@ class Objects:
 
     def sums(self) -> dict[str, tuple[int, str]]:
         """Return size and checksum of every object below, as stored by the bucket: nothing is read."""
-        return {
-            self._entry(blob).name: (
-                int(blob.size),
-                f"md5:{blob.md5_hash}" if blob.md5_hash else f"crc32c:{blob.crc32c}",
-            )
-            for blob in self._list()
-        }
+        found = [(self._entry(blob), blob.md5_hash, blob.crc32c) for blob in self._list()]
+        return {entry.name: (entry.size, f"md5:{md5}" if md5 else f"crc32c:{crc}") for entry, md5, crc in found}
 
     def is_empty(self) -> bool:
         """Return whether no object is below. Raises BucketNotFound."""

@@ -24,6 +24,8 @@ _BLOCK = 1 << 16  # bytes
 class Disk(Place):
     """A place of this machine, or on a volume that all hosts share."""
 
+    _read_ahead = 1  # files may be large, and disks are fast
+
     def __init__(self, path: Path, root: Path | None = None) -> None:
         self.path = path if root else path.expanduser().resolve()
         self._root = root

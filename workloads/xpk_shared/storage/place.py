@@ -19,7 +19,8 @@ from typing import Protocol
 
 from xpk_shared.storage.errors import Refused
 
-MAX_CONCURRENT = 16  # requests to a bucket or to a shared file system; each takes many milliseconds
+MAX_CONCURRENT = 16  # requests to a bucket; each is a round trip of many milliseconds
+PATIENCE_SECONDS = 120.0  # total time of retries of a request
 Skip = tuple[type[OSError], ...]
 
 
@@ -56,6 +57,7 @@ class Place(Protocol):
     """A file or folder; `str()` is its path or address. Methods raise the errors of `errors.py`."""
 
     path: Path | None  # on this machine; None in a bucket
+    _read_ahead = MAX_CONCURRENT
 
     def __truediv__(self, name: str) -> Place: ...
 
@@ -88,8 +90,8 @@ class Place(Protocol):
                 return (self / entry.name).read()
             return None
 
-        entries, pool = iter(entries), ThreadPoolExecutor(MAX_CONCURRENT, "read")
-        coming = deque(pool.submit(read, entry) for entry in itertools.islice(entries, MAX_CONCURRENT))
+        entries, pool = iter(entries), ThreadPoolExecutor(self._read_ahead, "read")
+        coming = deque(pool.submit(read, entry) for entry in itertools.islice(entries, self._read_ahead))
         try:
             while coming:
                 yield coming.popleft().result()
@@ -123,7 +125,7 @@ class Place(Protocol):
         """
 
     def remove_tree(self, seal: str) -> None:
-        """Remove the folder with all its contents, those named `seal` first; a missing one is no error."""
+        """Remove the folder with all its contents, those named `seal` first; a missing one may be removed."""
 
 
 def check_size(size: int, limit: int | None, where: object) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import fsspec  # type: ignore[import-untyped]
 
-from xpk_shared.storage import BUCKET, PATIENCE_SECONDS
-from xpk_shared.storage.bucket import Bucket, open_bucket
+from xpk_shared.storage import split_address
+from xpk_shared.storage.bucket import Bucket
 
 
 def register() -> None:
@@ -61,7 +61,7 @@ class Files(fsspec.AbstractFileSystem):  # type: ignore[misc]
         return _Upload(place) if "w" in mode else io.BytesIO(place.read())
 
     def _place(self, path: str) -> Bucket:
-        return open_bucket(f"{BUCKET}{self._strip_protocol(path)}", PATIENCE_SECONDS)
+        return Bucket(None, *split_address(self._strip_protocol(path)))
 
 
 class _Upload(io.BytesIO):
