@@ -13,7 +13,7 @@ from bench.compiled import estimated, until_buffers
 from tests.trainer.small import WORKLOADS, run_alone
 from trainer import config
 from trainer.estimate.hlo_transfers import Transfer
-from trainer.estimate.mfu import parameters
+from trainer.models.mfu import parameters
 
 libtpu = pytest.importorskip("libtpu", reason="the extra `tpu` is not installed")
 

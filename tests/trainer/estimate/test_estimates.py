@@ -19,9 +19,9 @@ from trainer.estimate.accelerators import CHIPS, find_slice
 from trainer.estimate.closed_form import computed_flops_per_token, estimate
 from trainer.estimate.hlo_transfers import Transfer, transfers
 from trainer.estimate.memory import memory
-from trainer.estimate.mfu import flops_per_token, mfu, parameters
 from trainer.estimate.traffic import traffic
 from trainer.models import decoder
+from trainer.models.mfu import flops_per_token, mfu, parameters
 from trainer.parallel import layout
 from trainer.parallel.partitioning import Execution
 from xpk.model.accelerators import SliceShape, all_shapes

@@ -19,7 +19,7 @@ from tests.trainer.emulated import Trainer, on
 from trainer import config
 from trainer.config import Quant
 from trainer.estimate import flops
-from trainer.estimate.mfu import flops_per_token, parameters
+from trainer.models.mfu import flops_per_token, parameters
 from trainer.parallel import layout
 from trainer.parallel.quantization import product, quantize
 

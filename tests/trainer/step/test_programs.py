@@ -11,8 +11,8 @@ import pytest
 from tests.trainer.emulated import TEXT, Trainer, on, read, same_gradients
 from trainer import config
 from trainer.data import batches
-from trainer.estimate.mfu import flops_per_token, mfu, parameters
 from trainer.models import decoder
+from trainer.models.mfu import flops_per_token, mfu, parameters
 from trainer.parallel.partitioning import Execution
 from trainer.step import programs
 

@@ -126,12 +126,12 @@ def open_corpus(file: Place) -> Corpus:
         ) from None
     sizes = {entry.name: entry.size for entry in corpus.place("").files()}
     problems = []
-    for file in corpus.files:
-        needed = file.tokens * TOKEN_BYTES[corpus.dtype]
-        if file.name not in sizes:
-            problems.append(Problem(f"{str(corpus.place(file.name))!r} does not exist", AGAIN))
-        elif sizes[file.name] != needed:
-            message = f"{str(corpus.place(file.name))!r} has {sizes[file.name]:,} bytes but should have {needed:,}"
+    for part in corpus.files:
+        needed = part.tokens * TOKEN_BYTES[corpus.dtype]
+        if part.name not in sizes:
+            problems.append(Problem(f"{str(corpus.place(part.name))!r} does not exist", AGAIN))
+        elif sizes[part.name] != needed:
+            message = f"{str(corpus.place(part.name))!r} has {sizes[part.name]:,} bytes but should have {needed:,}"
             problems.append(Problem(message, AGAIN))
     if problems:
         raise FatalError(*problems)

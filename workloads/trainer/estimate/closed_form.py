@@ -10,8 +10,8 @@ from typing import Any
 from trainer.config import Config, Model
 from trainer.estimate.accelerators import Chip, Slice
 from trainer.estimate.memory import memory
-from trainer.estimate.mfu import flops_per_token, mfu, parameters
 from trainer.estimate.traffic import traffic
+from trainer.models.mfu import flops_per_token, mfu, parameters
 from trainer.parallel import layout
 from trainer.parallel.layout import Layout
 

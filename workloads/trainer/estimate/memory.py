@@ -3,7 +3,7 @@
 import dataclasses
 
 from trainer.config import Config, Model
-from trainer.estimate.mfu import parameters
+from trainer.models.mfu import parameters
 from trainer.parallel.layout import Layout
 
 _MOMENTS = 2  # of AdamW

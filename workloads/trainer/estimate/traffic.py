@@ -5,7 +5,7 @@ import math
 
 from trainer.config import Config
 from trainer.estimate.accelerators import Slice
-from trainer.estimate.mfu import parameters
+from trainer.models.mfu import parameters
 from trainer.parallel.layout import Layout
 
 _MANY = 64  # chips of a slice: on 4 gradients are scattered, on 256 they are not; between them it depends on the weight

@@ -7,9 +7,9 @@ from jax import Array
 
 from trainer.config import Model
 from trainer.data.records import record
-from trainer.estimate.mfu import flops_per_token
 from trainer.models import bert, decoder, resnet
 from trainer.models.family import Context, Family, Params, Sums
+from trainer.models.mfu import flops_per_token
 from trainer.parallel.partitioning import Execution
 
 

@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from trainer.data.records import record
 from trainer.errors import FatalError, Problem
-from trainer.estimate.mfu import mfu, peak
 from trainer.hosts.job import Job
+from trainer.models.mfu import mfu, peak
 from trainer.models.registry import family
 from trainer.observe.memory_in_use import memory_in_use
 from trainer.observe.stragglers import percentiles
