@@ -35,9 +35,9 @@ class Mount:
     """
 
     source: str
-    target: str
+    target: str  # path in each host
     sub_path: str = ""
-    read_only: bool = False
+    read_only: bool = False  # hosts cannot write
     options: tuple[str, ...] = ()
     prefetch_metadata: bool = False
 

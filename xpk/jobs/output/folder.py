@@ -26,12 +26,12 @@ _PATIENCE = 3.0  # seconds that a command waits for a bucket that is not its mai
 class Progress:
     """The newest recorded step of a trainer. Rates are medians over the newest steps."""
 
-    step: int
+    step: int  # number of the step
     loss: float | None  # None: not finite
-    step_seconds: float | None = None
+    step_seconds: float | None = None  # time of a step
     replacements: int = 0  # restarts of all trainers by Ray's driver, without the JobSet
-    total_steps: int | None = None
-    throughput: float | None = None
+    total_steps: int | None = None  # steps of the run
+    throughput: float | None = None  # in `throughput_unit`, of all hosts
     throughput_unit: str | None = None  # tokens/s or images/s
     eta_seconds: float | None = None  # until step `total_steps`, at the recent pace including evaluations and saves
     ignored_lines: int = 0  # damaged or foreign lines among the newest

@@ -20,12 +20,12 @@ class SlowHost:
     matrix products. `conclusive`: the trainer found it slow in most comparisons.
     """
 
-    host: str
-    reason: str
-    times: int
-    comparisons: int
-    own: float
-    median: float
+    host: str  # label such as `s1/h0`
+    reason: str  # data, host or chip
+    times: int  # comparisons in which it was slower
+    comparisons: int  # all comparisons
+    own: float  # average seconds of this host
+    median: float  # average seconds of the median host
     conclusive: bool
 
     @property
