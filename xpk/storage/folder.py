@@ -125,7 +125,7 @@ def _convert(error: OSError, verb: str, place: Place) -> XpkError:
     where = error.filename or place
     message, emulator = f"cannot {verb} {where}: {error.strerror or error}", os.environ.get(EMULATOR)
     if isinstance(error, errors.Refused):
-        return XpkError(message, hint=_REFUSED.get(error.errno, "remove {0}").format(where))
+        return XpkError(message, hint=_REFUSED.get(error.errno or 0, "remove {0}").format(where))
     if place.path is not None:
         folder = place.path.parent
         return XpkError(message, hint=f"`ls -ld {folder}` shows its owner; `df {folder}` shows free space")

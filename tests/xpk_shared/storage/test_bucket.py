@@ -53,7 +53,7 @@ def test_errors_have_one_line(
         with pytest.raises(kind) as error:
             call()
         assert type(error.value) is kind and error.value.filename == "gs://bucket/run"
-        assert error.value.strerror.endswith(says)
+        assert str(error.value.strerror).endswith(says)
 
 
 def test_a_missing_bucket_is_told_from_a_missing_object() -> None:
