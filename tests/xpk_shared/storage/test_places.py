@@ -26,7 +26,7 @@ def test_what_does_not_exist(opened: Open) -> None:
     for read in (place.read, place.entry, lambda: place.part(0, 1), lambda: place.part(-1, 1)):
         with pytest.raises(FileNotFoundError) as error:
             read()
-        assert error.value.filename == str(place) and "\n" not in str(error.value.strerror)
+        assert error.value.filename == str(place) and "\n" not in str(error.value)
     place.remove_tree(SEAL)
 
 
