@@ -97,10 +97,12 @@ def start(
     attempt: int = 0,
     blind: Path | str = "",
     bucket: str = "",
+    secret: Path | str = "",
+    chips: int = 2,
     faults: Mapping[int, str] | None = None,
     read: Callable[[str], str] | None = None,
 ) -> Cluster:
-    """Start a job of `slices` slices with one host of two chips each.
+    """Start a job of `slices` slices with one host each, of two chips if not told otherwise.
 
     With `blind` the hosts of all slices but the first get that folder for their output: they cannot see
     checkpoints or data. With `bucket` the output goes to that address, of which `read` reads files. `faults`
@@ -119,7 +121,8 @@ def start(
             "XPK_RESTART_ATTEMPT": str(attempt),
             "XPK_OUTPUT_DIR": str(blind if blind and slice_id else bucket or out),
             "JAX_PLATFORMS": "cpu",
-            "JAX_NUM_CPU_DEVICES": "2",
+            "JAX_NUM_CPU_DEVICES": str(chips),
+            "XPK_PEER_SECRET_FILE": str(secret),
             "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
             "PYTHONPATH": f"{WORKLOADS}:{WORKLOADS.parent}",
         }

@@ -171,7 +171,7 @@ class Run:
     eval_every: int = 50  # steps between evaluations; 0 = only at the end
     log_every: int = 10  # steps between log lines
     seed: int = 0  # seed of the initial parameters
-    keep_programs: bool = True  # cache compiled programs for the workload's next attempt; not on emulated chips
+    keep_programs: bool = True  # cache compiled programs for the workload's other hosts and its next attempt
     output_dir: str = ""  # output folder or gs://BUCKET/NAME; empty = $XPK_OUTPUT_DIR, or ./output/<config> without it
 
 

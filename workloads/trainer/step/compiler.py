@@ -1,10 +1,13 @@
 """Compilation of programs on all hosts, as fast as their platform safely allows.
 
-On TPU, process 0 compiles first and shares its compilation cache; the other hosts and later attempts read it
-(compile_cache.py). Without sharing, all hosts compile at the same time. Emulated chips (many CPU devices) must not
-share: a CPU binary read from the cache has lost the order of its collectives (jaxlib 0.10.2), so that chips eventually
-deadlock in different ones. There every host compiles for itself, without the optimizations that take longer than they
-save, and no program is cached.
+Process 0 compiles and shares what it has compiled, while the other hosts wait for it. Programs that an attempt has
+kept are loaded whole (program_cache.py). Those that hosts cannot load are compiled again; on TPU and on one CPU device
+JAX's compilation cache is shared too (compile_cache.py). Without a secret to sign with, all hosts compile at the same
+time.
+
+Emulated chips (many CPU devices) use no JAX cache, but programs kept whole: those in which the order of the
+collectives follows from the data. XLA forgets the order of others when it writes them, so that chips deadlock in
+different ones (collective_order.py).
 """
 
 # mypy: disallow-untyped-calls=False
@@ -17,15 +20,17 @@ from typing import Any
 
 import jax
 
+from trainer.errors import reason
 from trainer.hosts.own_work import OwnWork
 from trainer.hosts.peers import Peers
+from trainer.step.collective_order import unordered
 from trainer.step.compile_cache import CompileCache
 from trainer.step.program_cache import Executables
+from trainer.telemetry.metrics import say
 
 # Measured on the tiny configuration with 16 emulated chips: half the compile time, equal step time.
 _QUICK_ON_CPU = {"xla_backend_optimization_level": 1, "xla_cpu_use_fusion_emitters": False}
 Compile = Callable[..., tuple[Any, bool]]  # as `Compiler.__call__`
-_KEPT = ("train", "evaluate")  # needed by every attempt, and slow to compile
 
 
 class Compiler:
@@ -35,7 +40,6 @@ class Compiler:
         """Compile with JAX's cache; `kept` returns the executables that earlier attempts have cached."""
         self._peers, self._cache = peers, cache
         self.loaded: set[str] = set()  # names of programs loaded as executables, not compiled or read from JAX's cache
-        self._kept: Executables | None = None
         self._emulated = jax.devices()[0].platform == "cpu" and jax.device_count() > 1
         self._hits = 0
         self._own_work = OwnWork()
@@ -43,6 +47,7 @@ class Compiler:
         # JAX writes a program bit by bit: one thread must not share what another is writing.
         first = peers.process_id == 0 and cache.is_shared
         self._one: contextlib.AbstractContextManager[Any] = threading.Lock() if first else contextlib.nullcontext()
+        self._kept = kept() if kept else None
         if self._emulated:
             jax.config.update("jax_enable_compilation_cache", False)
             return
@@ -52,7 +57,6 @@ class Compiler:
         # XLA's own (GPU) caches put the right to write into the key: only process 0 would find a program.
         jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
         jax.monitoring.register_event_listener(self._count)
-        self._kept = kept() if kept else None
 
     @property
     def busy(self) -> bool:
@@ -60,16 +64,16 @@ class Compiler:
         return self._own_work.busy
 
     def __call__(self, name: str, program: Any, *arguments: Any) -> tuple[Any, bool]:
-        """Return (`program` compiled for arguments like these, whether an earlier attempt had compiled it).
+        """Return (`program` compiled for arguments like these, whether another host or attempt had compiled it).
 
         Every host must call this with the same names; several threads may, each with its own.
         """
-        if self._emulated:
-            with self._own_work:
-                return program.lower(*arguments).compile(_QUICK_ON_CPU), False
-        kept = self._kept if name in _KEPT else None
         with self._own_work:
-            loaded = kept.load(name, arguments) if kept else None
+            loaded = self._kept.load(name, arguments) if self._kept else None
+        if self._emulated:
+            compiled, loaded = self._emulate(name, program, arguments, loaded)
+            return compiled, loaded is not None
+        with self._own_work:
             lowered = None if loaded else program.lower(*arguments)
         if self._peers.process_id != 0 and self._shared:
             self._peers.await_(f"compiled/{name}")
@@ -82,10 +86,41 @@ class Compiler:
         if self._peers.process_id == 0:
             self._peers.announce(f"compiled/{name}", None)
             self._peers.await_(f"compiled/{name}")
-            if kept and not loaded:
-                kept.keep(name, arguments, compiled)
+            if self._kept and not loaded:
+                self._kept.keep(name, arguments, compiled)
         self.loaded |= {name} if loaded else set()
         return compiled, bool(loaded) or self._hits > hits
+
+    def _emulate(self, name: str, program: Any, arguments: tuple[Any, ...], loaded: Any) -> tuple[Any, Any]:
+        """Return (`program` compiled for emulated chips, the same if it was loaded, else None)."""
+        first = self._peers.process_id == 0
+        if self._kept and not first:
+            self._peers.await_(f"compiled/{name}")
+            with self._own_work:
+                loaded = loaded or self._kept.load(name, arguments)
+        with self._own_work:
+            compiled = loaded or program.lower(*arguments).compile(_QUICK_ON_CPU)
+        if self._kept and first:
+            if not loaded:
+                self._keep(self._kept, name, arguments, compiled)
+            self._peers.announce(f"compiled/{name}", None)
+            self._peers.await_(f"compiled/{name}")
+        self.loaded |= {name} if loaded else set()
+        return compiled, loaded
+
+    def _keep(self, kept: Executables, name: str, arguments: tuple[Any, ...], compiled: Any) -> None:
+        """Keep a program of emulated chips, unless XLA would lose the order of its collectives."""
+        with self._own_work:
+            try:
+                free = unordered(compiled.as_text())
+            except (ValueError, LookupError) as error:
+                say(f"the program {name!r} is not cached for a restart: {reason(error)[:100]}")
+                return
+            if not free:
+                kept.keep(name, arguments, compiled)
+                return
+        one, other = free[0]
+        say(f"the program {name!r} is not cached for a restart: no data puts {one} and {other} into an order")
 
     def _count(self, event: str, **_: Any) -> None:
         self._hits += event == "/jax/compilation_cache/cache_hits"

@@ -1,9 +1,9 @@
 """Cache of compiled executables for the next attempt, which then neither traces nor lowers nor compiles.
 
 JAX's compilation cache has the same machine code, but its key needs the lowered program, which takes seconds to make.
-The key here is everything that determines a program: settings, code, versions, flags, chips, and the shapes and
-shardings of its arguments. Unpickling can run any code, so only executables signed with the workload's secret are read.
-A program that cannot be read, or loaded by this backend, is compiled.
+The key here is everything that determines a program: settings, code, versions, flags, chips (of a CPU also its
+features), and the shapes and shardings of its arguments. Unpickling can run any code, so only executables signed with
+the workload's secret are read. A program that cannot be read, or loaded by this backend, is compiled.
 """
 
 # mypy: disallow-untyped-calls=False
@@ -11,8 +11,10 @@ A program that cannot be read, or loaded by this backend, is compiled.
 import hashlib
 import os
 import pickle
+import platform
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -21,6 +23,10 @@ from trainer.errors import reason
 from trainer.storage.signed import SignedFiles
 from trainer.telemetry.metrics import say
 
+_CPU_FIELDS = {
+    *("vendor_id", "cpu family", "model", "model name", "flags"),  # x86
+    *("CPU implementer", "CPU variant", "CPU part", "Features"),  # Arm
+}
 _OF_A_HOST = "PROCESS_ID$|COORDINATOR_|LOCAL_DEVICE_IDS$|COMPILATION_CACHE_DIR$"  # identify the host, not the program
 
 
@@ -32,7 +38,7 @@ class Executables:
         own = sorted((name, value) for name, value in os.environ.items() if re.match(f"JAX_(?!{_OF_A_HOST})", name))
         versions = jax.devices()[0].client.platform_version
         self._files = files
-        self._made_of = repr((sorted(traits.items()), own, versions, chips))
+        self._made_of = repr((sorted(traits.items()), own, versions, chips, cpu_traits() if _is_cpu() else ""))
 
     def load(self, name: str, arguments: tuple[Any, ...]) -> Any:
         """Return a cached program that can be called, or None. Prints a line if a cached program cannot be loaded."""
@@ -61,3 +67,13 @@ class Executables:
         forms = [(leaf.shape, str(leaf.dtype), str(getattr(leaf, "sharding", None))) for leaf in leaves]
         digest = hashlib.sha256(f"{self._made_of} {name} {tree} {forms}".encode()).hexdigest()[:32]
         return f"{name}-{digest}.bin"
+
+
+def _is_cpu() -> bool:
+    return bool(jax.devices()[0].platform == "cpu")
+
+
+def cpu_traits(file: Path = Path("/proc/cpuinfo")) -> list[str]:
+    """Return what tells this machine's CPU from others: code for one may be illegal on another."""
+    lines = file.read_text().partition("\n\n")[0].splitlines() if file.exists() else []
+    return [platform.machine(), *(line for line in lines if line.split(":")[0].strip() in _CPU_FIELDS)]

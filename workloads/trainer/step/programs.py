@@ -77,7 +77,7 @@ def build(config: Config, mesh: Mesh, slots: Slots, sizes: Layout) -> Programs:
             "loss": loss,
             "grad_norm": optax.tree.norm(grads),
             "learning_rate": jnp.asarray(rate_at(state["step"]), jnp.float32),
-            "flags": jnp.max(flags, axis=0),
+            "flags": jnp.max(flags + (loss == -jnp.inf), axis=0),  # after the loss: see collective_order.py
         }
         after = {"step": state["step"] + 1, "params": params, "opt": opt}
         return after | ({"averages": averages} if averages else {}), metrics
