@@ -18,11 +18,11 @@ def adapt(site: Site, tpu_type: str, num_slices: int, **flags: str) -> Plan:
 
 def test_adapting_adds_drivers_and_tells_what_differs(site: Site) -> None:
     site.create(1)
-    plan = adapt(site, "v5litepod-16", 3, enable_gcsfuse_csi_driver="True")
+    plan = adapt(site, "v5litepod-16", 3, enable_gcsfuse_csi_driver=True)
     assert "1 slice of v5litepod-16 was found; 3 were stated" in plan.notes
     plan.carry_out(lambda title: None)
     assert site.cluster["addons_config"]["gcs_fuse_csi_driver_config"]["enabled"]
-    again = adapt(site, "v5litepod-16", 1, enable_gcsfuse_csi_driver="True")
+    again = adapt(site, "v5litepod-16", 1, enable_gcsfuse_csi_driver=True)
     assert again.steps == [] and again.notes == ("add-ons: GcsFuseCsiDriver", "workload identity: p.svc.id.goog")
     with pytest.raises(UsageError, match="no slices of v4-8; there are: v5litepod-16"):
         adapt(site, "v4-8", 1)
@@ -74,12 +74,17 @@ def test_without_credentials_nothing_is_adapted_or_deleted(site: Site, monkeypat
 
 def test_what_a_plan_lacks_is_refused_when_it_is_carried_out(site: Site) -> None:
     spec = ClusterSpec(name="c", shape=find_shape("v5litepod-16"), num_slices=1)
-    plan = site.provider(custom_cluster_arguments="--enable-magic --labels=a=b").plan_create(spec)
+    plan = site.provider(
+        custom_cluster_arguments=(
+            "--enable-magic",
+            "--labels=a=b",
+        )
+    ).plan_create(spec)
     assert [change["kind"] for change in plan.facts["changes"]] == ["create-cluster", "create-pool"]
     with pytest.raises(UsageError) as caught:
         plan.carry_out(lambda title: None)
     capacity, unknown = caught.value.problems
     assert "no capacity given" in capacity and "--enable-magic is not supported" in unknown
     with pytest.raises(UsageError) as caught:
-        site.provider(custom_cluster_arguments="--enable-magic").check_create(spec)
+        site.provider(custom_cluster_arguments=("--enable-magic",)).check_create(spec)
     assert len(caught.value.problems) == 2 and site.asked("CreateCluster") == 0

@@ -11,8 +11,8 @@ import termios
 from pathlib import Path
 
 import pytest
-
 from xpk.capacity.gke.flags import CLOUD_FLAGS
+
 from xpk.capacity.gke.limits import Limit, lines_of
 from xpk.cli.main import main
 

@@ -9,10 +9,10 @@ from typing import Any
 import click
 
 from xpk.capacity import user_config
+from xpk.capacity.gke.options import GkeOptions
 from xpk.capacity.provider import Checks, Provider, load_provider, maker_names, provider_names, slices_there
 from xpk.cli import complete
-from xpk.cli.cluster.gke_options import chosen_provider, in_seconds
-from xpk.cli.cluster.run_plan import given_flags
+from xpk.cli.cluster.provider_options import chosen_provider, completed, given_flags, read_options
 from xpk.cli.options import Command, the_name
 from xpk.cli.terminal.output import Console
 from xpk.model.accelerators import SliceShape, find_shape
@@ -51,13 +51,12 @@ def asked_to_create(
     `name`: the values of NAME and --cluster. `dry_run`: values that only a real run needs may be missing.
     """
     problems = Problems()
-    flags = problems.read({**flags, "timeout": None}, in_seconds, flags)
     chosen = problems.read(_UNNAMED, the_name, "cluster", *name)
     shape: SliceShape | None = problems.read(None, _shape, accelerator_type)
     count = problems.read(1 if counts[0] is None else counts[0], _count_slices, counts, shape)
     given = given_flags(flags)
     kind = chosen_provider(provider, given, user_config.load().get("provider", "local"))
-    source: Provider | None = problems.read(None, _maker, kind, given)
+    source: Provider | None = problems.read(None, _maker, kind, flags, problems)
     spec = ClusterSpec(name=chosen, shape=shape, num_slices=count) if shape else None
     if isinstance(source, Checks):
         problems.read(None, partial(source.check_create, lenient=dry_run), spec)
@@ -72,14 +71,14 @@ def asked_to_create(
 
 def asked_to_resize(
     name: tuple[str | None, str | None], num_slices: int | None, flags: dict[str, Any]
-) -> tuple[str, int, dict[str, Any]]:
-    """Return the cluster, its new number of slices, and its flags. Raises UsageError with all problems."""
+) -> tuple[str, int]:
+    """Return the cluster and its new number of slices. Raises UsageError with all problems, also of the options."""
     problems = Problems()
-    flags = problems.read(flags, in_seconds, flags)
+    read_options("gke", flags, problems)  # the only provider that has options of `resize`
     chosen = problems.read(_UNNAMED, the_name, "cluster", *name)
     count = problems.read(1, _count, num_slices)
     problems.check(f"cluster '{chosen}' cannot be resized", hint="see `xpk cluster resize --help`")
-    return chosen, count, flags
+    return chosen, count
 
 
 def _count_slices(counts: Counted, shape: SliceShape | None) -> int:
@@ -109,10 +108,11 @@ def _count(num_slices: int | None) -> int:
     return num_slices
 
 
-def _maker(kind: str, given: dict[str, str]) -> Provider:
+def _maker(kind: str, flags: dict[str, Any], problems: Problems) -> Provider:
     if kind not in provider_names():
         raise UsageError(f"unknown provider '{kind}'", hint=f"choose from {', '.join(maker_names())}")
-    return load_provider(kind, given)
+    options = read_options(kind, flags, problems)
+    return load_provider(kind, completed(options) if isinstance(options, GkeOptions) else options)
 
 
 def _check_named(name: str, num_slices: int) -> None:

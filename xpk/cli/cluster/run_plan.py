@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import textwrap
@@ -13,8 +12,8 @@ from typing import Any
 import click
 
 from xpk.capacity.plan.plan import Plan
-from xpk.capacity.provider import Provider, load_provider, provider_of
-from xpk.cli.cluster.gke_options import chosen_provider
+from xpk.capacity.provider import Provider, provider_of
+from xpk.cli.cluster.provider_options import chosen_provider, configured, given_flags
 from xpk.cli.options import Command
 from xpk.cli.target import preferred_place
 from xpk.cli.terminal.output import FORMATS, Console, echo, interactive
@@ -26,15 +25,6 @@ _TELL_SECONDS = 30.0  # between two progress lines without a terminal
 dry_run_option = click.option("--dry-run", is_flag=True, help="Show the plan without changing anything.")
 
 
-def manifest_options(command: Command) -> Command:
-    """Add the sources of the controllers' manifests."""
-    for name in ("Kueue", "JobSet"):
-        flag = f"--{name.lower()}-manifest"
-        text = f"Manifest of {name}: PATH or https URL, with #sha256=HEX unless it is an official release."
-        command = click.option(flag, metavar="SOURCE", help=text)(command)
-    return command
-
-
 def plan_output_option(command: Command) -> Command:
     """Add `-o` of a command that plans; `gcloud` prints the plan as commands."""
     formats, text = (
@@ -44,24 +34,13 @@ def plan_output_option(command: Command) -> Command:
     return click.option("-o", "--output", type=formats, help=text)(command)
 
 
-def given_flags(flags: dict[str, Any]) -> dict[str, str]:
-    """Return the given flags by their names, as text."""
-    return {
-        f"--{name.replace('_', '-')}": os.pathsep.join(value) if isinstance(value, tuple) else str(value)
-        for name, value in flags.items()
-        if value not in (None, False, ())
-    }
-
-
 def provider_with(cluster: str, provider: str | None, flags: dict[str, Any]) -> Provider:
     """Return the provider of a cluster, configured by the flags."""
     given = given_flags(flags)
     if "--project" not in given and provider in (None, "gke"):
-        given = preferred_place(cluster) | given
-    if not given:
-        return provider_of(cluster, provider)
-    kind = chosen_provider(provider, given)
-    return load_provider(kind if kind == "gke" else provider_of(cluster, provider).name, given)
+        given = [*given, *preferred_place(cluster)]
+    is_on_gke = bool(given) and chosen_provider(provider, given) == "gke"
+    return configured("gke" if is_on_gke else provider_of(cluster, provider).name, flags, cluster)
 
 
 def ask(question: str) -> None:

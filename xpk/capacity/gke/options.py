@@ -1,0 +1,400 @@
+"""Options of the GKE provider. Field names follow the flags; properties are what several flags mean together."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from xpk.capacity.options import (
+    ADAPT,
+    CREATE,
+    FIND,
+    RESIZE,
+    ControllerOptions,
+    option,
+    parse_path,
+    parse_text,
+    parse_whole,
+    split_list,
+)
+from xpk.model.capacities import ON_DEMAND, reserved
+from xpk.model.errors import UsageError
+
+Capacity = Literal["on-demand", "spot", "reservation", "flex"]
+DEFAULT_SCOPES = ("gke-default",)
+FORMER_SCOPES = ("storage-full", "gke-default", "cloud-platform")  # pods without an identity of their own need them
+DRIVERS = {
+    "--enable-gcsfuse-csi-driver": ("gcs_fuse_csi_driver_config", "GcsFuseCsiDriver"),
+    "--enable-gcpfilestore-csi-driver": ("gcp_filestore_csi_driver_config", "GcpFilestoreCsiDriver"),
+    "--enable-parallelstore-csi-driver": ("parallelstore_csi_driver_config", "ParallelstoreCsiDriver"),
+    "--enable-pd-csi-driver": ("gce_persistent_disk_csi_driver_config", "GcePersistentDiskCsiDriver"),
+    "--enable-lustre-csi-driver": ("lustre_csi_driver_config", "LustreCsiDriver"),
+}
+_LONGEST = 100_000  # characters of arguments for gcloud
+_PODS = (8, 256)  # of a node, as GKE takes them
+_ALL, _ADD_ON, _CARRIED = (CREATE, RESIZE, ADAPT, FIND), (CREATE, ADAPT), (CREATE, RESIZE)
+
+
+def _upper(text: str, name: str) -> str:
+    return text.upper()
+
+
+def _words(text: str, name: str) -> tuple[str, ...]:
+    try:
+        if len(text) > _LONGEST:
+            raise ValueError(f"more than {_LONGEST:,} characters")
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise UsageError(f"{name} cannot be parsed: {error}", hint="quote them as in a shell") from error
+
+
+def _dollars(text: str, name: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise UsageError(f"{name} is '{text}', not US dollars per hour", hint=f"{name} 100")
+    return value
+
+
+def _variable(flag: str) -> str:
+    return f"XPK_GKE_{flag[2:].upper().replace('-', '_')}"
+
+
+def _option(default: Any, flag: str, metavar: str, help: str, parse: Callable[[str, str], Any], **more: Any) -> Any:
+    variables = (_variable(flag), *more.pop("variables", ()))
+    flags = (flag, *more.pop("aliases", ()))
+    return option(default, *flags, metavar=metavar, help=f"gke: {help}", variables=variables, parse=parse, **more)
+
+
+def _text(flag: str, metavar: str, help: str, default: str | None = None, **more: Any) -> Any:
+    return _option(default, flag, metavar, help, parse_text, **more)
+
+
+def _switch(flag: str, help: str, **more: Any) -> Any:
+    return option(False, flag, help=f"gke: {help}", variables=(_variable(flag),), **more)
+
+
+def _number(default: int | None, flag: str, metavar: str, help: str, low: int = 0, high: int | None = None) -> Any:
+    return _option(default, flag, metavar, help, parse_whole((low, high)), limits=(low, high))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GkeOptions(ControllerOptions):
+    """Options of the GKE provider besides the slices."""
+
+    # Place. The preferences and gcloud's configuration complete it for clusters that are not known on this machine.
+    project: str = _text(
+        "--project",
+        "PROJECT",
+        "Google Cloud project. [default: gcloud's configuration]",
+        "",
+        variables=("GOOGLE_CLOUD_PROJECT",),
+        commands=_ALL,
+    )
+    zone: str = _text(
+        "--zone",
+        "ZONE",
+        "zone of the nodes; the control plane is in its region.",
+        "",
+        variables=("CLOUDSDK_COMPUTE_ZONE",),
+        commands=_ALL,
+    )
+    tpu_type: str | None = _text(
+        "--tpu-type",
+        "TYPE",
+        "accelerator type of the slices to resize, in a cluster of several.",
+        aliases=("--device-type",),
+        commands=(RESIZE,),
+    )
+
+    # Capacity
+    on_demand: bool = _switch("--on-demand", "use on-demand capacity.")
+    spot: bool = _switch("--spot", "use spot capacity.")
+    reservation: tuple[str, ...] = _option(
+        (),
+        "--reservation",
+        "R,...",
+        "use capacity of these reservations: names, or projects/P/reservations/R[/reservationBlocks/B...].",
+        split_list,
+    )
+    flex: bool = _switch("--flex", "use flex-start capacity, provisioned when available.")
+    sub_slicing: bool = _switch(
+        "--sub-slicing", "let workloads use parts of a slice; requires v6e in a Cluster Director reservation."
+    )
+    queued_provisioning: bool = _switch(
+        "--queued-provisioning", "provision nodes only when a workload needs them; requires --flex."
+    )
+
+    # Control plane and nodes
+    gke_version: str | None = _text(
+        "--gke-version", "VERSION", "GKE version; uses the regular channel without automatic upgrades."
+    )
+    release_channel: str | None = _option(
+        None,
+        "--release-channel",
+        "CHANNEL",
+        "release channel: rapid, regular, stable or extended. [default: rapid]",
+        _upper,
+    )
+    default_pool_cpu_machine_type: str = _text(
+        "--default-pool-cpu-machine-type",
+        "TYPE",
+        "machine type of the default pool. [default: e2-standard-16]",
+        "e2-standard-16",
+        aliases=("--cluster-cpu-machine-type",),
+    )
+    default_pool_cpu_num_nodes: int = _number(
+        6, "--default-pool-cpu-num-nodes", "N", "number of nodes in the default pool. [default: 6]", 1
+    )
+    host_maintenance_interval: str = _option(
+        "AS_NEEDED",
+        "--host-maintenance-interval",
+        "WHEN",
+        "host maintenance: AS_NEEDED or PERIODIC. [default: AS_NEEDED]",
+        _upper,
+    )
+    private: bool = _switch("--private", "create nodes without public addresses.")
+    authorized_networks: tuple[str, ...] = _option(
+        (), "--authorized-networks", "CIDR...", "networks that may reach the control plane's address.", split_list
+    )
+    enable_private_endpoint: bool = _switch(
+        "--enable-private-endpoint", "create the control plane without a public address."
+    )
+    private_endpoint_subnetwork: str | None = _text(
+        "--private-endpoint-subnetwork", "SUBNETWORK", "subnetwork of the control plane's private address."
+    )
+    enable_master_global_access: bool = _switch(
+        "--enable-master-global-access", "make the control plane's private address reachable from every region."
+    )
+    stated_region: str | None = _text("--region", "REGION", "region, checked against --zone.")
+    network: str | None = _text("--network", "NETWORK", "VPC network.")
+    subnetwork: str | None = _text("--subnetwork", "SUBNETWORK", "subnetwork of the nodes.")
+    enable_workload_identity: bool = _switch(
+        "--enable-workload-identity",
+        "let pods use their own service accounts. [default in new clusters]",
+        commands=_ADD_ON,
+    )
+    disable_workload_identity: bool = _switch(
+        "--disable-workload-identity", "let pods use the service account of the nodes."
+    )
+    node_scopes: tuple[str, ...] = _option(
+        (),
+        "--node-scopes",
+        "SCOPE,...",
+        "OAuth scopes of the nodes. [default: gke-default; wider without workload identity]",
+        split_list,
+    )
+
+    # Storage drivers
+    enable_gcsfuse_csi_driver: bool = _switch(
+        "--enable-gcsfuse-csi-driver", "let workloads mount buckets; enables workload identity.", commands=_ADD_ON
+    )
+    enable_gcpfilestore_csi_driver: bool = _switch(
+        "--enable-gcpfilestore-csi-driver", "let workloads mount Filestore instances.", commands=_ADD_ON
+    )
+    enable_parallelstore_csi_driver: bool = _switch(
+        "--enable-parallelstore-csi-driver", "let workloads mount Parallelstore instances.", commands=_ADD_ON
+    )
+    enable_pd_csi_driver: bool = _switch(
+        "--enable-pd-csi-driver", "let workloads mount persistent disks.", commands=_ADD_ON
+    )
+    enable_lustre_csi_driver: bool = _switch(
+        "--enable-lustre-csi-driver", "let workloads mount Managed Lustre instances.", commands=_ADD_ON
+    )
+    enable_legacy_lustre_port: bool = _switch(
+        "--enable-legacy-lustre-port",
+        "use Lustre's legacy port; requires --enable-lustre-csi-driver.",
+        commands=_ADD_ON,
+    )
+
+    # Limits
+    enable_autoprovisioning: bool = _switch(
+        "--enable-autoprovisioning", "let GKE add node pools when workloads need them."
+    )
+    autoprovisioning_min_chips: int = _number(
+        0, "--autoprovisioning-min-chips", "N", "minimum number of autoprovisioned chips. [default: 0]"
+    )
+    autoprovisioning_max_chips: int | None = _number(
+        None,
+        "--autoprovisioning-max-chips",
+        "N",
+        "maximum number of chips for autoprovisioning, and the queue's quota. [default: chips of the slices]",
+        1,
+    )
+    autoprovisioning_max_cpu: int = _number(
+        1_000_000,
+        "--autoprovisioning-max-cpu",
+        "N",
+        "maximum number of CPUs for autoprovisioning. [default: 1000000]",
+        1,
+    )
+    autoprovisioning_max_memory: int = _number(
+        10_000_000,
+        "--autoprovisioning-max-memory",
+        "GIB",
+        "maximum memory for autoprovisioning in GiB. [default: 10000000]",
+        1,
+    )
+    max_pods_per_node: int | None = _number(
+        None,
+        "--max-pods-per-node",
+        "N",
+        "maximum number of pods on a node. [default: 15 if a slice has several nodes]",
+        *_PODS,
+    )
+    custom_cluster_arguments: tuple[str, ...] = _option(
+        (),
+        "--custom-cluster-arguments",
+        "ARGS",
+        "gcloud arguments for the cluster, or field.path=VALUE of the API.",
+        _words,
+    )
+    custom_nodepool_arguments: tuple[str, ...] = _option(
+        (), "--custom-nodepool-arguments", "ARGS", "gcloud arguments for the node pools of the slices.", _words
+    )
+    custom_tpu_nodepool_arguments: tuple[str, ...] = _option(
+        (), "--custom-tpu-nodepool-arguments", "ARGS", "same as --custom-nodepool-arguments.", _words
+    )
+    ignore_nodepool_creation_errors: bool = _switch(
+        "--ignore-nodepool-creation-errors", "continue with the slices that were created."
+    )
+    max_cost: float | None = _option(
+        None,
+        "--max-cost",
+        "DOLLARS",
+        "refuse a plan that costs more per hour, by list prices.",
+        _dollars,
+        commands=_CARRIED,
+    )
+    prices: Path | None = _option(  # noqa: RUF009  # makes a field
+        None, "--prices", "FILE", "price table to use instead of the built-in one.", parse_path, commands=_CARRIED
+    )
+    output_root: str | None = _text(
+        "--output-root", "PLACE", "output root of workloads: gs://BUCKET/PREFIX.", commands=_ADD_ON
+    )
+    trainer_image: str | None = option(
+        None,
+        "--trainer-image",
+        metavar="IMAGE",
+        help="gke: image of the bundled trainer.",
+        variables=("XPK_TRAINER_IMAGE",),
+        commands=_ADD_ON,
+        parse=parse_text,
+    )
+    gpudirect_manifests: str | None = option(
+        None,
+        "--gpudirect-manifests",
+        metavar="SOURCE",
+        help="gke: folder or https URL of the manifests of GPUDirect. [default: Google's repository]",
+        variables=("XPK_GPUDIRECT_MANIFESTS",),
+        commands=(CREATE, RESIZE, ADAPT),
+        parse=parse_text,
+    )
+
+    # Execution
+    roll_back: bool = _switch("--roll-back", "delete what this command created if it fails.", commands=_CARRIED)
+    at_once: int = _option(
+        100,
+        "--at-once",
+        "N",
+        "maximum number of concurrent steps. [default: 100]",
+        parse_whole((2, None)),
+        limits=(2, None),
+        commands=_CARRIED,
+    )
+    timeout_seconds: float = _option(
+        3600.0,
+        "--timeout",
+        "TIME",
+        "maximum duration of an operation, such as 90s, 10m or 2h. [default: 1h]",
+        parse_text,
+        is_time=True,
+        limits=(1, None),
+        commands=_CARRIED,
+    )
+
+    # How workloads run on the cluster, as for adapted ones.
+    emulated: bool = False
+    fenced: bool | None = None
+    take_over: bool = False
+
+    @property
+    def region(self) -> str:
+        """Return the zone's region: the control plane is regional, the nodes are in one zone."""
+        return region_of(self.zone)
+
+    @property
+    def parent(self) -> str:
+        """Return the resource name of the cluster's location."""
+        return f"projects/{self.project}/locations/{self.region}"
+
+    @property
+    def capacities(self) -> list[Capacity]:
+        """Return the requested kinds of capacity; more than one is a mistake."""
+        kinds: dict[Capacity, bool] = {
+            "on-demand": self.on_demand,
+            "spot": self.spot,
+            "reservation": bool(self.reservation),
+            "flex": self.flex,
+        }
+        return [kind for kind, is_requested in kinds.items() if is_requested]
+
+    @property
+    def capacity(self) -> Capacity | None:
+        """Return the requested kind of capacity."""
+        return next(iter(self.capacities), None)
+
+    @property
+    def is_private(self) -> bool:
+        """Return whether nodes have no public addresses."""
+        return self.private or self.enable_private_endpoint
+
+    @property
+    def is_maintained_periodically(self) -> bool:
+        """Return whether the slices' hosts have periodic maintenance."""
+        return self.host_maintenance_interval == "PERIODIC"
+
+    @property
+    def workload_identity(self) -> bool | None:
+        """Return whether pods use service accounts of their own; None: in new clusters, others stay unchanged."""
+        if self.disable_workload_identity:
+            return False
+        return True if self.enable_workload_identity or self.enable_gcsfuse_csi_driver else None
+
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        """Return the nodes' scopes: broad ones only if pods use the nodes' service account."""
+        return self.node_scopes or (FORMER_SCOPES if self.workload_identity is False else DEFAULT_SCOPES)
+
+    @property
+    def drivers(self) -> tuple[str, ...]:
+        """Return the flags of the requested storage drivers."""
+        return tuple(flag for flag in DRIVERS if getattr(self, flag[2:].replace("-", "_")))
+
+    @property
+    def custom_pool(self) -> tuple[str, ...]:
+        """Return gcloud's arguments for the node pools of the slices."""
+        return self.custom_nodepool_arguments + self.custom_tpu_nodepool_arguments
+
+
+def region_of(location: str) -> str:
+    """Return the region of a zone (us-east5-b), or of a region (us-east5)."""
+    return location.rpartition("-")[0] if location.count("-") > 1 else location
+
+
+def reservation_path(reservation: str, project: str) -> str:
+    """Return a reservation with its project: `projects/P/reservations/R[/reservationBlocks/...]`."""
+    return reservation if reservation.startswith("projects/") else f"projects/{project}/reservations/{reservation}"
+
+
+def provisions_of(request: GkeOptions) -> str:
+    """Return the requested capacity in the form that workloads use."""
+    if request.reservation:
+        path = reservation_path(request.reservation[0], request.project)
+        return reserved(path.removeprefix(f"projects/{request.project}/reservations/"))
+    return request.capacity or ON_DEMAND

@@ -1,0 +1,71 @@
+"""Options of kind clusters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from xpk.capacity.options import ADAPT, CREATE, IMAGE, ControllerOptions, option, parse_text, parse_whole
+
+_OF_IMAGES = (CREATE, ADAPT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindOptions(ControllerOptions):
+    """Mapping of slices to nodes, and images. `nodes_per_slice` divides a slice's hosts; spare slices have no quota."""
+
+    nodes_per_slice: int = option(
+        1,
+        "--nodes-per-slice",
+        metavar="N",
+        help="kind: number of nodes for the hosts of a slice. [default: 1]",
+        variables=("XPK_KIND_NODES_PER_SLICE",),
+        parse=parse_whole((1, None)),
+        limits=(1, None),
+    )
+    spare_slices: int = option(
+        0,
+        "--spare-slices",
+        metavar="N",
+        help="kind: number of slices beyond the quota, as spares. [default: 0]",
+        variables=("XPK_KIND_SPARE_SLICES",),
+        parse=parse_whole((0, None)),
+        limits=(0, None),
+    )
+    node_image: str | None = option(
+        None,
+        "--node-image",
+        metavar="IMAGE",
+        help="kind: image of the nodes.",
+        variables=("XPK_KIND_NODE_IMAGE", "KIND_NODE_IMAGE"),
+        parse=parse_text,
+    )
+    retain: bool = option(
+        False, "--retain", help="kind: keep the nodes if the creation fails.", variables=("XPK_KIND_RETAIN",)
+    )
+    trainer_image: str | None = option(
+        None,
+        "--trainer-image",
+        metavar="IMAGE",
+        help="kind, gke: image of the bundled trainer. [default on kind: built locally]",
+        variables=("XPK_TRAINER_IMAGE",),
+        commands=_OF_IMAGES,
+        parse=parse_text,
+    )
+    base_image: str | None = option(
+        None,
+        "--base-image",
+        metavar="IMAGE",
+        help="kind: base image of the trainer's image.",
+        variables=("XPK_BASE_IMAGE",),
+        hidden=("XPK_E2E_PYTHON_IMAGE",),
+        commands=(*_OF_IMAGES, IMAGE),
+        parse=parse_text,
+    )
+    image_archives: tuple[Path, ...] = option(
+        (),
+        "--image-archive",
+        metavar="FILE",
+        help="kind: `docker save` archive of images to load into the nodes.",
+        variables=("XPK_KIND_IMAGE_ARCHIVES",),
+    )
