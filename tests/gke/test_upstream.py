@@ -13,6 +13,7 @@ import yaml
 from tests.gke.site import Site
 from xpk.capacity.gke.observed import Observed
 from xpk.capacity.gke.planning import draft
+from xpk.capacity.gke.provider import GkeProvider
 from xpk.capacity.gke.reach import KnownClusters
 from xpk.cli.google_xpk import CLUSTER
 from xpk.cli.main import main
@@ -295,7 +296,7 @@ def test_workloads_find_a_cluster_by_its_project(xpk: Xpk) -> None:
     xpk.site.create(1)
     code, _, err = xpk("workload list --cluster=nowhere --project=p --zone=us-central1-a")
     assert code == 3 and "cluster 'nowhere' not found in project p" in err
-    xpk.site.provider().find("c")  # as `workload list` does before it asks the cluster
+    GkeProvider(options=xpk.site.options()).find("c")  # as `workload list` does before it asks the cluster
     assert (xpk.site.folder / "gke" / "c" / "cluster.json").exists(), "from now on it is known"
     code, _, err = xpk("workload list --cluster=c --project=other --zone=us-central1-a")
     assert code == 2 and "cluster 'c' is in project p (requested other)" in err
