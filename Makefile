@@ -1,6 +1,7 @@
 # Common uses:
 #   make demo      train on this machine: 2 slices x 2 hosts, real text, one host is killed
 #   make test      run unit and local tests (under 5 minutes)
+#   make fuzz      try 20,000 hostile inputs: options, files and records (XPK_FUZZ_EXAMPLES; make test tries 400)
 #   make e2e       run drills, here and on a real kind cluster, that kill hosts, nodes and controllers (as root; about
 #                  25 minutes, and 25 more the first time to build the environment)
 #   make e2e-all   run the drills of e2e and those marked `extended` (about 50 minutes)
@@ -8,6 +9,7 @@
 #   make e2e-compiler  compare estimates with XLA's TPU compiler (2 minutes, and 700 MB of libtpu the first time)
 #   make check     check format, lint, spelling, types and layers, as CI does first
 #   make docs      build the documentation site in site/; a broken link fails
+#   make man       write man pages of all commands to build/man; `MANPATH=build/man man xpk-workload-create` shows one
 #   make format    apply ruff's format and fixes
 #   make lock      resolve the pinned versions, with the SHA-256 of every file, after a change of constraints.txt
 #   make golden    regenerate golden manifests and generated docs after an intended change
@@ -22,7 +24,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 # Tests with cases that need fake-gcs-server; the environment of e2e provides it, elsewhere they are skipped.
-WITH_BUCKET := tests/storage tests/cli/test_outputs.py tests/jobs/test_output.py tests/render/test_unpack.py
+WITH_BUCKET := tests/storage tests/cli/workload/test_outputs.py tests/jobs/output/test_folder.py tests/render/test_unpack.py
 
 ON_KIND := $(sort $(wildcard e2e/test_kind*.py))
 
@@ -42,7 +44,7 @@ DOCS := $(VENV)/docs
 DRILLS = $(PARALLEL) 1 --verbose --timeout 1200 --maxfail 5 -m "$(SELECTED)"
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test e2e e2e-all e2e-kind e2e-here e2e-local e2e-compiler check docs format lock golden clean
+.PHONY: help install demo test fuzz e2e e2e-all e2e-kind e2e-here e2e-local e2e-compiler check docs man format lock golden clean
 
 help:
 	@sed -n 's/^#\( \{0,1\}\)/\1/p' Makefile | sed '/^$$/q'
@@ -70,6 +72,11 @@ test: $(STAMP)
 	@echo "==> unit and local tests"
 	@$(BIN)/python -m pytest -m "not slow" $(PARALLEL) 4 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
+fuzz: $(STAMP)
+	@echo "==> hostile inputs"
+	@XPK_FUZZ_EXAMPLES=$${XPK_FUZZ_EXAMPLES:-20000} $(BIN)/python -m pytest tests/fuzz --timeout 7200 $(PARALLEL) 4 \
+	  --dist load $(PYTEST_ARGS)
+
 # Drills on kind run one after another and leave a core to the other drills.
 e2e: $(STAMP)
 	@echo "==> environment of the drills on kind (built once, then cached)"
@@ -84,7 +91,7 @@ e2e-all:
 
 e2e-compiler: $(TPU)/.installed
 	@echo "==> estimates against XLA's TPU compiler"
-	@PYTHONPATH=$(CURDIR)/$(TPU) $(BIN)/python -m pytest tests/trainer/test_trainer_aot.py --verbose $(PYTEST_ARGS)
+	@PYTHONPATH=$(CURDIR)/$(TPU) $(BIN)/python -m pytest tests/trainer/estimate/test_aot.py --verbose $(PYTEST_ARGS)
 
 $(TPU)/.installed: requirements/tpu.txt | $(STAMP)
 	@echo "==> installing libtpu (700 MB)"
@@ -120,6 +127,9 @@ $(DOCS)/.installed: requirements/docs.txt
 	  --require-hashes --only-binary :all: --requirement requirements/docs.txt
 	@touch $@
 
+man: $(STAMP)
+	@$(BIN)/python -m tools.man_pages build/man/man1
+
 format: $(STAMP)
 	@$(BIN)/ruff check --fix --quiet . || true
 	@$(BIN)/ruff format .
@@ -135,7 +145,7 @@ lock: $(STAMP)
 	@echo libtpu | $(LOCK) --no-deps --output-file requirements/tpu.txt -
 
 golden: $(STAMP)
-	@XPK_UPDATE_GOLDEN=1 $(BIN)/python -m pytest tests/render tests/docs tests/trainer/test_trainer_shardings.py --quiet
+	@XPK_UPDATE_GOLDEN=1 $(BIN)/python -m pytest tests/render tests/docs tests/trainer/parallel/test_shardings.py --quiet
 
 clean:
 	rm -rf $(VENV) demo-output site dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tests.gke.site import QUOTAS, Site
+from tests.capacity.gke.site import QUOTAS, Site
 from tools.gke_emulator.emulator import GkeEmulator
 from tools.gke_emulator.options import SECONDS, Options
 from xpk.model.accelerators import find_shape

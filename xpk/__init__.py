@@ -4,9 +4,14 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False  # as in `typing`, whose import would cost more than this module
 if TYPE_CHECKING:
-    from xpk.client import Cluster, WorkloadHandle
+    from xpk.capacity.gke.options import GkeOptions
+    from xpk.capacity.kind.options import KindOptions
+    from xpk.capacity.plan.plan import Plan
+    from xpk.capacity.provider import ClusterInfo
+    from xpk.client import Cluster, WorkloadHandle, clusters, create_cluster
     from xpk.jobs.create.notice import Notice
     from xpk.jobs.create.workload import Workload
+    from xpk.jobs.deletion import Deletion
     from xpk.jobs.logs import HostLine
     from xpk.jobs.output.folder import Progress
     from xpk.model.errors import (
@@ -32,8 +37,12 @@ __all__ = [
     "AuthorizationError",
     "CapacityError",
     "Cluster",
+    "ClusterInfo",
     "ConflictError",
+    "Deletion",
+    "GkeOptions",
     "HostLine",
+    "KindOptions",
     "MissingToolError",
     "Modified",
     "NameTaken",
@@ -42,6 +51,7 @@ __all__ = [
     "Notice",
     "OutputExists",
     "Phase",
+    "Plan",
     "Progress",
     "QuotaExceeded",
     "TimedOutError",
@@ -53,17 +63,26 @@ __all__ = [
     "WorkloadStatus",
     "XpkError",
     "__version__",
+    "clusters",
+    "create_cluster",
 ]
 
 _MODULES = {
     "Cluster": "xpk.client",
+    "ClusterInfo": "xpk.capacity.provider",
+    "Deletion": "xpk.jobs.deletion",
+    "GkeOptions": "xpk.capacity.gke.options",
     "HostLine": "xpk.jobs.logs",
+    "KindOptions": "xpk.capacity.kind.options",
     "Notice": "xpk.jobs.create.notice",
     "Phase": "xpk.model.status",
+    "Plan": "xpk.capacity.plan.plan",
     "Progress": "xpk.jobs.output.folder",
     "Workload": "xpk.jobs.create.workload",
     "WorkloadHandle": "xpk.client",
     "WorkloadStatus": "xpk.model.status",
+    "clusters": "xpk.client",
+    "create_cluster": "xpk.client",
 }
 
 

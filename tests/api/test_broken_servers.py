@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.server import Script, kubeconfig, serving
+from tests.api.scripted_server import Script, kubeconfig, serving
 from xpk.api.kubernetes import KubernetesApi
 from xpk.jobs.outage import SIGNS
 from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError, UnavailableError, XpkError

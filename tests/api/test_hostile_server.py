@@ -16,7 +16,7 @@ import pytest
 
 from tests.api import hostile
 from tests.api.hostile import JOBSET, POD, event, has, jobset, listed, logs, sends, serving, status, watches
-from tests.api.server import kubeconfig
+from tests.api.scripted_server import kubeconfig
 from xpk.api.kubernetes import KubernetesApi
 from xpk.api.timing import time_limit
 from xpk.jobs.delete import await_end

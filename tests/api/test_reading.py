@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.server import Answer, Script, Slow, kubeconfig, serving
+from tests.api.scripted_server import Answer, Script, Slow, kubeconfig, serving
 from xpk.api.kubernetes import KubernetesApi
 from xpk.api.paths import container_of
 from xpk.model.errors import NotFoundError, UnavailableError, UsageError

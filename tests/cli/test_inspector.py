@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.api.server import Answer, Script, kubeconfig, serving
+from tests.api.scripted_server import Answer, Script, kubeconfig, serving
 from tests.cli.conftest import Xpk
 from xpk import __version__
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.api.server import Script, kubeconfig, serving
+from tests.api.scripted_server import Script, kubeconfig, serving
 from tests.cli.conftest import Xpk
 from xpk.capacity.local.provider import LocalProvider
 

@@ -171,7 +171,9 @@ class _Driver:
             first = 0 if 0 in died else next(iter(died))
             return Failure(ExitCode.CRASH, f"{self._host.name(first)}: its trainer died")
         ended = [
-            (each.code != ExitCode.FATAL, process) for process, each in reports.items() if each.code not in _IN_ORDER
+            (report.code != ExitCode.FATAL, process)
+            for process, report in reports.items()
+            if report.code not in _IN_ORDER
         ]
         only_lost, process = min(ended)
         words = f"{self._host.name(process)}: {_why(reports[process])}"

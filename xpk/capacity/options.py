@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from xpk.model.errors import UsageError
 
@@ -115,8 +115,20 @@ def _manifest(name: str) -> Any:
     )
 
 
+class ProviderOptions:
+    """Options of one provider. Subclasses are frozen dataclasses whose fields are made by `option`."""
+
+    __slots__ = ()
+    provider: ClassVar[str]
+
+    @property
+    def may_be_empty(self) -> bool:
+        """Return whether a new cluster may have no slices."""
+        return False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerOptions:
+class ControllerOptions(ProviderOptions):
     """Sources of the controllers' manifests; None for the official release."""
 
     jobset_manifest: str | None = _manifest("JobSet")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from xpk.api.base import ObjectApi
+from xpk.capacity.options import ProviderOptions
 from xpk.capacity.plan.plan import Plan
 from xpk.model.accelerators import SliceShape
 from xpk.model.errors import ConflictError, NotFoundError, UsageError, XpkError
@@ -34,9 +35,9 @@ class SliceInfo:
     `accelerator_type`: "" if unknown.
     """
 
-    node_pool: str
-    hosts: tuple[str, ...]
-    workload: str | None
+    node_pool: str  # name of its node pool
+    hosts: tuple[str, ...]  # names of its nodes
+    workload: str | None  # that holds the slice; null if it is free
     spare: bool = False
     accelerator_type: str = ""
 
@@ -45,27 +46,30 @@ class SliceInfo:
 class ClusterInfo:
     """An existing cluster. `created` is an RFC 3339 time; `location` is text for display."""
 
-    name: str
-    provider: str
-    accelerator_type: str
-    num_slices: int
-    hosts_per_slice: int
-    chips: int
-    state: str
-    created: str
-    location: str
-    slices: tuple[SliceInfo, ...] = ()
+    name: str  # unique on this machine
+    provider: str  # local, kind, gke or adapted
+    accelerator_type: str  # of all slices; `unknown` or several types if they differ
+    num_slices: int  # existing slices, without spares
+    hosts_per_slice: int  # 0 if slices differ
+    chips: int  # of all slices
+    state: str  # Ready, Incomplete, or that of the provider
+    created: str  # time of the creation
+    location: str  # text for display
+    slices: tuple[SliceInfo, ...] = ()  # each slice with its workload
 
 
 class Provider(Protocol):
     """A kind of capacity. Plans are made from the present state; nothing changes until they are carried out.
 
-    `options_type`: a frozen dataclass of its options, whose fields are made by `xpk.capacity.options.option`. The
-    class of a provider is called with `options`, or without any where the command has none.
+    The class of a provider is called with `options` of its `options_type`, or without any.
     """
 
     name: str
-    options_type: ClassVar[type[Any]]
+
+    @property
+    def options_type(self) -> type[ProviderOptions]:
+        """Return the class of its options."""
+        ...
 
     def plan_create(self, spec: ClusterSpec) -> Plan:
         """Plan a cluster; no steps if it exists. Raises ConflictError if it exists in another shape."""
@@ -131,9 +135,14 @@ def maker_names() -> list[str]:
     return [name for name in provider_names() if name != "adapted"]
 
 
-def load_provider(name: str, options: Any = None) -> Provider:
-    """Return a provider by name; `options` are of its `options_type`. Raises UsageError for an unknown provider."""
+def load_provider(name: str, options: ProviderOptions | None = None) -> Provider:
+    """Return a provider by name. Raises UsageError for an unknown provider, or for options of another one."""
     kind = provider_type(name)
+    if options is not None and not isinstance(options, kind.options_type):
+        raise UsageError(
+            f"{type(options).__name__} is not supported by the {name} provider",
+            hint=f"pass {kind.options_type.__name__}, or choose another provider",
+        )
     provider: Provider = kind() if options is None else kind(options=options)
     return provider
 

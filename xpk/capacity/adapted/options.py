@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from xpk.capacity.options import ADAPT, ControllerOptions, option, parse_text
 
@@ -11,6 +12,7 @@ from xpk.capacity.options import ADAPT, ControllerOptions, option, parse_text
 class AdaptedOptions(ControllerOptions):
     """Manifests of the controllers, and how workloads run on the cluster."""
 
+    provider: ClassVar[str] = "adapted"
     output_root: str | None = option(
         None,
         "--output-root",

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from xpk.capacity.options import (
     ADAPT,
@@ -86,6 +86,8 @@ def _number(default: int | None, flag: str, metavar: str, help: str, low: int = 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GkeOptions(ControllerOptions):
     """Options of the GKE provider besides the slices."""
+
+    provider: ClassVar[str] = "gke"
 
     # Place. The preferences and gcloud's configuration complete it for clusters that are not known on this machine.
     project: str = _text(
@@ -322,6 +324,11 @@ class GkeOptions(ControllerOptions):
     emulated: bool = False
     fenced: bool | None = None
     take_over: bool = False
+
+    @property
+    def may_be_empty(self) -> bool:
+        """Return whether a new cluster may have no slices, because autoprovisioning adds them."""
+        return self.enable_autoprovisioning
 
     @property
     def region(self) -> str:

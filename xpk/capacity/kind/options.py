@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from xpk.capacity.options import ADAPT, CREATE, IMAGE, ControllerOptions, option, parse_text, parse_whole
 
@@ -14,6 +15,7 @@ _OF_IMAGES = (CREATE, ADAPT)
 class KindOptions(ControllerOptions):
     """Mapping of slices to nodes, and images. `nodes_per_slice` divides a slice's hosts; spare slices have no quota."""
 
+    provider: ClassVar[str] = "kind"
     nodes_per_slice: int = option(
         1,
         "--nodes-per-slice",

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from xpk.api.base import Obj, ObjectApi
 from xpk.capacity.nodes.inventory import difference, holders, live_workloads, pools_of, slice_info
+from xpk.capacity.options import ProviderOptions
 from xpk.capacity.plan.plan import Plan, Progress, Step
 from xpk.capacity.plan.summary import cluster_summary
 from xpk.capacity.prepare import apply_queues
@@ -35,8 +36,10 @@ _MAX_SLICES, _MAX_HOSTS = 255, 254
 
 
 @dataclass(frozen=True, slots=True)
-class LocalOptions:
+class LocalOptions(ProviderOptions):
     """Options of local clusters: none."""
+
+    provider: ClassVar[str] = "local"
 
 
 class LocalProvider:

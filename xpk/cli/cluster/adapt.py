@@ -12,13 +12,13 @@ from xpk.capacity.kind.options import KindOptions
 from xpk.capacity.options import options_of
 from xpk.capacity.plan.plan import Plan
 from xpk.capacity.provider import check_free, load_provider, provider_names, provider_of
-from xpk.cli.cluster.provider_options import chosen_provider, given_flags, located, provider_options, read_options
+from xpk.cli.cluster.provider_options import chosen_provider, given_flags, located, provider_options, valid_options
 from xpk.cli.cluster.run_plan import carry_out, dry_run_option, plan_output_option
 from xpk.cli.google_xpk import AdaptCommand
 from xpk.cli.options import accelerator_option, name_argument, the_name
 from xpk.cli.terminal.output import Console
 from xpk.model.accelerators import find_shape
-from xpk.model.errors import Problems, UsageError
+from xpk.model.errors import UsageError
 from xpk.model.specs import ClusterSpec
 
 _ADAPTED = "adapted"
@@ -116,7 +116,7 @@ def _adapted(name: str, flags: dict[str, Any]) -> Plan:
     from xpk.capacity.adapted.provider import AdaptedProvider  # the other commands do not need it
     from xpk.capacity.nodes.emulated import Adaptation
 
-    options = _options(AdaptedProvider.name, _without(flags, *_OWN))
+    options = valid_options(AdaptedProvider.name, _without(flags, *_OWN))
     wanted = Adaptation(
         name=name,
         shape=find_shape(flags["tpu_type"]) if flags["tpu_type"] else None,
@@ -133,7 +133,7 @@ def _gke(name: str, flags: dict[str, Any]) -> Plan:
     own = ("fenced", "take_over", "tpu_type", "num_slices")
     others = _without(flags, *own)
     _check_known(name, GkeProvider.name, GkeProvider.options_type, others)
-    options = located(_options(GkeProvider.name, _without(others, *_OWN)), flags, name)
+    options = located(valid_options(GkeProvider.name, _without(others, *_OWN)), flags, name)
     shape, count = find_shape(flags["tpu_type"]) if flags["tpu_type"] else None, flags["num_slices"]
     return GkeProvider(options=options).plan_adapt(
         name,
@@ -148,7 +148,7 @@ def _kind(name: str, flags: dict[str, Any]) -> Plan:
     from xpk.capacity.kind.provider import KindProvider
 
     _check_known(name, KindProvider.name, KindProvider.options_type, flags)
-    return KindProvider(options=_options(KindProvider.name, _without(flags, *_OWN))).plan_adapt(name)
+    return KindProvider(options=valid_options(KindProvider.name, _without(flags, *_OWN))).plan_adapt(name)
 
 
 def _local(name: str, flags: dict[str, Any]) -> Plan:
@@ -157,13 +157,6 @@ def _local(name: str, flags: dict[str, Any]) -> Plan:
     provider_of(name, LocalProvider.name)  # raises for an unknown name
     _check_known(name, LocalProvider.name, LocalProvider.options_type, flags)
     return Plan(f"cluster '{name}' runs as processes of this machine; there is nothing to install")
-
-
-def _options(provider: str, flags: dict[str, Any]) -> Any:
-    problems = Problems()
-    options = read_options(provider, flags, problems)
-    problems.check("invalid options", hint="see `xpk cluster adapt --help`")
-    return options
 
 
 def _check_known(name: str, provider: str, options_type: type[Any], flags: dict[str, Any]) -> None:

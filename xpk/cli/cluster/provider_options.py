@@ -6,20 +6,21 @@ import os
 from collections.abc import Callable
 from dataclasses import Field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from xpk.capacity.gke.options import GkeOptions
 from xpk.capacity.kind.options import KindOptions
-from xpk.capacity.options import Option, options_of
-from xpk.capacity.provider import Provider, cluster_names, load_provider, provider_type
+from xpk.capacity.options import Option, ProviderOptions, options_of
+from xpk.capacity.provider import cluster_names, provider_type
 from xpk.cli import complete
 from xpk.cli.durations import parse_duration
 from xpk.cli.options import Command
 from xpk.cli.target import default_place
 from xpk.model.errors import Problems, UsageError
 
+_Options = TypeVar("_Options", bound=ProviderOptions)
 _COMPLETIONS = {"tpu_type": complete.accelerator_types}
 
 
@@ -72,12 +73,12 @@ def chosen_provider(provider: str | None, given: list[str], otherwise: str = "lo
     return provider or ("gke" if (of_gke - shared - {"--tpu-type"}) & set(given) else otherwise)
 
 
-def configured(kind: str, flags: dict[str, Any], cluster: str) -> Provider:
-    """Return the provider of an existing cluster with the options of a command. Raises UsageError with all problems."""
+def valid_options(kind: str, flags: dict[str, Any]) -> Any:
+    """Return the options of a provider. Raises UsageError with all problems."""
     problems = Problems()
     options = read_options(kind, flags, problems)
     problems.check(f"invalid options of provider '{kind}'", hint=f"see `{click.get_current_context().command_path} -h`")
-    return load_provider(kind, located(options, flags, cluster) if isinstance(options, GkeOptions) else options)
+    return options
 
 
 def read_options(kind: str, flags: dict[str, Any], problems: Problems) -> Any:
@@ -92,8 +93,10 @@ def read_options(kind: str, flags: dict[str, Any], problems: Problems) -> Any:
     return options_type(**values)
 
 
-def located(options: GkeOptions, flags: dict[str, Any], cluster: str) -> GkeOptions:
+def located(options: _Options, flags: dict[str, Any], cluster: str) -> _Options:
     """Return options with the place where a cluster is looked for: flags only if this machine knows the cluster."""
+    if not isinstance(options, GkeOptions):
+        return options
     if cluster not in cluster_names("gke"):
         return completed(options)
     ctx = click.get_current_context()
@@ -101,8 +104,10 @@ def located(options: GkeOptions, flags: dict[str, Any], cluster: str) -> GkeOpti
     return replace(options, project=project or "", zone=zone or "")
 
 
-def completed(options: GkeOptions) -> GkeOptions:
+def completed(options: _Options) -> _Options:
     """Return options with the default project and zone for those that are missing."""
+    if not isinstance(options, GkeOptions):
+        return options
     place = default_place()
     project, zone = options.project or place.get("project", ""), options.zone or place.get("zone", "")
     return replace(options, project=project, zone=zone)

@@ -12,8 +12,8 @@ from typing import Any
 import click
 
 from xpk.capacity.plan.plan import Plan
-from xpk.capacity.provider import Provider, provider_of
-from xpk.cli.cluster.provider_options import chosen_provider, configured, given_flags
+from xpk.capacity.provider import Provider, load_provider, provider_of
+from xpk.cli.cluster.provider_options import chosen_provider, given_flags, located, valid_options
 from xpk.cli.options import Command
 from xpk.cli.target import preferred_place
 from xpk.cli.terminal.output import FORMATS, Console, echo, interactive
@@ -40,7 +40,8 @@ def provider_with(cluster: str, provider: str | None, flags: dict[str, Any]) -> 
     if "--project" not in given and provider in (None, "gke"):
         given = [*given, *preferred_place(cluster)]
     is_on_gke = bool(given) and chosen_provider(provider, given) == "gke"
-    return configured("gke" if is_on_gke else provider_of(cluster, provider).name, flags, cluster)
+    kind = "gke" if is_on_gke else provider_of(cluster, provider).name
+    return load_provider(kind, located(valid_options(kind, flags), flags, cluster))
 
 
 def ask(question: str) -> None:

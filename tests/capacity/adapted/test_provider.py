@@ -1,0 +1,303 @@
+"""Clusters that exist are prepared, and left as they were. The real thing is in e2e/test_kind_adapt.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.api.test_kubefile import kubeconfig
+from tests.capacity.machine import CONTROLLER, _react
+from xpk.api.base import Obj, ObjectApi
+from xpk.capacity.adapted.options import AdaptedOptions
+from xpk.capacity.adapted.provider import AdaptedProvider
+from xpk.capacity.nodes.emulated import Adaptation
+from xpk.capacity.plan.plan import Plan
+from xpk.model import names
+from xpk.model.accelerators import NODEPOOL_LABEL, find_shape
+from xpk.model.errors import CapacityError, ConflictError, NotFoundError, UsageError, XpkError
+from xpk.model.specs import ClusterSpec
+from xpk.render import render_queues
+from xpk.testing import FakeApi
+
+V5E_8 = find_shape("v5litepod-8")
+
+
+def node(name: str, pool: str = "", tpus: int = 0, tpu_type: str = "v5litepod-8", **spec: object) -> Obj:
+    labels = {NODEPOOL_LABEL: pool, **find_shape(tpu_type).node_labels} if pool else {}
+    has = {"google.com/tpu": str(tpus)} if tpus else {}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels, "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": spec,
+        "status": {"capacity": has, "allocatable": has, "conditions": [{"type": "Ready", "status": "True"}]},
+    }
+
+
+def gke() -> list[Obj]:
+    """Two whole slices, one that lacks a host, and a node for everything else."""
+    pools = {"tpu-np-0": 2, "tpu-np-1": 2, "tpu-np-2": 1}
+    hosts = [
+        node(f"{pool}-{host}", pool, 4, providerID="gce://p/z/i")
+        for pool, count in pools.items()
+        for host in range(count)
+    ]
+    default = node("default-0")
+    default["metadata"]["labels"][NODEPOOL_LABEL] = "default-pool"
+    return [default, *hosts]
+
+
+class Site:
+    """A user's machine: a kubeconfig with one context, and the cluster behind it."""
+
+    def __init__(self, folder: Path, nodes: list[Obj]) -> None:
+        self.state, self.opened = folder / "state", list[object]()
+        self.api = FakeApi(nodes, react=_react_but_gke)
+        self.user = folder / "user-kubeconfig"
+        self.user.write_text(yaml.safe_dump(kubeconfig("theirs", current="theirs")))
+        self.manifests: dict[str, str] = {}
+        for name, version in (("jobset", "v0.12.0"), ("kueue", "v0.19.2")):
+            file = folder / f"{name}.yaml"
+            file.write_text(CONTROLLER.format(name=name, version=version))
+            self.manifests[f"{name}_manifest"] = str(file)
+
+    @property
+    def provider(self) -> AdaptedProvider:
+        return AdaptedProvider(
+            self.state,
+            options=AdaptedOptions(**self.manifests),
+            user_kubeconfig=self.user,
+            connect=self._connect,
+            pause=lambda seconds: None,
+        )
+
+    def adapt(self, *, emulated: bool = False, **wanted: object) -> list[str]:
+        done: list[str] = []
+        self.plan(emulated=emulated, **wanted).carry_out(done.append)
+        return done
+
+    def plan(self, **wanted: object) -> Plan:
+        return self.provider.plan_adapt(Adaptation(name="mine", **wanted))  # type: ignore[arg-type]
+
+    def _connect(self, kubeconfig: Path | None, context: str | None = None) -> ObjectApi:
+        self.opened.append(kubeconfig or context)
+        return self.api
+
+
+def _react_but_gke(kind: str, obj: Obj) -> None:
+    if kind == "Deployment" or (kind == "Node" and obj["metadata"]["name"].startswith("worker")):
+        _react(kind, obj)
+
+
+def test_the_slices_that_are_there_are_counted_and_queued_for(tmp_path: Path) -> None:
+    site = Site(tmp_path, gke())
+    before = site.user.read_text()
+    assert site.adapt(output_root="gs://bucket/runs/", trainer_image="r/trainer:1", fenced=True) == [
+        "install JobSet 0.12.0",
+        "install Kueue 0.19.2",
+        "set up queue 'multislice-queue' with a quota of 16 google.com/tpu",
+        "record how workloads run on it",
+        "save the connection to 'mine'",
+    ]
+    assert site.plan(output_root="gs://bucket/runs").steps == [], "the second time nothing is left to do"
+    info = site.provider.describe("mine")
+    assert (info.state, info.accelerator_type, info.location) == ("Ready", "v5litepod-8", "context:theirs")
+    assert "default-pool" not in [each.node_pool for each in info.slices]
+    target = site.provider.target("mine")
+    assert (target.emulated, target.output_root, target.shared_folder) == (False, "gs://bucket/runs", None)
+    assert target.trainer_image == "r/trainer:1" and target.fenced
+    assert not target.sets_slice_environment, "GKE's webhook does"
+    assert site.provider.target("context:theirs") == target
+    assert site.user.read_text() == before
+    assert (site.state / "adapted" / "mine" / "kubeconfig").stat().st_mode & 0o777 == 0o600
+    assert yaml.safe_load(site.provider.kubeconfig("mine"))["current-context"] == "theirs"
+
+
+def test_what_is_not_said_again_stays(tmp_path: Path) -> None:
+    site = Site(tmp_path, gke())
+    site.adapt(output_root="/mnt/nfs", trainer_image="r/trainer:1")
+    assert site.adapt(trainer_image="r/trainer:2") == ["record how workloads run on it"]
+    target = site.provider.target("mine")
+    assert (target.shared_folder, target.trainer_image) == ("/mnt/nfs", "r/trainer:2")
+
+
+def test_pods_of_other_tools_find_the_priorities_that_they_name(tmp_path: Path) -> None:
+    theirs = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 9}
+    site = Site(tmp_path, [*gke(), theirs])
+
+    def values() -> dict[str, int]:
+        return {each["metadata"]["name"]: each["value"] for each in site.api.list("PriorityClass")}
+
+    site.adapt(output_root="gs://b/x")
+    assert values() == {**names.PRIORITIES, "high": 9}, "what somebody else made is left alone"
+    site.api.delete("PriorityClass", "medium")
+    assert site.provider.describe("mine").state == "Ready", "workloads of ours do without"
+    again = site.adapt(output_root="gs://b/x")
+    assert again == ["set up queue 'multislice-queue' with a quota of 16 google.com/tpu"]
+    assert values()["medium"] == 500
+    site.provider.plan_delete("mine", force=False).carry_out(lambda title: None)
+    assert values() == {"high": 9}
+
+
+def test_the_queue_of_another_tool_stays_where_it_has_the_same_quota(tmp_path: Path) -> None:
+    site, objects = Site(tmp_path, gke()), render_queues(ClusterSpec(name="mine", shape=V5E_8, num_slices=2))
+    for obj in objects:
+        if obj["kind"] in ("ResourceFlavor", "ClusterQueue", "LocalQueue"):
+            del obj["metadata"]["labels"]
+            if obj["kind"] == "ResourceFlavor":
+                obj["metadata"]["name"] = "2xv5litepod-8"
+            if obj["kind"] == "ClusterQueue":
+                obj["spec"]["resourceGroups"][0]["flavors"][0]["name"] = "2xv5litepod-8"
+            site.api.create(obj)
+    before = site.api.get("ClusterQueue", "cluster-queue")["spec"]
+    assert "set up queue 'multislice-queue' with a quota of 16 google.com/tpu" in site.adapt(output_root="gs://b/x")
+    assert site.api.get("ClusterQueue", "cluster-queue")["spec"] == before
+    assert [each["metadata"]["name"] for each in site.api.list("ResourceFlavor", None)] == ["2xv5litepod-8"]
+    assert site.plan(output_root="gs://b/x").steps == []
+    assert site.provider.describe("mine").state == "Ready"
+    site.provider.plan_delete("mine", force=False).carry_out(lambda title: None)
+    for kind in ("ResourceFlavor", "ClusterQueue", "LocalQueue"):
+        assert len(site.api.list(kind, None)) == 1, "it was there before"
+    assert site.api.list("WorkloadPriorityClass", None) == []
+
+
+def test_a_queue_of_another_tool_gets_the_quota_that_lacks_under_its_own_names(tmp_path: Path) -> None:
+    site = Site(tmp_path, gke())
+    entries = [{"name": "google.com/tpu", "nominalQuota": "8"}, {"name": "cpu", "nominalQuota": "480"}]
+    flavor = {"name": "1xv5litepod-8", "resources": entries}
+    group = {"coveredResources": ["google.com/tpu", "cpu"], "flavors": [flavor]}
+    meta, kueue = {"name": "cluster-queue"}, "kueue.x-k8s.io/v1beta2"
+    used = [{"name": "1xv5litepod-8", "resources": [{"name": "google.com/tpu", "total": "8"}]}]
+    site.api.create(
+        {"apiVersion": kueue, "kind": "ClusterQueue", "metadata": meta, "spec": {"resourceGroups": [group]},
+         "status": {"flavorsReservation": used}}
+    )  # fmt: skip
+    plan = site.plan(output_root="gs://b/x")
+    assert plan.notes[-1] == (
+        "quota of flavor '1xv5litepod-8' in 'cluster-queue': 8 -> 16 google.com/tpu (1 -> 2 slices of v5litepod-8), "
+        "8 in use"
+    )
+    plan.carry_out(lambda title: None)
+    (after,) = site.api.get("ClusterQueue", "cluster-queue")["spec"]["resourceGroups"]
+    assert [each["name"] for each in after["flavors"]] == ["1xv5litepod-8"]
+    assert [str(each["nominalQuota"]) for each in after["flavors"][0]["resources"]] == ["16", "480"]
+    assert site.api.list("ResourceFlavor", None) == []
+    assert site.plan(output_root="gs://b/x").steps == [] and site.provider.describe("mine").state == "Ready"
+    site.provider.plan_delete("mine", force=False).carry_out(lambda title: None)
+    assert len(site.api.list("ClusterQueue", None)) == 1, "it was there before"
+
+
+def test_that_quotas_may_be_taken_over_is_said_once(tmp_path: Path) -> None:
+    site = Site(tmp_path, gke())
+    site.adapt(output_root="gs://b/x", take_over=True)
+    site.adapt(trainer_image="r/trainer:2")
+    assert site.api.get("ConfigMap", "xpk-cluster")["data"]["take-over"] == "true"
+
+
+def test_nodes_stand_in_for_slices_and_are_given_back(tmp_path: Path) -> None:
+    workers = [node(f"worker-{index}") for index in range(3)]
+    taint = {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}
+    site = Site(tmp_path, [node("cp", taints=[taint]), *workers])
+    wanted = {"emulated": True, "shape": V5E_8, "num_slices": 2, "output_root": "/shared"}
+    done = site.adapt(**wanted)  # type: ignore[arg-type]
+    assert done[:2] == [
+        "label 2 nodes as slices: worker-0, worker-1",
+        "advertise 8 google.com/tpu on every slice's node",
+    ]
+    assert site.plan(**wanted).steps == []
+    info = site.provider.describe("mine")
+    assert (info.state, info.num_slices, info.chips) == ("Ready", 2, 16)
+    assert site.provider.target("mine").emulated
+    with pytest.raises(ConflictError, match="2 nodes already emulate slices"):
+        site.plan(emulated=True, shape=V5E_8, num_slices=1)
+    site.provider.plan_delete("mine", force=False).carry_out(lambda title: None)
+    assert site.provider.names() == []
+    assert site.api.list("ClusterQueue") == site.api.list("ConfigMap") == []
+    for each in site.api.list("Node"):
+        assert NODEPOOL_LABEL not in each["metadata"]["labels"]
+        assert names.TYPE_ANNOTATION not in each["metadata"]["labels"]
+        assert each["status"]["capacity"] == {"cpu": "2"} or not each["status"]["capacity"].get("google.com/tpu")
+    assert len(site.api.list("Deployment", None)) == 2, "JobSet and Kueue may serve others"
+
+
+def test_nodes_that_stand_in_for_slices_do_so_also_when_it_is_not_said_again(tmp_path: Path) -> None:
+    site = Site(tmp_path, [node(f"worker-{index}") for index in range(3)])
+    site.adapt(emulated=True, shape=V5E_8, num_slices=2, output_root="/shared")
+    site.api.patch("Node", "worker-1/status", {"status": {"capacity": {"google.com/tpu": None}}})
+    assert site.adapt(trainer_image="r/trainer:2") == [
+        "advertise 8 google.com/tpu on every slice's node",
+        "record how workloads run on it",
+    ]
+    assert site.provider.target("mine").emulated
+    site.provider.plan_delete("mine", force=False).carry_out(lambda title: None)
+    assert not any(NODEPOOL_LABEL in each["metadata"]["labels"] for each in site.api.list("Node"))
+
+
+@pytest.mark.parametrize("later", ["another type", "none left"])
+def test_whatever_slices_there_are_nothing_of_ours_is_left(later: str, tmp_path: Path) -> None:
+    site = Site(tmp_path, gke())
+    site.adapt()
+    if later == "another type":
+        site.api.create(node("other", "other-np", 4, "v6e-4"))
+    else:
+        for each in site.api.list("Node"):
+            site.api.delete("Node", each["metadata"]["name"])
+    site.provider.plan_delete("mine", force=False).carry_out(lambda title: None)
+    for kind in ("ClusterQueue", "ResourceFlavor", "LocalQueue", "WorkloadPriorityClass", "PriorityClass"):
+        assert site.api.list(kind, None) == [], kind
+
+
+def test_too_few_nodes(tmp_path: Path) -> None:
+    with pytest.raises(CapacityError, match="has 1 suitable") as caught:
+        Site(tmp_path, [node("worker-0")]).plan(emulated=True, shape=V5E_8, num_slices=2)
+    assert "--num-slices 1" in caught.value.hint
+
+
+def test_several_types_need_a_word(tmp_path: Path) -> None:
+    site = Site(tmp_path, [*gke(), node("other", "other-np", 4, "v6e-4")])
+    with pytest.raises(UsageError, match="types: 2 x v5litepod-8, 1 x v6e-4"):
+        site.plan()
+    assert "1 x v6e-4" in site.plan(shape=find_shape("v6e-4")).summary
+
+
+def test_no_slices_at_all(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no whole slice") as caught:
+        Site(tmp_path, [node("worker-0")]).plan()
+    assert "--emulated" in caught.value.hint
+
+
+def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+    provider = Site(tmp_path, []).provider
+    with pytest.raises(UsageError) as caught:
+        provider.plan_adapt(Adaptation(name="Mine", emulated=True, output_root="relative"))
+    assert len(caught.value.problems) == 3
+
+
+def test_a_context_that_was_not_adapted_says_so(tmp_path: Path) -> None:
+    site = Site(tmp_path, gke())
+    with pytest.raises(NotFoundError, match="was not adapted") as caught:
+        site.provider.target("context:theirs")
+    assert "xpk cluster adapt NAME --context theirs" in caught.value.hint
+
+
+def test_a_cluster_that_is_gone_can_be_forgotten(tmp_path: Path) -> None:
+    site = Site(tmp_path, gke())
+    site.adapt(output_root="gs://b/x")
+
+    def gone(kubeconfig: Path | None, context: str | None = None) -> ObjectApi:
+        raise XpkError("connection refused")
+
+    provider = AdaptedProvider(site.state, user_kubeconfig=site.user, connect=gone)
+    with pytest.raises(ConflictError, match="connection refused"):
+        provider.plan_delete("mine", force=False)
+    provider.plan_delete("mine", force=True).carry_out(lambda title: None)
+    assert provider.names() == []
+
+
+def test_nodes_are_not_ours_to_add(tmp_path: Path) -> None:
+    site = Site(tmp_path, gke())
+    site.adapt(output_root="gs://b/x")
+    with pytest.raises(UsageError, match="cannot add or remove"):
+        site.provider.plan_resize("mine", 4, force=False)

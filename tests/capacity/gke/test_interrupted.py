@@ -1,0 +1,109 @@
+"""A command that is killed after any step or change, and run again, ends in the same state and makes nothing twice."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.capacity.gke.killing import TASKS, Life
+from tests.capacity.gke.site import QUOTAS, Site
+from tools.gke_emulator.emulator import GkeEmulator
+
+Begin = Callable[[str], Life]
+
+
+@pytest.fixture
+def begin(tmp_path: Path) -> Iterator[Begin]:
+    """Return what makes a project in which a task can be begun."""
+    with ExitStack() as stack:
+
+        def make(task: str) -> Life:
+            folder = tmp_path / f"life-{len(list(tmp_path.iterdir()))}"
+            folder.mkdir()
+            life = Life(folder, stack.enter_context(GkeEmulator(speed=20_000, quotas=QUOTAS)))
+            stack.callback(life.close)
+            prepare(life.site, task)
+            return life
+
+        yield make
+
+
+def prepare(site: Site, task: str) -> None:
+    """Make what a task begins with: two slices to grow, three with work on some to shrink or to delete."""
+    if task == "create":
+        return
+    pools = [f"c-np-{number}" for number in range(2 if task == "grow" else 3)]
+    site.create(len(pools))
+    if task != "grow":
+        site.run_workload("train", "c-np-2")
+        if task != "shrink-free":
+            site.run_workload("other", "c-np-1")
+
+
+def end_state(site: Site) -> object:
+    """Return what is there, without times and identifiers, and how often it was asked for with success."""
+    while "STOPPING" in (there := pools(site)).values():  # what was begun ends by itself
+        time.sleep(0.01)
+    objects = {key: obj for key, obj in site.api.objects.items() if key[0] != "Node"}
+    closed = [each["metadata"]["name"] for each in site.api.list("Node") if each["spec"].get("unschedulable")]
+    assert not closed, f"{closed} take no pods"
+    return there, site.provider().names(), {key: bare(obj) for key, obj in objects.items()}, asked(site)
+
+
+def pools(site: Site) -> dict[str, str]:
+    """Return the status of the node pools; none of a cluster that is gone."""
+    return site.pools() if site.gke.plane.store.clusters else {}
+
+
+def bare(obj: dict[str, object]) -> dict[str, object]:
+    return {key: value for key, value in obj.items() if key not in ("metadata", "status")}
+
+
+def asked(site: Site) -> Counter[tuple[str, str]]:
+    """Return how often clusters and node pools were made and ended."""
+    made = [call for call in site.gke.calls if call.method.startswith(("Create", "Delete")) and call.code == "OK"]
+    return Counter((call.method, str(subject(call.request))) for call in made)
+
+
+def subject(request: dict[str, dict[str, str]]) -> object:
+    return request.get("name") or next(each["name"] for key, each in request.items() if key != "parent")
+
+
+_LONG = ("create", "shrink")
+_SOME_LONG = [pytest.param(task, marks=pytest.mark.slow) if task in _LONG else task for task in TASKS]
+
+
+@pytest.mark.parametrize("task", _SOME_LONG)
+def test_killed_after_any_step(begin: Begin, task: str) -> None:
+    undisturbed = begin(task)
+    assert not undisturbed.run(task)
+    wanted = end_state(undisturbed.site)
+    for step in itertools.count(1):
+        life = begin(task)
+        if not life.run(task, kill=step):
+            assert step > 1
+            break
+        if task != "delete" or life.site.provider().names():
+            assert not life.run(task)
+        assert end_state(life.site) == wanted, f"killed after step {step}"
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_killed_at_every_change_that_it_makes(begin: Begin, task: str) -> None:
+    undisturbed, life = begin(task), begin(task)
+    assert not undisturbed.run(task)
+    lives = 1
+    while life.run(task, kill="change"):
+        lives += 1
+        assert lives < 100
+    assert lives > 1
+    assert end_state(life.site) == end_state(undisturbed.site)
+    if task != "delete":
+        assert TASKS[task](life.site).steps == []
+    print(f"{task}: {lives} lives")

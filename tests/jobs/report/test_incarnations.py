@@ -1,0 +1,312 @@
+"""Runs that were suspended, preempted or deleted and resumed: attempt numbers then say nothing of the order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.jobs.report.runs import START, RunWriter
+from tests.jobs.report.test_page import FACTS, Checker
+from xpk.jobs.report.goodput import Cause, attempts, goodput, lost_steps, recoveries, recovery_seconds
+from xpk.jobs.report.incarnations import Life, number_lives
+from xpk.jobs.report.page import RestartFact, render_report
+from xpk.jobs.report.record import HostId, read_folder
+
+
+def resumed_after_delete(folder: Path) -> RunWriter:
+    """One kill, then deleted while it runs, then resumed: the attempts are 0, 1, 0."""
+    run = RunWriter(folder)
+    run.bring_up(0)
+    run.steps(1, 100)
+    run.kill((1, 1))
+    run.bring_up(90)
+    run.steps(91, 300)
+    run.suspend(300, away=500.0)
+    run.attempt = 0
+    run.bring_up(300)
+    run.steps(301, 330)
+    run.done(330)
+    run.write()
+    return run
+
+
+def suspended(folder: Path) -> RunWriter:
+    """Suspended for 12 s after step 20 by a user or for a workload of a higher priority; attempt 0 twice."""
+    run = RunWriter(folder)
+    run.bring_up(0)
+    run.steps(1, 20)
+    run.suspend(20)
+    run.bring_up(20)
+    run.steps(21, 40)
+    run.done(40)
+    run.write()
+    return run
+
+
+def test_a_resume_after_a_delete_goes_on(tmp_path: Path) -> None:
+    resumed_after_delete(tmp_path)
+    record = read_folder(tmp_path)
+    assert [line.step for line in record.steps] == list(range(1, 331))
+    assert lost_steps(record) == 10 == len(record.lost_steps)
+    assert {line.attempt for line in record.steps if line.step > 300} == {2}
+    assert record.attempts == (0, 1, 2) and record.restart_counts == {0: 0, 1: 1, 2: 0}
+    assert [one.ended for one in attempts(record)] == ["host lost", "suspended", "done"]
+    (recovery,) = recoveries(record)
+    assert (recovery.failed_attempt, recovery.attempt) == (0, 1)
+    assert recovery_seconds(record) == pytest.approx(1.0 + 2.0 + 2.0 + 1.0 + 3.0 + 0.5)
+    account = goodput(record)
+    assert account.seconds(Cause.SUSPENDED) == pytest.approx(500.0)
+    assert account.seconds(Cause.DOWN) == pytest.approx(3.0)
+
+
+def test_two_deletes_without_any_restart(tmp_path: Path) -> None:
+    run = RunWriter(tmp_path)
+    for begin in (0, 10, 20):
+        run.bring_up(begin)
+        run.steps(begin + 1, begin + 10)
+        run.suspend(begin + 10)
+    record = read_folder(run.write())
+    assert [line.step for line in record.steps] == list(range(1, 31))
+    assert record.lost_steps == () and recoveries(record) == ()
+    assert record.restart_counts == {0: 0, 1: 0, 2: 0}
+
+
+def test_a_resume_from_an_older_checkpoint_loses_what_came_after_it(tmp_path: Path) -> None:
+    run = RunWriter(tmp_path)
+    run.bring_up(0)
+    run.steps(1, 30)
+    run.evaluate(30)
+    run.now += 60.0  # deleted without grace
+    run.bring_up(20)
+    run.steps(21, 25)
+    record = read_folder(run.write())
+    assert [line.step for line in record.steps] == list(range(1, 26))
+    assert lost_steps(record) == 10 == len({line.step for line in record.lost_steps})
+    assert [line.attempt for line in record.lost_evals] == [0]
+    assert goodput(record).seconds(Cause.SUSPENDED) == 0
+
+
+def test_a_suspension_is_no_failure(tmp_path: Path) -> None:
+    suspended(tmp_path)
+    record = read_folder(tmp_path)
+    assert lost_steps(record) == 0 and record.lost_steps == () and len(record.steps) == 40
+    first, second = attempts(record)
+    assert (first.ended, first.cause_host, second.ended) == ("suspended", None, "done")
+    assert (second.restored_step, second.first_step) == (20, 21)
+    account = goodput(record)
+    assert account.seconds(Cause.SUSPENDED) == pytest.approx(12.0)
+    assert account.microseconds[Cause.DOWN] == account.microseconds[Cause.LOST] == 0
+    assert recoveries(record) == () and recovery_seconds(record) is None
+
+
+def test_a_suspension_that_lasts_is_waiting_too(tmp_path: Path) -> None:
+    run = RunWriter(tmp_path)
+    run.bring_up(0)
+    run.steps(1, 5)
+    run.suspend(5, away=0.0)
+    account = goodput(read_folder(run.write()), end=run.now + 30)
+    assert account.seconds(Cause.SUSPENDED) == pytest.approx(30.0)
+
+
+def test_a_preemption_that_took_only_some_of_the_hosts_time_to_end(tmp_path: Path) -> None:
+    """Hosts see the signal one after the other; the others may miss those that have left."""
+    run = RunWriter(tmp_path)
+    run.bring_up(0)
+    run.steps(1, 8)
+    run.save(8)
+    for who in run.everyone()[:3]:
+        run.event("preempt", who, step=8)
+    run.now += 0.5
+    run.event("peer_lost", (1, 1), peer=0)
+    run.now += 20.0
+    run.bring_up(8)
+    run.steps(9, 12)
+    record = read_folder(run.write())
+    assert [one.ended for one in attempts(record)] == ["suspended", "running"]
+    assert "✕" not in render_report(record, replace(FACTS, restarts=())).split("<body>")[1]
+    assert goodput(record).seconds(Cause.SUSPENDED) == pytest.approx(20.5)
+    assert recoveries(record) == ()
+
+
+def test_a_kill_then_a_suspension(tmp_path: Path) -> None:
+    run = RunWriter(tmp_path)
+    run.bring_up(0)
+    run.steps(1, 30)
+    run.kill((1, 0))
+    run.bring_up(20)
+    run.steps(21, 40)
+    run.suspend(40)
+    run.bring_up(40)
+    run.steps(41, 50)
+    run.kill((0, 1))
+    run.bring_up(40)
+    run.steps(41, 60)
+    run.done(60)
+    record = read_folder(run.write())
+    assert record.restart_counts == {0: 0, 1: 1, 2: 1, 3: 2}
+    assert [line.step for line in record.steps] == list(range(1, 61))
+    assert lost_steps(record) == 20 == len(record.lost_steps)
+    assert [one.ended for one in attempts(record)] == ["host lost", "suspended", "host lost", "done"]
+    assert [(one.failed_attempt, one.attempt) for one in recoveries(record)] == [(0, 1), (2, 3)]
+    account = goodput(record)
+    assert account.seconds(Cause.SUSPENDED) == pytest.approx(12.0)
+    assert account.seconds(Cause.DOWN) == pytest.approx(6.0)
+
+
+def test_a_recovery_that_a_suspension_cut_short_has_no_length(tmp_path: Path) -> None:
+    run = RunWriter(tmp_path)
+    run.bring_up(0)
+    run.steps(1, 30)
+    run.kill((1, 0))
+    run.bring_up(0)
+    run.all("preempt")
+    run.now += 3600.0
+    run.bring_up(0)
+    run.kill((1, 0))
+    run.bring_up(0)
+    run.steps(1, 5)
+    record = read_folder(run.write())
+    (recovery,) = recoveries(record)
+    assert (recovery.failed_attempt, recovery.attempt) == (2, 3)
+    assert recovery.seconds < 60
+    assert goodput(record).seconds(Cause.SUSPENDED) == pytest.approx(3600.0)
+
+
+def test_a_run_that_was_done_and_resumed_for_more_steps(tmp_path: Path) -> None:
+    run = RunWriter(tmp_path)
+    run.bring_up(0)
+    run.steps(1, 10)
+    run.done(10)
+    run.now += 100.0
+    run.bring_up(10)
+    run.steps(11, 20)
+    run.done(20)
+    record = read_folder(run.write())
+    assert [one.ended for one in attempts(record)] == ["done", "done"]
+    assert recoveries(record) == () and lost_steps(record) == 0
+    assert goodput(record).seconds(Cause.DOWN) == 0
+
+
+def drop_first_life(run: RunWriter, who: tuple[int, int]) -> None:
+    """Forget what a host wrote before its second start."""
+    lines = run.events[who]
+    starts = [index for index, line in enumerate(lines) if json.loads(line)["event"] == "start"]
+    del lines[: starts[1]]
+    run.write()
+
+
+@pytest.mark.parametrize("who", [(0, 0), (1, 1)])
+def test_a_host_that_was_killed_before_it_could_write(tmp_path: Path, who: tuple[int, int]) -> None:
+    run = suspended(tmp_path)
+    drop_first_life(run, who)
+    record = read_folder(tmp_path)
+    assert {event.attempt for event in record.events[HostId(*who)]} == {1}
+    assert goodput(record).seconds(Cause.SUSPENDED) == pytest.approx(12.0)
+    assert len(record.steps) == 40 and record.lost_steps == ()
+
+
+def test_attempts_without_any_events_are_told_apart_by_their_numbers(tmp_path: Path) -> None:
+    lines = [
+        {"time": 10.0 + index, "attempt": attempt, "step": step, "loss": 1.0, "step_seconds": 1.0}
+        for index, (attempt, step) in enumerate([(0, 1), (0, 2), (2, 2), (2, 3)])
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    record = read_folder(tmp_path)
+    assert record.restart_counts == {0: 0, 2: 2}
+    assert [(line.attempt, line.step) for line in record.steps] == [(0, 1), (2, 2), (2, 3)]
+
+
+def life(begin: float, attempt: int = 0, up: float | None = None) -> Life:
+    return Life(begin=begin, attempt=attempt, up=up)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "numbers"),
+    [
+        # B missed the first incarnation and starts first in the second, which never came up before.
+        ([[life(0), life(100)], [life(99)]], [[0, 1], [1]]),
+        # C too; the starts of the first lie wide apart, but all were connected.
+        (
+            [[life(0, up=31), life(41)], [life(30, up=31), life(42)], [life(40)]],
+            [[0, 1], [0, 1], [1]],
+        ),
+        # B missed the restart in the middle.
+        ([[life(0), life(10, 1), life(20, 2)], [life(0.5), life(20.5, 2)]], [[0, 1, 2], [0, 2]]),
+        # B's first process came up while A was restarted already.
+        ([[life(0), life(5, 1)], [life(6), life(7, 1)]], [[0, 1], [0, 1]]),
+        # Resumed on more hosts: the new one is the first to start.
+        ([[life(0, up=2), life(60)], [life(59)]], [[0, 1], [1]]),
+        # Clocks that differ.
+        ([[life(0, up=5), life(600)], [life(10, up=15), life(610)]], [[0, 1], [0, 1]]),
+    ],
+)
+def test_lives_of_hosts_are_aligned(hosts: list[list[Life]], numbers: list[list[int]]) -> None:
+    assert number_lives(hosts) == numbers
+
+
+_lives = st.lists(
+    st.lists(st.builds(Life, begin=st.floats(0, 100), attempt=st.integers(0, 2), up=st.none() | st.floats(0, 100))),
+    max_size=4,
+)
+
+
+@given(_lives)
+def test_whatever_the_files_say_a_host_lives_once_in_an_incarnation(hosts: list[list[Life]]) -> None:
+    numbers = number_lives(hosts)
+    assert [len(found) for found in numbers] == [len(lives) for lives in hosts]
+    for found in numbers:
+        assert all(before < after for before, after in pairwise(found))
+    used = {number for found in numbers for number in found}
+    assert used == set(range(len(used)))
+    of_number: dict[int, set[int]] = {}
+    for found, lives in zip(numbers, hosts, strict=True):
+        for number, one in zip(found, lives, strict=True):
+            of_number.setdefault(number, set()).add(one.attempt)
+    assert all(len(told) == 1 for told in of_number.values())
+
+
+@pytest.mark.parametrize("scenario", [suspended, resumed_after_delete])
+def test_the_page_shows_a_suspension(tmp_path: Path, scenario: Callable[[Path], RunWriter]) -> None:
+    run = scenario(tmp_path)
+    page = render_report(read_folder(tmp_path), FACTS)
+    text = Checker(page).text
+    assert "Suspended" in text and "suspended or preempted" in text
+    assert 'class="swatch suspended"' in page and "--suspended:" in page
+    assert page.count('<rect class="suspended"') == 2 * len(run.everyone())
+
+
+def test_a_page_without_a_failure_tells_of_none(tmp_path: Path) -> None:
+    suspended(tmp_path)
+    facts = replace(FACTS, restarts=())
+    text = Checker(render_report(read_folder(tmp_path), facts)).text
+    assert "failure" not in text and "✕" not in text
+
+
+def test_what_the_control_plane_tells_stands_with_its_restart(tmp_path: Path) -> None:
+    """After a resume it knows only the restarts since: here none of the first, one of the second."""
+    run = RunWriter(tmp_path)
+    run.bring_up(0)
+    run.steps(1, 9)
+    run.kill((1, 1))
+    run.bring_up(0)
+    run.steps(1, 9)
+    run.suspend(9)
+    run.attempt = 0
+    run.bring_up(9)
+    run.steps(10, 19)
+    told = int(run.now) - START + 2
+    run.kill((0, 1))
+    run.bring_up(9)
+    run.steps(10, 19)
+    facts = replace(FACTS, restarts=(RestartFact(cause="the newest one", time=START + told),))
+    page = render_report(read_folder(run.write()), facts)
+    rows = [row for row in page.split("<tr>") if "host 1 died" in row or "suspended or preempted" in row]
+    rows = [row for row in rows if 'class="cause"' in row]
+    assert ["the newest one" in row for row in rows] == [False, False, True]

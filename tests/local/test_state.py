@@ -1,0 +1,187 @@
+"""The state folder: whose it is, who may touch it, and what is said where it is damaged."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.local.cases import jobset, set_up
+from tests.local.test_crash import kill_daemon
+from xpk.capacity.local.provider import LocalProvider
+from xpk.capacity.state import state_of
+from xpk.local import process, starter
+from xpk.local.api import LocalApi
+from xpk.local.cluster import create_cluster, delete_cluster, open_cluster
+from xpk.local.store import FILE
+from xpk.model.accelerators import find_shape
+from xpk.model.errors import TimedOutError, XpkError
+from xpk.model.specs import ClusterSpec
+
+NOBODY = 65534
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to somebody else")
+DEV = ClusterSpec(name="dev", shape=find_shape("v5litepod-8"), num_slices=1)
+
+
+@contextmanager
+def umask(bits: int) -> Iterator[None]:
+    """Files that this process makes lack these rights."""
+    before = os.umask(bits)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@as_root
+def test_a_state_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    """Its daemon and its commands would run as whoever looks."""
+    provider = LocalProvider(tmp_path)
+    provider.plan_create(DEV).carry_out(lambda title: None)
+    folder = tmp_path / "clusters" / "dev"
+    os.chown(folder, NOBODY, -1)
+    for use in (open_cluster, create_cluster, lambda each: delete_cluster(each, force=True)):
+        with pytest.raises(XpkError, match=f"'{folder}' belongs to user nobody, not to you") as caught:
+            use(folder)
+        assert "XPK_STATE_DIR" in caught.value.hint
+    os.chown(folder, 0, -1)
+    os.chown(folder.parent, NOBODY, -1)
+    for kind in ("clusters", "kind"):
+        (tmp_path / kind).mkdir(exist_ok=True)
+        os.chown(tmp_path / kind, NOBODY, -1)
+        with pytest.raises(XpkError, match="belongs to user nobody"):
+            state_of(kind, tmp_path)
+    os.chown(folder.parent, 0, -1)
+    delete_cluster(folder, force=True)
+
+
+@pytest.mark.parametrize("bits", [0o000, 0o022, 0o277])
+def test_rights_hold_under_any_umask(tmp_path: Path, bits: int) -> None:
+    provider = LocalProvider(tmp_path / "state")
+    with umask(bits):
+        provider.plan_create(DEV).carry_out(lambda title: None)
+    folder = tmp_path / "state" / "clusters" / "dev"
+    try:
+        for each in (folder, folder.parent, folder.parent.parent, tmp_path / "state" / "locks", folder / process.PODS):
+            assert mode(each) == 0o700, each
+        for file in (folder / FILE, folder / process.BELL, tmp_path / "state" / "locks" / "dev.lock"):
+            assert mode(file) == 0o600, file
+    finally:
+        delete_cluster(folder, force=True)
+
+
+def test_what_an_older_version_left_open_is_closed(tmp_path: Path) -> None:
+    folder = tmp_path / "clusters" / "dev"
+    folder.mkdir(parents=True)
+    for each in (folder, tmp_path / "clusters"):
+        each.chmod(0o777)
+    create_cluster(folder)
+    assert mode(folder) == 0o755, "nobody else may put a file there"
+
+
+def test_a_lock_is_not_opened_through_a_link(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (tmp_path / "locks").mkdir()
+    (tmp_path / "locks" / "dev.lock").symlink_to(victim)
+    with pytest.raises(XpkError, match="cannot write to"):
+        LocalProvider(tmp_path).plan_create(DEV).carry_out(lambda title: None)
+    assert victim.read_text() == "mine"
+
+
+def test_who_waits_for_a_lock_says_so_and_gives_up(tmp_path: Path) -> None:
+    (tmp_path / "locks").mkdir()
+    told: list[str] = []
+    plan = LocalProvider(tmp_path, lock_seconds=1.3).plan_create(DEV)
+    with (tmp_path / "locks" / "dev.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        began = time.monotonic()
+        with pytest.raises(TimedOutError, match="another xpk command holds cluster 'dev'"):
+            plan.carry_out(lambda title: None, warn=told.append)
+        assert time.monotonic() - began >= 1.3
+    assert told == ["waiting for cluster 'dev', which another xpk command holds"]
+    assert not (tmp_path / "clusters" / "dev").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [(starter.INFO, None), (starter.LOCK, None), (starter.LOG, None), (starter.INFO, b"\xff\xfe")],
+)
+def test_damaged_files_are_named_and_the_cluster_can_be_removed(
+    tmp_path: Path, name: str, content: bytes | None
+) -> None:
+    """`content`: None for a folder in the place of the file."""
+    folder = tmp_path / "dev"
+    api = create_cluster(folder)
+    api.list("JobSet")
+    starter.stop(folder)
+    (folder / name).unlink(missing_ok=True)
+    if content is None:
+        (folder / name).mkdir()
+    else:
+        (folder / name).write_bytes(content)
+    with pytest.raises(XpkError, match=rf"the store of cluster '{folder.name}' is damaged \({name} is not") as caught:
+        api.list("JobSet")
+    assert caught.value.hint == f"xpk cluster delete {folder.name} --provider local --force"
+    delete_cluster(folder, force=True)
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("text", ["[1]", "null", "{}", '{"metadata": 3}', "no JSON", "[" * 5000])
+def test_what_is_no_object_in_the_store_is_damage(api: LocalApi, folder: Path, text: str) -> None:
+    with closing(sqlite3.connect(folder / FILE)) as db, db:
+        db.execute("INSERT INTO objects VALUES ('Event', 'default', 'c', 1, ?, NULL)", (text,))
+    with pytest.raises(XpkError, match="is damaged") as caught:
+        api.list("Event")
+    assert "--force" in caught.value.hint
+
+
+class Killer:
+    """A Python that is killed as it launches a daemon, the first `times` times."""
+
+    def __init__(self, folder: Path, times: int) -> None:
+        folder.mkdir(exist_ok=True)
+        self.program = folder / "python"
+        count = folder / "count"
+        self.program.write_text(
+            f"#!/bin/sh\necho x >> {count}\n[ $(wc -l < {count}) -gt {times} ] || kill -9 $$\n"
+            f'exec {sys.executable} "$@"\n'
+        )
+        self.program.chmod(0o755)
+
+
+def test_a_launcher_that_is_killed_is_tried_again(
+    api: LocalApi, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_up(api)
+    kill_daemon(folder)
+    monkeypatch.setattr(sys, "executable", str(Killer(tmp_path, 1).program))
+    api.create(jobset("a", "true"))
+    assert process.is_locked(folder / starter.LOCK)
+
+
+def test_an_error_of_the_launcher_says_what_became_of_the_change(
+    api: LocalApi, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_up(api)
+    kill_daemon(folder)
+    monkeypatch.setattr(sys, "executable", str(Killer(tmp_path, 2).program))
+    with pytest.raises(XpkError, match=r"did not start \(exit code -9\); nothing was changed"):
+        api.create(jobset("a", "true"))
+    api.create(jobset("a", "true"))  # the third launch
+    with pytest.raises(XpkError, match=r"the change was made") as caught, api._change():
+        kill_daemon(folder)
+        monkeypatch.setattr(sys, "executable", str(Killer(tmp_path / "again", 9).program))
+    assert str(starter.LOG) in caught.value.hint

@@ -1,0 +1,385 @@
+"""The local tier: every host keeps its own part, all or none commit, and who lost a part gets it from a replica."""
+
+import json
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.trainer.emulated import Trainer, on
+from tests.trainer.hosts.test_peers import connected, together
+from tests.trainer.small import arguments, run_alone, start
+from trainer import config, setup
+from trainer.checkpoint import local as local_tier
+from trainer.checkpoint.broadcast import held, spread
+from trainer.checkpoint.local import CandidateCheckpoint, LocalCheckpoint, LocalTier
+from trainer.checkpoint.shelves import open_shelf
+from trainer.hosts.bootstrap import Host
+from trainer.hosts.job import Job
+from trainer.hosts.lease import Lease
+from trainer.hosts.peers import Peers
+from trainer.hosts.signals import Stop
+from trainer.hosts.watchdog import Watchdog
+from trainer.step.compile_cache import CompileCache
+from trainer.step.compiler import Compiler
+from trainer.storage import open_place
+from trainer.telemetry.metrics import Events, JsonLines
+
+
+@pytest.fixture(scope="module")
+def trainer() -> Trainer:
+    return on(2, 2, 2)
+
+
+@pytest.fixture(scope="module")
+def state(trainer: Trainer) -> Any:
+    state = trainer.init(np.uint32(0))
+    return trainer.train()(state, trainer.blocks(np.arange(8)), trainer.flags)[0]
+
+
+def a_job(folder: Path, *asked: str, peers: Peers | None = None, local: str = "ram") -> Job:
+    """Return the job of one host, of so many slices as there are peers, that writes to `folder`."""
+    peers = peers or Peers(0, 1, on_lost=lambda peer: None, on_told=lambda what, by: None)
+    settings = ["checkpoint.local_every=1", f"checkpoint.local_path={folder / local}", "observe.hang_seconds=0", *asked]
+    host = Host(num_slices=peers.processes, slice_id=peers.process_id)
+    events = Events(JsonLines(open_place(folder / f"events-{peers.process_id}")), host.slice_id, 0, 0, time.monotonic())
+    stop = Stop(lambda code: None, lambda code: None)
+    made, out = config.load("tiny", settings), open_place(folder / "out")
+    watchdog = Watchdog(host, made.observe, events, out, peers.tell, peers.answer, lambda code, seconds: None)
+    return Job(made, host, out, Lease(out, host, lambda holder, ours: None), events, peers, stop, watchdog)
+
+
+def tier(folder: Path, peers: Peers | None = None, local: str = "ram") -> LocalTier:
+    """Return the tier of such a host."""
+    return LocalTier(a_job(folder, peers=peers, local=local), {"note": 1})
+
+
+def chosen(made: LocalTier, trainer: Trainer) -> LocalCheckpoint | None:
+    return made.choose(trainer.mesh, trainer.programs.state)
+
+
+def keep(made: LocalTier, step: int, state: Any) -> None:
+    made.save(step, state, tokens=step)
+    made.wait()
+
+
+def steps(made: LocalTier) -> list[str]:
+    return sorted(path.name for path in made.place.iterdir())
+
+
+def events(folder: Path, name: str, host: int = 0) -> list[dict[str, Any]]:
+    lines = (folder / f"events-{host}").read_text().splitlines()
+    return [event for event in map(json.loads, lines) if event["event"] == name]
+
+
+def same(one: Any, other: Any) -> None:
+    """Assert that two states lie in the same places and are equal to the bit."""
+    for old, new in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        assert new.sharding.is_equivalent_to(old.sharding, old.ndim)
+        for a, b in zip(old.addressable_shards, new.addressable_shards, strict=True):
+            assert np.asarray(a.data).tobytes() == np.asarray(b.data).tobytes()
+
+
+def test_the_newest_is_kept_and_comes_back_to_the_bit(tmp_path: Path, trainer: Trainer, state: Any) -> None:
+    first = tier(tmp_path)
+    assert chosen(first, trainer) is None
+    for step in (1, 2, 3):
+        keep(first, step, state)
+    assert steps(first) == ["3"]
+    kept = events(tmp_path, "local_save")[-1]
+    assert kept["step"] == 3 and 0 <= kept["blocked"] <= kept["seconds"]
+    second = tier(tmp_path)
+    found = chosen(second, trainer)
+    assert found is not None and (found.step, found.notes, found.sources) == (3, {"note": 1, "tokens": 3}, [])
+    compiler = Compiler(
+        CompileCache(tmp_path, None), Peers(0, 1, on_lost=lambda peer: None, on_told=lambda what, by: None)
+    )
+    restored, own = second.restore(found, trainer.mesh, trainer.programs.state, compiler)()
+    assert own
+    same(state, restored)
+    second.clear()
+    assert not second.place.exists()
+
+
+@pytest.mark.parametrize("harm", ["flip", "truncate", "missing", "manifest"])
+def test_what_is_damaged_is_named_and_taken_for_lost(
+    harm: str, tmp_path: Path, trainer: Trainer, state: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = tier(tmp_path)
+    chosen(first, trainer)
+    keep(first, 1, state)
+    (victim,) = first.place.glob("1/params.embed*")
+    content = bytearray(victim.read_bytes())
+    if harm == "flip":
+        content[len(content) // 2] ^= 1
+        victim.write_bytes(content)
+    elif harm == "truncate":
+        victim.write_bytes(content[:-1])
+    elif harm == "missing":
+        victim.unlink()
+    else:
+        (first.place / "1" / "manifest.json").write_text('{"files": {"a"')
+    assert chosen(tier(tmp_path), trainer) is None
+    (skipped,) = events(tmp_path, "local_skipped")
+    assert skipped["step"] == 1
+    assert ("manifest.json" if harm == "manifest" else "params.embed") in skipped["reason"]
+    assert f"{first.place / '1'} is damaged and ignored: {skipped['reason']}" in capsys.readouterr().out
+
+
+def test_what_was_cut_off_and_what_another_run_left_is_removed(tmp_path: Path, trainer: Trainer, state: Any) -> None:
+    first = tier(tmp_path)
+    chosen(first, trainer)
+    keep(first, 1, state)
+    (first.place / ".saving-2").mkdir()
+    assert chosen(tier(tmp_path), trainer) is not None
+    assert steps(first) == ["1"]
+    shutil.rmtree(tmp_path / "out")  # the user starts anew at the same address
+    assert chosen(tier(tmp_path), trainer) is None
+    assert steps(first) == []
+
+
+def test_a_run_that_has_local_checkpoints_alone_goes_on_with_the_data_it_began_with(
+    tmp_path: Path, trainer: Trainer, state: Any
+) -> None:
+    text = tmp_path / "text"
+    text.mkdir()
+    (text / "a.txt").write_text("hello")
+    data = f"data.path={text}"
+    before = setup._prepared(a_job(tmp_path, data))
+    (text / "b.txt").write_text("more")
+    fixed = setup._prepared(a_job(tmp_path, data))
+    assert (before.tokens, fixed.tokens) == (6, 11), "as long as nothing has begun"
+    made = tier(tmp_path)
+    chosen(made, trainer)
+    keep(made, 5, state)
+    (text / "c.txt").write_text("and more")
+    assert setup._prepared(a_job(tmp_path, data)) == fixed
+    assert setup._prepared(a_job(tmp_path, data, "checkpoint.local_every=0")).tokens == 20, "it begins anew"
+
+
+def test_what_is_of_another_mesh_is_left_to_the_persistent_tier(tmp_path: Path, trainer: Trainer, state: Any) -> None:
+    first = tier(tmp_path)
+    chosen(first, trainer)
+    keep(first, 1, state)
+    other = on(1, 2, 1)
+    assert tier(tmp_path).choose(other.mesh, other.programs.state) is None
+    assert [event["reason"] for event in events(tmp_path, "local_skipped")] == ["of another mesh or model"]
+
+
+def test_an_attempt_that_goes_on_from_before_removes_what_came_after(
+    tmp_path: Path, trainer: Trainer, state: Any
+) -> None:
+    first = tier(tmp_path)
+    chosen(first, trainer)
+    keep(first, 6, state)
+    second = tier(tmp_path)
+    assert chosen(second, trainer) is not None
+    second.settle(4)
+    assert steps(second) == []
+
+
+def hosts(folder: Path, count: int) -> list[LocalTier]:
+    return [tier(folder, peers) for peers in connected(count)[0]]
+
+
+def all_do(made: list[LocalTier], act: Callable[[LocalTier], object]) -> list[object]:
+    return together([lambda each=each: act(each) for each in made])  # type: ignore[misc]
+
+
+def test_a_host_that_cannot_write_keeps_all_from_committing(tmp_path: Path, trainer: Trainer, state: Any) -> None:
+    both = hosts(tmp_path, 2)
+    all_do(both, lambda each: chosen(each, trainer))
+    all_do(both, lambda each: keep(each, 1, state))
+    assert [steps(each) for each in both] == [["1"], ["1"]]
+    shutil.rmtree(both[1].place)
+    both[1].place.write_text("in the way")
+    all_do(both, lambda each: keep(each, 2, state))
+    assert steps(both[0]) == ["1"]
+    for host in (0, 1):
+        (failed,) = events(tmp_path, "local_save_failed", host)
+        assert (failed["step"], failed["reason"]) == (2, "slice 1 host 0: Not a directory")
+    both[1].place.unlink()
+    all_do(both, lambda each: keep(each, 3, state))
+    assert [steps(each) for each in both] == [["3"], ["3"]]
+
+
+def test_a_host_that_died_between_writing_and_the_verdict_still_has_it(
+    tmp_path: Path, trainer: Trainer, state: Any
+) -> None:
+    both = hosts(tmp_path, 2)
+    all_do(both, lambda each: chosen(each, trainer))
+    all_do(both, lambda each: keep(each, 1, state))
+    (both[1].place / "1").rename(both[1].place / ".written-1")
+    again = hosts(tmp_path, 2)
+    assert [found and found.step for found in all_do(again, lambda each: chosen(each, trainer))] == [1, 1]  # type: ignore[attr-defined]
+    shutil.rmtree(both[0].place / "1")  # and now nobody is left who knows that both had written it
+    again = hosts(tmp_path, 2)
+    assert all_do(again, lambda each: chosen(each, trainer)) == [None, None]
+
+
+def offer(step: int, session: str = "a", committed: bool = True) -> CandidateCheckpoint:
+    return CandidateCheckpoint(step, session, committed, {})
+
+
+TWO_BY_TWO = [[0, 0, 1, 1], [2, 2, 3, 3]]  # two replicas of two hosts with two chips each
+
+
+@pytest.mark.parametrize(
+    ("offers", "help_", "step", "sources"),
+    [
+        ([[offer(4)], [offer(4)], [offer(4)], [offer(4)]], True, 4, []),
+        ([[], [], [offer(4)], [offer(4)]], True, 4, [1, 1, 1, 1]),  # a slice was lost, that of process 0
+        ([[], [offer(4)], [offer(4)], []], True, 4, [1, 1, 0, 0]),  # a host of each
+        ([[offer(4)], [], [offer(4)], []], True, None, []),  # nobody has the second half
+        ([[offer(4)], [offer(4)], [offer(4)], []], False, None, []),  # what replicas do not share
+        ([[offer(4, committed=False)], [offer(4, committed=False)], [], []], True, None, []),  # not all had written it
+        ([[offer(4, committed=False)]] * 4, True, 4, []),  # all have, though none had heard so
+        ([[offer(4), offer(6)], [offer(4)], [offer(4)], [offer(4), offer(6)]], True, 6, [0, 0, 1, 1]),
+        ([[offer(4), offer(6)], [offer(4)], [offer(4)], [offer(4)]], True, 4, []),
+        ([[offer(4, "a")], [offer(4, "b")], [offer(4, "a")], [offer(4, "b")]], True, None, []),  # never mixed
+    ],
+)
+def test_the_newest_step_that_is_whole_over_all_hosts_wins(
+    offers: list[list[CandidateCheckpoint]], help_: bool, step: int | None, sources: list[int]
+) -> None:
+    kept, _ = local_tier.newest_common_checkpoint(offers, TWO_BY_TWO, peers_help=help_)
+    assert (kept and kept.step) == step
+    if kept:
+        assert kept.sources == sources
+
+
+@given(
+    st.lists(st.integers(0, 3), max_size=12),
+    st.sets(st.integers(0, 3), max_size=3),
+)
+def test_whatever_is_lost_or_cut_off_a_step_counts_only_if_all_had_written_it(beats: list[int], lost: set[int]) -> None:
+    """Hosts save three steps one after the other; `beats` says which of them gets how far before the job is killed."""
+    done, written = [0] * 4, [0] * 4  # last step that a host knows to be everywhere, and that it has written
+    for host in beats:
+        if done[host] < written[host]:
+            if min(written) >= written[host]:
+                done[host] = written[host]  # process 0 announces only then; the one before is removed only now
+        elif written[host] < 3:
+            written[host] += 1
+    on_disk = [
+        [offer(n, committed=n <= done[host]) for n in {max(done[host], 1), written[host]} if 1 <= n <= written[host]]
+        if host not in lost
+        else []
+        for host in range(4)
+    ]
+    kept, _ = local_tier.newest_common_checkpoint(on_disk, TWO_BY_TWO, peers_help=True)
+    if kept:
+        assert kept.step <= min(written)
+        givers = {TWO_BY_TWO[replica][place] for place, replica in enumerate(kept.sources)}
+        assert not givers & lost
+    if not lost and max(done):
+        assert kept is not None and kept.step >= max(done)
+
+
+def test_stores_on_nodes_that_changed_places_are_found() -> None:
+    names = ["s0-h0", "s1-h0"]
+    stay = [{"s0-h0": "x/1"}, {"s1-h0": "y/1"}]
+    swapped = [{"s1-h0": "y/1"}, {"s0-h0": "x/1"}]
+    one_disk = [{"s0-h0": "x/1", "s1-h0": "x/2"}, {"s0-h0": "x/1", "s1-h0": "x/2"}]
+    lost = [{"s0-h0": "x/1"}, {"s0-h0": "x/1"}]  # on one disk: nobody takes what is another's
+    assert local_tier.assign_stores(names, stay) == [["s0-h0"], ["s1-h0"]]
+    assert local_tier.assign_stores(names, swapped) == [["s1-h0"], ["s0-h0"]]
+    assert local_tier.assign_stores(names, one_disk) == [["s0-h0"], ["s1-h0"]]
+    assert local_tier.assign_stores(names, lost) == [["s0-h0"], []]
+
+
+def test_hosts_that_share_a_node_each_take_the_store_of_their_own_place() -> None:
+    names = ["s0-h0", "s0-h1", "s1-h0", "s1-h1"]
+    of_slice_0 = {"s0-h0": "x/1", "s0-h1": "x/2"}
+    # Slice 1 is where slice 0 was, and slice 0 on a node that has nothing.
+    assert local_tier.assign_stores(names, [{}, {}, of_slice_0, of_slice_0]) == [[], [], ["s0-h0"], ["s0-h1"]]
+    # Another slice was there before, which is no more.
+    of_slice_2 = {"s2-h0": "x/1", "s2-h1": "x/2"}
+    assert local_tier.assign_stores(names, [of_slice_2, of_slice_2, {}, {}]) == [["s2-h0"], ["s2-h1"], [], []]
+
+
+@pytest.mark.slow
+def test_replicas_give_each_other_what_they_lost(trainer: Trainer, state: Any) -> None:
+    """Half of each replica is poisoned; only the other halves may be looked at."""
+    mesh, abstract = trainer.mesh, trainer.programs.state
+    sources = [0, 1, 1, 0]
+    givers = {mesh.devices[replica].flat[place] for place, replica in enumerate(sources)}
+    compiler = Compiler(
+        CompileCache(Path("unused"), None), Peers(0, 1, on_lost=lambda peer: None, on_told=lambda what, by: None)
+    )
+    poisoned = [
+        {device: jax.device_put(data + (device not in givers), device) for device, data in have.items()}
+        for have in held(state, abstract)
+    ]
+    same(state, spread(poisoned, givers, mesh, abstract, compiler))
+
+
+def test_a_local_tier_without_a_folder_is_told_in_one_line(tmp_path: Path) -> None:
+    for settings in (["checkpoint.local_every=1"], ["checkpoint.local_every=1", "checkpoint.local_path=gs://b/x"]):
+        size = ("--num-slices", "1", "--hosts-per-slice", "1", "--chips-per-host", "2", "--no-data")
+        ran = run_alone("check", *size, *arguments(settings))
+        (problem,) = json.loads(ran.stdout)["problems"]
+        assert ran.returncode == 42 and "is not a folder on the hosts" in problem["message"]
+
+
+@pytest.mark.slow
+def test_a_run_that_is_asked_for_fewer_steps_than_it_has_locally_saves_them_before_it_ends(tmp_path: Path) -> None:
+    settings = ["checkpoint.every=100000", "run.eval_every=0", "data.max_bytes=50000"]
+    settings += ["checkpoint.local_every=2", f"checkpoint.local_path={tmp_path / 'ram'}"]
+    out = tmp_path / "out"
+    first = start(out, [*settings, "run.steps=100000"])
+    first.wait_for_step(7)
+    first.kill()
+    for attempt in (1, 2):  # the second finds it done
+        job = start(out, [*settings, "run.steps=3"], attempt=attempt)
+        assert job.exit_codes() == [0, 0], job.logs()
+        assert f"done: {_newest(out)} steps" in job.logs()
+        assert not list((tmp_path / "ram").glob("*/*/*"))
+        restored = next(event for event in job.events(0) if event["event"] == "restore")
+        assert (restored["source"], restored["step"]) == ("local" if attempt == 1 else "checkpoint", _newest(out))
+    saved = open_shelf(open_place(out / "checkpoints"))
+    assert saved.damage(_newest(out)) == "" and saved.notes(_newest(out))["tokens"] == _newest(out) * 8 * 16
+
+
+def _newest(out: Path) -> int:
+    return max(open_shelf(open_place(out / "checkpoints")).steps())
+
+
+@pytest.mark.slow
+def test_a_slice_that_lost_its_tier_gets_it_from_the_other(tmp_path: Path) -> None:
+    settings = ["run.steps=14", "checkpoint.every=100000", "run.eval_every=0", "data.max_bytes=50000"]
+    whole = start(tmp_path / "whole", settings)
+    assert whole.exit_codes() == [0, 0], whole.logs()
+    settings += ["checkpoint.local_every=2", f"checkpoint.local_path={tmp_path / 'ram'}"]
+    losses: dict[int, str] = {}
+    kept, lost = "local checkpoint", "peer"
+    for attempt, (reached, origins) in enumerate([(5, ()), (9, (kept, lost)), (14, (lost, kept))]):
+        job = start(tmp_path / "out", settings, attempt=attempt)
+        job.wait_for_step(reached)
+        if reached < 14:
+            job.processes[1].send_signal(signal.SIGKILL)
+        job.exit_codes()
+        losses |= job.losses()
+        restored = [next(e for e in job.events(n) if e["event"] == "restore") for n in (0, 1)]
+        assert [event["source"] for event in restored] == ["local" if attempt else "init"] * 2, job.logs()
+        for n, origin in enumerate(origins):
+            line = f"slice {n} host 0: attempt {attempt} resuming from step {restored[n]['step']} ({origin})"
+            assert line in job.logs()
+        if attempt == 0:  # a new node took the place of slice 1's
+            (store,) = (tmp_path / "ram").glob("*/s1-h0")
+            shutil.rmtree(store)
+        elif attempt == 1:  # a bit of slice 0's memory has tipped over
+            for path in (tmp_path / "ram").glob("*/s0-h0/*/params.embed"):
+                path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
+        else:
+            assert "params.embed has changed since it was written" in job.logs()
+    assert losses == whole.losses()
+    assert [path.name for path in (tmp_path / "out" / "checkpoints").glob("[0-9]*")] == ["14"]

@@ -1,0 +1,264 @@
+"""Checkpoints: whole or not at all, the newest whole one wins, and a full disk costs no older one."""
+
+import errno
+import functools
+import json
+import os
+import queue
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from tests.trainer.emulated import Trainer, on
+from tests.trainer.hosts.test_peers import connected, together
+from trainer.checkpoint.manager import Checkpoints
+from trainer.checkpoint.shelves import manifest as integrity
+from trainer.checkpoint.shelves.folder import FolderShelf
+from trainer.errors import FatalError, StorageError
+from trainer.hosts.peers import Peers
+from trainer.step.compile_cache import CompileCache
+from trainer.step.compiler import Compiler
+from trainer.storage import open_place
+from trainer.telemetry.metrics import Events, JsonLines
+
+
+@pytest.fixture(scope="module")
+def trainer() -> Trainer:
+    return on(2, 2, 2)
+
+
+@pytest.fixture(scope="module")
+def state(trainer: Trainer) -> Any:
+    state = trainer.init(np.uint32(0))
+    return trainer.train()(state, trainer.blocks(np.arange(8)), trainer.flags)[0]
+
+
+class Store:
+    """The checkpoints of one process in a folder, and the events it wrote."""
+
+    def __init__(self, folder: Path, keep: int = 3) -> None:
+        lost: queue.Queue[int] = queue.Queue()
+        self.peers = Peers(0, 1, on_lost=lost.put, on_told=lambda what, by: None)
+        self.log = folder / "events.jsonl"
+        events = Events(JsonLines(open_place(self.log)), 0, 0, 0, time.monotonic())
+        self.folder = folder / "checkpoints"
+        self.checkpoints = Checkpoints(open_place(self.folder), keep, {"note": 1}, self.peers, events)
+
+        self.checkpoints.choose()
+
+    def steps(self) -> list[int]:
+        return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdigit())
+
+    def save(self, step: int, state: Any) -> str:
+        self.checkpoints.save(step, state)
+        return self.checkpoints.wait()
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        return [e for e in map(json.loads, self.log.read_text().splitlines()) if e["event"] == name]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    yield Store(tmp_path)
+
+
+def biggest_file(folder: Path) -> Path:
+    return max((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+
+
+def test_what_is_restored_is_what_was_saved_on_every_replica(store: Store, trainer: Trainer, state: Any) -> None:
+    assert store.save(3, state) == ""
+    assert store.checkpoints.choose() == (3, {"note": 1})
+    compiler = Compiler(CompileCache(store.folder, None), store.peers)
+    restored, read = store.checkpoints.restore(3, {}, trainer.mesh, trainer.programs.state, compiler)()
+    assert read
+    for old, new in zip(jax.tree.leaves(state), jax.tree.leaves(restored), strict=True):
+        assert new.sharding.is_equivalent_to(old.sharding, old.ndim)
+        for a, b in zip(old.addressable_shards, new.addressable_shards, strict=True):
+            assert np.asarray(a.data).tobytes() == np.asarray(b.data).tobytes()
+
+
+def test_notes_of_a_save_are_kept_with_it(store: Store, state: Any) -> None:
+    store.checkpoints.save(3, state, tokens=7)
+    assert store.checkpoints.wait() == ""
+    assert store.checkpoints.choose() == (3, {"note": 1, "tokens": 7})
+
+
+def test_the_newest_are_kept(tmp_path: Path, state: Any) -> None:
+    store = Store(tmp_path, keep=2)
+    for step in (1, 2, 10):
+        store.save(step, state)
+    assert store.steps() == [2, 10]
+
+
+@pytest.mark.parametrize("harm", ["truncate", "flip", "manifest", "tokens", "notes", "missing"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
+    harm: str, store: Store, state: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store.save(1, state)
+    store.save(2, state)
+    victim = biggest_file(store.folder / "2")
+    content = bytearray(victim.read_bytes())
+    if harm == "truncate":
+        victim.write_bytes(content[:-1])
+    elif harm == "flip":
+        content[len(content) // 2] ^= 1
+        victim.write_bytes(content)
+    elif harm == "manifest":
+        (store.folder / "2" / "manifest.json").write_text('{"files": {"a"')
+    elif harm == "tokens":
+        manifest = store.folder / "2" / "manifest.json"
+        manifest.write_text(manifest.read_text().replace('"note": 1', '"note": 3'))
+    elif harm == "notes":
+        manifest = store.folder / "2" / "manifest.json"
+        manifest.write_text(json.dumps({"files": json.loads(manifest.read_text())["files"]}))
+    else:
+        victim.unlink()
+    found = store.checkpoints.choose()
+    assert found is not None
+    assert found[0] == 1
+    assert [event["step"] for event in store.events("restore_skipped")] == [2]
+    assert f"{store.folder / '2'} is damaged" in capsys.readouterr().out
+    if harm == "flip":  # which arrays are there depends on what the save put where
+        (reason,) = [event["reason"] for event in store.events("restore_skipped")]
+        assert re.fullmatch(
+            rf"{victim.relative_to(store.folder / '2')} has changed .* \(arrays? (opt|params)\..*\)", reason
+        )
+    assert store.save(2, state) == ""
+    assert store.steps() == [1, 2]
+
+
+@pytest.fixture
+def unreadable(store: Store, state: Any, monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
+    """Checkpoints of steps 1 and 2; what is read of a step gives the error that it has here."""
+    store.save(1, state)
+    store.save(2, state)
+    errors: dict[int, int] = {}
+    read = integrity._computed
+
+    def failing(path: Path, kind: integrity.Sum) -> integrity.Sum | None:
+        if code := errors.get(int(path.relative_to(store.folder).parts[0])):
+            raise OSError(code, os.strerror(code), str(path))
+        return read(path, kind)
+
+    monkeypatch.setattr(integrity, "_computed", failing)
+    return errors
+
+
+def test_one_that_a_disk_does_not_give_back_is_passed_over_and_kept(
+    store: Store, state: Any, unreadable: dict[int, int]
+) -> None:
+    unreadable[2] = errno.EIO
+    found = store.checkpoints.choose()
+    assert found is not None and found[0] == 1 and store.steps() == [1, 2]
+    (skipped,) = store.events("restore_skipped")
+    assert skipped["step"] == 2 and "Input/output error" in skipped["reason"]
+    assert store.save(2, state) == "" and store.steps() == [1, 2], "the new one takes its place"
+    unreadable.clear()
+    assert store.checkpoints.choose() == (2, {"note": 1})
+
+
+@pytest.mark.parametrize(("keep", "saved", "left"), [(1, 5, [5, 9]), (2, 10, [2, 9, 10])])
+def test_one_that_a_disk_does_not_give_back_pushes_out_none_that_can_be_read(
+    keep: int, saved: int, left: list[int], store: Store, state: Any, unreadable: dict[int, int]
+) -> None:
+    store.save(9, state)
+    unreadable[9] = errno.EIO
+    found = store.checkpoints.choose()
+    assert found is not None and found[0] == 2
+    store.checkpoints.max_to_keep = keep
+    assert store.save(saved, state) == ""
+    assert store.steps() == left
+
+
+def test_a_run_whose_checkpoints_cannot_be_read_does_not_begin_anew(store: Store, unreadable: dict[int, int]) -> None:
+    unreadable.update({1: errno.EIO, 2: errno.EIO})
+    with pytest.raises(StorageError, match=r"none of the checkpoints in .* can be read"):
+        store.checkpoints.choose()
+    unreadable.update({1: 0, 2: errno.ESTALE})
+    with pytest.raises(StorageError, match="2 cannot be read: Stale file handle"):
+        store.checkpoints.choose()
+    assert store.steps() == [1, 2]
+
+
+def test_a_save_that_was_cut_off_is_ignored_and_cleaned_up(store: Store, state: Any) -> None:
+    store.save(1, state)
+    (store.folder / "1").rename(store.folder / ".saving-2-0")
+    assert store.checkpoints.choose() is None
+    assert list(store.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("found", ["100/items/array", "100", "00000100/_METADATA", "1/array"])
+def test_checkpoints_of_another_program_end_the_run_and_stay(found: str, store: Store, state: Any) -> None:
+    """Also one of ours that has lost its manifest: nobody knows any more what it was."""
+    store.save(1, state)
+    store.save(2, state)
+    if found == "1/array":
+        (store.folder / "1" / "manifest.json").unlink()
+    path = store.folder / found
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"weights")
+    foreign = store.folder / Path(found).parts[0]
+    (store.folder / ".saving-3-0").mkdir()
+    with pytest.raises(FatalError, match=f"{foreign} is not a checkpoint of this trainer") as refused:
+        store.checkpoints.choose()
+    (problem,) = refused.value.problems
+    assert "another run.output_dir" in problem.hint
+    assert path.read_bytes() == b"weights" and (store.folder / ".saving-3-0").is_dir()
+    assert store.save(3, state) == "" and store.save(4, state) == "" and store.save(200, state) == ""
+    assert path.read_bytes() == b"weights", "nor is it one too many later"
+
+
+def test_what_a_rename_that_copies_left_is_cleaned_up(store: Store, state: Any) -> None:
+    store.save(1, state)
+    for folder in (".saving-2-0", "2", ".removing-3", "3"):  # as on a bucket that is mounted
+        (store.folder / folder).mkdir()
+        (store.folder / folder / "array").write_bytes(b"half")
+    found = store.checkpoints.choose()
+    assert found is not None and found[0] == 1
+    assert [path.name for path in store.folder.iterdir()] == ["1"]
+
+
+def test_all_hosts_know_of_the_newest_where_a_local_one_is_as_new(store: Store, tmp_path: Path, state: Any) -> None:
+    """The joint save at the end must not depend on the host that looked."""
+    store.save(1, state)
+    store.save(2, state)
+    hosts, _ = connected(2)
+    for newer_than, newest in ((2, 2), (7, 2), (1, 2), (0, 2)):
+        both = [Checkpoints(open_place(store.folder), 3, {}, peers, store.checkpoints._events) for peers in hosts]
+        together([functools.partial(each.choose, newer_than) for each in both])
+        assert [each.last for each in both] == [newest] * 2
+
+
+def test_a_folder_that_cannot_be_listed_costs_no_save(
+    store: Store, state: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Or the hosts would wait for ever to hear of what is committed."""
+
+    def lost(shelf: FolderShelf) -> list[int]:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(store.folder))
+
+    monkeypatch.setattr(FolderShelf, "steps", lost)
+    store.checkpoints.save(1, state)
+    assert store.checkpoints.ended(60)
+    assert store.checkpoints.wait() == "" and store.save(2, state) == ""
+    assert [event["step"] for event in store.events("save")] == [1, 2] and store.steps() == [1, 2]
+    warning = f"warning: older checkpoints in {store.folder} are not removed: Stale file handle"
+    assert capsys.readouterr().out.count(warning) == 1
+
+
+def test_a_failed_save_keeps_the_one_before(store: Store, state: Any) -> None:
+    store.save(1, state)
+    (store.folder / ".saving-2-0").write_text("in the way")  # the folder cannot be made
+    assert store.save(2, state) == "File exists"
+    assert [event["reason"] for event in store.events("save_failed")] == ["File exists"]
+    found = store.checkpoints.choose()
+    assert found is not None
+    assert found[0] == 1
+    assert store.save(3, state) == ""

@@ -1,0 +1,247 @@
+"""Estimates before a run: TPU types, the closed form, and the traffic of a compiled program."""
+
+import json
+import math
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from tests.trainer.emulated import Trainer, on
+from tests.trainer.small import WORKLOADS, run_alone
+from trainer import config
+from trainer.errors import FatalError
+from trainer.estimate.accelerators import CHIPS, find_slice
+from trainer.estimate.closed_form import computed_flops_per_token, estimate
+from trainer.estimate.hlo_transfers import Transfer, transfers
+from trainer.estimate.memory import memory
+from trainer.estimate.traffic import traffic
+from trainer.models import decoder
+from trainer.models.mfu import flops_per_token, mfu, parameters
+from trainer.parallel import layout
+from trainer.parallel.partitioning import Execution
+from xpk.model.accelerators import SliceShape, all_shapes
+
+POD = find_slice("v5litepod-256")
+NAMED = ("16b", "32b", "64b", "128b")
+SIZES = ("--config", "128b", "--tpu-type", "v5litepod-256", "--num-slices", "199", "-o", "json")
+
+
+def test_tpu_types_are_those_of_xpk() -> None:
+    shapes = [shape for shape in all_shapes() if shape.family in CHIPS]
+    assert {shape.family for shape in shapes} | {"v5e"} == set(CHIPS)
+    for shape in shapes:
+        same_as(shape, shape.name)
+        if shape.chips <= 256:
+            for name in shape.other_names:
+                same_as(shape, name)
+
+
+def same_as(shape: SliceShape, name: str) -> None:
+    mine = find_slice(name)
+    assert ("x".join(map(str, mine.topology)), mine.hosts) == (shape.topology, shape.hosts), name
+    assert (mine.chips, mine.chips_per_host) == (shape.chips, shape.chips_per_host), name
+    assert (mine.chip.peak_bf16, mine.chip.peak_int8) == (shape.peak_bf16, shape.peak_int8), name
+    assert 0.95 < mine.chip.hbm_gib / (shape.hbm_gib or 0) < 1.01, name
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("v5lite-256", "Did you mean v5litepod-256?"), ("v5e-300", "v5e-256"), ("256", "Families are")]
+)
+def test_an_unknown_type_is_told_what_there_is(name: str, hint: str) -> None:
+    with pytest.raises(FatalError) as error:
+        find_slice(name)
+    assert hint in str(error.value.problems[0])
+
+
+def test_the_state_is_what_the_programs_have() -> None:
+    trainer = on(2, 2, 2)
+    sizes = layout.layout(trainer.config, layout.Chips(1, 1, 8))
+    on_a_chip = sum(
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        for leaf in jax.tree.leaves(trainer.programs.state)
+        if leaf.ndim  # counters are not worth a formula
+    )
+    assert memory(trainer.config, sizes).state == on_a_chip
+
+
+def test_flops_are_those_that_xla_counts() -> None:
+    sizes = ["embed=256", "heads=4", "head_dim=64", "mlp=1024", "layers=1", "vocab=512", "seq_len=256", "remat=none"]
+    one = Trainer(1, 1, 1)
+    asked = config.load("tiny", [f"model.{size}" for size in sizes]).model  # one layer: XLA counts a loop's body once
+    params = jax.eval_shape(lambda: decoder.init(asked, jax.random.key(0)))
+    grad = jax.grad(lambda *args: decoder.loss_sums(asked, Execution(one.mesh), *args)[0])
+    counted = jax.jit(grad).lower(params, jnp.zeros((4, 257), jnp.int32), jnp.ones(4)).cost_analysis() or {}
+    assert counted["flops"] == pytest.approx(flops_per_token(asked) * 4 * 256, rel=0.02)
+
+
+def test_what_is_computed_again_counts_for_the_chip_but_not_for_the_model() -> None:
+    kept, again, chunks = (
+        config.load(
+            "16b", [f"model.remat={remat}", f"model.attention_chunk={chunk}", f"model.loss_chunk={chunk}"]
+        ).model
+        for remat, chunk in (("none", 0), ("full", 0), ("full", 512))
+    )
+    assert computed_flops_per_token(kept) == flops_per_token(kept) == flops_per_token(again)
+    assert 1.3 < computed_flops_per_token(again) / flops_per_token(again) < 4 / 3
+    assert computed_flops_per_token(chunks) > computed_flops_per_token(again)
+
+
+def test_what_is_in_int8_takes_half_the_time() -> None:
+    plain, forward, every = (
+        estimate(config.load("128b", [f"quant.matmuls={dots}"]), POD, 1)
+        for dots in ("", "forward", "forward,dgrad,wgrad")
+    )
+    assert 1.25 < plain["step_seconds"] / forward["step_seconds"] < 1.35  # two of four passes at twice the speed
+    assert 1.8 < plain["step_seconds"] / every["step_seconds"] < 2
+    assert plain["mfu_bound"] == plain["emfu_bound"] < 0.76 < 1.3 < every["emfu_bound"] < 1.5
+    assert every["mfu_bound"] < 0.76
+
+
+# Published for these four models: MaxText's README of 2024, TPU v5e; slices, then (TFLOP/s a chip, MFU in percent).
+PUBLISHED = {
+    1: ((120, 61.10), (132, 66.86), (118, 59.90), (110, 56.06)),
+    2: ((117, 59.37), (128, 64.81), (112, 56.66), (110, 55.82)),
+    4: ((117, 59.14), (126, 64.10), (110, 55.85), (108, 54.93)),
+    8: ((115, 58.27), (125, 63.67), (108, 54.96), (104, 52.93)),
+    16: ((111, 56.56), (123, 62.26), (105, 53.29), (100, 50.86)),
+    32: ((108, 54.65), (119, 60.40), (99, 50.18), (91, 46.25)),
+}
+
+
+@pytest.mark.parametrize("slices", PUBLISHED)
+def test_mfu_is_the_published_one_and_never_above_the_bound(slices: int) -> None:
+    for name, (tera, percent) in zip(NAMED, PUBLISHED[slices], strict=True):
+        asked = config.load(name)
+        chips = 256 * slices
+        tokens_per_second = chips * tera * 1e12 / flops_per_token(asked.model)
+        found = mfu(flops_per_token(asked.model), tokens_per_second, chips, POD.chip.peak_bf16)
+        assert found == pytest.approx(percent / 100, abs=0.5 / 197 + 0.001)  # their TFLOP/s are rounded
+        assert percent / 100 < estimate(asked, POD, slices)["mfu_bound"] < 0.76  # of four passes three count
+
+
+@pytest.mark.parametrize("slices", [1, 2, 16, 199])
+def test_named_models_fit_a_pod_as_they_were_trained(slices: int) -> None:
+    for name in NAMED:
+        found = estimate(config.load(name), POD, slices)
+        assert found["fits"], found
+        assert found["peak_gib"] > found["state_gib"] + found["activations_gib"]
+    assert not estimate(config.load("128b", ["data.batch_per_chip=8"]), POD, slices)["fits"]
+    assert not estimate(config.load("128b", ["mesh.tp=1"]), POD, slices)["fits"]
+
+
+COMPILED = sorted((Path(__file__).parents[3] / "bench" / "results").glob("compiled-*.json"))[-1]
+
+
+def test_estimates_are_near_what_the_compiler_said() -> None:
+    rows = json.loads(COMPILED.read_text())
+    assert {(row["config"], row["num_slices"]) for row in rows} == {(m, n) for m in NAMED for n in (1, 2, 16, 199)}
+    for row in rows:
+        found = estimate(config.load(row["config"]), find_slice(row["tpu_type"]), row["num_slices"])
+        assert found["peak_gib"] == pytest.approx(row["peak_gib"], rel=0.1), row
+        assert found["state_gib"] == pytest.approx(row["state_gib"], rel=0.01), row
+        assert found["dcn_gib_per_step"] == pytest.approx(row["dcn_gib_per_step"], rel=0.02), row
+        assert row["peak_gib"] < row["hbm_gib"] == found["hbm_gib"]
+
+
+def test_traffic_grows_with_slices_to_twice_the_gradients_and_stays_in_a_lone_slice() -> None:
+    asked = config.load("128b")
+    sizes = [layout.layout(asked, layout.Chips(slices, 64, 4)) for slices in (1, 2, 199)]
+    alone, two, many = (traffic(asked, size).dcn for size in sizes)
+    assert alone == 0
+    assert many / two == pytest.approx(2 * 198 / 199)
+    assert many == pytest.approx(2 * 2 * parameters(asked.model) / 256, rel=0.02)
+
+
+def test_without_tp_gradients_are_added_up_whole_inside_a_slice() -> None:
+    v5e = find_slice("v5litepod-256")
+    whole, scattered = (config.load("32b", [f"mesh.tp={tp}"]) for tp in (1, 2))
+    found = estimate(whole, v5e, 2)["ici_gib_per_step"]
+    compiled = 138.6 + 2 * 62.5  # GiB gathered, and all-reduced, by XLA's TPU compiler
+    assert found == pytest.approx(compiled, rel=0.05)
+    assert estimate(scattered, v5e, 2)["ici_gib_per_step"] < 0.65 * found
+
+
+def test_replicas_of_a_slice_share_what_they_send_over_dcn() -> None:
+    settings = ["model.compute_dtype=bfloat16", "mesh.grad_reduction=explicit", "mesh.dp=4"]
+    asked = config.load("tiny", settings)
+    compiled = 215_040  # by XLA's TPU compiler for two slices of v5litepod-4: docs/parallelism.md
+    assert traffic(asked, layout.layout(asked, layout.Chips(2, 1, 4))).dcn == pytest.approx(compiled, rel=0.1)
+
+
+QUICK = """
+import sys
+from trainer import main
+try:
+    main.main(sys.argv[1:])
+except SystemExit as end:
+    print(end.code, "jax" in sys.modules, "numpy" in sys.modules, file=sys.stderr)
+"""
+
+
+def test_an_estimate_takes_no_time_and_no_jax() -> None:
+    began = time.process_time()
+    command = [sys.executable, "-c", QUICK, "estimate", *SIZES]
+    ran = subprocess.run(command, env={"PYTHONPATH": str(WORKLOADS)}, capture_output=True, text=True)
+    assert ran.stderr == "0 False False\n"
+    assert time.process_time() - began < 1
+    found = json.loads(ran.stdout)
+    wanted = {"peak_gib", "hbm_gib", "state_gib", "fits", "dcn_gib_per_step", "flops_per_step", "step_seconds"}
+    assert wanted <= found.keys()
+    assert (found["chips"], found["hbm_gib"], found["fits"]) == (50_944, 15.75, True)
+
+
+def test_without_a_compiler_one_line_says_what_to_install() -> None:
+    hidden = f"import sys; sys.modules['libtpu'] = None\n{QUICK}"
+    command = [sys.executable, "-c", hidden, "compile", *SIZES]
+    ran = subprocess.run(command, env={"PYTHONPATH": str(WORKLOADS)}, capture_output=True, text=True)
+    first, last = ran.stderr.splitlines()
+    assert first == "error: there is no TPU compiler on this machine. pip install 'xpk-multislice[tpu]'"
+    assert last == "42 False False"
+
+
+def test_all_that_is_wrong_with_a_question_is_said_at_once() -> None:
+    ran = run_alone("estimate", "--config", "128bb", "--tpu-type", "v9-1", "--num-slices", "0")
+    assert (ran.returncode, ran.stdout, ran.stderr.count("error: ")) == (42, "", 3)
+    indivisible = run_alone(
+        "estimate", "--config", "16b", "--tpu-type", "v5e-256", "--set", "model.attention_chunk=700"
+    )
+    assert "model.seq_len = 2048 is not divisible by model.attention_chunk = 700" in indivisible.stderr
+
+
+SENDS = """
+%body (p: (s32[], bf16[8,4])) -> (s32[], bf16[8,4]) {
+  %p = (s32[], bf16[8,4]) parameter(0)
+  %send.1 = (bf16[4,8,128]{2,1,0:T(8,128)}, u32[], token[]) send(%x, %after), {KIND="ALL_REDUCE"}
+  %recv.1 = (bf16[4,8,128]{2,1,0:T(8,128)}, u32[], token[]) recv(%after), {KIND="ALL_REDUCE"}
+}
+
+%condition (p: (s32[], bf16[8,4])) -> pred[] {
+  %limit = s32[]{:T(128)} constant(8)
+  %p = (s32[], bf16[8,4]) parameter(0)
+  %at = s32[]{:T(128)} get-tuple-element(%p), index=0
+  ROOT %lt = pred[] compare(%at, %limit), direction=LT, metadata={}
+}
+
+ENTRY %main (a: bf16[8,4]) -> bf16[8,4] {
+  %one = s32[]{:T(128)} constant(1)
+  %first = s32[]{:T(128)} copy(%one)
+  %state = (s32[], bf16[8,4]) tuple(%first, %a)
+  %loop = (s32[], bf16[8,4]) while(%state), condition=%condition, body=%body
+  %send.2 = (bf16[4,8,128]{2,1,0:T(8,128)}, u32[], token[]) send(%y, %after), {KIND="ALL_REDUCE"}
+  %send.3 = (f32[2,128]{1,0}, u32[], token[]) send(%z, %after), {KIND="ONE_TO_ONE"}
+}
+""".replace("KIND", "_xla_megascale_transfer_type")
+
+
+def test_transfers_in_loops_count_once_a_trip() -> None:
+    reduced, moved = transfers(SENDS)
+    assert reduced == Transfer("ALL_REDUCE", "bf16", 8, 8 * 4 * 8 * 128 * 2)
+    assert moved == Transfer("ONE_TO_ONE", "f32", 1, 2 * 128 * 4)
+    assert reduced.sent(2) == reduced.bytes
+    assert reduced.sent(199) == pytest.approx(2 * reduced.bytes, rel=0.01)
+    assert moved.sent(199) == moved.bytes

@@ -1,0 +1,265 @@
+"""One run at a time in an output folder: who comes second is refused, restarts and heirs of the dead are not."""
+
+import errno
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+from tests.trainer import cloud_storage
+from tests.trainer.small import WORKLOADS, arguments, run_alone
+from trainer.errors import FatalError
+from trainer.hosts.bootstrap import Host
+from trainer.hosts.lease import Holder, Lease
+from trainer.storage import open_place
+from xpk_shared.storage import Place
+from xpk_shared.storage.disk_slot import DiskSlot
+
+SECONDS = 60
+ELSEWHERE = ("another boot", "pid:[1]", "7", "1")
+Lost: TypeAlias = queue.Queue[tuple[Holder, bool]]
+Leases = Callable[..., tuple[Lease, Lost]]
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def out(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """An output folder, and one in a bucket."""
+    return open_place(tmp_path / "out") if request.param == "folder" else cloud_storage.place()
+
+
+@pytest.fixture
+def lease(out: Place) -> Iterator[Leases]:
+    """Make a host's part in the lease, with the queue of those who took it away; nobody holds it after the test."""
+    made = []
+
+    def make(
+        job: str, attempt: int = 0, *, process: int = 0, beat: float = 0.05, stale: float = SECONDS
+    ) -> tuple[Lease, Lost]:
+        lost: Lost = queue.Queue()
+        host = Host(1, 0, 2, process, attempt=attempt, workload=job, job_id=job and f"uid of {job}")
+        told = lambda holder, ours: lost.put((holder, ours))  # noqa: E731
+        made.append(Lease(out, host, told, beat_seconds=beat, stale_seconds=stale))
+        return made[-1], lost
+
+    yield make
+    for each in made:
+        each.release()
+
+
+def held_elsewhere(out: Place, over: int = 0, **more: object) -> int:
+    """Write a lease as a process of another machine does."""
+    holder = {"job": "uid of one", "workload": "one", "attempt": 3, "host": "node-7", "process": ELSEWHERE}
+    content = holder | {"released": False, "write": over} | more
+    return (out / "lease.json").slot().put(json.dumps(content).encode(), over)
+
+
+def test_a_second_run_is_refused_with_the_name_of_the_first(lease: Leases) -> None:
+    """At once: a live process of this machine needs no renewal to be known."""
+    lease("one", attempt=2, beat=SECONDS)[0].take()
+    for process in (0, 1):
+        with pytest.raises(FatalError) as refused:
+            lease("two", process=process, stale=1.0)[0].take()
+        (problem,) = refused.value.problems
+        assert "is in use by workload 'one' (attempt 2 on " in problem.message
+        assert "another run.output_dir" in problem.hint
+
+
+def test_a_holder_on_another_machine_is_known_to_live_by_its_renewals(
+    out: Place, lease: Leases, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held = held_elsewhere(out)
+    threading.Timer(0.3, held_elsewhere, [out, held]).start()
+    with pytest.raises(FatalError, match=r"in use by workload 'one' \(attempt 3 on node-7\)"):
+        lease("two")[0].take()
+    assert "is leased by workload 'one' (attempt 3 on node-7); waiting up to 60 s" in capsys.readouterr().out
+
+
+def test_a_run_that_was_asked_to_stop_is_waited_for(lease: Leases, capsys: pytest.CaptureFixture[str]) -> None:
+    """It saves, and may take longer for that than a lease without a renewal counts."""
+    first, lost = lease("one")
+    first.take()
+    with ThreadPoolExecutor(2) as pool:
+        first.ends()
+        deadline = time.monotonic() + SECONDS
+        while not json.loads(first._slot.look()[1])["ending"]:
+            assert time.monotonic() < deadline
+        seconds = {0: lease("two", stale=0.5)[0], 1: lease("two", process=1, stale=0.5)[0]}
+        taken = [pool.submit(second.take) for second in seconds.values()]
+        try:
+            deadline = time.monotonic() + 1.0
+            while time.monotonic() < deadline:
+                assert not any(each.done() for each in taken)
+                time.sleep(0.05)
+        finally:
+            first.release()  # the pool ends when both have taken it
+        for each in taken:
+            each.result(timeout=SECONDS)
+    assert lost.empty()
+    assert "is leased by workload 'one' (attempt 0 on " in (told := capsys.readouterr().out)
+    assert "which was asked to stop; waiting for it to end" in told
+
+
+def test_a_run_that_ends_and_is_not_seen_any_more_is_waited_for_no_longer_than_others(
+    out: Place, lease: Leases
+) -> None:
+    held = held_elsewhere(out, ending=True)
+    threading.Timer(0.3, held_elsewhere, [out, held], {"ending": True}).start()
+    began = time.monotonic()
+    lease("two", stale=1.0)[0].take()
+    assert 1.3 <= time.monotonic() - began < SECONDS / 2
+
+
+@pytest.mark.parametrize("first", ["empty", "gone"])
+def test_a_version_that_is_not_whole_yet_is_read_again(first: str, tmp_path: Path) -> None:
+    """As a network's file system shows one that another machine is writing."""
+    version = tmp_path / "lease.json.1"
+    version.write_bytes(b"") if first == "empty" else version.symlink_to("nowhere")
+    written = tmp_path / "written"
+    written.write_bytes(b"content")
+    threading.Timer(0.3, written.rename, [version]).start()
+    assert DiskSlot(tmp_path / "lease.json").look() == (1, b"content")
+
+
+def test_a_version_that_never_comes_is_waited_for_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xpk_shared.storage.disk_slot._PATIENCE_SECONDS", 0.3)
+    (tmp_path / "lease.json.1").symlink_to("nowhere")
+    assert DiskSlot(tmp_path / "lease.json").look() == (1, b"")
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_version_is_created_once_also_without_hard_links(
+    links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    if not links:
+        monkeypatch.setattr(os, "link", refused)
+    slot = DiskSlot(tmp_path / "lease.json")
+    assert slot.put(b"one", 0) == 1
+    with pytest.raises(FileExistsError):
+        slot.put(b"other", 0)
+    assert slot.put(b"two", 1) == 2 and slot.look() == (2, b"two")
+    assert [file.name for file in tmp_path.iterdir()] == ["lease.json.2"]
+
+
+def test_a_lease_that_nobody_renews_is_taken_over(out: Place, lease: Leases) -> None:
+    held_elsewhere(out)
+    second, lost = lease("two", stale=0.3)
+    began = time.monotonic()
+    second.take()
+    assert time.monotonic() - began > 0.3
+    with pytest.raises(FatalError, match="in use by workload 'two'"):
+        lease("three")[0].take()
+    assert lost.empty()
+
+
+def test_a_restart_takes_over_at_once_and_the_attempt_before_ends(lease: Leases) -> None:
+    first, lost = lease("one")
+    first.take()
+    again, held = lease("one", attempt=1)
+    began = time.monotonic()
+    again.take()
+    lease("one", attempt=1, process=1)[0].take()
+    assert time.monotonic() - began < SECONDS / 2
+    holder, is_ours = lost.get(timeout=SECONDS)
+    assert (holder.workload, holder.attempt, is_ours) == ("one", 1, True)
+    first.release()  # what it has lost is not its own to release
+    with pytest.raises(FatalError):
+        lease("two")[0].take()
+    assert held.empty()
+
+
+def test_a_released_lease_is_free_at_once(out: Place, lease: Leases) -> None:
+    first, _ = lease("one")
+    first.take()
+    first.release()
+    lease("two")[0].take()
+    version, content = (out / "lease.json").slot().look()
+    assert version >= 3 and json.loads(content)["workload"] == "two"
+
+
+def test_who_was_frozen_until_another_run_took_over_ends(out: Place, lease: Leases) -> None:
+    frozen, lost = lease("one", beat=0.5)
+    frozen.take()
+    version, _ = (out / "lease.json").slot().look()
+    held_elsewhere(out, version, job="uid of two", workload="two")
+    holder, is_ours = lost.get(timeout=SECONDS)
+    assert (holder.workload, is_ours) == ("two", False)
+
+
+def test_of_many_that_come_at_once_one_has_it(lease: Leases) -> None:
+    def take(job: str) -> bool:
+        try:
+            lease(job)[0].take()
+        except FatalError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(take, [f"run-{n}" for n in range(8)])) == 1
+
+
+def test_a_lease_that_cannot_be_read_is_of_nobody_known(out: Place, lease: Leases) -> None:
+    slot = (out / "lease.json").slot()
+    slot.put(b'{"workload": 7', slot.put(b'{"workload": "\\u001b]52;c;", "job": 1}', 0))
+    lease("two", stale=0.1)[0].take()
+
+
+HOLDS = """
+import sys, time
+from trainer.hosts.bootstrap import Host
+from trainer.hosts.lease import Holder, Lease
+from trainer.storage import open_place
+Lease(open_place(sys.argv[1]), Host(), print).take()
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+def test_the_lease_of_a_dead_process_of_this_machine_is_free_at_once(tmp_path: Path) -> None:
+    environ = os.environ | {"PYTHONPATH": str(WORKLOADS)}
+    held = subprocess.Popen([sys.executable, "-c", HOLDS, str(tmp_path)], env=environ, stdout=subprocess.PIPE)
+    assert held.stdout is not None and held.stdout.readline() == b"held\n"
+    second = Lease(open_place(tmp_path), Host(), lambda holder, ours: None, stale_seconds=SECONDS)
+    try:
+        with pytest.raises(FatalError, match=rf"in use by another trainer on .* \(pid {held.pid}\)"):
+            second.take()
+    finally:
+        held.send_signal(signal.SIGKILL)
+        held.communicate()
+    began = time.monotonic()
+    second.take()
+    assert time.monotonic() - began < SECONDS / 2
+    second.release()
+
+
+def test_two_trainers_on_one_folder(tmp_path: Path) -> None:
+    environ = os.environ | {"PYTHONPATH": str(WORKLOADS), "JAX_PLATFORMS": "cpu"}
+    settings = ["data.max_bytes=50000", f"run.output_dir={tmp_path}"]
+    command = [sys.executable, "-m", "trainer", "train", *arguments(["run.steps=100000", *settings])]
+    first = subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + SECONDS
+        while not (tmp_path / "events" / "s0-h0.jsonl").is_file():
+            assert first.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        second = run_alone("train", *arguments(["run.steps=1", *settings]))  # ends soon if it is not refused
+        assert second.returncode == 42, second.stderr
+        assert second.stderr.startswith(f"error: output folder '{tmp_path}' is in use by another trainer on ")
+        assert f"(pid {first.pid})" in second.stderr and second.stderr.count("\n") == 1
+        starts = (tmp_path / "events" / "s0-h0.jsonl").read_text().count('"start"')
+        assert starts == 1 and first.poll() is None
+    finally:
+        first.kill()
+        first.wait()

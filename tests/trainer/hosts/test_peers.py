@@ -1,0 +1,156 @@
+"""The line between hosts: agreements, deaths, and orderly ends that are no deaths."""
+
+import dataclasses
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from tests.trainer.small import WORKLOADS, free_ports
+from trainer.data.dataset import TokenFile
+from trainer.errors import AddressError, FatalError, PeerAbsent
+from trainer.hosts.bootstrap import own_address
+from trainer.hosts.peers import Peers
+
+SECONDS = 20.0
+Heard = queue.Queue[tuple[str, int]]
+
+
+def host(
+    process_id: int, processes: int, heard: Heard, attempt: int = 0, job: Sequence[str] = (), secret: bytes = b""
+) -> Peers:
+    return Peers(
+        process_id,
+        processes,
+        attempt,
+        job,
+        secret=secret,
+        on_lost=lambda peer: heard.put(("lost", peer)),
+        on_told=lambda what, by: heard.put((what, by)),
+    )
+
+
+def together(actions: list[Callable[[], object]], seconds: float = SECONDS) -> list[object]:
+    """Do all at the same time, as hosts would, and return the results."""
+    results: list[object] = [None] * len(actions)
+
+    def do(n: int) -> None:
+        results[n] = actions[n]()
+
+    threads = [threading.Thread(target=do, args=(n,), daemon=True) for n in range(len(actions))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(seconds)
+        assert not thread.is_alive(), "still waiting"
+    return results
+
+
+def connected(processes: int, port: int = 0) -> tuple[list[Peers], list[Heard]]:
+    heard: list[Heard] = [queue.Queue() for _ in range(processes)]
+    hosts = [host(n, processes, heard[n]) for n in range(processes)]
+    port = port or free_ports()
+    together([lambda peers=peers: peers.connect("127.0.0.1", port, SECONDS) for peers in hosts])  # type: ignore[misc]
+    return hosts, heard
+
+
+def test_hosts_agree_and_leave_without_anyone_lost() -> None:
+    hosts, heard = connected(3)
+    for n, peers in enumerate(hosts):
+        peers.report("size", n * 10)
+    assert hosts[0].collect("size") == [0, 10, 20]
+    hosts[0].announce("step", {"chosen": 7})
+    assert together([lambda peers=peers: peers.await_("step") for peers in hosts]) == [{"chosen": 7}] * 3  # type: ignore[misc]
+    together([lambda peers=peers: peers.barrier("end") for peers in hosts])  # type: ignore[misc]
+    together([peers.leave for peers in reversed(hosts)])
+    assert [h.empty() for h in heard] == [True] * 3
+
+
+def test_hosts_are_told_of_a_data_set_of_very_many_files() -> None:
+    hosts, heard = connected(2)
+    names = [f"{nth:016x}" for nth in range(200_000)]
+    file = dataclasses.asdict(TokenFile("", 2**28, "", 10**6))
+    files = [file | {"name": f"tokens-{name}.bin", "digest": name, "index": name} for name in names]
+    said = [{"path": "gs://bucket/folder/tokens.json", "files": files}, [2**21] * len(files)]
+
+    def hear(peers: Peers) -> bool:
+        return bool(peers.await_("corpus") == said)
+
+    hears = [lambda peers=peers: hear(peers) for peers in hosts]
+    assert together([lambda: hosts[0].announce("corpus", said), *hears], 5 * SECONDS) == [None, True, True]
+    assert [h.empty() for h in heard] == [True] * 2
+
+
+def test_what_is_too_long_to_be_told_is_said_and_loses_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.hosts.peers.MAX_HUB_MESSAGE_BYTES", 1000)
+    hosts, heard = connected(2)
+    with pytest.raises(FatalError, match="cannot announce corpus to the hosts: 1,036 bytes are more than 1,000"):
+        hosts[0].announce("corpus", "x" * 1000)
+    hosts[0].tell("fatal")
+    assert heard[1].get(timeout=SECONDS) == ("fatal", 0)
+    assert heard[0].empty()
+
+
+def test_one_host_tells_all_others() -> None:
+    hosts, heard = connected(3)
+    hosts[2].tell("stop")
+    assert [heard[n].get(timeout=SECONDS) for n in (0, 1)] == [("stop", 2)] * 2
+    assert heard[2].empty()
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(AddressError, match=rf"127\.0\.0\.1:{port}: Address already in use"):
+            host(0, 2, queue.Queue()).connect("127.0.0.1", port, 1.0)
+
+
+def test_a_host_that_never_comes_is_named() -> None:
+    hub = host(0, 3, queue.Queue())
+    with pytest.raises(PeerAbsent, match=r"\[1, 2\]"):
+        hub.connect("127.0.0.1", free_ports(), 0.2)
+
+
+CHILD = """
+import sys, threading
+from trainer.hosts.peers import Peers
+peers = Peers(int(sys.argv[1]), 3, on_lost=lambda peer: (print("lost", peer, flush=True)), on_told=print)
+peers.connect("127.0.0.1", int(sys.argv[2]), 20)
+print("up", flush=True)
+threading.Event().wait()
+"""
+
+
+@pytest.mark.parametrize(("killed", "knows"), [(2, (0, 1)), (0, (1, 2))])
+def test_a_killed_host_is_noticed_by_all(killed: int, knows: tuple[int, ...]) -> None:
+    port, env = free_ports(), os.environ | {"PYTHONPATH": str(WORKLOADS)}
+    hosts = [
+        subprocess.Popen([sys.executable, "-c", CHILD, str(n), str(port)], env=env, stdout=subprocess.PIPE, text=True)
+        for n in range(3)
+    ]
+    try:
+        assert [process.stdout.readline() for process in hosts if process.stdout] == ["up\n"] * 3
+        hosts[killed].send_signal(signal.SIGKILL)
+        for n in knows:
+            stdout = hosts[n].stdout
+            assert stdout is not None
+            assert stdout.readline() == f"lost {killed}\n"
+    finally:
+        for process in hosts:
+            process.kill()
+            process.communicate()
+
+
+def test_the_first_host_waits_for_its_name_to_stand_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.hosts.bootstrap._LOOK_SECONDS", 0.01)
+    port = free_ports()
+    told = iter([("192.0.2.1", port)] * 3 + [("127.0.0.1", port)])  # nobody's address, for documents only
+    assert own_address(lambda: next(told)) == ("127.0.0.1", port)
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(AddressError, match="already in use"):
+        own_address(lambda: ("127.0.0.1", port))

@@ -1,0 +1,397 @@
+"""Every wait that may hang is named, and the watchdog blames the right host."""
+
+import contextlib
+import dataclasses
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from tests.trainer.checkpoint.test_local import tier
+from tests.trainer.hosts.test_peers import connected
+from tests.trainer.small import SETTINGS
+from trainer import config, evaluation, resume, saves, setup, train
+from trainer.checkpoint import shards as pieces
+from trainer.checkpoint.finite_check import Finite
+from trainer.checkpoint.local import LocalTier
+from trainer.errors import FatalError, Problem
+from trainer.observe.profiler import Profiler
+from trainer.observe.step_log import Pending
+from trainer.observe.stragglers import StragglerCheck
+from trainer.schedule import Action
+from trainer.step.compile_cache import CompileCache
+from trainer.step.compiler import Compiler
+from trainer.storage import open_place
+from trainer.storage.signed import SignedFiles
+
+SECONDS = 60
+STATE = {"params": jax.numpy.zeros(4)}
+
+
+@dataclasses.dataclass
+class Noted:
+    """In place of a watchdog: what the host waits for now."""
+
+    now: tuple[str, Callable[[], bool], float] | None = None
+    all: list[str] = dataclasses.field(default_factory=list)
+
+    @contextlib.contextmanager
+    def waiting(
+        self, what: str, step: int, *, own: Callable[[], bool] = lambda: False, least: float = 0.0
+    ) -> Iterator[None]:
+        outer, self.now = self.now, (what, own, least)
+        self.all.append(what)
+        try:
+            yield
+        finally:
+            self.now = outer
+
+    @property
+    def told(self) -> tuple[str, bool, float]:
+        """Return the host's current wait, whether it is to blame, and the seconds that it may take in any case."""
+        assert self.now is not None, "nothing is waited for"
+        what, own, least = self.now
+        return what, own(), least
+
+
+class Hang:
+    """Something that never ends, until the test has."""
+
+    def __init__(self) -> None:
+        self.begun, self.over = threading.Event(), threading.Event()
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        self.begun.set()
+        assert self.over.wait(SECONDS)
+
+
+@pytest.fixture
+def hang() -> Any:
+    made = Hang()
+    yield made
+    made.over.set()
+
+
+@contextlib.contextmanager
+def under_way(hang: Hang, action: Callable[[], Any]) -> Any:
+    """Do something up to where it hangs; let it end after that."""
+    thread = threading.Thread(target=action, daemon=True)
+    thread.start()
+    assert hang.begun.wait(SECONDS)
+    yield
+    hang.over.set()
+    thread.join(SECONDS)
+    assert not thread.is_alive()
+
+
+def run_of(folder: Path, *settings: str, **parts: Any) -> Any:
+    """Return a run of one host, with these parts only."""
+    chosen = config.load("tiny", [*SETTINGS, "checkpoint.hang_seconds=900", *settings])
+    host = SimpleNamespace(process_id=0, name=lambda process: "host", slice_id=0, worker_id=0, attempt=0)
+    quiet = SimpleNamespace(write=lambda *words, **more: None)
+    job = SimpleNamespace(config=chosen, watchdog=Noted(), host=host, is_first=False, out=folder, events=quiet)
+    return SimpleNamespace(job=job, read=None, **parts)
+
+
+def two_tiers(folder: Path) -> list[LocalTier]:
+    made = [tier(folder, peers) for peers in connected(2)[0]]
+    for each in made:
+        each._session = "one"
+    return made
+
+
+def test_of_two_hosts_the_one_whose_disk_hangs_is_to_blame(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hang: Hang
+) -> None:
+    real = pieces.write
+    monkeypatch.setattr(
+        pieces, "write", lambda folder, *rest: hang() if "s1-h0" in str(folder) else real(folder, *rest)
+    )
+    well, ill = two_tiers(tmp_path)
+    runs = [run_of(tmp_path, local=each) for each in (well, ill)]
+    for run in runs:
+        saves.save_locally(run, 2, STATE, tokens=2)
+        assert run.job.watchdog.now is None
+    assert hang.begun.wait(SECONDS)
+    threads = [
+        threading.Thread(target=saves.save_locally, args=(run, 4, STATE), kwargs={"tokens": 4}, daemon=True)
+        for run in runs
+    ]
+    for thread in threads:
+        thread.start()
+    written = well.place / ".written-2"
+    while not written.exists() or well.busy or not all(run.job.watchdog.now for run in runs):
+        assert all(thread.is_alive() for thread in threads)
+        time.sleep(0.01)
+    what = "the local checkpoint of step 4, or the one before it"
+    assert [run.job.watchdog.told for run in runs] == [(what, False, 900.0), (what, True, 900.0)]
+    hang.over.set()
+    for thread in threads:
+        thread.join(SECONDS)
+    assert not any(each.is_alive() for each in threads)
+
+
+def test_the_last_local_checkpoint_is_waited_for_with_a_limit(tmp_path: Path, hang: Hang) -> None:
+    checkpoints = SimpleNamespace(save=lambda *_, **__: None, wait=lambda: "", busy=True)
+    run = run_of(tmp_path, checkpoints=checkpoints, local=SimpleNamespace(wait=hang, busy=False))
+    final = functools.partial(saves.save, run, 8, STATE, tokens=8, disk_low=False, is_final=True)
+    with under_way(hang, final):
+        # Not to blame for what its own part of the other tier does meanwhile.
+        assert run.job.watchdog.told == ("the last local checkpoint", False, 900.0)
+    assert run.job.watchdog.now is None
+
+
+@pytest.mark.parametrize("cleared", [False, True])
+def test_the_end_of_a_run_has_a_limit(cleared: bool, tmp_path: Path, hang: Hang) -> None:
+    local = SimpleNamespace(clear=(lambda: None) if cleared else hang, busy=not cleared)
+    run = run_of(tmp_path, local=local, profiler=SimpleNamespace(close=lambda: None))
+    run.job.peers = SimpleNamespace(barrier=hang, leave=lambda: None)
+    run.job.watchdog.stop, run.job.lease = lambda: None, SimpleNamespace(release=lambda: None)
+    with under_way(hang, lambda: train._finish(run, 8, tokens=8, eval_loss=None)):
+        what = "all hosts to be done" if cleared else "the removal of its local checkpoints"
+        assert run.job.watchdog.told == (what, not cleared, 900.0)
+
+
+@pytest.mark.parametrize("reads", [0, 1])
+def test_a_batch_of_an_evaluation_is_this_hosts_own_until_it_is_read(reads: int, tmp_path: Path, hang: Hang) -> None:
+    began = []
+
+    def blocks(ids: Any) -> Any:
+        began.append(ids)
+        if len(began) > reads:
+            hang()
+        return ids
+
+    run = run_of(tmp_path, blocks=blocks, batch=8, records=32, held_out=16)
+    run.progress = SimpleNamespace(evaluated=lambda *words: None)
+    sums = SimpleNamespace(loss=np.float32(1), weight=np.float32(1), right=None)
+    watchdog, done = run.job.watchdog, threading.Event()
+
+    def evaluate(*arguments: Any) -> Any:
+        assert watchdog.told == ("the evaluation after step 5", False, 0.0)
+        done.set()
+        return sums
+
+    with under_way(hang, lambda: evaluation.evaluate(run, evaluate, {"params": {}}, step=5)):
+        assert not reads or done.wait(SECONDS)
+        while len(watchdog.all) < 2 * reads + 1:  # it goes on to the second batch
+            pass
+        assert watchdog.told == ("its data of the evaluation after step 5", True, 0.0)
+    assert watchdog.now is None
+    assert watchdog.all.count("the evaluation after step 5") == 2
+
+
+def test_chips_that_do_not_answer_are_this_hosts_own(tmp_path: Path, hang: Hang) -> None:
+    run = run_of(tmp_path)
+
+    def make() -> Any:
+        assert run.job.watchdog.told == ("the compilation of its products of matrices", True, 7200.0)
+        return hang
+
+    pace = StragglerCheck(run.job, make)
+    run.job.peers = SimpleNamespace(report=lambda key, value: None)
+    with under_way(hang, lambda: _compared(pace)):
+        assert run.job.watchdog.told == ("its chips' products of matrices after step 10", True, 0.0)
+
+
+@pytest.mark.parametrize("mine", [True, False])
+def test_a_program_is_waited_for_by_who_compiles_it_and_by_who_waits_for_that(
+    mine: bool, tmp_path: Path, hang: Hang
+) -> None:
+    def compiler(name: str, *_: Any) -> Any:
+        return hang(), False
+
+    compiler.busy = mine  # type: ignore[attr-defined]
+    compiler.loaded = set()  # type: ignore[attr-defined]
+    run = run_of(tmp_path, "observe.compile_hang_seconds=50", compiler=compiler)
+    with under_way(hang, lambda: resume.compiled(run, "train", None)):
+        assert run.job.watchdog.told == ("the compilation of the program 'train'", mine, 50.0)
+    assert run.job.watchdog.now is None
+
+
+def test_a_host_that_waits_for_process_0_to_compile_is_not_busy_itself(tmp_path: Path, hang: Hang) -> None:
+    first, second = connected(2)[0]
+    compiler, lowered = Compiler(_shared_cache(tmp_path), second), threading.Event()
+    compiler._emulated = False  # there every host compiles for itself
+
+    def lower(*_: Any) -> Any:
+        lowered.set()
+        return SimpleNamespace(compile=hang)
+
+    program = SimpleNamespace(lower=lower)
+    thread = threading.Thread(target=compiler, args=("train", program), daemon=True)
+    thread.start()
+    assert lowered.wait(SECONDS)
+    while compiler.busy:
+        time.sleep(0.01)
+    assert thread.is_alive() and not hang.begun.is_set()
+    first.announce("compiled/train", None)
+    assert hang.begun.wait(SECONDS)
+    assert compiler.busy
+    hang.over.set()
+    thread.join(SECONDS)
+    assert not compiler.busy
+
+
+def _shared_cache(folder: Path) -> CompileCache:
+    (folder / "own").mkdir()
+    return CompileCache(folder / "own", SignedFiles(open_place(folder / "shared"), b"a" * 32))
+
+
+def test_where_nothing_is_shared_no_host_waits_for_process_0_to_compile(tmp_path: Path) -> None:
+    _, second = connected(2)[0]
+    compiler = Compiler(CompileCache(tmp_path, None), second)
+    compiler._emulated = False
+    program = SimpleNamespace(lower=lambda: SimpleNamespace(compile=lambda: "compiled"))
+    made: list[Any] = []
+    thread = threading.Thread(target=lambda: made.append(compiler("train", program)), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert made == [("compiled", False)]
+
+
+def test_a_program_that_is_being_written_is_not_shared_by_another_thread(tmp_path: Path, hang: Hang) -> None:
+    (first,), cache = connected(1)[0], _shared_cache(tmp_path)
+    compiler, file = Compiler(cache, first), cache.folder / "jit_train-12ab-cache"
+    compiler._emulated = False
+
+    def compile_slowly() -> None:
+        file.write_bytes(b"pro")
+        hang()
+        file.write_bytes(b"program")
+
+    def begin(name: str, action: Callable[[], None]) -> threading.Thread:
+        program = SimpleNamespace(lower=lambda: SimpleNamespace(compile=action))
+        thread = threading.Thread(target=compiler, args=(name, program), daemon=True)
+        thread.start()
+        return thread
+
+    train = begin("train", compile_slowly)
+    assert hang.begun.wait(SECONDS)
+    finite = begin("finite", lambda: None)
+    finite.join(0.5)
+    hang.over.set()
+    for thread in (train, finite):
+        thread.join(SECONDS)
+    assert SignedFiles(open_place(tmp_path / "shared"), b"a" * 32).read(file.name) == b"program"
+
+
+def test_data_is_made_by_process_0_and_copied_by_each_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hang: Hang
+) -> None:
+    for first in (True, False):
+        run = run_of(tmp_path, "observe.data_hang_seconds=800")
+        hang.begun.clear()
+        hang.over.clear()
+        run.job.is_first = first
+        run.job.peers = SimpleNamespace(await_=lambda key: hang(), barrier=hang)
+        monkeypatch.setattr(setup, "_prepared", lambda job: hang())
+        with under_way(hang, functools.partial(_ended, setup._corpus, run.job, 8)):
+            assert run.job.watchdog.told == ("the data set to be made", first, 800.0)
+    reader = SimpleNamespace(fetch=hang)
+    monkeypatch.setattr(setup, "Reader", lambda *_: reader)
+    order = SimpleNamespace(range_of=lambda shard: range(3), records=3)
+    for shards, told in (
+        ({0}, ("its copy of the data", True, 800.0)),
+        (set(), ("all hosts to have their data", False, 800.0)),
+    ):
+        hang.begun.clear()
+        hang.over.clear()
+        with under_way(hang, functools.partial(_ended, setup._reader, run.job, None, (4,), order, shards, 8)):
+            assert run.job.watchdog.told == told
+        assert run.job.watchdog.now is None
+
+
+def _ended(action: Callable[..., Any], *arguments: Any) -> None:
+    with contextlib.suppress(TypeError, AttributeError):  # what never ends gives nothing
+        action(*arguments)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_what_is_not_finite_waits_for_the_saves_under_way_and_not_for_ever(
+    ends: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waited: list[float] = []
+
+    def ended(seconds: float) -> bool:
+        waited.append(seconds)
+        return ends
+
+    def finish(pending: Any) -> Any:
+        raise FatalError(Problem("the loss of step 3 is nan", ""))
+
+    tiers = {"checkpoints": SimpleNamespace(ended=ended), "local": SimpleNamespace(ended=ended)}
+    run = run_of(tmp_path, progress=SimpleNamespace(finish=finish), **tiers)
+    with pytest.raises(FatalError, match="step 3 is nan"):
+        train._finished(run, Pending(3, None, 0.0, None))  # type: ignore[arg-type]
+    assert run.job.watchdog.now is None, "it waits for a save, which has its own limit"
+    assert waited == [pytest.approx(900.0, abs=60)] * 2
+    assert ("takes too long" in capsys.readouterr().out) is not ends
+
+
+def test_a_program_that_comes_late_is_waited_for_before_a_save(tmp_path: Path, hang: Hang) -> None:
+    finite = Finite(SimpleNamespace(), STATE)  # type: ignore[arg-type]
+    made = lambda name, program, state: (hang() or (lambda state: "looked"), False)  # noqa: E731
+    run = run_of(tmp_path, finite=finite, compiler=made)
+    run.compiler.busy = True
+    found: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("trainer.checkpoint.finite_check.finite_program", lambda *_: None)
+        with under_way(hang, lambda: found.append(_checked(run, 5))):
+            while len(run.job.watchdog.all) < 2:
+                time.sleep(0.01)
+            assert run.job.watchdog.told == ("the compilation of the program 'finite'", True, 7200.0)
+    assert found == ["looked"]
+    assert _checked(run, 6) == "looked"
+    assert run.job.watchdog.all.count("the compilation of the program 'finite'") == 1
+
+
+def _checked(run: Any, step: int) -> Any:
+    with run.job.watchdog.waiting(f"step {step}", step):
+        result = saves.check_finite(run, step, STATE)
+        assert run.job.watchdog.told == (f"step {step}", False, 0.0), "the step goes on to be waited for"
+    return result
+
+
+def _compared(pace: StragglerCheck) -> None:
+    with contextlib.suppress(TypeError):  # what never ends gives no seconds
+        pace.compare(10)
+
+
+def test_a_check_of_the_copies_is_waited_for(tmp_path: Path, hang: Hang) -> None:
+    run = run_of(tmp_path, replicas=SimpleNamespace(require=hang))
+    with under_way(hang, lambda: saves.check_state(run, 10, STATE, checked=Action.SAVE)):
+        assert run.job.watchdog.told == ("the check of the state after step 10", False, 0.0)
+
+
+def test_a_state_that_a_stop_saves_is_looked_through(tmp_path: Path) -> None:
+    looked: list[Any] = []
+    finite = SimpleNamespace(begin=lambda state: state, compile=lambda compiler: None, ready=True)
+    progress = SimpleNamespace(require=lambda *a: looked.append(a))
+    run = run_of(tmp_path, finite=finite, progress=progress, compiler=None)
+    for saved in (Action.NONE, Action.SAVE, Action.SAVE_LOCALLY):
+        saves.check_state(run, 10, STATE, checked=Action.CHECK_REPLICAS | saved)
+    assert looked == [(10, STATE)], "the others were when their step was begun"
+
+
+def test_a_profile_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_of(tmp_path, "observe.profile_start=3", "observe.profile_steps=2")
+    watchdog, seen = run.job.watchdog, []
+    running = Pending(2, None, 0.0, SimpleNamespace(result=lambda: seen.append(watchdog.told)))  # type: ignore[arg-type]
+    for name in ("start_trace", "stop_trace"):
+        monkeypatch.setattr(jax.profiler, name, lambda *_: seen.append(watchdog.told))
+    profiler = Profiler(run.job)
+    profiler.before(3, running)
+    profiler.close()
+    assert seen == [
+        ("step 2", False, 0.0),
+        ("the start of its profile", True, 900.0),
+        ("the end of its profile", True, 900.0),
+    ]
