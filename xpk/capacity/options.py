@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,15 +19,18 @@ _DIGITS = re.compile(r"[0-9]{1,15}")
 class Option:
     """The command-line option of a field.
 
-    `variables`: of the environment, in their order; the last ones may be `hidden` from help.
+    `flag`: by default the field's name. `prefix`: of the variable that is named after the flag, "" for none.
+    `variables`: others of the environment, in their order; the last ones may be `hidden` from help.
     `commands`: those that have the option.
     `parse`: of its text, called with the name that messages use; None for switches and lists of paths.
     `limits`: of a number, both included. `is_time`: written as 90s, 5m, 2h or 1d.
     """
 
-    flags: tuple[str, ...]
     help: str
+    flag: str = ""
+    aliases: tuple[str, ...] = ()
     metavar: str | None = None
+    prefix: str = ""
     variables: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
     commands: tuple[str, ...] = (CREATE,)
@@ -36,26 +39,27 @@ class Option:
     is_time: bool = False
 
     @property
-    def flag(self) -> str:
-        """Return the flag that messages name."""
-        return self.flags[0]
-
-    @property
     def parameter(self) -> str:
         """Return the name of click's parameter."""
         return self.flag.lstrip("-").replace("-", "_")
 
+    def named(self, field: str) -> Option:
+        """Return the option with the flag and the variables that it has on a field of this name."""
+        flag = self.flag or f"--{field.replace('_', '-')}"
+        own = (f"{self.prefix}{flag[2:].replace('-', '_').upper()}",) if self.prefix else ()
+        return replace(self, flag=flag, variables=(*own, *self.variables))
 
-def option(default: Any, *flags: str, help: str, **more: Any) -> Any:
+
+def option(default: Any, **more: Any) -> Any:
     """Return a field with an option."""
-    return field(default=default, metadata={_OPTION: Option(flags=flags, help=help, **more)})
+    return field(default=default, metadata={_OPTION: Option(**more)})
 
 
 def options_of(kind: type[Any]) -> Iterator[tuple[Field[Any], Option]]:
     """Yield the fields that have an option, in their order."""
     for each in fields(kind):
         if found := each.metadata.get(_OPTION):
-            yield each, found
+            yield each, found.named(each.name)
 
 
 def limit_problems(options: Any) -> list[str]:
@@ -102,14 +106,12 @@ def _whole(limits: tuple[int, int | None]) -> str:
 
 
 def _manifest(name: str) -> Any:
-    key = name.upper()
     return option(
         None,
-        f"--{name.lower()}-manifest",
         metavar="SOURCE",
         help=f"Manifest of {name}: PATH or https URL, with #sha256=HEX unless it is an official release.",
-        variables=(f"XPK_{key}_MANIFEST",),
-        hidden=(f"XPK_E2E_{key}_MANIFEST",),
+        prefix="XPK_",
+        hidden=(f"XPK_E2E_{name.upper()}_MANIFEST",),
         commands=(CREATE, RESIZE, ADAPT),
         parse=parse_text,
     )

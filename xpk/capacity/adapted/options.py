@@ -15,7 +15,6 @@ class AdaptedOptions(ControllerOptions):
     provider: ClassVar[str] = "adapted"
     output_root: str | None = option(
         None,
-        "--output-root",
         metavar="PLACE",
         help="Output root of workloads: gs://BUCKET/PREFIX, or a folder shared by the nodes.",
         commands=(ADAPT,),
@@ -23,7 +22,6 @@ class AdaptedOptions(ControllerOptions):
     )
     trainer_image: str | None = option(
         None,
-        "--trainer-image",
         metavar="IMAGE",
         help="Image of the bundled trainer, in a registry that nodes can reach.",
         commands=(ADAPT,),

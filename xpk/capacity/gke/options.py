@@ -61,26 +61,20 @@ def _dollars(text: str, name: str) -> float:
     return value
 
 
-def _variable(flag: str) -> str:
-    return f"XPK_GKE_{flag[2:].upper().replace('-', '_')}"
+def _option(default: Any, metavar: str, help: str, parse: Callable[[str, str], Any], **more: Any) -> Any:
+    return option(default, metavar=metavar, help=f"gke: {help}", parse=parse, **{"prefix": "XPK_GKE_", **more})
 
 
-def _option(default: Any, flag: str, metavar: str, help: str, parse: Callable[[str, str], Any], **more: Any) -> Any:
-    variables = (_variable(flag), *more.pop("variables", ()))
-    flags = (flag, *more.pop("aliases", ()))
-    return option(default, *flags, metavar=metavar, help=f"gke: {help}", variables=variables, parse=parse, **more)
+def _text(metavar: str, help: str, default: str | None = None, **more: Any) -> Any:
+    return _option(default, metavar, help, parse_text, **more)
 
 
-def _text(flag: str, metavar: str, help: str, default: str | None = None, **more: Any) -> Any:
-    return _option(default, flag, metavar, help, parse_text, **more)
+def _switch(help: str, **more: Any) -> Any:
+    return option(False, help=f"gke: {help}", prefix="XPK_GKE_", **more)
 
 
-def _switch(flag: str, help: str, **more: Any) -> Any:
-    return option(False, flag, help=f"gke: {help}", variables=(_variable(flag),), **more)
-
-
-def _number(default: int | None, flag: str, metavar: str, help: str, low: int = 0, high: int | None = None) -> Any:
-    return _option(default, flag, metavar, help, parse_whole((low, high)), limits=(low, high))
+def _number(default: int | None, metavar: str, help: str, low: int = 0, high: int | None = None) -> Any:
+    return _option(default, metavar, help, parse_whole((low, high)), limits=(low, high))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +85,6 @@ class GkeOptions(ControllerOptions):
 
     # Place. The preferences and gcloud's configuration complete it for clusters that are not known on this machine.
     project: str = _text(
-        "--project",
         "PROJECT",
         "Google Cloud project. [default: gcloud's configuration]",
         "",
@@ -99,7 +92,6 @@ class GkeOptions(ControllerOptions):
         commands=_ALL,
     )
     zone: str = _text(
-        "--zone",
         "ZONE",
         "zone of the nodes; the control plane is in its region.",
         "",
@@ -107,7 +99,6 @@ class GkeOptions(ControllerOptions):
         commands=_ALL,
     )
     tpu_type: str | None = _text(
-        "--tpu-type",
         "TYPE",
         "accelerator type of the slices to resize, in a cluster of several.",
         aliases=("--device-type",),
@@ -115,78 +106,49 @@ class GkeOptions(ControllerOptions):
     )
 
     # Capacity
-    on_demand: bool = _switch("--on-demand", "use on-demand capacity.")
-    spot: bool = _switch("--spot", "use spot capacity.")
+    on_demand: bool = _switch("use on-demand capacity.")
+    spot: bool = _switch("use spot capacity.")
     reservation: tuple[str, ...] = _option(
         (),
-        "--reservation",
         "R,...",
         "use capacity of these reservations: names, or projects/P/reservations/R[/reservationBlocks/B...].",
         split_list,
     )
-    flex: bool = _switch("--flex", "use flex-start capacity, provisioned when available.")
-    sub_slicing: bool = _switch(
-        "--sub-slicing", "let workloads use parts of a slice; requires v6e in a Cluster Director reservation."
-    )
-    queued_provisioning: bool = _switch(
-        "--queued-provisioning", "provision nodes only when a workload needs them; requires --flex."
-    )
+    flex: bool = _switch("use flex-start capacity, provisioned when available.")
+    sub_slicing: bool = _switch("let workloads use parts of a slice; requires v6e in a Cluster Director reservation.")
+    queued_provisioning: bool = _switch("provision nodes only when a workload needs them; requires --flex.")
 
     # Control plane and nodes
-    gke_version: str | None = _text(
-        "--gke-version", "VERSION", "GKE version; uses the regular channel without automatic upgrades."
-    )
+    gke_version: str | None = _text("VERSION", "GKE version; uses the regular channel without automatic upgrades.")
     release_channel: str | None = _option(
-        None,
-        "--release-channel",
-        "CHANNEL",
-        "release channel: rapid, regular, stable or extended. [default: rapid]",
-        _upper,
+        None, "CHANNEL", "release channel: rapid, regular, stable or extended. [default: rapid]", _upper
     )
     default_pool_cpu_machine_type: str = _text(
-        "--default-pool-cpu-machine-type",
         "TYPE",
         "machine type of the default pool. [default: e2-standard-16]",
         "e2-standard-16",
         aliases=("--cluster-cpu-machine-type",),
     )
-    default_pool_cpu_num_nodes: int = _number(
-        6, "--default-pool-cpu-num-nodes", "N", "number of nodes in the default pool. [default: 6]", 1
-    )
+    default_pool_cpu_num_nodes: int = _number(6, "N", "number of nodes in the default pool. [default: 6]", 1)
     host_maintenance_interval: str = _option(
-        "AS_NEEDED",
-        "--host-maintenance-interval",
-        "WHEN",
-        "host maintenance: AS_NEEDED or PERIODIC. [default: AS_NEEDED]",
-        _upper,
+        "AS_NEEDED", "WHEN", "host maintenance: AS_NEEDED or PERIODIC. [default: AS_NEEDED]", _upper
     )
-    private: bool = _switch("--private", "create nodes without public addresses.")
+    private: bool = _switch("create nodes without public addresses.")
     authorized_networks: tuple[str, ...] = _option(
-        (), "--authorized-networks", "CIDR...", "networks that may reach the control plane's address.", split_list
+        (), "CIDR...", "networks that may reach the control plane's address.", split_list
     )
-    enable_private_endpoint: bool = _switch(
-        "--enable-private-endpoint", "create the control plane without a public address."
-    )
-    private_endpoint_subnetwork: str | None = _text(
-        "--private-endpoint-subnetwork", "SUBNETWORK", "subnetwork of the control plane's private address."
-    )
-    enable_master_global_access: bool = _switch(
-        "--enable-master-global-access", "make the control plane's private address reachable from every region."
-    )
-    stated_region: str | None = _text("--region", "REGION", "region, checked against --zone.")
-    network: str | None = _text("--network", "NETWORK", "VPC network.")
-    subnetwork: str | None = _text("--subnetwork", "SUBNETWORK", "subnetwork of the nodes.")
+    enable_private_endpoint: bool = _switch("create the control plane without a public address.")
+    private_endpoint_subnetwork: str | None = _text("SUBNETWORK", "subnetwork of the control plane's private address.")
+    enable_master_global_access: bool = _switch("make the control plane's private address reachable from every region.")
+    stated_region: str | None = _text("REGION", "region, checked against --zone.", flag="--region")
+    network: str | None = _text("NETWORK", "VPC network.")
+    subnetwork: str | None = _text("SUBNETWORK", "subnetwork of the nodes.")
     enable_workload_identity: bool = _switch(
-        "--enable-workload-identity",
-        "let pods use their own service accounts. [default in new clusters]",
-        commands=_ADD_ON,
+        "let pods use their own service accounts. [default in new clusters]", commands=_ADD_ON
     )
-    disable_workload_identity: bool = _switch(
-        "--disable-workload-identity", "let pods use the service account of the nodes."
-    )
+    disable_workload_identity: bool = _switch("let pods use the service account of the nodes.")
     node_scopes: tuple[str, ...] = _option(
         (),
-        "--node-scopes",
         "SCOPE,...",
         "OAuth scopes of the nodes. [default: gke-default; wider without workload identity]",
         split_list,
@@ -194,115 +156,61 @@ class GkeOptions(ControllerOptions):
 
     # Storage drivers
     enable_gcsfuse_csi_driver: bool = _switch(
-        "--enable-gcsfuse-csi-driver", "let workloads mount buckets; enables workload identity.", commands=_ADD_ON
+        "let workloads mount buckets; enables workload identity.", commands=_ADD_ON
     )
-    enable_gcpfilestore_csi_driver: bool = _switch(
-        "--enable-gcpfilestore-csi-driver", "let workloads mount Filestore instances.", commands=_ADD_ON
-    )
-    enable_parallelstore_csi_driver: bool = _switch(
-        "--enable-parallelstore-csi-driver", "let workloads mount Parallelstore instances.", commands=_ADD_ON
-    )
-    enable_pd_csi_driver: bool = _switch(
-        "--enable-pd-csi-driver", "let workloads mount persistent disks.", commands=_ADD_ON
-    )
-    enable_lustre_csi_driver: bool = _switch(
-        "--enable-lustre-csi-driver", "let workloads mount Managed Lustre instances.", commands=_ADD_ON
-    )
+    enable_gcpfilestore_csi_driver: bool = _switch("let workloads mount Filestore instances.", commands=_ADD_ON)
+    enable_parallelstore_csi_driver: bool = _switch("let workloads mount Parallelstore instances.", commands=_ADD_ON)
+    enable_pd_csi_driver: bool = _switch("let workloads mount persistent disks.", commands=_ADD_ON)
+    enable_lustre_csi_driver: bool = _switch("let workloads mount Managed Lustre instances.", commands=_ADD_ON)
     enable_legacy_lustre_port: bool = _switch(
-        "--enable-legacy-lustre-port",
-        "use Lustre's legacy port; requires --enable-lustre-csi-driver.",
-        commands=_ADD_ON,
+        "use Lustre's legacy port; requires --enable-lustre-csi-driver.", commands=_ADD_ON
     )
 
     # Limits
-    enable_autoprovisioning: bool = _switch(
-        "--enable-autoprovisioning", "let GKE add node pools when workloads need them."
-    )
-    autoprovisioning_min_chips: int = _number(
-        0, "--autoprovisioning-min-chips", "N", "minimum number of autoprovisioned chips. [default: 0]"
-    )
+    enable_autoprovisioning: bool = _switch("let GKE add node pools when workloads need them.")
+    autoprovisioning_min_chips: int = _number(0, "N", "minimum number of autoprovisioned chips. [default: 0]")
     autoprovisioning_max_chips: int | None = _number(
         None,
-        "--autoprovisioning-max-chips",
         "N",
         "maximum number of chips for autoprovisioning, and the queue's quota. [default: chips of the slices]",
         1,
     )
     autoprovisioning_max_cpu: int = _number(
-        1_000_000,
-        "--autoprovisioning-max-cpu",
-        "N",
-        "maximum number of CPUs for autoprovisioning. [default: 1000000]",
-        1,
+        1_000_000, "N", "maximum number of CPUs for autoprovisioning. [default: 1000000]", 1
     )
     autoprovisioning_max_memory: int = _number(
-        10_000_000,
-        "--autoprovisioning-max-memory",
-        "GIB",
-        "maximum memory for autoprovisioning in GiB. [default: 10000000]",
-        1,
+        10_000_000, "GIB", "maximum memory for autoprovisioning in GiB. [default: 10000000]", 1
     )
     max_pods_per_node: int | None = _number(
-        None,
-        "--max-pods-per-node",
-        "N",
-        "maximum number of pods on a node. [default: 15 if a slice has several nodes]",
-        *_PODS,
+        None, "N", "maximum number of pods on a node. [default: 15 if a slice has several nodes]", *_PODS
     )
     custom_cluster_arguments: tuple[str, ...] = _option(
-        (),
-        "--custom-cluster-arguments",
-        "ARGS",
-        "gcloud arguments for the cluster, or field.path=VALUE of the API.",
-        _words,
+        (), "ARGS", "gcloud arguments for the cluster, or field.path=VALUE of the API.", _words
     )
     custom_nodepool_arguments: tuple[str, ...] = _option(
-        (), "--custom-nodepool-arguments", "ARGS", "gcloud arguments for the node pools of the slices.", _words
+        (), "ARGS", "gcloud arguments for the node pools of the slices.", _words
     )
-    custom_tpu_nodepool_arguments: tuple[str, ...] = _option(
-        (), "--custom-tpu-nodepool-arguments", "ARGS", "same as --custom-nodepool-arguments.", _words
-    )
-    ignore_nodepool_creation_errors: bool = _switch(
-        "--ignore-nodepool-creation-errors", "continue with the slices that were created."
-    )
+    custom_tpu_nodepool_arguments: tuple[str, ...] = _option((), "ARGS", "same as --custom-nodepool-arguments.", _words)
+    ignore_nodepool_creation_errors: bool = _switch("continue with the slices that were created.")
     max_cost: float | None = _option(
-        None,
-        "--max-cost",
-        "DOLLARS",
-        "refuse a plan that costs more per hour, by list prices.",
-        _dollars,
-        commands=_CARRIED,
+        None, "DOLLARS", "refuse a plan that costs more per hour, by list prices.", _dollars, commands=_CARRIED
     )
     prices: Path | None = _option(  # noqa: RUF009  # makes a field
-        None, "--prices", "FILE", "price table to use instead of the built-in one.", parse_path, commands=_CARRIED
+        None, "FILE", "price table to use instead of the built-in one.", parse_path, commands=_CARRIED
     )
-    output_root: str | None = _text(
-        "--output-root", "PLACE", "output root of workloads: gs://BUCKET/PREFIX.", commands=_ADD_ON
-    )
-    trainer_image: str | None = option(
-        None,
-        "--trainer-image",
-        metavar="IMAGE",
-        help="gke: image of the bundled trainer.",
-        variables=("XPK_TRAINER_IMAGE",),
-        commands=_ADD_ON,
-        parse=parse_text,
-    )
-    gpudirect_manifests: str | None = option(
-        None,
-        "--gpudirect-manifests",
-        metavar="SOURCE",
-        help="gke: folder or https URL of the manifests of GPUDirect. [default: Google's repository]",
-        variables=("XPK_GPUDIRECT_MANIFESTS",),
+    output_root: str | None = _text("PLACE", "output root of workloads: gs://BUCKET/PREFIX.", commands=_ADD_ON)
+    trainer_image: str | None = _text("IMAGE", "image of the bundled trainer.", prefix="XPK_", commands=_ADD_ON)
+    gpudirect_manifests: str | None = _text(
+        "SOURCE",
+        "folder or https URL of the manifests of GPUDirect. [default: Google's repository]",
+        prefix="XPK_",
         commands=(CREATE, RESIZE, ADAPT),
-        parse=parse_text,
     )
 
     # Execution
-    roll_back: bool = _switch("--roll-back", "delete what this command created if it fails.", commands=_CARRIED)
+    roll_back: bool = _switch("delete what this command created if it fails.", commands=_CARRIED)
     at_once: int = _option(
         100,
-        "--at-once",
         "N",
         "maximum number of concurrent steps. [default: 100]",
         parse_whole((2, None)),
@@ -311,10 +219,10 @@ class GkeOptions(ControllerOptions):
     )
     timeout_seconds: float = _option(
         3600.0,
-        "--timeout",
         "TIME",
         "maximum duration of an operation, such as 90s, 10m or 2h. [default: 1h]",
         parse_text,
+        flag="--timeout",
         is_time=True,
         limits=(1, None),
         commands=_CARRIED,

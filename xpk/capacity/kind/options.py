@@ -18,55 +18,49 @@ class KindOptions(ControllerOptions):
     provider: ClassVar[str] = "kind"
     nodes_per_slice: int = option(
         1,
-        "--nodes-per-slice",
         metavar="N",
         help="kind: number of nodes for the hosts of a slice. [default: 1]",
-        variables=("XPK_KIND_NODES_PER_SLICE",),
+        prefix="XPK_KIND_",
         parse=parse_whole((1, None)),
         limits=(1, None),
     )
     spare_slices: int = option(
         0,
-        "--spare-slices",
         metavar="N",
         help="kind: number of slices beyond the quota, as spares. [default: 0]",
-        variables=("XPK_KIND_SPARE_SLICES",),
+        prefix="XPK_KIND_",
         parse=parse_whole((0, None)),
         limits=(0, None),
     )
     node_image: str | None = option(
         None,
-        "--node-image",
         metavar="IMAGE",
         help="kind: image of the nodes.",
-        variables=("XPK_KIND_NODE_IMAGE", "KIND_NODE_IMAGE"),
+        prefix="XPK_KIND_",
+        variables=("KIND_NODE_IMAGE",),
         parse=parse_text,
     )
-    retain: bool = option(
-        False, "--retain", help="kind: keep the nodes if the creation fails.", variables=("XPK_KIND_RETAIN",)
-    )
+    retain: bool = option(False, help="kind: keep the nodes if the creation fails.", prefix="XPK_KIND_")
     trainer_image: str | None = option(
         None,
-        "--trainer-image",
         metavar="IMAGE",
         help="kind, gke: image of the bundled trainer. [default on kind: built locally]",
-        variables=("XPK_TRAINER_IMAGE",),
+        prefix="XPK_",
         commands=_OF_IMAGES,
         parse=parse_text,
     )
     base_image: str | None = option(
         None,
-        "--base-image",
         metavar="IMAGE",
         help="kind: base image of the trainer's image.",
-        variables=("XPK_BASE_IMAGE",),
+        prefix="XPK_",
         hidden=("XPK_E2E_PYTHON_IMAGE",),
         commands=(*_OF_IMAGES, IMAGE),
         parse=parse_text,
     )
     image_archives: tuple[Path, ...] = option(
         (),
-        "--image-archive",
+        flag="--image-archive",
         metavar="FILE",
         help="kind: `docker save` archive of images to load into the nodes.",
         variables=("XPK_KIND_IMAGE_ARCHIVES",),

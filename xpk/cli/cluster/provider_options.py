@@ -123,7 +123,8 @@ def _click_option(field: Field[Any], option: Option) -> Callable[[Command], Comm
         more |= {"multiple": True, "type": click.Path(path_type=Path), "metavar": option.metavar}
     else:
         more["metavar"] = option.metavar
-    return click.option(*option.flags, option.parameter, shell_complete=_COMPLETIONS.get(field.name), **more)
+    names = option.flag, *option.aliases, option.parameter
+    return click.option(*names, shell_complete=_COMPLETIONS.get(field.name), **more)
 
 
 def _check_supported(kind: str, given: list[str], options_type: type[Any]) -> None:
