@@ -81,7 +81,7 @@ def shipped_to_ray(bench: Bench, number: int) -> Iterator[str]:
 def rebuilt(bench: Bench, number: int) -> Iterator[str]:
     """A new image, for which only the layer with the code has to be built, on every node."""
     _change(bench.context / "workloads" / "trainer", number)
-    arguments = trainer_image(os.environ).arguments
+    arguments = trainer_image(base=os.environ.get("XPK_BASE_IMAGE") or os.environ.get("XPK_E2E_PYTHON_IMAGE")).arguments
     given = [word for key, value in arguments.items() for word in ("--build-arg", f"{key}={value}")]
     docker("build", "--quiet", "--tag", f"{IMAGE}-{number}", *given, str(bench.context))
     yield "build"

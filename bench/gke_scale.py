@@ -57,7 +57,7 @@ def measure(case: Case, speed: float, folder: Path) -> dict[str, Any]:
         site.environ["XPK_GKE_POLL_SECONDS"] = str(POLL_SECONDS / speed)
         at_once = [0]
         began, cpu = time.perf_counter(), time.process_time()
-        plan = site.plan(case.num_slices, TPU_TYPE, at_once=str(case.at_once))
+        plan = site.plan(case.num_slices, TPU_TYPE, at_once=case.at_once)
         planned = time.perf_counter() - began
         marks: list[tuple[float, str]] = []
         plan.carry_out(

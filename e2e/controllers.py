@@ -126,7 +126,9 @@ def controllers(folder: Path, kubeconfig: Path) -> Iterator[dict[str, str]]:
     for controller in CONTROLLERS:
         short = controller.name.lower()
         programs.append(Program(controller, folder / short, api, kubeconfig))
-        environ[controller.sources[0]] = str(programs[-1].write_manifest(BINARIES.parent / f"{short}.yaml"))
+        environ[f"XPK_{controller.name.upper()}_MANIFEST"] = str(
+            programs[-1].write_manifest(BINARIES.parent / f"{short}.yaml")
+        )
     stopped = threading.Event()
     threads = [threading.Thread(target=_care, args=(each, stopped), daemon=True) for each in programs]
     for thread in threads:

@@ -17,6 +17,7 @@ from e2e.api_server import BINARIES, api_server, missing
 from tests.capacity.machine import CONTROLLER
 from xpk.api.base import Obj
 from xpk.api.kubernetes import KubernetesApi
+from xpk.capacity.adapted.options import AdaptedOptions
 from xpk.capacity.adapted.provider import AdaptedProvider
 from xpk.capacity.gke.shrinking import Pods, drain
 from xpk.capacity.nodes.cordon import MARK, cordon, uncordon
@@ -39,11 +40,11 @@ class Server:
 
     def __init__(self, folder: Path, kubeconfig: Path) -> None:
         self.folder, self.kubeconfig, self.api = folder, kubeconfig, KubernetesApi(kubeconfig=kubeconfig)
-        self.environ = {"KUBECONFIG": str(kubeconfig)}
+        self.manifests: dict[str, str] = {}
         for name, version in (("jobset", "v0.12.0"), ("kueue", "v0.19.2")):
             file = folder / f"{name}.yaml"
             file.write_text(CONTROLLER.format(name=name, version=version))
-            self.environ[f"XPK_{name.upper()}_MANIFEST"] = str(file)
+            self.manifests[f"{name}_manifest"] = str(file)
 
     def kubectl(self, *arguments: str, given: Any = None) -> str:
         """Do something as kubectl does: objects are applied by the client, as Google's xpk applies its own."""
@@ -53,7 +54,12 @@ class Server:
 
     def plan(self, *, take_over: bool = False) -> Plan:
         """Return the plan of an adapt."""
-        provider = AdaptedProvider(self.folder / "state", environ=self.environ, connect=lambda *_: self.api)
+        provider = AdaptedProvider(
+            self.folder / "state",
+            options=AdaptedOptions(**self.manifests),
+            user_kubeconfig=self.kubeconfig,
+            connect=lambda *_: self.api,
+        )
         return provider.plan_adapt(Adaptation(name="c", output_root="gs://b/x", take_over=take_over))
 
     def adapt(self, *, take_over: bool = False) -> None:

@@ -11,12 +11,15 @@ import pytest
 
 from e2e.api_server import BINARIES, api_server, missing
 from tools.gke_emulator import GkeEmulator
+from xpk.capacity.gke.options import GkeOptions
 from xpk.capacity.gke.provider import GkeProvider
 from xpk.capacity.plan.plan import Plan
 from xpk.model.accelerators import find_shape
 from xpk.model.specs import ClusterSpec
 
 pytestmark = pytest.mark.skipif(bool(why := missing("kube-apiserver", "etcd", "kubectl")), reason=why)
+
+OPTIONS = GkeOptions(project="p", zone="us-central1-a", on_demand=True)
 
 
 @pytest.fixture
@@ -31,9 +34,6 @@ def gke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GkeEmulator
             "XPK_COMPUTE_ENDPOINT": emulator.http_url,
             "XPK_GKE_TOKEN": emulator.token,
             "XPK_GKE_POLL_SECONDS": "0.1",
-            "XPK_GKE_PROJECT": "p",
-            "XPK_GKE_ZONE": "us-central1-a",
-            "XPK_GKE_ON_DEMAND": "1",
             "XPK_STATE_DIR": str(tmp_path / "state"),
         }.items():
             monkeypatch.setenv(name, value)
@@ -49,8 +49,8 @@ def without_controllers(plan: Plan) -> None:
 
 def test_nodes_of_slices_are_seen_and_drained(gke: GkeEmulator, tmp_path: Path) -> None:
     spec = ClusterSpec(name="c", shape=find_shape("v5litepod-16"), num_slices=2)
-    without_controllers(GkeProvider().plan_create(spec))
-    provider = GkeProvider()
+    without_controllers(GkeProvider(options=OPTIONS).plan_create(spec))
+    provider = GkeProvider(options=OPTIONS)
     info = provider.describe("c")
     assert (info.num_slices, info.hosts_per_slice, info.state) == (2, 4, "Incomplete"), "there are no queues yet"
     assert [len(each.hosts) for each in info.slices] == [4, 4]
@@ -68,9 +68,9 @@ def test_nodes_of_slices_are_seen_and_drained(gke: GkeEmulator, tmp_path: Path) 
     containers = [{"name": "host", "image": "none"}]
     pod = {"nodeName": host, "terminationGracePeriodSeconds": 0, "containers": containers}
     api.create({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": pod})
-    plan = GkeProvider().plan_resize("c", 1, force=False)
+    plan = GkeProvider(options=OPTIONS).plan_resize("c", 1, force=False)
     assert [step.title for step in plan.steps][-1] == "delete node pool c-np-0", "the one that nobody is on"
-    without_controllers(GkeProvider().plan_resize("c", 1, force=True))
-    assert [each.node_pool for each in GkeProvider().describe("c").slices] == ["c-np-1"]
-    without_controllers(GkeProvider().plan_delete("c", force=True))
-    assert GkeProvider().names() == []
+    without_controllers(GkeProvider(options=OPTIONS).plan_resize("c", 1, force=True))
+    assert [each.node_pool for each in GkeProvider(options=OPTIONS).describe("c").slices] == ["c-np-1"]
+    without_controllers(GkeProvider(options=OPTIONS).plan_delete("c", force=True))
+    assert GkeProvider(options=OPTIONS).names() == []

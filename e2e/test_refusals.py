@@ -376,7 +376,9 @@ def test_a_jobset_of_another_tool_is_left_alone(run: Bare) -> None:
 
 @pytest.mark.parametrize("controller", install.CONTROLLERS, ids=lambda each: each.name)
 def test_a_controller_that_does_not_answer_is_named(bare: Bare, controller: install.Controller) -> None:
-    objects = install.prepare(install.read_manifest(controller), pinned=False)
+    objects = install.prepare(
+        install.read_manifest(controller, os.environ[f"XPK_E2E_{controller.name.upper()}_MANIFEST"]), pinned=False
+    )
     (hooks,) = (obj for obj in objects if obj["kind"] == "MutatingWebhookConfiguration")
     bare.apply(hooks)
     try:
@@ -427,7 +429,9 @@ def test_with_the_documented_role_a_cluster_can_be_shared(bare: Bare, run: Bare)
 def test_with_the_documented_role_a_cluster_can_be_set_up(bare: Bare) -> None:
     api = bare.api("builder")
     for controller in install.CONTROLLERS:
-        for obj in install.prepare(install.read_manifest(controller), pinned=False):
+        for obj in install.prepare(
+            install.read_manifest(controller, os.environ[f"XPK_E2E_{controller.name.upper()}_MANIFEST"]), pinned=False
+        ):
             if not obj["kind"].endswith("WebhookConfiguration"):  # nobody would answer to them here
                 api.apply(obj)
         assert install.whats_missing(api, controller) == f"wait until {controller.name} runs"

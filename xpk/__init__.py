@@ -4,6 +4,8 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False  # as in `typing`, whose import would cost more than this module
 if TYPE_CHECKING:
+    from xpk.capacity.gke.options import GkeOptions
+    from xpk.capacity.kind.options import KindOptions
     from xpk.capacity.plan.plan import Plan
     from xpk.capacity.provider import ClusterInfo
     from xpk.client import Cluster, WorkloadHandle, clusters, create_cluster
@@ -38,7 +40,9 @@ __all__ = [
     "ClusterInfo",
     "ConflictError",
     "Deletion",
+    "GkeOptions",
     "HostLine",
+    "KindOptions",
     "MissingToolError",
     "Modified",
     "NameTaken",
@@ -67,7 +71,9 @@ _MODULES = {
     "Cluster": "xpk.client",
     "ClusterInfo": "xpk.capacity.provider",
     "Deletion": "xpk.jobs.deletion",
+    "GkeOptions": "xpk.capacity.gke.options",
     "HostLine": "xpk.jobs.logs",
+    "KindOptions": "xpk.capacity.kind.options",
     "Notice": "xpk.jobs.create.notice",
     "Phase": "xpk.model.status",
     "Plan": "xpk.capacity.plan.plan",

@@ -11,6 +11,7 @@ from typing import Any
 
 from xpk.api.base import ObjectApi
 from xpk.capacity import clusters as capacity
+from xpk.capacity.options import ProviderOptions
 from xpk.capacity.plan.plan import Plan
 from xpk.capacity.provider import ClusterInfo, Provider, provider_of
 from xpk.jobs import deletion, lifecycle
@@ -312,16 +313,16 @@ def create_cluster(
     *,
     num_slices: int | None = None,
     num_nodes: int | None = None,
-    provider: str = "local",
-    options: Mapping[str, object] | None = None,
+    provider: str | None = None,
+    options: ProviderOptions | None = None,
     dry_run: bool = False,
     on_progress: Callable[[Notice], None] = ignore,
 ) -> Plan:
     """Create a cluster, or the missing parts of one, and return the plan; with `dry_run`, only plan.
 
-    `num_slices`: None keeps the slices of an existing cluster; 1 in a new one. `options`: those of
-    `xpk cluster create` that only some providers have, such as `{"project": "p", "spot": True}`. `on_progress` gets a
-    line for each step, and the warnings. Raises
+    `num_slices`: None keeps the slices of an existing cluster; 1 in a new one. `provider`: the default is
+    that of `options`, or "local". `options`: such as `xpk.GkeOptions(project="p", zone="us-east5-b", spot=True)`.
+    `on_progress` gets a line for each step, and the warnings. Raises
 
     * UsageError: the request is invalid; `problems` has all of them
     * ConflictError: a cluster of this name exists in another shape or of another provider
@@ -334,7 +335,7 @@ def create_cluster(
         num_slices,
         num_nodes=num_nodes,
         provider=provider,
-        flags=capacity.given_flags(options or {}),
+        options=options,
         is_dry=dry_run,
     )
     return plan if dry_run else _carry_out(plan, on_progress)
@@ -343,15 +344,14 @@ def create_cluster(
 def clusters(
     *,
     provider: str | None = None,
-    options: Mapping[str, object] | None = None,
+    options: ProviderOptions | None = None,
     on_progress: Callable[[Notice], None] = ignore,
 ) -> list[ClusterInfo]:
-    """Return all clusters, or those of one provider; `options` as `{"project": "p"}` for all of a project.
+    """Return all clusters, or those of one provider; `xpk.GkeOptions(project="p")` for all of a project.
 
     `on_progress` gets a warning for each cluster that cannot be described.
     """
-    warn = _warn(on_progress)
-    return capacity.find_clusters(provider, capacity.given_flags(options or {}), warn=warn)
+    return capacity.find_clusters(provider, options, warn=_warn(on_progress))
 
 
 def _carry_out(plan: Plan, on_progress: Callable[[Notice], None]) -> Plan:

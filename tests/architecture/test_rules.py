@@ -19,6 +19,17 @@ MOST_MODULE_LINES, MOST_FUNCTION_LINES = 400, 50
 HEAVY = ("kubernetes", "google", "ray", "jax", "rich", "yaml", "jinja2", "sqlite3")
 
 
+# Below the command line, with the reason to read the environment there; options of providers are not among them.
+READERS = {
+    "xpk/api/credentials.py": "environment of a kubeconfig's program",
+    "xpk/api/kubefile.py": "KUBECONFIG",
+    "xpk/capacity/docker.py": "environment of kind and docker",
+    "xpk/capacity/gke/configuration.py": "gcloud's folder, and the emulator",
+    "xpk/capacity/state.py": "XPK_STATE_DIR",
+    "xpk/capacity/user_config.py": "XPK_CONFIG_DIR, and variables before preferences",
+}
+
+
 def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
@@ -36,6 +47,12 @@ def test_modules_and_functions_stay_small_and_public_ones_say_what_they_do(file:
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
             assert ast.get_docstring(node), f"{node.name} has no docstring"
+
+
+def test_options_of_providers_are_not_read_from_the_environment() -> None:
+    files = [*(ROOT / "xpk" / "api").rglob("*.py"), *(ROOT / "xpk" / "capacity").rglob("*.py")]
+    reading = {str(file.relative_to(ROOT)) for file in files if "os.environ" in file.read_text(encoding="utf-8")}
+    assert reading == set(READERS)
 
 
 def test_the_program_ends_in_one_place() -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import yaml
 
 from xpk.api.base import Obj, ObjectApi
-from xpk.capacity.kind.provider import KindOptions, KindProvider
+from xpk.capacity.kind.options import KindOptions
+from xpk.capacity.kind.provider import KindProvider
 from xpk.model.accelerators import find_shape
 from xpk.model.specs import ClusterSpec
 from xpk.proc import Result
@@ -51,19 +52,19 @@ class Machine:
                 "docker image inspect": lambda argv: 0 if argv[-1] in self.images else 1,
             }
         )
-        self.environ = {"XPK_TRAINER_IMAGE": "xpk-trainer:given"}
+        self.manifests: dict[str, str] = {}
         for name, version in (("jobset", "v0.12.0"), ("kueue", "v0.19.2")):
             file = folder / f"{name}.yaml"
             file.write_text(CONTROLLER.format(name=name, version=version))
-            self.environ[f"XPK_{name.upper()}_MANIFEST"] = str(file)
+            self.manifests[f"{name}_manifest"] = str(file)
 
-    def provider(self, options: KindOptions | None = None, **environ: str) -> KindProvider:
-        """Return a provider on this machine."""
+    def provider(self, **options: Any) -> KindProvider:
+        """Return a provider on this machine. `options`: fields of `KindOptions`."""
+        given = {"trainer_image": "xpk-trainer:given", **self.manifests, **options}
         return KindProvider(
             self.state,
             runner=self.runner,
-            options=options,
-            environ=self.environ | environ,
+            options=KindOptions(**given),
             connect=self._connect,
             pause=lambda seconds: None,
         )

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xpk.capacity import user_config
-from xpk.capacity.gke.request import project_of, read_request
 from xpk.model.errors import UsageError, XpkError
 
 _LABELS = st.from_regex(r"[a-z]([-a-z0-9]{0,30}[a-z0-9])?", fullmatch=True)
@@ -139,22 +138,6 @@ def test_a_folder_that_cannot_be_written_to_is_told_of(tmp_path: Path) -> None:
 def test_where_the_file_is(tmp_path: Path) -> None:
     assert user_config.path({}, tmp_path) == tmp_path / ".config" / "xpk" / "preferences.toml"
     assert user_config.path({"XDG_CONFIG_HOME": "/x"}, tmp_path) == Path("/x/xpk/preferences.toml")
-
-
-def test_a_variable_comes_before_the_file_and_that_before_gcloud(environ: dict[str, str], tmp_path: Path) -> None:
-    gcloud = tmp_path / ".config" / "gcloud"
-    (gcloud / "configurations").mkdir(parents=True)
-    (gcloud / "active_config").write_text("default")
-    (gcloud / "configurations" / "config_default").write_text(
-        "[core]\nproject = of-gcloud\n[compute]\nzone = us-east5-b\n"
-    )
-    request = read_request(environ, tmp_path)
-    assert (request.project, request.zone) == ("of-gcloud", "us-east5-b")
-    user_config.change({"project": "of-file", "zone": "us-central1-a"}, environ)
-    request = read_request(environ, tmp_path)
-    assert (request.project, request.zone) == ("of-file", "us-central1-a")
-    assert project_of(environ | {"GOOGLE_CLOUD_PROJECT": "of-variable"}, tmp_path) == "of-variable"
-    assert project_of(environ | {"XPK_GKE_PROJECT": "of-flag", "GOOGLE_CLOUD_PROJECT": "v"}, tmp_path) == "of-flag"
 
 
 def test_googles_name_of_a_setting_in_the_file_is_that_setting(environ: dict[str, str]) -> None:

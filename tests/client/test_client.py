@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,10 @@ import xpk
 from tests.jobs.report.runs import RunWriter
 
 EXPORTED = """
-AuthorizationError CapacityError Cluster ClusterInfo ConflictError Deletion HostLine MissingToolError Modified NameTaken
-NotAuthorized NotFoundError Notice OutputExists Phase Plan Progress QuotaExceeded TimedOutError UnavailableError
-UsageError Workload WorkloadFailedError WorkloadHandle WorkloadStatus XpkError __version__ clusters create_cluster
+AuthorizationError CapacityError Cluster ClusterInfo ConflictError Deletion GkeOptions HostLine KindOptions
+MissingToolError Modified NameTaken NotAuthorized NotFoundError Notice OutputExists Phase Plan Progress QuotaExceeded
+TimedOutError UnavailableError UsageError Workload WorkloadFailedError WorkloadHandle WorkloadStatus XpkError
+__version__ clusters create_cluster
 """
 
 
@@ -204,11 +206,29 @@ def test_a_cluster_is_created_resized_listed_and_deleted_without_a_word_printed(
     assert (captured.out, captured.err) == ("", "")
 
 
+def test_options_of_a_provider_choose_it_and_are_used(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(state / "none.json"))
+    options = xpk.GkeOptions(project="p", zone="us-central1-a", spot=True, max_pods_per_node=32)
+    plan = xpk.create_cluster("big", "v6e-16", num_slices=2, options=options, dry_run=True)
+    assert plan.summary.endswith("2 x v6e-16 = 8 hosts, 32 chips, spot, in us-central1-a of project p")
+    assert "32 pods" in " ".join(plan.notes)
+    with pytest.raises(xpk.UsageError) as raised:
+        xpk.create_cluster("big", "v6e-16", options=replace(options, max_pods_per_node=5), dry_run=True)
+    assert raised.value.problems == ("--max-pods-per-node is '5', not a whole number from 8 to 256",)
+    with pytest.raises(xpk.UsageError, match="KindOptions is not supported by the gke provider"):
+        xpk.clusters(provider="gke", options=xpk.KindOptions())
+
+
 def test_all_problems_of_a_cluster_are_in_one_error(state: Path) -> None:
     with pytest.raises(xpk.UsageError) as raised:
-        xpk.create_cluster("Bad_Name", "v9-8", num_slices=0, options={"spot": True})
+        xpk.create_cluster("Bad_Name", "v9-8", num_slices=0, provider="local", options=xpk.GkeOptions(spot=True))
     text = "\n".join(raised.value.problems)
-    for part in ("Bad_Name", "unknown accelerator type 'v9-8'", "--num-slices must be between", "--spot is not supp"):
+    for part in (
+        "Bad_Name",
+        "unknown accelerator type 'v9-8'",
+        "--num-slices must be between",
+        "GkeOptions is not supported by the local provider",
+    ):
         assert part in text, text
     assert xpk.clusters() == []
 

@@ -46,8 +46,8 @@ def test_help_and_dry_runs(installed: Path, tmp_path: Path) -> None:
 def test_it_brings_what_the_trainers_image_is_built_from(installed: Path, tmp_path: Path) -> None:
     from xpk.capacity.images.trainer_image import trainer_image
 
-    show = "from xpk.capacity.images.trainer_image import trainer_image; print(trainer_image({}).name)"
-    assert run(installed / "python", "-c", show, state=tmp_path).stdout.strip() == trainer_image({}).name
+    show = "from xpk.capacity.images.trainer_image import trainer_image; print(trainer_image().name)"
+    assert run(installed / "python", "-c", show, state=tmp_path).stdout.strip() == trainer_image().name
 
 
 def test_the_trainer_is_there_and_says_what_it_lacks(installed: Path, tmp_path: Path) -> None:

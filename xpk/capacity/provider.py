@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from xpk.api.base import ObjectApi
+from xpk.capacity.options import ProviderOptions
 from xpk.capacity.plan.plan import Plan
 from xpk.model.accelerators import SliceShape
 from xpk.model.errors import ConflictError, NotFoundError, UsageError, XpkError
@@ -62,11 +61,15 @@ class ClusterInfo:
 class Provider(Protocol):
     """A kind of capacity. Plans are made from the present state; nothing changes until they are carried out.
 
-    `settings`: the flags of `xpk cluster create` that only this provider has, and the variable of each.
+    The class of a provider is called with `options` of its `options_type`, or without any.
     """
 
     name: str
-    settings: ClassVar[Mapping[str, str]]
+
+    @property
+    def options_type(self) -> type[ProviderOptions]:
+        """Return the class of its options."""
+        ...
 
     def plan_create(self, spec: ClusterSpec) -> Plan:
         """Plan a cluster; no steps if it exists. Raises ConflictError if it exists in another shape."""
@@ -132,29 +135,26 @@ def maker_names() -> list[str]:
     return [name for name in provider_names() if name != "adapted"]
 
 
-def load_provider(name: str, flags: Mapping[str, str] | None = None) -> Provider:
-    """Import a provider by name, on first use only, and configure it with `flags`.
-
-    Raises UsageError for an unknown provider, or for flags that it does not support.
-    """
-    if name in _BUILT_IN:
-        module, _, attribute = _BUILT_IN[name].partition(":")
-        factory = getattr(__import__(module, fromlist=[attribute]), attribute)
-    else:
-        if name not in _plugins():
-            raise UsageError(f"unknown provider '{name}'", hint=f"choose from {', '.join(provider_names())}")
-        factory = _plugins()[name].load()
-    provider: Provider = factory(environ=environment(name, factory.settings, flags)) if flags else factory()
+def load_provider(name: str, options: ProviderOptions | None = None) -> Provider:
+    """Return a provider by name. Raises UsageError for an unknown provider, or for options of another one."""
+    kind = provider_type(name)
+    if options is not None and not isinstance(options, kind.options_type):
+        raise UsageError(
+            f"{type(options).__name__} is not supported by the {name} provider",
+            hint=f"pass {kind.options_type.__name__}, or choose another provider",
+        )
+    provider: Provider = kind() if options is None else kind(options=options)
     return provider
 
 
-def environment(provider: str, settings: Mapping[str, str], flags: Mapping[str, str]) -> dict[str, str]:
-    """Return this process's environment with the variables that flags set. Raises UsageError for unknown flags."""
-    strange = [flag for flag in flags if flag not in settings]
-    if strange:
-        problems = [f"{flag} is not supported by the {provider} provider" for flag in strange]
-        raise UsageError(problems[0], problems=problems, hint="omit it, or choose another --provider")
-    return {**os.environ, **{settings[flag]: value for flag, value in flags.items()}}
+def provider_type(name: str) -> Any:
+    """Import a provider's class, on first use only. Raises UsageError for an unknown provider."""
+    if name in _BUILT_IN:
+        module, _, attribute = _BUILT_IN[name].partition(":")
+        return getattr(__import__(module, fromlist=[attribute]), attribute)
+    if name not in _plugins():
+        raise UsageError(f"unknown provider '{name}'", hint=f"choose from {', '.join(provider_names())}")
+    return _plugins()[name].load()
 
 
 @cache

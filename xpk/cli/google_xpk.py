@@ -16,6 +16,7 @@ from xpk.model.errors import UsageError
 _NETWORKS, _NETWORK = "--authorized-networks", re.compile(r"[0-9a-fA-F:.]+(/[0-9]+)?")
 
 _NO_PATHWAYS = "Pathways is not supported; multi-controller JAX is"
+_NO_HEADLESS = "it starts only Pathways' proxy, and Pathways is not supported; pass --command, which every host runs"
 _NO_MTC = "the trainer saves to the workload's output folder"
 _READING = "xpk.only-reading"
 _HINT = "`xpk docs migrating-from-xpk` lists all flags"
@@ -79,7 +80,7 @@ WORKLOAD = {
     ),
 }
 REFUSED_OF_WORKLOAD = {
-    "--headless": _NO_PATHWAYS,
+    "--headless": _NO_HEADLESS,
     "--dry-run": "only `xpk workload create` and `xpk workload delete` have it",
 }
 _NODES_EXIST = "the nodes exist, and their capacity is read from them"
@@ -161,7 +162,7 @@ class _Command(Command):
 class ClusterCommand(_Command):
     """A command that accepts the flags of Google's `xpk cluster`; one that only reads accepts --dry-run, too."""
 
-    ignored = CLUSTER
+    foreign, ignored = {"--headless": _NO_HEADLESS}, CLUSTER
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
 
 from xpk.capacity.docker import Engine
 from xpk.capacity.images import build as image_build
+from xpk.capacity.kind.options import KindOptions
+from xpk.cli.cluster.provider_options import provider_options
 from xpk.cli.terminal.help import CommandGroup
 from xpk.cli.terminal.output import Console
 from xpk.jobs.code import archive
@@ -32,6 +33,7 @@ def image() -> None:
     metavar="DIR",
     help="Folder to copy into /app of --base-docker-image. [default: the current folder]",
 )
+@provider_options("image", KindOptions)
 @click.option("--tpu", is_flag=True, help="Install JAX for TPUs in the trainer's image.")
 @click.option("--platform", metavar="PLATFORM", help="Build for another platform with buildx, such as linux/arm64.")
 @click.option("--push", is_flag=True, help="Push the image to its registry.")
@@ -42,6 +44,7 @@ def build(
     name: str | None,
     base_docker_image: str | None,
     script_dir: Path | None,
+    base_image: str | None,
     tpu: bool,
     platform: str | None,
     push: bool,
@@ -59,7 +62,7 @@ def build(
     if base_docker_image is None and script_dir is not None:
         raise UsageError("--script-dir requires --base-docker-image", hint="--base-docker-image python:3.11-slim")
     if base_docker_image is None:
-        wanted = image_build.trainer_build(name, os.environ, tpu=tpu, platform=platform)
+        wanted = image_build.trainer_build(name, base=base_image, tpu=tpu, platform=platform)
     elif tpu or name is None:
         raise UsageError(
             "--tpu and --base-docker-image exclude each other" if tpu else "--base-docker-image requires NAME",

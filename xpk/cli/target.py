@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -67,9 +68,7 @@ def the_cluster(cluster: str | None, provider: str | None = None) -> str:
     place = ctx.meta.get(PLACE_KEY)
     if cluster:
         if place := place or preferred_place(cluster):
-            from xpk.capacity.gke.provider import find
-
-            find(cluster, place)
+            _find(cluster, place)
         return cluster
 
     if place:
@@ -83,6 +82,28 @@ def the_cluster(cluster: str | None, provider: str | None = None) -> str:
         f"no cluster given; there are {', '.join(sorted(known))}",
         hint="--cluster NAME, XPK_CLUSTER, or `xpk config set cluster NAME`",
     )
+
+
+def _find(cluster: str, place: Mapping[str, str]) -> None:
+    """Look for a cluster where `--project` and `--zone` say, unless it is known, and keep its location.
+
+    Raises NotFoundError, or UsageError if the cluster of that name is elsewhere.
+    """
+    from xpk.capacity.gke.options import GkeOptions
+    from xpk.capacity.gke.provider import GkeProvider
+
+    if project := place.get("--project") or default_place().get("project"):
+        GkeProvider(options=GkeOptions(project=project, zone=place.get("--zone", ""))).find(cluster)
+
+
+def default_place() -> dict[str, str]:
+    """Return the project and zone of variables, of the preferences, or of gcloud's configuration."""
+    from xpk.capacity import user_config
+    from xpk.capacity.gke.configuration import gcloud_place
+
+    saved, of_gcloud = user_config.load(), gcloud_place()
+    found = {name: user_config.in_force(name, saved).value or of_gcloud.get(name) for name in ("project", "zone")}
+    return {name: value for name, value in found.items() if value}
 
 
 def preferred_place(cluster: str) -> dict[str, str]:

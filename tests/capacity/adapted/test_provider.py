@@ -10,6 +10,7 @@ import yaml
 from tests.api.test_kubefile import kubeconfig
 from tests.capacity.machine import CONTROLLER, _react
 from xpk.api.base import Obj, ObjectApi
+from xpk.capacity.adapted.options import AdaptedOptions
 from xpk.capacity.adapted.provider import AdaptedProvider
 from xpk.capacity.nodes.emulated import Adaptation
 from xpk.capacity.plan.plan import Plan
@@ -56,15 +57,21 @@ class Site:
         self.api = FakeApi(nodes, react=_react_but_gke)
         self.user = folder / "user-kubeconfig"
         self.user.write_text(yaml.safe_dump(kubeconfig("theirs", current="theirs")))
-        self.environ = {"KUBECONFIG": str(self.user)}
+        self.manifests: dict[str, str] = {}
         for name, version in (("jobset", "v0.12.0"), ("kueue", "v0.19.2")):
             file = folder / f"{name}.yaml"
             file.write_text(CONTROLLER.format(name=name, version=version))
-            self.environ[f"XPK_{name.upper()}_MANIFEST"] = str(file)
+            self.manifests[f"{name}_manifest"] = str(file)
 
     @property
     def provider(self) -> AdaptedProvider:
-        return AdaptedProvider(self.state, environ=self.environ, connect=self._connect, pause=lambda seconds: None)
+        return AdaptedProvider(
+            self.state,
+            options=AdaptedOptions(**self.manifests),
+            user_kubeconfig=self.user,
+            connect=self._connect,
+            pause=lambda seconds: None,
+        )
 
     def adapt(self, *, emulated: bool = False, **wanted: object) -> list[str]:
         done: list[str] = []
@@ -282,7 +289,7 @@ def test_a_cluster_that_is_gone_can_be_forgotten(tmp_path: Path) -> None:
     def gone(kubeconfig: Path | None, context: str | None = None) -> ObjectApi:
         raise XpkError("connection refused")
 
-    provider = AdaptedProvider(site.state, environ=site.environ, connect=gone)
+    provider = AdaptedProvider(site.state, user_kubeconfig=site.user, connect=gone)
     with pytest.raises(ConflictError, match="connection refused"):
         provider.plan_delete("mine", force=False)
     provider.plan_delete("mine", force=True).carry_out(lambda title: None)

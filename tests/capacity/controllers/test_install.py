@@ -117,11 +117,11 @@ def test_a_controller_that_does_not_come_up_says_what_its_pod_waits_for() -> Non
 
 def test_a_manifest_that_cannot_be_had(tmp_path: Path) -> None:
     with pytest.raises(XpkError, match="the source of the manifest of Kueue, /nowhere, is not a file") as caught:
-        install.read_manifest(KUEUE, {"XPK_KUEUE_MANIFEST": "/nowhere"})
-    assert "XPK_KUEUE_MANIFEST" in caught.value.hint
+        install.read_manifest(KUEUE, "/nowhere")
+    assert "--kueue-manifest" in caught.value.hint
     file = tmp_path / "kueue.yaml"
     file.write_text("kind: A\n---\n---\nkind: B\n")
-    assert len(install.read_manifest(KUEUE, {"XPK_E2E_KUEUE_MANIFEST": str(file)})) == 2
+    assert len(install.read_manifest(KUEUE, str(file))) == 2
 
 
 # Kueue's and JobSet's releases as far as it matters here.
@@ -150,18 +150,18 @@ RESOURCES = {
 }
 
 
-def release(controller: install.Controller, folder: Path) -> dict[str, str]:
-    """Return the environment in which a controller's release comes from a file."""
+def release(controller: install.Controller, folder: Path) -> str:
+    """Return the path of a controller's release."""
     file = folder / f"{controller.name}.yaml"
     name, resources = controller.name.lower(), RESOURCES[controller]
     file.write_text(RELEASE.format(name=name, version=controller.version, resources=resources))
-    return {controller.sources[0]: str(file)}
+    return str(file)
 
 
 def installed(controller: install.Controller, folder: Path, hosts: int) -> FakeApi:
     """Return a cluster on which a controller was installed for so many hosts."""
     api = FakeApi(react=_react)
-    install.install(api, controller, pinned=False, hosts=hosts, environ=release(controller, folder))
+    install.install(api, controller, pinned=False, hosts=hosts, source=release(controller, folder))
     return api
 
 
@@ -200,7 +200,7 @@ def test_a_cluster_that_grows_gives_its_controllers_more(tmp_path: Path) -> None
     api = installed(KUEUE, tmp_path, hosts=4)
     title = "allow Kueue 15872Mi of memory and 13 CPUs, for 12,736 hosts"
     assert install.whats_missing(api, KUEUE, hosts=12_736) == title
-    install.install(api, KUEUE, pinned=False, hosts=12_736, environ=release(KUEUE, tmp_path))
+    install.install(api, KUEUE, pinned=False, hosts=12_736, source=release(KUEUE, tmp_path))
     assert install.whats_missing(api, KUEUE, hosts=12_736) is None
     stored = api.objects["Deployment", KUEUE.namespace, KUEUE.deployment]
     stored["metadata"]["managedFields"] = [{"manager": "helm", "operation": "Apply"}]
@@ -218,7 +218,7 @@ def test_a_kueue_that_does_not_give_up_dead_nodes_hosts_is_set_up_again(tmp_path
     api.patch("Deployment", KUEUE.deployment, {"spec": {"template": {"metadata": None}}}, KUEUE.namespace)
     title = install.whats_missing(api, KUEUE)
     assert title == "set up Kueue 0.19.2 with framework jobset.x-k8s.io/jobset and feature gate FailureRecoveryPolicy"
-    install.install(api, KUEUE, pinned=False, environ=release(KUEUE, tmp_path))
+    install.install(api, KUEUE, pinned=False, source=release(KUEUE, tmp_path))
     assert install.whats_missing(api, KUEUE) is None and install.notes_of(api, hosts=4, fenced=True) == ()
     assert _stamp(api) == stamp, "its pods restart with the configuration"
 
@@ -230,7 +230,7 @@ def test_a_kueue_that_began_before_its_configuration_is_restarted(tmp_path: Path
     old = {"spec": {"template": {"metadata": {"annotations": {"xpk.dev/configuration": "of-before"}}}}}
     api.patch("Deployment", KUEUE.deployment, old, KUEUE.namespace)
     assert install.whats_missing(api, KUEUE) == "restart Kueue with its newest configuration"
-    install.install(api, KUEUE, pinned=False, environ=release(KUEUE, tmp_path))
+    install.install(api, KUEUE, pinned=False, source=release(KUEUE, tmp_path))
     assert install.whats_missing(api, KUEUE) is None and _stamp(api) == stamp
     api.patch("Deployment", KUEUE.deployment, old, KUEUE.namespace)
     stored = api.objects["ConfigMap", KUEUE.namespace, "kueue-manager-config"]

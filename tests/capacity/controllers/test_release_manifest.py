@@ -9,6 +9,7 @@ import pytest
 
 from xpk.capacity.controllers import install, release_manifest
 from xpk.capacity.controllers.install import JOBSET, KUEUE
+from xpk.capacity.options import ControllerOptions
 from xpk.model.errors import XpkError
 
 TEXT = b"kind: A\n---\nkind: B\n"
@@ -24,16 +25,16 @@ def file(tmp_path: Path) -> Path:
 
 def test_a_file_with_its_checksum_is_read(file: Path) -> None:
     for source in (str(file), f"{file}#sha256={SHA256}", f"{file}#sha256={SHA256.upper()}"):
-        assert [obj["kind"] for obj in install.read_manifest(KUEUE, {"XPK_KUEUE_MANIFEST": source})] == ["A", "B"]
+        assert [obj["kind"] for obj in install.read_manifest(KUEUE, source)] == ["A", "B"]
 
 
 def test_other_content_is_refused_before_anything_is_applied(file: Path) -> None:
     file.write_bytes(TEXT + b"---\nkind: ClusterRoleBinding\n")
     with pytest.raises(XpkError, match=f"SHA-256 is [0-9a-f]{{64}}, must be {SHA256}") as caught:
-        install.read_manifest(KUEUE, {"XPK_KUEUE_MANIFEST": f"{file}#sha256={SHA256}"})
+        install.read_manifest(KUEUE, f"{file}#sha256={SHA256}")
     received = hashlib.sha256(file.read_bytes()).hexdigest()
     assert "compare it with the release's" in caught.value.hint and received not in caught.value.hint
-    assert "XPK_KUEUE_MANIFEST" in caught.value.hint
+    assert "--kueue-manifest" in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -47,10 +48,10 @@ def test_other_content_is_refused_before_anything_is_applied(file: Path) -> None
     ],
 )
 def test_sources_that_are_refused(source: str, problem: str) -> None:
-    (found,) = install.source_problems({"XPK_KUEUE_MANIFEST": source})
+    (found,) = install.source_problems(ControllerOptions(kueue_manifest=source))
     assert problem in found
     with pytest.raises(XpkError, match="cannot read the manifest of Kueue"):
-        install.read_manifest(KUEUE, {"XPK_KUEUE_MANIFEST": source})
+        install.read_manifest(KUEUE, source)
 
 
 def test_a_url_without_any_checksum_is_refused() -> None:

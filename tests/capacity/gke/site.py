@@ -13,23 +13,22 @@ from google.protobuf.json_format import MessageToDict
 from tests.capacity.machine import CONTROLLER, _react
 from tools.gke_emulator.emulator import GkeEmulator
 from xpk.api.base import Obj, ObjectApi
-from xpk.capacity.gke.gpudirect import INSTALLERS, SOURCE
+from xpk.capacity.gke.configuration import Endpoints
+from xpk.capacity.gke.gpudirect import INSTALLERS
 from xpk.capacity.gke.observed import shape_of_pool
+from xpk.capacity.gke.options import GkeOptions
 from xpk.capacity.gke.provider import GkeProvider
 from xpk.capacity.gke.reach import ClusterLocation
-from xpk.capacity.gke.request import SETTINGS
 from xpk.capacity.plan.plan import Plan
 from xpk.model.accelerators import NODEPOOL_LABEL, find_shape
 from xpk.model.specs import ClusterSpec
 from xpk.testing import FakeApi
 
 QUOTAS = {"TPU_LITE_PODSLICE_V5": 200_000, "PREEMPTIBLE_TPU_LITE_PODSLICE_V5": 200_000, "CPUS": 5_000}
-PLACE = {"--project": "p", "--zone": "us-central1-a"}
-Flags = Mapping[str, str]
 
 
 class Site:
-    """A replacement for Google Cloud, for a provider. `flags` of each call are those of the command line."""
+    """A replacement for Google Cloud, for a provider. `options` of each call are fields of `GkeOptions`."""
 
     def __init__(self, folder: Path, gke: GkeEmulator, api: RegisteredApi | None = None) -> None:
         self.folder, self.gke, self.api = folder, gke, api or RegisteredApi(gke)
@@ -51,27 +50,32 @@ class Site:
             path.write_text(
                 f"{{apiVersion: apps/v1, kind: DaemonSet, metadata: {{name: {name}, namespace: kube-system}}}}"
             )
-        self.environ[SOURCE] = str(folder / "gpudirect")
+        self.environ["XPK_GPUDIRECT_MANIFESTS"] = str(folder / "gpudirect")
 
-    def provider(self, **flags: str) -> GkeProvider:
-        """Return a provider as `xpk cluster ... --flag value` has it: `max_cost="5"` is `--max-cost 5`."""
-        given = {f"--{name.replace('_', '-')}": value for name, value in flags.items()}
-        variables = {SETTINGS[flag]: value for flag, value in {**PLACE, **given}.items() if flag in SETTINGS}
-        if "--tpu-type" in given:
-            variables["XPK_GKE_TPU_TYPE"] = given["--tpu-type"]
-        return GkeProvider(self.folder / "state", environ={**self.environ, **variables}, connect=self._connect)
+    def options(self, **options: Any) -> GkeOptions:
+        """Return options in this project."""
+        manifests = {f"{name}_manifest": str(self.folder / f"{name}.yaml") for name in ("jobset", "kueue")}
+        own = {"project": "p", "zone": "us-central1-a", "gpudirect_manifests": self.environ["XPK_GPUDIRECT_MANIFESTS"]}
+        return GkeOptions(**{**own, **manifests, **options})
 
-    def plan(self, num_slices: int, tpu_type: str = "v5litepod-16", *, name: str = "c", **flags: str) -> Plan:
+    def provider(self, **options: Any) -> GkeProvider:
+        """Return a provider with these options."""
+        endpoints = Endpoints.read(self.environ)
+        return GkeProvider(
+            self.folder / "state", options=self.options(**options), endpoints=endpoints, connect=self._connect
+        )
+
+    def plan(self, num_slices: int, tpu_type: str = "v5litepod-16", *, name: str = "c", **options: Any) -> Plan:
         """Return the plan of a create."""
-        if not {"spot", "flex", "reservation"} & set(flags):
-            flags["on_demand"] = "True"
+        if not {"spot", "flex", "reservation"} & set(options):
+            options["on_demand"] = True
         spec = ClusterSpec(name=name, shape=find_shape(tpu_type), num_slices=num_slices)
-        return self.provider(**flags).plan_create(spec)
+        return self.provider(**options).plan_create(spec)
 
-    def create(self, num_slices: int, tpu_type: str = "v5litepod-16", **flags: str) -> list[str]:
+    def create(self, num_slices: int, tpu_type: str = "v5litepod-16", **options: Any) -> list[str]:
         """Create a cluster and return what was done."""
         done: list[str] = []
-        self.plan(num_slices, tpu_type, **flags).carry_out(done.append)
+        self.plan(num_slices, tpu_type, **options).carry_out(done.append)
         return done
 
     @property

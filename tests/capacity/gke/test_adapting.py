@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.capacity.gke.site import Site
@@ -11,18 +13,18 @@ from xpk.model.errors import AuthorizationError, NotFoundError, UsageError
 from xpk.model.specs import ClusterSpec
 
 
-def adapt(site: Site, tpu_type: str, num_slices: int, **flags: str) -> Plan:
+def adapt(site: Site, tpu_type: str, num_slices: int, **options: Any) -> Plan:
     stated = ClusterSpec(name="c", shape=find_shape(tpu_type), num_slices=num_slices)
-    return site.provider(**flags).plan_adapt("c", stated=stated, counted=True)
+    return site.provider(**options).plan_adapt("c", stated=stated, counted=True)
 
 
 def test_adapting_adds_drivers_and_tells_what_differs(site: Site) -> None:
     site.create(1)
-    plan = adapt(site, "v5litepod-16", 3, enable_gcsfuse_csi_driver="True")
+    plan = adapt(site, "v5litepod-16", 3, enable_gcsfuse_csi_driver=True)
     assert "1 slice of v5litepod-16 was found; 3 were stated" in plan.notes
     plan.carry_out(lambda title: None)
     assert site.cluster["addons_config"]["gcs_fuse_csi_driver_config"]["enabled"]
-    again = adapt(site, "v5litepod-16", 1, enable_gcsfuse_csi_driver="True")
+    again = adapt(site, "v5litepod-16", 1, enable_gcsfuse_csi_driver=True)
     assert again.steps == [] and again.notes == ("add-ons: GcsFuseCsiDriver", "workload identity: p.svc.id.goog")
     with pytest.raises(UsageError, match="no slices of v4-8; there are: v5litepod-16"):
         adapt(site, "v4-8", 1)
@@ -30,14 +32,14 @@ def test_adapting_adds_drivers_and_tells_what_differs(site: Site) -> None:
 
 def test_adapting_shows_what_is_asked_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.create(1)
-    flags, line = (
+    options, line = (
         {"output_root": "gs://b/p", "trainer_image": "r/t:1"},
         "workloads: output in gs://b/p, trainer image r/t:1",
     )
-    assert line in site.provider(**flags).plan_adapt("c").notes
+    assert line in site.provider(**options).plan_adapt("c").notes
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(site.folder / "no-key.json"))
     site.environ |= {"XPK_GKE_ENDPOINT": "", "XPK_COMPUTE_ENDPOINT": ""}
-    unseen = site.provider(**flags).plan_adapt("c")
+    unseen = site.provider(**options).plan_adapt("c")
     assert line in unseen.notes
     assert any("with a quota of the slices that it has" in step.title for step in unseen.steps)
 
@@ -74,12 +76,17 @@ def test_without_credentials_nothing_is_adapted_or_deleted(site: Site, monkeypat
 
 def test_what_a_plan_lacks_is_refused_when_it_is_carried_out(site: Site) -> None:
     spec = ClusterSpec(name="c", shape=find_shape("v5litepod-16"), num_slices=1)
-    plan = site.provider(custom_cluster_arguments="--enable-magic --labels=a=b").plan_create(spec)
+    plan = site.provider(
+        custom_cluster_arguments=(
+            "--enable-magic",
+            "--labels=a=b",
+        )
+    ).plan_create(spec)
     assert [change["kind"] for change in plan.facts["changes"]] == ["create-cluster", "create-pool"]
     with pytest.raises(UsageError) as caught:
         plan.carry_out(lambda title: None)
     capacity, unknown = caught.value.problems
     assert "no capacity given" in capacity and "--enable-magic is not supported" in unknown
     with pytest.raises(UsageError) as caught:
-        site.provider(custom_cluster_arguments="--enable-magic").check_create(spec)
+        site.provider(custom_cluster_arguments=("--enable-magic",)).check_create(spec)
     assert len(caught.value.problems) == 2 and site.asked("CreateCluster") == 0

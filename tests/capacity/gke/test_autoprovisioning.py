@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.capacity.gke.site import Site
@@ -12,7 +14,7 @@ from xpk.model.accelerators import find_shape
 from xpk.model.errors import ConflictError, UsageError
 from xpk.model.specs import ClusterSpec
 
-LIMITED = {"enable_autoprovisioning": "True", "autoprovisioning_max_chips": "128"}
+LIMITED: dict[str, Any] = {"enable_autoprovisioning": True, "autoprovisioning_max_chips": 128}
 
 
 def add_pool(site: Site, name: str, topology: str) -> None:
@@ -31,18 +33,18 @@ def add_pool(site: Site, name: str, topology: str) -> None:
 
 
 def test_the_quota_is_the_limit_whatever_there_is(site: Site) -> None:
-    site.create(2, spot="True", **LIMITED)
+    site.create(2, spot=True, **LIMITED)
     assert site.quotas() == {"v5litepod-16": 128}
-    assert site.plan(2, spot="True", **LIMITED).steps == []
-    assert site.plan(2, spot="True").steps == [], "the limit stays where it is not named again"
+    assert site.plan(2, spot=True, **LIMITED).steps == []
+    assert site.plan(2, spot=True).steps == [], "the limit stays where it is not named again"
     assert site.provider().plan_adapt("c").steps == []
     target = site.provider().target("c")
     assert target.capacities == {"v5litepod-16": ("spot",)} and target.autoprovisioned == {"v5litepod-16": "spot"}
     site.provider().plan_resize("c", 3, force=False).carry_out(lambda title: None)
     assert site.quotas() == {"v5litepod-16": 128}
     site.provider().plan_resize("c", 1, force=False).carry_out(lambda title: None)
-    assert site.quotas() == {"v5litepod-16": 128} and site.plan(1, spot="True", **LIMITED).steps == []
-    site.create(1, spot="True", enable_autoprovisioning="True", autoprovisioning_max_chips="64")
+    assert site.quotas() == {"v5litepod-16": 128} and site.plan(1, spot=True, **LIMITED).steps == []
+    site.create(1, spot=True, enable_autoprovisioning=True, autoprovisioning_max_chips=64)
     assert site.quotas() == {"v5litepod-16": 64}
 
 
@@ -50,7 +52,7 @@ def test_without_any_slice(site: Site) -> None:
     with pytest.raises(UsageError, match="cannot be created") as caught:
         site.plan(0)
     assert "between 1 and 1024, got 0" in str(caught.value.problems)
-    raised = site.plan(2, enable_autoprovisioning="True", autoprovisioning_max_chips="20")
+    raised = site.plan(2, enable_autoprovisioning=True, autoprovisioning_max_chips=20)
     assert "raised from 20 to 32 chips, those of the slices" in " ".join(raised.notes) and raised.refusal is None
     cluster = next(each["body"] for each in raised.facts["changes"] if each["key"] == "create-cluster:c")
     limits = {each["resource_type"]: each["maximum"] for each in cluster["autoscaling"]["resource_limits"]}
@@ -101,7 +103,7 @@ def test_queues_are_promised_slices_that_gke_may_make_but_none_twice(site: Site)
     with pytest.raises(
         ConflictError, match="5 slices of v5litepod-16 would be left, but queues have been allotted more"
     ):
-        site.plan(1, enable_autoprovisioning="True", autoprovisioning_max_chips="80")
+        site.plan(1, enable_autoprovisioning=True, autoprovisioning_max_chips=80)
     with pytest.raises(ConflictError, match="3 slices of v5litepod-16 would be left"):
         site.plan(1, "v5litepod-32", **LIMITED)
 

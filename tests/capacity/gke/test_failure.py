@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -57,7 +58,7 @@ def test_what_failed_may_be_ignored(site: Site) -> None:
     site.gke.add_fault(PoolFault("stockout", name="c-np-1"))
     done: list[str] = []
     warnings: list[str] = []
-    site.plan(3, ignore_nodepool_creation_errors="True").carry_out(done.append, warn=warnings.append)
+    site.plan(3, ignore_nodepool_creation_errors=True).carry_out(done.append, warn=warnings.append)
     assert len(warnings) == 1 and "could not create node pool c-np-1" in warnings[0] and "out of stock" in warnings[0]
     assert site.quotas() == {"v5litepod-16": 32}, "workloads run on those that came up"
 
@@ -66,7 +67,7 @@ def test_what_was_made_can_be_taken_back(site: Site) -> None:
     site.create(1)
     site.gke.add_fault(PoolFault("stockout", name="c-np-2"))
     with pytest.raises(CapacityError, match="2 steps were reverted"):
-        site.create(3, roll_back="True")
+        site.create(3, roll_back=True)
     assert site.pools() == {"default-pool": "RUNNING", "c-np-0": "RUNNING"}, "what was there before stays"
     assert site.plan(1).steps == []
 
@@ -74,7 +75,7 @@ def test_what_was_made_can_be_taken_back(site: Site) -> None:
 def test_a_cluster_that_this_command_made_is_taken_back_whole(site: Site) -> None:
     site.gke.add_fault(PoolFault("quota", name="c-np-0"))
     with pytest.raises(CapacityError, match="quota is too small"):
-        site.create(2, roll_back="True")
+        site.create(2, roll_back=True)
     with pytest.raises(NotFoundError):
         site.pools()
     assert site.provider().names() == [], "what is gone is not listed"
@@ -85,7 +86,7 @@ def test_a_cluster_that_is_known_and_gone_is_forgotten_when_it_is_taken_back(sit
     site.provider()._google.call("delete_cluster", {"name": "projects/p/locations/us-central1/clusters/c"})
     site.gke.add_fault(PoolFault("quota", name="c-np-0"))
     with pytest.raises(CapacityError, match="quota is too small"):
-        site.create(1, roll_back="True")
+        site.create(1, roll_back=True)
     assert site.provider().names() == []
 
 
@@ -93,7 +94,7 @@ def test_a_cluster_that_could_not_be_taken_back_stays_known(site: Site) -> None:
     site.gke.add_fault(PoolFault("quota", name="c-np-0"))
     site.gke.add_fault(CallFault("DeleteCluster", "PERMISSION_DENIED", probability=1.0))
     with pytest.raises(AuthorizationError):
-        site.create(1, roll_back="True")
+        site.create(1, roll_back=True)
     assert site.provider().names() == ["c"]
 
 
@@ -134,7 +135,7 @@ def test_what_cannot_be_helped_is_said_at_once(
 def test_operations_that_never_end_are_given_up_and_waited_for_again(site: Site) -> None:
     site.gke.add_fault(PoolFault("never", name="c-np-0", times=1))
     with pytest.raises(TimedOutError, match="timed out after 1s"):
-        site.create(1, timeout="1")
+        site.create(1, timeout_seconds=1)
     titles = [step.title for step in site.plan(1).steps]
     assert titles[0] == "wait for c-np-0: it is being created" and not any(
         "create node pool" in each for each in titles
@@ -166,43 +167,54 @@ def test_a_broken_cluster_is_not_built_upon(site: Site) -> None:
 
 def test_reservations(site: Site) -> None:
     with pytest.raises(NotFoundError, match="reservation projects/p/reservations/r not found"):
-        site.plan(1, reservation="r")
+        site.plan(1, reservation=("r",))
     for name, count in (("r", 9), ("s", 4)):
         site.gke.add_reservation(name, project="p", zone="us-central1-a", machine_type="ct5lp-hightpu-4t", count=count)
     with pytest.raises(CapacityError, match="needs 16 of 13"):
-        site.create(4, reservation="r,s")
-    site.create(3, reservation="r,s")
+        site.create(
+            4,
+            reservation=(
+                "r",
+                "s",
+            ),
+        )
+    site.create(
+        3,
+        reservation=(
+            "r",
+            "s",
+        ),
+    )
     held = [pool["config"].get("reservation_affinity", {}).get("values") for pool in site.cluster["node_pools"]]
     assert sorted(filter(None, held)) == [["r"], ["r"], ["s"]], "slices of 4 machines, where there is room for them"
 
 
-def failing_requests() -> Iterator[tuple[dict[str, str], str]]:
-    yield {"spot": "True", "flex": "True"}, "--spot and --flex exclude each other"
-    yield {"reservation": "a/b"}, "neither a name nor"
-    yield {"authorized_networks": "10.0.0.0/99"}, "is not a range"
+def failing_requests() -> Iterator[tuple[dict[str, Any], str]]:
+    yield {"spot": True, "flex": True}, "--spot and --flex exclude each other"
+    yield {"reservation": ("a/b",)}, "neither a name nor"
+    yield {"authorized_networks": ("10.0.0.0/99",)}, "is not a range"
     yield {"zone": "us-central1"}, "is not a zone"
-    yield {"region": "us-east1"}, "not in region us-east1"
+    yield {"stated_region": "us-east1"}, "not in region us-east1"
     yield {"gke_version": "1.99"}, "does not offer version 1.99"
-    yield {"custom_nodepool_arguments": "--disk-size=large"}, "--disk-size=large"
+    yield {"custom_nodepool_arguments": ("--disk-size=large",)}, "--disk-size=large"
     yield {"host_maintenance_interval": "DAILY"}, "choose from AS_NEEDED, PERIODIC"
-    yield {"max_cost": "much"}, "not US dollars"
-    yield {"at_once": "0"}, "not a whole number from 2"
-    yield {"queued_provisioning": "True"}, "requires --flex"
+    yield {"at_once": 0}, "not a whole number from 2"
+    yield {"queued_provisioning": True}, "requires --flex"
     for each in ("min_chips", "max_chips", "max_cpu", "max_memory"):
-        yield {f"autoprovisioning_{each}": "64"}, f"{each.replace('_', '-')} requires --enable-autoprovisioning"
+        yield {f"autoprovisioning_{each}": 64}, f"{each.replace('_', '-')} requires --enable-autoprovisioning"
     yield {"private_endpoint_subnetwork": "s"}, "--private-endpoint-subnetwork requires --private"
-    yield {"enable_master_global_access": "True"}, "--enable-master-global-access requires --private"
-    yield {"roll_back": "True", "ignore_nodepool_creation_errors": "True"}, "exclude each other"
-    yield {"max_pods_per_node": "7"}, "not a whole number from 8 to 256"
-    yield {"max_pods_per_node": "257"}, "not a whole number from 8 to 256"
+    yield {"enable_master_global_access": True}, "--enable-master-global-access requires --private"
+    yield {"roll_back": True, "ignore_nodepool_creation_errors": True}, "exclude each other"
+    yield {"max_pods_per_node": 7}, "not a whole number from 8 to 256"
+    yield {"max_pods_per_node": 257}, "not a whole number from 8 to 256"
 
 
-@pytest.mark.parametrize(("flags", "cause"), list(failing_requests()), ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(("options", "cause"), list(failing_requests()), ids=lambda value: str(value)[:40])
 def test_what_is_wrong_with_a_request_is_said_before_anything_is_made(
-    site: Site, flags: dict[str, str], cause: str
+    site: Site, options: dict[str, Any], cause: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        site.plan(1, **flags)
+        site.plan(1, **options)
     assert any(cause in problem for problem in caught.value.problems), caught.value.problems
     assert site.asked("CreateCluster") == 0
 

@@ -89,7 +89,7 @@ def test_parts_of_networks_that_lack_are_made(site: Site) -> None:
     assert titles[0] == "complete network c-net-2: c-internal-2 missing" and len(titles) == 4
     site.gke.add_fault(CallFault("CreateNodePool", "INVALID_ARGUMENT", probability=1.0, message="bad pool"))
     with pytest.raises(UsageError, match="bad pool"):
-        site.create(2, HIGH, roll_back="True")
+        site.create(2, HIGH, roll_back=True)
     assert len(resources(site)) == 12, "what was there before is not taken back"
 
 
@@ -130,17 +130,17 @@ def test_what_is_interrupted_goes_on(site: Site, after: int) -> None:
 def test_what_was_made_is_taken_back_with_its_networks(site: Site) -> None:
     site.gke.add_fault(CallFault("CreateNodePool", "INVALID_ARGUMENT", nth=(1,), message="bad pool"))
     with pytest.raises(UsageError, match="bad pool"):
-        site.create(1, HIGH, roll_back="True")
+        site.create(1, HIGH, roll_back=True)
     assert resources(site) == {}
 
 
 def test_where_there_can_be_no_data_networks(make_site: MakeSite) -> None:
     site = make_site()
-    site.create(1, "v5litepod-8", custom_cluster_arguments="--no-enable-multi-networking")
+    site.create(1, "v5litepod-8", custom_cluster_arguments=("--no-enable-multi-networking",))
     with pytest.raises(ConflictError, match="cluster 'c' has no multi-networking"):
         site.plan(1, MEGA)
     with pytest.raises(ConflictError, match="beyond 5,000 GKE has no multi-networking"):
-        site.plan(1, MEGA, name="d", default_pool_cpu_num_nodes="5000")
+        site.plan(1, MEGA, name="d", default_pool_cpu_num_nodes=5000)
     with pytest.raises(UsageError) as caught:
         site.plan(1, MEGA, name="a" * 34, zone="northamerica-northeast1-a")
     assert any("Compute Engine allows 63 characters" in problem for problem in caught.value.problems)
@@ -198,7 +198,7 @@ def test_so_many_hosts_that_no_range_holds_them_are_told_so(site: Site) -> None:
         "hosts without data networks take none of them"
     )
     with pytest.raises(ConflictError, match="GKE has no multi-networking"):
-        site.plan(1024, "h100-80gb-8", default_pool_cpu_num_nodes="4000")
+        site.plan(1024, "h100-80gb-8", default_pool_cpu_num_nodes=4000)
     networks = data_networks("c", "us-central1", find_shape(MEGA), 5_000)
     *_, addresses = network_limits(networks, {}, 5_000, None)
     assert (addresses.need, addresses.have, addresses.fits) == (5_000, 4_092, False)

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from xpk.capacity.gke.flags import CLOUD_FLAGS
 from xpk.capacity.gke.limits import Limit, lines_of
+from xpk.capacity.gke.options import GkeOptions
+from xpk.capacity.options import CREATE, ControllerOptions, options_of
 from xpk.cli.main import main
 
 BASE = "cluster create c --project=p --zone=us-central1-a --tpu-type=v6e-16 --num-slices=2 --dry-run"
@@ -35,6 +36,7 @@ OTHERS = {
 }  # fmt: skip
 # These say where, are compared with what comes out, or say how quickly it is carried out.
 NOT_SHOWN = {"--project", "--zone", "--region", "--at-once", "--timeout", "--max-cost", "--prices"}
+NOT_SHOWN |= {"--trainer-image", "--gpudirect-manifests"}
 DEFAULT = {"--enable-workload-identity"}
 
 
@@ -54,7 +56,8 @@ def test_every_flag_shows_in_the_plan(
     same = [(one, two) for one in plans for two in plans if one < two and plans[one] == plans[two]]
     assert same == []
     tried = {word.partition("=")[0] for flags in plans for word in flags.split()}
-    assert set(CLOUD_FLAGS) - tried == NOT_SHOWN | DEFAULT
+    flags = {option.flag for _, option in options_of(GkeOptions) if CREATE in option.commands}
+    assert flags - {option.flag for _, option in options_of(ControllerOptions)} - tried == NOT_SHOWN | DEFAULT
 
 
 def test_a_plan_fits_the_terminal(tmp_path: Path) -> None:

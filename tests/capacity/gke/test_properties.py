@@ -25,7 +25,8 @@ from xpk.capacity.gke import request_bodies
 from xpk.capacity.gke.limits import RESERVED_ADDRESSES, quota_of
 from xpk.capacity.gke.networks import DATA_NICS, data_networks, network_limits
 from xpk.capacity.gke.observed import shape_of_pool
-from xpk.capacity.gke.request import MAINTENANCE_INTERVALS, Request, read_request
+from xpk.capacity.gke.option_problems import MAINTENANCE_INTERVALS, checked
+from xpk.capacity.gke.options import GkeOptions
 from xpk.capacity.gke.slices import specs_of_pools
 from xpk.model.accelerators import SliceShape, all_shapes
 
@@ -46,7 +47,7 @@ TYPES = [
 PLENTY = {**QUOTAS, "CPUS": 10**6, "NVIDIA_L4_GPUS": 1000}
 SWITCHES = ["private", "enable_workload_identity", "enable_gcsfuse_csi_driver", "enable_lustre_csi_driver",
             "enable_gcpfilestore_csi_driver", "enable_autoprovisioning", "enable_pd_csi_driver"]  # fmt: skip
-REQUEST = Request(project="p", zone="us-central1-a", capacity="on-demand")
+REQUEST = GkeOptions(project="p", zone="us-central1-a", on_demand=True)
 
 
 @pytest.fixture(scope="module")
@@ -68,30 +69,28 @@ def empty_site(gke: GkeEmulator) -> Iterator[Site]:
 
 
 @st.composite
-def flags(draw: st.DrawFn) -> dict[str, str]:
-    """Return flags of one create."""
-    found = {draw(st.sampled_from(["on_demand", "spot", "flex"])): "True"}
-    found |= {name: "True" for name in draw(st.sets(st.sampled_from(SWITCHES), max_size=4))}
+def options(draw: st.DrawFn) -> dict[str, Any]:
+    """Return options of one create."""
+    found: dict[str, Any] = {draw(st.sampled_from(["on_demand", "spot", "flex"])): True}
+    found |= dict.fromkeys(draw(st.sets(st.sampled_from(SWITCHES), max_size=4)), True)
     if draw(st.booleans()):
-        found["authorized_networks"] = ",".join(
-            draw(st.sets(st.sampled_from(["10.0.0.0/8", "192.0.2.1/32"]), min_size=1))
-        )
+        found["authorized_networks"] = tuple(draw(st.sets(st.sampled_from(["10.0.0.0/8", "192.0.2.1/32"]), min_size=1)))
     if draw(st.booleans()):
         found["host_maintenance_interval"] = draw(st.sampled_from(MAINTENANCE_INTERVALS))
     if draw(st.booleans()):
         found["gke_version"] = draw(st.sampled_from(["1.34", "1.33"]))
     if draw(st.booleans()):
-        found["custom_nodepool_arguments"] = "--disk-size=200 --node-taints=team=a:NoSchedule"
+        found["custom_nodepool_arguments"] = ("--disk-size=200", "--node-taints=team=a:NoSchedule")
     return found
 
 
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     st.lists(st.tuples(st.sampled_from(TYPES), st.integers(1, 3)), min_size=1, max_size=2, unique_by=lambda t: t[0]),
-    flags(),
+    options(),
 )
 def test_carried_out_and_planned_again_nothing_is_left(
-    gke: GkeEmulator, wanted: list[tuple[str, int]], asked: dict[str, str]
+    gke: GkeEmulator, wanted: list[tuple[str, int]], asked: dict[str, Any]
 ) -> None:
     with empty_site(gke) as site:
         for tpu_type, count in wanted:
@@ -127,7 +126,7 @@ def check_pool(shape: SliceShape) -> None:
     assert len(message.network_config.additional_node_network_configs) == DATA_NICS.get(shape.family, 0)
     assert not (networks and managed), "GKE makes networks, or we do"
     periodic = request_bodies.pool_body(
-        "c-np-0", shape, replace(REQUEST, periodic_maintenance=True), None, None, networks
+        "c-np-0", shape, replace(REQUEST, host_maintenance_interval="PERIODIC"), None, None, networks
     )
     assert request_bodies.needs_beta(periodic) and not request_bodies.needs_beta(pool)
     beta = json_format.ParseDict(periodic, container_v1beta1.NodePool.pb()())
@@ -160,13 +159,12 @@ def test_every_type_has_a_quota_and_where_it_is(spot: bool) -> None:
             assert ("preemptible" in name.lower()) == spot
 
 
-def test_fields_of_every_flag_are_fields_of_the_api(tmp_path: Path) -> None:
-    everything: dict[str, Any] = {f"XPK_GKE_{name.upper()}": "1" for name in SWITCHES}
-    everything |= {"XPK_GKE_PROJECT": "p", "XPK_GKE_ZONE": "us-central1-a", "XPK_GKE_SPOT": "1",
-                   "XPK_GKE_ENABLE_PRIVATE_ENDPOINT": "1", "XPK_GKE_ENABLE_MASTER_GLOBAL_ACCESS": "1",
-                   "XPK_GKE_ENABLE_PARALLELSTORE_CSI_DRIVER": "1", "XPK_GKE_ENABLE_LEGACY_LUSTRE_PORT": "1",
-                   "XPK_GKE_PRIVATE_ENDPOINT_SUBNETWORK": "s", "XPK_GKE_AUTHORIZED_NETWORKS": "10.0.0.0/8"}  # fmt: skip
-    request = read_request(everything, tmp_path)
+def test_fields_of_every_flag_are_fields_of_the_api() -> None:
+    everything: dict[str, Any] = dict.fromkeys(SWITCHES, True)
+    everything |= dict.fromkeys(("spot", "enable_private_endpoint", "enable_master_global_access"), True)
+    everything |= dict.fromkeys(("enable_parallelstore_csi_driver", "enable_legacy_lustre_port"), True)
+    everything |= {"private_endpoint_subnetwork": "s", "authorized_networks": ("10.0.0.0/8",)}
+    request = checked(GkeOptions(project="p", zone="us-central1-a", **everything), command="create")
     for update in request_bodies.changeable(request).values():
         assert json.dumps(update)
     json_format.ParseDict(request_bodies.changeable(request), container_v1.Cluster.pb()())

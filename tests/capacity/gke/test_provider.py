@@ -8,6 +8,7 @@ import pytest
 
 from tests.capacity.gke.site import Site
 from tests.capacity.gke.test_autoprovisioning import add_pool
+from xpk.capacity.gke.configuration import Endpoints
 from xpk.capacity.gke.provider import GkeProvider
 from xpk.capacity.provider import slices_there
 from xpk.model.accelerators import find_shape
@@ -89,7 +90,7 @@ def test_a_number_that_is_not_given_is_that_of_the_slices_that_xpk_made(site: Si
 
 
 def test_resizing_takes_slices_like_those_there_are_and_frees_those_in_use_last(site: Site) -> None:
-    site.create(2, spot="True")
+    site.create(2, spot=True)
     site.create(1, "v5litepod-32")
     with pytest.raises(UsageError, match="no slice type given"):
         site.provider().plan_resize("c", 3, force=False)
@@ -190,7 +191,7 @@ def test_controllers_may_take_more_when_a_cluster_grows(site: Site) -> None:
 
 def test_a_cluster_that_is_known_is_adapted_where_it_is(site: Site) -> None:
     site.create(1)
-    provider = GkeProvider(site.folder / "state", environ=site.environ, connect=site._connect)
+    provider = GkeProvider(site.folder / "state", endpoints=Endpoints.read(site.environ), connect=site._connect)
     assert provider.plan_adapt("c").steps == [], "without its project and zone"
     with pytest.raises(UsageError, match=r"cluster 'c' is in project p \(requested other\)"):
         site.provider(project="other").plan_adapt("c")
@@ -209,12 +210,12 @@ def test_without_credentials_the_plan_is_for_an_empty_project(site: Site, monkey
 
 def test_a_cluster_that_is_there_keeps_its_identity(site: Site) -> None:
     """Node pools that change it are made anew, host by host: nobody asked for that."""
-    site.create(1, disable_workload_identity="True")
+    site.create(1, disable_workload_identity=True)
     more = {change["key"]: change["body"] for change in site.plan(2).facts["changes"]}
     assert (
         set(more) == {"create-pool:c-np-1"} and "workload_metadata_config" not in more["create-pool:c-np-1"]["config"]
     )
-    asked = site.plan(1, enable_workload_identity="True").facts["changes"]
+    asked = site.plan(1, enable_workload_identity=True).facts["changes"]
     assert {each["key"] for each in asked} == {"update-cluster:workload_identity_config", "update-pool:c-np-0"}
 
 

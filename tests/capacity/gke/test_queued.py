@@ -16,7 +16,7 @@ from xpk.model.accelerators import find_shape
 from xpk.model.errors import CapacityError, ConflictError, NotFoundError, UsageError
 from xpk.model.specs import Target, WorkloadSpec
 
-QUEUED = {"flex": "True", "queued_provisioning": "True"}
+QUEUED: dict[str, Any] = {"flex": True, "queued_provisioning": True}
 CHECK, CONFIG = ("AdmissionCheck", "dws-prov"), ("ProvisioningRequestConfig", "dws-config")
 TYPE, OTHER = "v5litepod-16", "v5litepod-32"
 
@@ -164,7 +164,7 @@ def test_the_check_of_another_tool_stays(site: Site) -> None:
 def test_slices_of_one_type_come_alike(site: Site) -> None:
     site.create(1, TYPE, **QUEUED)
     with pytest.raises(ConflictError, match="slice c-np-0 was created with --queued-provisioning"):
-        site.plan(2, TYPE, flex="True")
+        site.plan(2, TYPE, flex=True)
     site.create(1, OTHER)
     with pytest.raises(ConflictError, match="slice c-np-1 was created without --queued-provisioning"):
         site.plan(2, OTHER, **QUEUED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,7 @@ def test_calls_and_steps_at_once_as_slices_grow(make_site: MakeSite) -> None:
 
 
 def test_every_limit_of_the_large_job_is_shown_with_its_numbers(site: Site) -> None:
-    plan = site.plan(199, "v5litepod-256", spot="True")
+    plan = site.plan(199, "v5litepod-256", spot=True)
     limits = {limit["name"]: limit for limit in plan.facts["limits"]}
     assert {name: (limit["need"], limit["have"], limit["fits"]) for name, limit in limits.items()} == {
         # 12,736 nodes of 32 addresses (15 pods), 6 of 256: more than the /14 that GKE would choose
@@ -80,16 +81,16 @@ def test_nodes_need_addresses_unless_they_are_private_and_disks_unless_told_othe
     site = make_site(quotas={"CPUS": 5_000, "IN_USE_ADDRESSES": 8, "SSD_TOTAL_GB": 900, "INSTANCES": 10})
     plan = site.plan(1)
     assert plan.refusal and "quota IN_USE_ADDRESSES: needs 10 of 8" in plan.refusal.message
-    told = {limit["name"]: limit for limit in site.plan(1, private="True").facts["limits"]}
+    told = {limit["name"]: limit for limit in site.plan(1, private=True).facts["limits"]}
     assert "quota IN_USE_ADDRESSES" not in told and told["quota INSTANCES"]["fits"] is True
     assert (told["quota SSD_TOTAL_GB"]["need"], told["quota SSD_TOTAL_GB"]["fits"]) == (1_000, False)
-    small = "config.disk_size_gb=50"
-    assert site.plan(1, private="True", custom_nodepool_arguments=small).refusal is None
+    small = ("config.disk_size_gb=50",)
+    assert site.plan(1, private=True, custom_nodepool_arguments=small).refusal is None
 
 
 def test_more_slices_are_checked_like_the_first_ones(make_site: MakeSite) -> None:
     site = make_site(quotas={"PREEMPTIBLE_TPU_LITE_PODSLICE_V5": 63, "CPUS": 5_000})
-    site.create(2, spot="True")
+    site.create(2, spot=True)
     plan = site.provider().plan_resize("c", 4, force=False)
     limits = {limit["name"]: (limit["need"], limit["have"], limit["fits"]) for limit in plan.facts["limits"]}
     assert limits["quota PREEMPTIBLE_TPU_LITE_PODSLICE_V5"] == (32, 31, False), "of the slices that are added"
@@ -99,7 +100,7 @@ def test_more_slices_are_checked_like_the_first_ones(make_site: MakeSite) -> Non
     with pytest.raises(CapacityError, match="quota PREEMPTIBLE_TPU_LITE_PODSLICE_V5: needs 32 of 31"):
         plan.carry_out(lambda title: None)
     assert len(site.pools()) == 3, "nothing is made"
-    dear = site.provider(max_cost="50").plan_resize("c", 3, force=False)
+    dear = site.provider(max_cost=50).plan_resize("c", 3, force=False)
     assert dear.refusal and "57.60 US dollars an hour" in dear.refusal.message
     site.provider().plan_resize("c", 3, force=False).carry_out(lambda title: None)
     assert site.provider().plan_resize("c", 1, force=False).refusal is None
@@ -107,19 +108,19 @@ def test_more_slices_are_checked_like_the_first_ones(make_site: MakeSite) -> Non
 
 def test_more_slices_of_a_reservation_have_to_be_free_there(site: Site) -> None:
     site.gke.add_reservation("r", project="p", zone="us-central1-a", machine_type="ct5lp-hightpu-4t", count=9)
-    site.create(1, reservation="r")
+    site.create(1, reservation=("r",))
     refusal = site.provider().plan_resize("c", 3, force=False).refusal
     assert refusal and "free machines of projects/p/reservations/r: needs 8 of 5: too little" in refusal.message
     site.provider().plan_resize("c", 2, force=False).carry_out(lambda title: None)
 
 
 def test_limits_count_the_default_pools_nodes_of_custom_arguments(site: Site) -> None:
-    own = site.plan(1, custom_cluster_arguments="--num-nodes=5000").facts["limits"]
-    assert own == site.plan(1, default_pool_cpu_num_nodes="5000").facts["limits"] != site.plan(1).facts["limits"]
+    own = site.plan(1, custom_cluster_arguments=("--num-nodes=5000",)).facts["limits"]
+    assert own == site.plan(1, default_pool_cpu_num_nodes=5000).facts["limits"] != site.plan(1).facts["limits"]
 
 
 def test_addresses_are_those_of_the_clusters_own_subnetwork(site: Site) -> None:
-    own = "ip_allocation_policy.create_subnetwork=true ip_allocation_policy.node_ipv4_cidr_block=/28"
+    own = ("ip_allocation_policy.create_subnetwork=true", "ip_allocation_policy.node_ipv4_cidr_block=/28")
     site.create(1, custom_cluster_arguments=own)
     for plan in (site.plan(2), site.provider().plan_resize("c", 2, force=False)):
         assert "node addresses in the subnetwork: needs 14 of 12: too little" in " ".join(plan.notes)
@@ -161,16 +162,16 @@ def test_cost(site: Site) -> None:
     assert (cost["chips"], cost["dollars"]) == (50_944, pytest.approx(50_944 * 1.2))
     assert "50,944 chip-hours an hour, 61,132.80 US dollars" in plan.notes[-1]
     assert "(list price of 2026-09-17: https://cloud.google.com/tpu/pricing" in plan.notes[-1]
-    assert "at most" in site.plan(1, spot="True").notes[-1]
-    plan = site.plan(2, max_cost="38")
+    assert "at most" in site.plan(1, spot=True).notes[-1]
+    plan = site.plan(2, max_cost=38)
     assert plan.refusal and plan.refusal.exit_code == 5 and "38.40 US dollars an hour" in plan.refusal.message
-    assert site.plan(2, max_cost="38.5").refusal is None
+    assert site.plan(2, max_cost=38.5).refusal is None
     table = site.folder / "prices.yaml"
     table.write_text("as_of: '2026-11-01'\nsources: {tpu: ours}\nchip_hour: {v5litepod: {us-central1: 0.5}}\n")
-    assert site.plan(2, max_cost="38", prices=str(table)).facts["cost"]["dollars"] == 16
-    assert "(list price of 2026-11-01: ours)" in site.plan(2, prices=str(table)).notes[-1]
+    assert site.plan(2, max_cost=38, prices=table).facts["cost"]["dollars"] == 16
+    assert "(list price of 2026-11-01: ours)" in site.plan(2, prices=table).notes[-1]
     assert "(unconfirmed list price of 2025-12-31: " in site.plan(1, "v4-16", zone="us-central2-b").notes[-1]
-    unknown = site.plan(1, "v4-16", zone="us-east1-b", max_cost="1000")
+    unknown = site.plan(1, "v4-16", zone="us-east1-b", max_cost=1000)
     assert unknown.refusal and "price is unknown" in unknown.refusal.message
     site.create(1)
     target = site.provider().target("c")
@@ -184,8 +185,8 @@ def test_cost(site: Site) -> None:
 
 
 def test_the_cost_of_what_gke_may_add_counts(site: Site) -> None:
-    limited = {"spot": "True", "enable_autoprovisioning": "True", "autoprovisioning_max_chips": "1024"}
-    plan = site.plan(0, max_cost="1228.79", **limited)
+    limited: dict[str, Any] = {"spot": True, "enable_autoprovisioning": True, "autoprovisioning_max_chips": 1024}
+    plan = site.plan(0, max_cost=1228.79, **limited)
     assert "0 chip-hours an hour, at most 0.00 US dollars an hour on demand" in plan.notes[-1]
     assert "with all that GKE may add: 1,024 chip-hours an hour, at most 1,228.80 US dollars" in plan.notes[-1]
     assert "slices only, no other machines" in plan.notes[-1], "nobody takes the default pool for free"
@@ -193,7 +194,7 @@ def test_the_cost_of_what_gke_may_add_counts(site: Site) -> None:
     assert plan.refusal and plan.refusal.exit_code == 5
     assert "with all that GKE may add it costs 1,228.80 US dollars an hour" in plan.refusal.message
     assert "--autoprovisioning-max-chips" in plan.refusal.hint
-    site.plan(0, max_cost="1229", **limited).carry_out(lambda title: None)
-    again = site.plan(1, spot="True", max_cost="100")
+    site.plan(0, max_cost=1229, **limited).carry_out(lambda title: None)
+    again = site.plan(1, spot=True, max_cost=100)
     assert again.refusal and "1,228.80" in again.refusal.message, "the limit stays where it is not named again"
     assert "GKE may add" not in site.plan(1, name="d").notes[-1]

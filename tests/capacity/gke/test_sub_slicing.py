@@ -14,7 +14,7 @@ from xpk.model.errors import CapacityError, ConflictError, UsageError
 from xpk.model.specs import WorkloadSpec
 from xpk.render import render_workload
 
-SHARED = {"sub_slicing": "True", "reservation": "r", "zone": "us-east5-a"}
+SHARED: dict[str, Any] = {"sub_slicing": True, "reservation": ("r",), "zone": "us-east5-a"}
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_workloads_take_parts_of_slices(shared: Site) -> None:
 
 def test_where_slices_cannot_be_shared(shared: Site) -> None:
     with pytest.raises(UsageError) as caught:
-        shared.plan(1, "v6e-16", sub_slicing="True", zone="us-east5-a")
+        shared.plan(1, "v6e-16", sub_slicing=True, zone="us-east5-a")
     assert any("--sub-slicing requires --reservation" in problem for problem in caught.value.problems)
     with pytest.raises(UsageError) as caught:
         shared.plan(1, "v5p-16", **SHARED)

@@ -13,9 +13,8 @@ import yaml
 from tests.capacity.gke.site import Site
 from xpk.capacity.gke.observed import Observed
 from xpk.capacity.gke.planning import draft
-from xpk.capacity.gke.provider import find
+from xpk.capacity.gke.provider import GkeProvider
 from xpk.capacity.gke.reach import KnownClusters
-from xpk.capacity.gke.request import SETTINGS, parse_request
 from xpk.cli.google_xpk import CLUSTER
 from xpk.cli.main import main
 from xpk.model.accelerators import find_shape
@@ -24,9 +23,6 @@ from xpk.model.specs import ClusterSpec
 PLACE = "--project=golden-project --zone=us-central1-a --cluster=golden-cluster"
 AUTH = "https://www.googleapis.com/auth/"
 WRITES = {f"{AUTH}devstorage.full_control", f"{AUTH}cloud-platform"}
-SETTINGS_OF_PLACE = {
-    SETTINGS["--project"]: "golden-project", SETTINGS["--zone"]: "us-central1-a", SETTINGS["--spot"]: "1",
-}  # fmt: skip
 
 
 class Xpk:
@@ -300,7 +296,7 @@ def test_workloads_find_a_cluster_by_its_project(xpk: Xpk) -> None:
     xpk.site.create(1)
     code, _, err = xpk("workload list --cluster=nowhere --project=p --zone=us-central1-a")
     assert code == 3 and "cluster 'nowhere' not found in project p" in err
-    find("c", {"--project": "p", "--zone": "us-central1-a"})  # as `workload list` does before it asks the cluster
+    GkeProvider(options=xpk.site.options()).find("c")  # as `workload list` does before it asks the cluster
     assert (xpk.site.folder / "gke" / "c" / "cluster.json").exists(), "from now on it is known"
     code, _, err = xpk("workload list --cluster=c --project=other --zone=us-central1-a")
     assert code == 2 and "cluster 'c' is in project p (requested other)" in err
@@ -373,7 +369,7 @@ def test_pods_have_no_credentials_of_their_nodes_unless_it_is_asked_for(xpk: Xpk
 
 
 def test_new_slices_of_a_cluster_without_workload_identity_write_to_buckets_as_before(xpk: Xpk) -> None:
-    asked = parse_request(SETTINGS_OF_PLACE)[0]
+    asked = xpk.site.options(project="golden-project", spot=True)
     spec = ClusterSpec(name="golden-cluster", shape=find_shape("v5p-8"), num_slices=1)
     for identity, wide in (({}, True), ({"workload_pool": "golden-project.svc.id.goog"}, False)):
         cluster = {"name": spec.name, "location": "us-central1", "workload_identity_config": identity}

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.capacity.machine import Machine, spec
-from xpk.capacity.kind.provider import KindOptions
 from xpk.capacity.nodes.cordon import cordon
 from xpk.capacity.plan.plan import Plan
 from xpk.capacity.provider import slices_there
@@ -120,7 +119,7 @@ def test_a_half_made_cluster_is_removed_first(machine: Machine) -> None:
 @pytest.mark.parametrize("retain", [False, True])
 def test_a_failed_create_leaves_nothing_unless_retained(machine: Machine, retain: bool) -> None:
     machine.fails.add("kind create cluster")
-    provider = machine.provider(KindOptions(retain=retain))
+    provider = machine.provider(retain=retain)
     with pytest.raises(XpkError, match=r"failed to create cluster: port taken$"):
         carry_out(provider.plan_create(spec()))
     assert bool(machine.clusters) == bool(provider.names()) == retain
@@ -158,7 +157,7 @@ def test_somebody_elses_kind_cluster_is_left_alone(machine: Machine) -> None:
 
 
 def test_nodes_per_slice_and_spares(machine: Machine) -> None:
-    provider = machine.provider(XPK_KIND_NODES_PER_SLICE="2", XPK_KIND_SPARE_SLICES="1")
+    provider = machine.provider(nodes_per_slice=2, spare_slices=1)
     plan = provider.plan_create(spec())
     assert "a control plane and 6 nodes" in plan.steps[0].title
     assert "advertise 4 google.com/tpu" in plan.steps[1].title
@@ -174,10 +173,11 @@ def test_nodes_per_slice_and_spares(machine: Machine) -> None:
 
 def test_all_that_is_wrong_is_said_at_once(machine: Machine) -> None:
     with pytest.raises(UsageError) as caught:
-        machine.provider(KindOptions(nodes_per_slice=3)).plan_create(spec("n2-standard-32-4", 0, name="Bad_Name"))
+        machine.provider(nodes_per_slice=3).plan_create(spec("n2-standard-32-4", 0, name="Bad_Name"))
     assert len(caught.value.problems) == 4
-    with pytest.raises(UsageError, match="XPK_KIND_SPARE_SLICES is 'x'"):
-        machine.provider(XPK_KIND_SPARE_SLICES="x").plan_create(spec())
+    with pytest.raises(UsageError) as caught:
+        machine.provider(spare_slices=-1).plan_create(spec())
+    assert caught.value.problems == ("--spare-slices is '-1', not a whole number from 0 on",)
 
 
 @pytest.mark.parametrize("program", ["docker", "kind"])
@@ -239,7 +239,7 @@ def test_resize_says_what_to_do_instead(machine: Machine) -> None:
 def test_a_changed_trainer_is_loaded_again(machine: Machine) -> None:
     carry_out(machine.provider().plan_create(spec()))
     machine.images.add("xpk-trainer:newer")
-    provider = machine.provider(XPK_TRAINER_IMAGE="xpk-trainer:newer")
+    provider = machine.provider(trainer_image="xpk-trainer:newer")
     assert carry_out(provider.plan_create(spec())) == ["load trainer image xpk-trainer:newer into the nodes"]
     (load,) = [call for call in machine.runner.ran("kind load") if "xpk-trainer:newer" in call]
     assert load[-1] == "dev-worker1,dev-worker2"
@@ -248,7 +248,6 @@ def test_a_changed_trainer_is_loaded_again(machine: Machine) -> None:
 
 def test_an_image_that_cannot_be_built_says_why(machine: Machine, tmp_path: Path) -> None:
     machine.runner.script["docker build"] = Result((), 1, "Step 1/9", "The command 'pip install' returned 1")
-    del machine.environ["XPK_TRAINER_IMAGE"]
     with pytest.raises(XpkError, match=r"cannot build image xpk-trainer:[0-9a-f]{12}: The command 'pip install'"):
-        carry_out(machine.provider(XPK_BASE_IMAGE="python:3.13").plan_create(spec()))
+        carry_out(machine.provider(trainer_image=None, base_image="python:3.13").plan_create(spec()))
     assert "BASE_IMAGE=python:3.13" in machine.runner.ran("docker build")[0]

@@ -107,7 +107,7 @@ def test_slices_that_only_their_cloud_knows() -> None:
 
 
 def test_nodes_that_stand_in_for_several_hosts(machine: Machine) -> None:
-    provider = machine.provider(XPK_KIND_SPARE_SLICES="1")
+    provider = machine.provider(spare_slices=1)
     provider.plan_create(spec()).carry_out(lambda title: None)
     found = health.health_of(machine.api("dev"), provider.describe("dev"))
     assert [(each.hosts_ready, each.chips_offered, each.spare) for each in found] == [

@@ -94,3 +94,44 @@ def test_a_number_that_is_not_given_is_the_one_there_is(dev: Xpk) -> None:
     assert other.code == 4 and "type v5litepod-8 (requested v5p-8)" in other.err
     new = dev("cluster", "create", "two", "--tpu-type", "v5litepod-8", "--dry-run")
     assert new.code == 0 and "1 x v5litepod-8" in new.out
+
+
+def test_flags_beat_variables_and_those_beat_preferences_and_gcloud(
+    xpk: Xpk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configurations = tmp_path / "gcloud" / "configurations"
+    configurations.mkdir(parents=True)
+    (configurations.parent / "active_config").write_text("default")
+    (configurations / "config_default").write_text("[core]\nproject = of-gcloud\n[compute]\nzone = us-east5-b\n")
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(configurations.parent))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "no-key.json"))
+
+    def place(*flags: str) -> str:
+        out = xpk("cluster", "create", "c", "--tpu-type", "v5litepod-16", "--spot", *flags, "--dry-run").out
+        return out.splitlines()[0].partition("spot, in ")[2]
+
+    assert place() == "us-east5-b of project of-gcloud"
+    assert xpk("config", "set", "project", "of-file", "zone", "us-central1-a").code == 0
+    assert place() == "us-central1-a of project of-file"
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "of-variable")
+    assert place() == "us-central1-a of project of-variable"
+    monkeypatch.setenv("XPK_GKE_PROJECT", "of-own-variable")
+    assert place() == "us-central1-a of project of-own-variable"
+    assert place("--project", "of-flag") == "us-central1-a of project of-flag"
+
+
+def test_values_of_variables_are_checked_under_their_names(xpk: Xpk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XPK_GKE_MAX_COST", "much")
+    monkeypatch.setenv("XPK_GKE_AT_ONCE", "few")
+    monkeypatch.setenv("XPK_KIND_SPARE_SLICES", "x")  # of another provider
+    err = xpk("cluster", "create", "c", "--tpu-type", "v5litepod-16", *ON_GKE).err
+    assert "XPK_GKE_MAX_COST is 'much', not US dollars" in err and "XPK_GKE_AT_ONCE is 'few', not a whole" in err
+    assert "XPK_KIND_SPARE_SLICES" not in err
+
+
+def test_a_resize_is_shown_without_credentials(plan: Xpk, xpk: Xpk) -> None:
+    done = plan()  # sets up the missing credentials
+    done = xpk("cluster", "resize", "c", "--num-slices", "4", "--project", "p", "--zone", "us-central1-a", "--dry-run")
+    assert done.code == 0 and "no Google Cloud credentials found" in done.out and "4 slices" in done.out, done.err
+    done = xpk("cluster", "resize", "c", "--num-slices", "4", "--project", "p", "--zone", "us-central1-a", "--yes")
+    assert done.code == 6

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,6 +13,7 @@ import yaml
 
 from xpk.api.base import ObjectApi, Objs
 from xpk.api.kubefile import only_context
+from xpk.capacity.adapted.options import AdaptedOptions
 from xpk.capacity.apply import apply_all
 from xpk.capacity.controllers import install
 from xpk.capacity.kubeconfig import connect, write_private
@@ -57,18 +57,19 @@ class AdaptedProvider:
     """Clusters that xpk did not create; a folder for each below `root` holds its kubeconfig."""
 
     name = "adapted"
-    settings: ClassVar[Mapping[str, str]] = install.SETTINGS
+    options_type: ClassVar[type[AdaptedOptions]] = AdaptedOptions
 
     def __init__(
         self,
         root: Path | None = None,
         *,
-        environ: Mapping[str, str] = os.environ,
+        options: AdaptedOptions | None = None,
+        user_kubeconfig: Path | None = None,
         connect: Callable[[Path | None, str | None], ObjectApi] = connect,
         pause: install.Pause = time.sleep,
     ) -> None:
-        self._root = state_of(self.name, root)
-        self._environ = environ
+        self._root, self._user_kubeconfig = state_of(self.name, root), user_kubeconfig
+        self._options = options or AdaptedOptions()
         self._open = connect
         self._pause = pause
 
@@ -160,7 +161,7 @@ class AdaptedProvider:
     def connect(self, name: str) -> ObjectApi:
         """See `Provider.connect`. `context:NAME` is a context of the user's kubeconfig."""
         if name.startswith(CONTEXT):
-            context = str(only_context(name.removeprefix(CONTEXT), self._environ)["current-context"])
+            context = str(only_context(name.removeprefix(CONTEXT), file=self._user_kubeconfig)["current-context"])
             return self._open(None, context)
         self._known(name)
         return self._open(self._root / name / _KUBECONFIG, None)
@@ -173,7 +174,7 @@ class AdaptedProvider:
     def kubeconfig(self, name: str) -> str:
         """See `Provider.kubeconfig`."""
         if name.startswith(CONTEXT):
-            return yaml.safe_dump(only_context(name.removeprefix(CONTEXT), self._environ), sort_keys=False)
+            return yaml.safe_dump(only_context(name.removeprefix(CONTEXT), file=self._user_kubeconfig), sort_keys=False)
         self._known(name)
         return (self._root / name / _KUBECONFIG).read_text(encoding="utf-8")
 
@@ -194,7 +195,7 @@ class AdaptedProvider:
             )
         if wanted.name in self.names() and not wanted.context:
             return self._remembered(wanted.name)
-        return only_context(wanted.context, self._environ)
+        return only_context(wanted.context, file=self._user_kubeconfig)
 
     def _remembered(self, name: str) -> dict[str, Any]:
         try:
@@ -210,7 +211,14 @@ class AdaptedProvider:
         write_private(self._root / name / _KUBECONFIG, yaml.safe_dump(kubeconfig, sort_keys=False))
 
     def _install(self, api: ObjectApi, controller: install.Controller, *, pinned: bool, hosts: int) -> None:
-        install.install(api, controller, pinned=pinned, hosts=hosts, environ=self._environ, pause=self._pause)
+        install.install(
+            api,
+            controller,
+            pinned=pinned,
+            hosts=hosts,
+            source=self._options.manifest_of(controller.name),
+            pause=self._pause,
+        )
 
 
 def _found(nodes: Objs, wanted: Adaptation) -> ClusterSpec:

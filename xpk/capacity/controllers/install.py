@@ -7,10 +7,9 @@ older one, so queues and workloads stay.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +19,7 @@ from xpk.api.base import MANAGER, Obj, ObjectApi
 from xpk.capacity.controllers import release_manifest
 from xpk.capacity.controllers.kueue_settings import CONFIG, CONFIG_MAP, GATE, configured, lacks
 from xpk.capacity.controllers.resources import enlarge, more_memory
+from xpk.capacity.options import ControllerOptions
 from xpk.model import names
 from xpk.model.errors import AuthorizationError, ConflictError, NotFoundError, TimedOutError, UsageError, XpkError
 
@@ -42,7 +42,6 @@ class Controller:
     """A controller that workloads need.
 
     `sha256`: checksum of the manifest at `url`.
-    `sources`: variables that name another manifest, as a path or an https URL.
     """
 
     name: str
@@ -51,7 +50,6 @@ class Controller:
     deployment: str
     url: str
     sha256: str
-    sources: tuple[str, ...]
 
 
 JOBSET = Controller(
@@ -61,7 +59,6 @@ JOBSET = Controller(
     deployment="jobset-controller-manager",
     url="https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0/manifests.yaml",
     sha256="a41aaf12dd0b7b0a3d626b8d6107f32c3dc889d7e7830adc46b8cdb77a8963bb",
-    sources=("XPK_JOBSET_MANIFEST", "XPK_E2E_JOBSET_MANIFEST"),
 )
 KUEUE = Controller(
     name="Kueue",
@@ -70,10 +67,8 @@ KUEUE = Controller(
     deployment="kueue-controller-manager",
     url="https://github.com/kubernetes-sigs/kueue/releases/download/v0.19.2/manifests.yaml",
     sha256="88881eb50734eb920b67486ebc2aa978ed325e1b12d99b22fc51a6d7e9e4d370",
-    sources=("XPK_KUEUE_MANIFEST", "XPK_E2E_KUEUE_MANIFEST"),
 )
 CONTROLLERS = (JOBSET, KUEUE)  # in this order: Kueue's webhooks handle JobSets
-SETTINGS = {f"--{each.name.lower()}-manifest": each.sources[0] for each in CONTROLLERS}
 
 
 def title_of(controller: Controller) -> str:
@@ -144,7 +139,7 @@ def install(
     pinned: bool,
     hosts: int = 0,
     load: Callable[[list[str]], None] = lambda images: None,
-    environ: Mapping[str, str] = os.environ,
+    source: str | None = None,
     pause: Pause = time.sleep,
 ) -> None:
     """Apply a controller's manifest and wait until it answers.
@@ -152,34 +147,34 @@ def install(
     `pinned`: it runs on the control plane, which outlives the slices' nodes.
     `hosts`: number of hosts it manages.
     `load`: called first with its images.
+    `source`: path or https URL of another manifest.
     Raises ConflictError if another manager owns a field, TimedOutError if it does not become ready.
     """
-    objects = prepare(read_manifest(controller, environ), pinned=pinned, hosts=hosts)
+    objects = prepare(read_manifest(controller, source), pinned=pinned, hosts=hosts)
     load([item["image"] for obj in objects if obj["kind"] == "Deployment" for item in _containers(obj)])
     for obj in objects:
         api.apply(obj)
     wait_until_ready(api, controller, pause=pause)
 
 
-def source_problems(environ: Mapping[str, str]) -> list[str]:
+def source_problems(options: ControllerOptions) -> list[str]:
     """Return the problems of the manifests' sources, one line each."""
     return [
         problem
         for each in CONTROLLERS
-        for problem in release_manifest.problems_of(each.name, _source(each, environ), pinned=each.sha256)
+        for problem in release_manifest.problems_of(
+            each.name, options.manifest_of(each.name) or each.url, pinned=each.sha256
+        )
     ]
 
 
-def read_manifest(controller: Controller, environ: Mapping[str, str] = os.environ) -> list[Obj]:
-    """Return a release's objects. Raises XpkError if its manifest is unavailable or differs from the pinned one."""
-    hint = f"download it elsewhere, and set {controller.sources[0]} to its path"
-    return release_manifest.read_objects(
-        controller.name, _source(controller, environ), hint=hint, pinned=controller.sha256
-    )
+def read_manifest(controller: Controller, source: str | None = None) -> list[Obj]:
+    """Return a release's objects, or those of another manifest.
 
-
-def _source(controller: Controller, environ: Mapping[str, str]) -> str:
-    return next((environ[name] for name in controller.sources if environ.get(name)), controller.url)
+    Raises XpkError if the manifest is unavailable or differs from the pinned one.
+    """
+    hint = f"download it elsewhere, and pass its path with --{controller.name.lower()}-manifest"
+    return release_manifest.read_objects(controller.name, source or controller.url, hint=hint, pinned=controller.sha256)
 
 
 def prepare(objects: list[Obj], *, pinned: bool, hosts: int = 0) -> list[Obj]:

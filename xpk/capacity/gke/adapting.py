@@ -8,14 +8,14 @@ from xpk.api.text import counted as counted_words
 from xpk.capacity.gke import request_bodies
 from xpk.capacity.gke.difference import Change, cluster_changes
 from xpk.capacity.gke.observed import Observed
-from xpk.capacity.gke.request import Request
+from xpk.capacity.gke.options import GkeOptions
 from xpk.model.errors import UsageError
 from xpk.model.specs import ClusterSpec
 
 _PARTS = ("workload_identity_config", "addons_config")  # fields that can be added to an existing cluster
 
 
-def addon_changes(name: str, request: Request, have: Observed) -> list[Change]:
+def addon_changes(name: str, request: GkeOptions, have: Observed) -> list[Change]:
     """Return the changes that enable the requested add-ons."""
     wanted = {part: body for part, body in request_bodies.changeable(request).items() if part in _PARTS}
     if have.guess:

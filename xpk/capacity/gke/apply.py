@@ -12,7 +12,7 @@ from xpk.capacity.gke.client import Google, blocked, exists_already, maybe
 from xpk.capacity.gke.difference import Change
 from xpk.capacity.gke.failure import AGAIN, explained, of_operation
 from xpk.capacity.gke.gcloud_commands import commands_of
-from xpk.capacity.gke.request import region_of
+from xpk.capacity.gke.options import region_of
 from xpk.capacity.gke.request_bodies import needs_beta
 from xpk.capacity.gke.vpc import Vpc
 from xpk.capacity.plan.executor import Activity, Step

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from xpk.capacity.gke import limits
 from xpk.capacity.gke.custom import unknown_arguments
 from xpk.capacity.gke.networks import data_networks
-from xpk.capacity.gke.request import Request, parse_request
+from xpk.capacity.gke.option_problems import option_problems
+from xpk.capacity.gke.options import GkeOptions
 from xpk.model import names
 from xpk.model.errors import UsageError
 from xpk.model.specs import ClusterSpec
@@ -16,42 +16,49 @@ from xpk.model.specs import ClusterSpec
 _NAME_LENGTH = 63  # of Compute Engine's resources
 
 
-def fitted(spec: ClusterSpec, request: Request) -> ClusterSpec:
+def fitted(spec: ClusterSpec, request: GkeOptions) -> ClusterSpec:
     """Return the requested slices with the options of GKE flags."""
-    most = request.max_chips // spec.shape.chips if request.autoprovisioning and request.max_chips else None
-    return replace(spec, sub_slicing=request.sub_slicing, queued=request.queued, max_slices=most)
+    most = (
+        request.autoprovisioning_max_chips // spec.shape.chips
+        if request.enable_autoprovisioning and request.autoprovisioning_max_chips
+        else None
+    )
+    return replace(spec, sub_slicing=request.sub_slicing, queued=request.queued_provisioning, max_slices=most)
 
 
-def with_room(spec: ClusterSpec, request: Request) -> Request:
+def with_room(spec: ClusterSpec, request: GkeOptions) -> GkeOptions:
     """Return a request whose chip limit includes the requested slices: GKE adds none beyond the limit."""
-    if request.max_chips is None:
+    if request.autoprovisioning_max_chips is None:
         return request
-    return replace(request, max_chips=max(request.max_chips, max(1, spec.num_slices) * spec.shape.chips))
+    return replace(
+        request,
+        autoprovisioning_max_chips=max(request.autoprovisioning_max_chips, max(1, spec.num_slices) * spec.shape.chips),
+    )
 
 
-def warnings(asked: Request, request: Request) -> tuple[str, ...]:
+def warnings(asked: GkeOptions, request: GkeOptions) -> tuple[str, ...]:
     """Return how the plan deviates from `asked`, one line each."""
-    if asked.max_chips == request.max_chips:
+    before, now = asked.autoprovisioning_max_chips, request.autoprovisioning_max_chips
+    if before == now:
         return ()
-    most = f"raised from {asked.max_chips} to {request.max_chips} chips, those of the slices"
+    most = f"raised from {before} to {now} chips, those of the slices"
     return (f"warning: --autoprovisioning-max-chips {most}: GKE adds no slices beyond that",)
 
 
-def lacks(request: Request) -> list[str]:
+def lacks(request: GkeOptions) -> list[str]:
     """Return requirements for carrying a plan out, but not for showing it, one line each."""
     found = []
     if request.capacity is None:
         found.append("no capacity given: pass one of --on-demand, --spot, --flex, --reservation R")
-    return [*found, *unknown_arguments(request.custom_cluster, request.custom_pool)]
+    return [*found, *unknown_arguments(request.custom_cluster_arguments, request.custom_pool)]
 
 
-def check(spec: ClusterSpec | None, environ: Mapping[str, str], *, lenient: bool = False) -> Request:
-    """Return the request of flags and variables. Raises UsageError with all problems of them and of the slices.
+def check(spec: ClusterSpec | None, request: GkeOptions, *, lenient: bool = False) -> None:
+    """Raise UsageError with all problems of a request and of the slices.
 
-    Without `spec`, as for an unknown type, only flags and variables are checked. `lenient`: see
-    `Checks.check_create`.
+    Without `spec`, as for an unknown type, only the request is checked. `lenient`: see `Checks.check_create`.
     """
-    request, problems = parse_request(environ)
+    problems = option_problems(request)
     if not lenient:
         problems += lacks(request)
     if spec:
@@ -59,15 +66,14 @@ def check(spec: ClusterSpec | None, environ: Mapping[str, str], *, lenient: bool
         empty = not spec.num_slices and spec.shape.kind == "cpu"
         sized = fitted(replace(spec, num_slices=1) if empty else spec, with_room(spec, request))
         problems += [*sized.problems(), *_name_problems(spec, request)]
-    if spec and request.autoprovisioning:
+    if spec and request.enable_autoprovisioning:
         problems += _limit_problems(request)
     if problems:
         what = f"cluster '{spec.name}'" if spec else "the cluster"
         raise UsageError(f"{what} cannot be created", problems=problems, hint="see `xpk cluster create --help`")
-    return request
 
 
-def _name_problems(spec: ClusterSpec, request: Request) -> list[str]:
+def _name_problems(spec: ClusterSpec, request: GkeOptions) -> list[str]:
     """Return names derived from the cluster's that are too long, one line each."""
     found = []
     longest = len(names.node_pool_name(spec.name, max(0, spec.num_slices - 1)))
@@ -83,11 +89,11 @@ def _name_problems(spec: ClusterSpec, request: Request) -> list[str]:
     return found
 
 
-def _limit_problems(request: Request) -> list[str]:
+def _limit_problems(request: GkeOptions) -> list[str]:
     """Return conflicts with node autoprovisioning, one line each."""
     found = []
     if request.sub_slicing:
         found.append("--sub-slicing and --enable-autoprovisioning exclude each other: GKE adds whole slices only")
-    if len(request.reservations) > 1:
+    if len(request.reservation) > 1:
         found.append("--enable-autoprovisioning allows only one --reservation, which GKE uses for new slices")
     return found

@@ -1,7 +1,6 @@
 """Google Cloud APIs, plain dicts in and out: GKE by its client library, a few Compute Engine calls over HTTP.
 
-The only module that imports google.*; XPK_GKE_ENDPOINT (host:port) and XPK_COMPUTE_ENDPOINT (a URL) name an
-emulator, which is called without credentials.
+The only module that imports google.*; `Endpoints` name an emulator, which is called without credentials.
 """
 
 from __future__ import annotations
@@ -10,10 +9,11 @@ import importlib
 import random
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
+from xpk.capacity.gke.configuration import Endpoints
 from xpk.capacity.gke.failure import blocker, explained, is_passing
 from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError, XpkError
 
@@ -41,8 +41,8 @@ class RefusedError(Exception):
 class Google:
     """The APIs with one user's credentials. `unit`: seconds of the shortest pause between two tries."""
 
-    def __init__(self, environ: Mapping[str, str], *, pause: Pause, unit: float = _FIRST_PAUSE) -> None:
-        self._environ, self._pause, self._unit = environ, pause, unit
+    def __init__(self, endpoints: Endpoints, *, pause: Pause, unit: float = _FIRST_PAUSE) -> None:
+        self._endpoints, self._pause, self._unit = endpoints, pause, unit
         self._lock = threading.Lock()
         self._managers: dict[str, Any] = {}
         self._http: Any = None
@@ -61,7 +61,7 @@ class Google:
 
     def compute(self, path: str, body: Dict | None = None, *, delete: bool = False) -> Dict:
         """GET, POST or DELETE a Compute Engine resource. Raises XpkError."""
-        base = self._environ.get("XPK_COMPUTE_ENDPOINT") or "https://compute.googleapis.com"
+        base = self._endpoints.compute or "https://compute.googleapis.com"
         verb = "DELETE" if delete else "GET" if body is None else "POST"
         return self._tried(lambda: self._rest(verb, f"{base.rstrip('/')}/compute/v1/{path}", body))
 
@@ -78,7 +78,7 @@ class Google:
 
     def quota_info(self, project: str, quota: str) -> Dict:
         """GET a quota with dimensions, such as TPUs per family. Raises XpkError."""
-        base = self._environ.get("XPK_COMPUTE_ENDPOINT") or "https://cloudquotas.googleapis.com"
+        base = self._endpoints.compute or "https://cloudquotas.googleapis.com"
         path = f"projects/{project}/locations/global/services/compute.googleapis.com/quotaInfos/{quota}"
         return self._tried(lambda: self._rest("GET", f"{base.rstrip('/')}/v1/{path}", None))
 
@@ -153,7 +153,7 @@ class Google:
                     "the Python package `google-cloud-container` is not installed",
                     hint="pip install 'xpk-multislice[gke]'",
                 ) from error
-            if not self._environ.get("XPK_GKE_ENDPOINT"):
+            if not self._endpoints.gke:
                 self._default_credentials()
             self._http = self._session()
 
@@ -166,7 +166,7 @@ class Google:
             return self._managers[version], types
 
     def _new_manager(self, types: Any) -> Any:
-        endpoint = self._environ.get("XPK_GKE_ENDPOINT")
+        endpoint = self._endpoints.gke
         if not endpoint:
             return types.ClusterManagerClient(credentials=self._default_credentials())
         import grpc
@@ -175,7 +175,7 @@ class Google:
         return types.ClusterManagerClient(transport=transport(channel=grpc.insecure_channel(endpoint)))
 
     def _session(self) -> Any:
-        if self._environ.get("XPK_COMPUTE_ENDPOINT") or self._environ.get("XPK_GKE_ENDPOINT"):
+        if self._endpoints.compute or self._endpoints.gke:
             import requests
 
             return requests.Session()

@@ -12,7 +12,7 @@ from xpk.api.base import ObjectApi, Objs
 from xpk.capacity.controllers import install
 from xpk.capacity.gke import gpudirect
 from xpk.capacity.gke.observed import is_there
-from xpk.capacity.gke.request import Request
+from xpk.capacity.gke.options import GkeOptions
 from xpk.capacity.gke.slices import guessed, limits_of
 from xpk.capacity.nodes.health import lacking, wait_step
 from xpk.capacity.plan.executor import Activity, Step
@@ -34,7 +34,7 @@ QUEUES = "queues"
 def steps_for(
     name: str,
     planned: Sequence[ClusterSpec],
-    request: Request,
+    request: GkeOptions,
     *,
     connect: Connect,
     specs: Specs,
@@ -42,7 +42,6 @@ def steps_for(
     after: Sequence[str],
     activity: Activity,
     poll: float,
-    environ: Mapping[str, str],
     slices: Slices | None,
     data_networks: Sequence[gpudirect.Config] = (),
 ) -> list[Step]:
@@ -60,11 +59,12 @@ def steps_for(
     of_cluster = tuple(
         key for key in after if key.startswith(("create-cluster:", "update-cluster:")) or key == f"wait:{name}"
     )
-    steps = _install_steps(name, request, api, _hosts(planned), connect, after=of_cluster, environ=environ, pause=pause)
+    steps = _install_steps(name, request, api, _hosts(planned), connect, after=of_cluster, pause=pause)
     networks = tuple(key for key in after if key.startswith("create-network:"))
     steps += gpudirect.steps_for(
-        api, planned, data_networks, connect=connect, after=(*of_cluster, *networks), environ=environ, pause=pause
-    )
+        api, planned, data_networks, connect=connect, after=(*of_cluster, *networks),
+        manifests=request.gpudirect_manifests, pause=pause,
+    )  # fmt: skip
     if planned and not any(spec.quota_slices for spec in planned):
         return steps  # only a default pool: the queue is created with the first slice
     wanted = record(api, planned, request, region=request.region)["data"] if api else None
@@ -80,19 +80,18 @@ def steps_for(
     if slices and (api is None or grows or lacking(slices(), nodes)):
         keys = (*after, *(step.key for step in steps))
         ready = wait_step(connect, name, slices, activity, pause=pause, poll=poll, after=keys)
-        steps.append(replace(ready, may_fail=request.ignore_pool_errors))
+        steps.append(replace(ready, may_fail=request.ignore_nodepool_creation_errors))
     return steps
 
 
 def _install_steps(
     name: str,
-    request: Request,
+    request: GkeOptions,
     api: ObjectApi | None,
     hosts: int,
     connect: Connect,
     *,
     after: Sequence[str],
-    environ: Mapping[str, str],
     pause: install.Pause,
 ) -> list[Step]:
     """Return the steps that install the controllers, in sequence."""
@@ -101,7 +100,7 @@ def _install_steps(
         missing = install.whats_missing(api, controller, hosts=hosts) if api else install.title_of(controller)
         if missing:
             before = (*after, *(step.key for step in steps))
-            act = partial(_install, connect, controller, hosts, environ, pause)
+            act = partial(_install, connect, controller, hosts, request, pause)
             place = f"--project={request.project} --location={request.region}"
             reach = f"gcloud container clusters get-credentials {name} {place} --dns-endpoint"
             commands = (*([] if steps else [reach]), f"kubectl apply --server-side -f {controller.url}")
@@ -109,14 +108,14 @@ def _install_steps(
     return steps
 
 
-def notes_for(connect: Connect, specs: Sequence[ClusterSpec], request: Request, *, there: bool) -> tuple[str, ...]:
+def notes_for(connect: Connect, specs: Sequence[ClusterSpec], request: GkeOptions, *, there: bool) -> tuple[str, ...]:
     """Return missing settings of controllers that xpk did not install. Raises ConflictError if `--fenced` needs one."""
     api, _ = _reached(connect) if there else (None, [])
     return install.notes_of(api, hosts=_hosts(specs), fenced=request.fenced) if api else ()
 
 
 def judge_others(
-    connect: Connect, specs: Sequence[ClusterSpec], request: Request, *, there: bool, ends: bool = False
+    connect: Connect, specs: Sequence[ClusterSpec], request: GkeOptions, *, there: bool, ends: bool = False
 ) -> Judgement:
     """Judge the quota changes of queues that another tool made, for these slices."""
     api, _ = _reached(connect) if there else (None, [])
@@ -157,12 +156,14 @@ def _reached(connect: Connect) -> tuple[ObjectApi | None, Objs]:
 
 
 def _install(
-    connect: Connect, controller: install.Controller, hosts: int, environ: Mapping[str, str], pause: install.Pause
+    connect: Connect, controller: install.Controller, hosts: int, request: GkeOptions, pause: install.Pause
 ) -> None:
-    install.install(connect(), controller, pinned=False, hosts=hosts, environ=environ, pause=pause)
+    install.install(
+        connect(), controller, pinned=False, hosts=hosts, source=request.manifest_of(controller.name), pause=pause
+    )
 
 
-def _queue(connect: Connect, specs: Specs, request: Request) -> None:
+def _queue(connect: Connect, specs: Specs, request: GkeOptions) -> None:
     api, found = connect(), specs()
     if not found:
         raise CapacityError("no slice came up", hint="run the same command again, or choose other capacity")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from xpk.capacity.gke.difference import Change
-from xpk.capacity.gke.request import DRIVERS, region_of
+from xpk.capacity.gke.options import DRIVERS, region_of
 
 _ADDONS = {field: addon for field, addon in DRIVERS.values()}
 _PLAIN = {  # fields of a cluster or pool that map to one flag

@@ -1,6 +1,6 @@
 """Objects for the data NICs of GPU hosts: network objects and NCCL plugins.
 
-The plugins come from Google's DaemonSets at a fixed commit; XPK_GPUDIRECT_MANIFESTS names a folder or https URL with
+The plugins come from Google's DaemonSets at a fixed commit; `--gpudirect-manifests` names a folder or https URL with
 the same files instead.
 """
 
@@ -21,7 +21,6 @@ from xpk.model.specs import ClusterSpec
 Connect = Callable[[], ObjectApi]
 Config = Mapping[str, Any]
 
-SOURCE = "XPK_GPUDIRECT_MANIFESTS"
 _COMMIT = "992db81257553607f1477945f1b3219632991829"  # of 2026-06-09
 _URL = f"https://raw.githubusercontent.com/GoogleCloudPlatform/container-engine-accelerators/{_COMMIT}"
 _TCPX = ("nccl-tcpx-installer", "gpudirect-tcpx/nccl-tcpx-installer.yaml")
@@ -40,7 +39,7 @@ _SHA256 = {
     "gpudirect-rdma/nccl-rdma-installer.yaml": "0c60c38129ff19bbe471252ab07dcda353192ff1bdbeb51c2138d3405de9db5a",
     "nri_device_injector/nri-device-injector.yaml": "44b410770b9528737172b61f5ad64f0c53e469e5066ac471863caa0ef2965d18",
 }
-_FROM_FOLDER = f"set {SOURCE} to a folder that has it"
+_FROM_FOLDER = "pass --gpudirect-manifests FOLDER, a folder that has it"
 _NAMESPACE = "kube-system"
 _API = "networking.gke.io/v1"
 _READY_SECONDS, _POLL_SECONDS = 300.0, 2.0
@@ -80,10 +79,13 @@ def steps_for(
     *,
     connect: Connect,
     after: Sequence[str],
-    environ: Mapping[str, str],
+    manifests: str | None,
     pause: install.Pause,
 ) -> list[Step]:
-    """Return the missing steps for the data NICs of GPU hosts. `api`: None if it is not reachable yet."""
+    """Return the missing steps for the data NICs of GPU hosts.
+
+    `api`: None if it is not reachable yet. `manifests`: folder or URL with the plugins' manifests, None for Google's.
+    """
     steps: list[Step] = []
     objects = [] if _named(api, configs) else network_objects(configs)
     objects = [each for each in objects if _lacks(api, each["kind"], each["metadata"]["name"])]
@@ -95,7 +97,7 @@ def steps_for(
     wanted = dict(each for spec in planned for each in INSTALLERS.get(spec.shape.family, ()))
     for name, file in wanted.items():
         if _lacks(api, "DaemonSet", name, _NAMESPACE):
-            source = f"{environ.get(SOURCE) or _URL}/{file}"
+            source = f"{manifests or _URL}/{file}"
             if problems := release_manifest.problems_of(name, source, pinned=_SHA256[file]):
                 raise UsageError(problems[0], problems=problems, hint=_FROM_FOLDER)
             install_it = partial(_install, connect, name, source, _SHA256[file], pause)

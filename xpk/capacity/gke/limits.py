@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from xpk.api.text import counted
-from xpk.capacity.gke.request import Request
+from xpk.capacity.gke.options import GkeOptions
 from xpk.model.accelerators import SliceShape
 
 Dict = Mapping[str, Any]
@@ -141,7 +141,7 @@ def range_limits(sizing: Sizing, pod_block: str | None, subnetwork: Dict | None,
     ]
 
 
-def size_limits(longest: int, shape: SliceShape, total_pods: int, hosts: int, request: Request) -> list[Limit]:
+def size_limits(longest: int, shape: SliceShape, total_pods: int, hosts: int, request: GkeOptions) -> list[Limit]:
     """Return the limits of pools, pods, names and DNS.
 
     `longest`: length of the longest node pool name; `hosts`: the maximum of one workload.
@@ -151,12 +151,12 @@ def size_limits(longest: int, shape: SliceShape, total_pods: int, hosts: int, re
         Limit("pods of the cluster", total_pods, PODS_PER_CLUSTER),
         Limit("characters of a node pool's name", longest, NAME_LENGTH, "a shorter name for the cluster"),
     ]
-    if any("kube-dns" in each.lower() for each in request.custom_cluster):
+    if any("kube-dns" in each.lower() for each in request.custom_cluster_arguments):
         found.append(Limit("endpoints of a headless service, kube-dns", hosts, KUBE_DNS_ENDPOINTS, "use Cloud DNS"))
     return found
 
 
-def chips_limit(shape: SliceShape, chips: int, request: Request, region: Dict | None, info: Dict | None) -> Limit:
+def chips_limit(shape: SliceShape, chips: int, request: GkeOptions, region: Dict | None, info: Dict | None) -> Limit:
     """Return the quota of chips: from a region's quotas, or from the Cloud Quotas API if it has dimensions."""
     spot = request.capacity in ("spot", "flex")
     name, quota = quota_of(shape, spot=spot)

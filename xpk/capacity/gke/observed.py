@@ -12,7 +12,7 @@ from xpk.capacity.gke import request_bodies
 from xpk.capacity.gke.client import Google, maybe
 from xpk.capacity.gke.limits import quota_of
 from xpk.capacity.gke.networks import DATA_NICS, network_name, ours
-from xpk.capacity.gke.request import Request, reservation_path
+from xpk.capacity.gke.options import GkeOptions, reservation_path
 from xpk.capacity.provider import SliceInfo
 from xpk.model.accelerators import SliceShape, all_shapes, find_shape
 from xpk.model.capacities import FLEX, ON_DEMAND, SPOT, reserved
@@ -98,19 +98,21 @@ def is_about(operation: Mapping[str, Any], cluster: str, pool: str | None = None
     return f"/clusters/{cluster}/" in f"{link}/"
 
 
-def observe(google: Google, request: Request, name: str, shape: SliceShape) -> Observed:
+def observe(google: Google, request: GkeOptions, name: str, shape: SliceShape) -> Observed:
     """Return the observed state; the calls run in parallel. Raises XpkError."""
     parent, region = request.parent, f"projects/{request.project}/regions/{request.region}"
     zone = f"projects/{request.project}/zones/{request.zone}"
     policy = request_bodies.policy_name(shape)
     _, quota = quota_of(shape, spot=request.capacity in ("spot", "flex"))
-    paths = [reservation_path(each, request.project) for each in request.reservations]
+    paths = [reservation_path(each, request.project) for each in request.reservation]
     asks: dict[str, Callable[[], Dict | None]] = {
         "cluster": lambda: find_cluster(google, request.project, name),
         "server": lambda: google.call("get_server_config", {"name": parent}),
         "region": lambda: _told(lambda: google.compute(region)),
         "subnetwork": lambda: _told(lambda: google.compute(f"{region}/subnetworks/{request.subnetwork or 'default'}")),
-        "machine": lambda: _told(lambda: google.compute(f"{zone}/machineTypes/{request.default_machine}")),
+        "machine": lambda: _told(
+            lambda: google.compute(f"{zone}/machineTypes/{request.default_pool_cpu_machine_type}")
+        ),
     }
     if quota:
         asks["quota"] = lambda: _told(lambda: google.quota_info(request.project, quota))

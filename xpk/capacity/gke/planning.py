@@ -15,8 +15,8 @@ from xpk.capacity.gke.limits import Limit, Sizing
 from xpk.capacity.gke.networks import DATA_NICS, DataNetwork, data_networks, description, network_limits
 from xpk.capacity.gke.observed import Observed, capacity_of, shape_of_pool
 from xpk.capacity.gke.option_lines import option_lines
+from xpk.capacity.gke.options import GkeOptions, provisions_of, region_of, reservation_path
 from xpk.capacity.gke.queued import check_alike
-from xpk.capacity.gke.request import Request, provisions_of, region_of, reservation_path
 from xpk.capacity.gke.slices import is_shared, specs_of_pools, with_limits
 from xpk.capacity.plan.summary import cluster_summary
 from xpk.model import names
@@ -57,7 +57,7 @@ class Draft:
         }
 
 
-def draft(spec: ClusterSpec, request: Request, have: Observed) -> Draft:
+def draft(spec: ClusterSpec, request: GkeOptions, have: Observed) -> Draft:
     """Return the changes from the observed to the requested state.
 
     Raises ConflictError, NotFoundError or UsageError if it cannot be reached; exceeded limits are the draft's
@@ -74,7 +74,10 @@ def draft(spec: ClusterSpec, request: Request, have: Observed) -> Draft:
         )
     missing = missing_names(have, spec.name, shape, spec.num_slices)
     asked, request = request, _with_identity(request, have)
-    request = replace(request, default_nodes=default_nodes(request.custom_cluster, request.default_nodes))
+    request = replace(
+        request,
+        default_pool_cpu_num_nodes=default_nodes(request.custom_cluster_arguments, request.default_pool_cpu_num_nodes),
+    )
     sizing = _sizing(spec, request, have)
     version = choose_version(have.server, request)
     body = request_bodies.cluster_body(spec, request, version, sizing)
@@ -93,7 +96,7 @@ def draft(spec: ClusterSpec, request: Request, have: Observed) -> Draft:
     return _weighed(spec, request, have, changes, missing, networks, body)
 
 
-def grown(spec: ClusterSpec, request: Request, have: Observed, changes: list[Change]) -> Draft:
+def grown(spec: ClusterSpec, request: GkeOptions, have: Observed, changes: list[Change]) -> Draft:
     """Return a draft of `changes` that add slices like existing ones, with the limits of a create.
 
     Raises ConflictError if such slices are impossible.
@@ -105,7 +108,7 @@ def grown(spec: ClusterSpec, request: Request, have: Observed, changes: list[Cha
 
 def _weighed(
     spec: ClusterSpec,
-    request: Request,
+    request: GkeOptions,
     have: Observed,
     changes: list[Change],
     missing: Sequence[str],
@@ -127,30 +130,31 @@ def _weighed(
     return Draft(changes=changes, limits=found, cost=cost, specs=specs, refusal=refusal, asked=asked)
 
 
-def choose_version(server: Mapping[str, Any], request: Request) -> str | None:
+def choose_version(server: Mapping[str, Any], request: GkeOptions) -> str | None:
     """Return the version to request: the channel's default, or the newest one with the user's prefix.
 
     Raises UsageError for one that GKE does not offer.
     """
-    channel = request.channel or ("REGULAR" if request.version else "RAPID")
+    channel = request.release_channel or ("REGULAR" if request.gke_version else "RAPID")
     configs = {each.get("channel"): each for each in server.get("channels", [])}
-    if not request.version:
+    if not request.gke_version:
         default = configs.get(channel, {}).get("default_version")
         return str(default) if default else None
     offered = {str(each) for config in configs.values() for each in config.get("valid_versions", [])}
     offered |= set(server.get("valid_master_versions", []))
-    fitting = [each for each in offered if re.match(rf"{re.escape(request.version)}([.-]|$)", each)]
-    if not server or request.version in ("latest", "-"):
-        return request.version
+    fitting = [each for each in offered if re.match(rf"{re.escape(request.gke_version)}([.-]|$)", each)]
+    if not server or request.gke_version in ("latest", "-"):
+        return request.gke_version
     if not fitting:
         newest = sorted(offered, key=_numbers, reverse=True)
         raise UsageError(
-            f"GKE does not offer version {request.version} in {request.region}", hint=f"it has {', '.join(newest[:6])}"
+            f"GKE does not offer version {request.gke_version} in {request.region}",
+            hint=f"it has {', '.join(newest[:6])}",
         )
     return max(fitting, key=_numbers)
 
 
-def summary_of(spec: ClusterSpec, request: Request) -> str:
+def summary_of(spec: ClusterSpec, request: GkeOptions) -> str:
     """Return a one-line summary of the request."""
     return (
         f"{cluster_summary(spec)}, {request.capacity or 'no capacity chosen: on-demand'}, in {request.zone} of "
@@ -158,7 +162,7 @@ def summary_of(spec: ClusterSpec, request: Request) -> str:
     )
 
 
-def _check_sub_slicing(spec: ClusterSpec, request: Request, have: Observed) -> None:
+def _check_sub_slicing(spec: ClusterSpec, request: GkeOptions, have: Observed) -> None:
     """Raise ConflictError if slices cannot be shared, or are shared by other parts."""
     for name, pool in have.pools.items():
         if shape_of_pool(pool) == spec.shape and is_shared(pool) != spec.sub_slicing:
@@ -187,7 +191,7 @@ def _policy_changes(shape: SliceShape, have: Observed) -> list[Change]:
     return [Change("create-policy", policy, request_bodies.policy_body(policy, shape))]
 
 
-def _data_networks(spec: ClusterSpec, request: Request, have: Observed, sizing: Sizing) -> list[DataNetwork]:
+def _data_networks(spec: ClusterSpec, request: GkeOptions, have: Observed, sizing: Sizing) -> list[DataNetwork]:
     """Return the data networks of a type's slices. Raises ConflictError if they cannot be created."""
     region = region_of(have.location or request.region)
     networks = data_networks(spec.name, region, spec.shape, _data_hosts(spec, have))
@@ -211,7 +215,7 @@ def _data_hosts(spec: ClusterSpec, have: Observed) -> int:
     return (spec.num_slices + sum(shape.family in DATA_NICS for shape in others)) * spec.shape.hosts
 
 
-def _network_changes(networks: Sequence[DataNetwork], name: str, request: Request, have: Observed) -> list[Change]:
+def _network_changes(networks: Sequence[DataNetwork], name: str, request: GkeOptions, have: Observed) -> list[Change]:
     """Return the changes that create missing data networks or parts of them."""
     text = description(name, have.location or request.region)
     return [
@@ -227,16 +231,17 @@ def _lacking(network: DataNetwork, have: Observed) -> str:
     return "" if network.network in lacking else f"{' and '.join(lacking)} missing"
 
 
-def _with_identity(request: Request, have: Observed) -> Request:
+def _with_identity(request: GkeOptions, have: Observed) -> GkeOptions:
     """Return a request with workload identity set: an existing cluster keeps its setting."""
     if request.workload_identity is not None:
         return request
     pool = (have.cluster or {}).get("workload_identity_config", {}).get("workload_pool")
-    return replace(request, workload_identity=have.cluster is None or bool(pool))
+    is_enabled = have.cluster is None or bool(pool)
+    return replace(request, enable_workload_identity=is_enabled, disable_workload_identity=not is_enabled)
 
 
 def _identity_changes(
-    have: Observed, shape: SliceShape, request: Request, missing: Sequence[str], after: Sequence[str]
+    have: Observed, shape: SliceShape, request: GkeOptions, missing: Sequence[str], after: Sequence[str]
 ) -> list[Change]:
     """Return the changes that give existing slices the cluster's workload identity."""
     mode = {"mode": "GKE_METADATA"}
@@ -252,13 +257,13 @@ def _identity_changes(
 def _assigned(
     missing: Sequence[str],
     shape: SliceShape,
-    request: Request,
+    request: GkeOptions,
     have: Observed,
     version: str | None,
     networks: Sequence[DataNetwork],
 ) -> list[Dict]:
     """Return the missing node pools, distributed over the reservations with free machines."""
-    paths = [reservation_path(each, request.project) for each in request.reservations]
+    paths = [reservation_path(each, request.project) for each in request.reservation]
     gone = [path for path in paths if not have.guess and have.reservations.get(path) is None]
     if gone:
         raise NotFoundError(
@@ -267,7 +272,7 @@ def _assigned(
         )
     rooms = [_room(have.reservations.get(path), shape) for path in paths]
     bodies, index, taken = [], 0, 0
-    if have.cluster and not request.version:
+    if have.cluster and not request.gke_version:
         version = None  # the default of the cluster's control plane
     for name in missing:
         while index < len(paths) - 1 and taken >= rooms[index]:
@@ -283,16 +288,16 @@ def _room(reservation: Mapping[str, Any] | None, shape: SliceShape) -> float:
     return float("inf") if free is None else free // shape.hosts
 
 
-def _sizing(spec: ClusterSpec, request: Request, have: Observed) -> Sizing:
+def _sizing(spec: ClusterSpec, request: GkeOptions, have: Observed) -> Sizing:
     others = [pool for name, pool in have.pools.items() if shape_of_pool(pool) not in (None, spec.shape)]
     groups = [
-        (request.default_nodes, 110),
+        (request.default_pool_cpu_num_nodes, 110),
         (spec.quota_hosts, request_bodies.pods_per_node(spec.shape, request)),
     ]
     for pool in others:
         pods = int(pool.get("max_pods_constraint", {}).get("max_pods_per_node", 110))
         groups.append((int(pool.get("initial_node_count", 0)), pods))
-    given = any("cluster-ipv4-cidr" in each or "secondary-range" in each for each in request.custom_cluster)
+    given = any("cluster-ipv4-cidr" in each or "secondary-range" in each for each in request.custom_cluster_arguments)
     return limits.size_of(
         groups,
         given_pods=given or have.cluster is not None,
@@ -301,11 +306,11 @@ def _sizing(spec: ClusterSpec, request: Request, have: Observed) -> Sizing:
     )
 
 
-def _names_subnetwork(request: Request) -> bool:
-    return bool(request.subnetwork) or any("--subnetwork" in each for each in request.custom_cluster)
+def _names_subnetwork(request: GkeOptions) -> bool:
+    return bool(request.subnetwork) or any("--subnetwork" in each for each in request.custom_cluster_arguments)
 
 
-def _limits(spec: ClusterSpec, request: Request, have: Observed, missing: Sequence[str], body: Dict) -> list[Limit]:
+def _limits(spec: ClusterSpec, request: GkeOptions, have: Observed, missing: Sequence[str], body: Dict) -> list[Limit]:
     shape, hosts, sizing = spec.shape, len(missing) * spec.shape.hosts, _sizing(spec, request, have)
     if have.cluster:
         block = have.cluster.get("cluster_ipv4_cidr")
@@ -319,20 +324,20 @@ def _limits(spec: ClusterSpec, request: Request, have: Observed, missing: Sequen
     )
     found += limits.size_limits(longest, shape, pods, spec.num_hosts, request)
     if request.capacity == "reservation":
-        paths = [reservation_path(each, request.project) for each in request.reservations]
+        paths = [reservation_path(each, request.project) for each in request.reservation]
         free = [limits.free_hosts(have.reservations.get(path)) for path in paths]
         known = None if any(each is None for each in free) else sum(each for each in free if each)
         found.append(limits.reservation_limit(", ".join(paths), hosts, known))
     elif shape.kind != "cpu":
         found.append(limits.chips_limit(shape, len(missing) * shape.chips, request, have.region, have.quota))
-    nodes = hosts + (request.default_nodes if have.cluster is None else 0)
+    nodes = hosts + (request.default_pool_cpu_num_nodes if have.cluster is None else 0)
     network = (have.cluster or body).get("private_cluster_config", {})
-    own_disks = any("disk" in each for each in (*request.custom_pool, *request.custom_cluster))
+    own_disks = any("disk" in each for each in (*request.custom_pool, *request.custom_cluster_arguments))
     found += limits.nodes_limits(
         nodes, shape, have.region, private=bool(network.get("enable_private_nodes")), own_disks=own_disks
     )
     if have.cluster is None and have.machine:
-        vcpus = int(have.machine.get("guestCpus", 0)) * request.default_nodes
+        vcpus = int(have.machine.get("guestCpus", 0)) * request.default_pool_cpu_num_nodes
         found.append(limits.default_pool_limit(vcpus, have.region))
     return found
 
@@ -346,7 +351,9 @@ def _too_little(found: Sequence[Limit], *, new: bool) -> CapacityError | None:
     return CapacityError(f"it does not fit: {short[0].line()}{more}", hint=short[0].advice or "`xpk docs scale`")
 
 
-def _specs_after(spec: ClusterSpec, request: Request, have: Observed, changes: Sequence[Change]) -> list[ClusterSpec]:
+def _specs_after(
+    spec: ClusterSpec, request: GkeOptions, have: Observed, changes: Sequence[Change]
+) -> list[ClusterSpec]:
     """Return all slices of the cluster after the plan, including those that GKE may add."""
     others = [each for each in specs_of_pools(spec.name, have.pools) if each.shape != spec.shape]
     new = {change.subject: change.body for change in changes if change.kind == "create-pool"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -14,28 +13,29 @@ from xpk.capacity.gke import adapting, controllers, description, gpudirect, offl
 from xpk.capacity.gke.apply import Applier
 from xpk.capacity.gke.checks import check, fitted, lacks, warnings, with_room
 from xpk.capacity.gke.client import Google
+from xpk.capacity.gke.configuration import Endpoints
 from xpk.capacity.gke.difference import Change
 from xpk.capacity.gke.networks import data_network
 from xpk.capacity.gke.observed import Observed, find_cluster, is_there, observe, own_networks, running_operations
 from xpk.capacity.gke.option_lines import option_lines
+from xpk.capacity.gke.option_problems import checked
+from xpk.capacity.gke.options import GkeOptions, region_of
 from xpk.capacity.gke.planning import draft, grown, summary_of
 from xpk.capacity.gke.queued import is_queued
 from xpk.capacity.gke.reach import ClusterLocation, Connect, KnownClusters, check_foreign, check_project
-from xpk.capacity.gke.request import SETTINGS, Request, project_of, read_poll_seconds, read_request, region_of
 from xpk.capacity.gke.slices import is_shared, slices_of_pools, specs_of_cluster
 from xpk.capacity.kubeconfig import connect
 from xpk.capacity.nodes.cordon import check_deletable, closing_step
 from xpk.capacity.plan.executor import Activity, Step
 from xpk.capacity.plan.plan import Plan
 from xpk.capacity.prepare import autoprovisioned_of, target_of
-from xpk.capacity.provider import ClusterInfo, environment
+from xpk.capacity.provider import ClusterInfo
 from xpk.capacity.queues.foreign import Judgement
 from xpk.capacity.state import state_of
 from xpk.model.accelerators import SliceShape
 from xpk.model.errors import AuthorizationError, ConflictError, NotFoundError, UsageError, XpkError
 from xpk.model.specs import ClusterSpec, Target
 
-_TYPE = "XPK_GKE_TPU_TYPE"
 _CLOSED = "cordon"  # the key of the step before a cluster is deleted
 
 
@@ -43,28 +43,30 @@ class GkeProvider:
     """GKE clusters. A folder below `root` stores each known one; others are found by --project."""
 
     name = "gke"
-    settings: ClassVar[Mapping[str, str]] = {**SETTINGS, "--tpu-type": _TYPE}
+    options_type: ClassVar[type[GkeOptions]] = GkeOptions
 
     def __init__(
         self,
         root: Path | None = None,
         *,
-        environ: Mapping[str, str] | None = None,
+        options: GkeOptions | None = None,
+        endpoints: Endpoints | None = None,
         connect: Connect = connect,
     ) -> None:
-        self._given, self._environ = environ is not None, os.environ if environ is None else environ
-        self._known = KnownClusters(state_of(self.name, root), connect, self._environ)
+        self._options, endpoints = options or GkeOptions(), endpoints or Endpoints.read()
+        self._known = KnownClusters(state_of(self.name, root), connect, emulated=bool(endpoints.gke))
         self._activity = Activity()
-        self._poll = read_poll_seconds(self._environ)
-        self._google = Google(self._environ, pause=self._activity.pause, unit=min(1.0, self._poll / 5))
+        self._poll = endpoints.poll_seconds
+        self._google = Google(endpoints, pause=self._activity.pause, unit=min(1.0, self._poll / 5))
 
     def check_create(self, spec: ClusterSpec | None, *, lenient: bool = False) -> None:
         """See `Checks.check_create`."""
-        check(spec, self._environ, lenient=lenient)
+        check(spec, self._options, lenient=lenient)
 
     def plan_create(self, spec: ClusterSpec) -> Plan:
         """See `Provider.plan_create`. Adds missing slices; slices of other types stay."""
-        asked = check(spec, self._environ, lenient=True)
+        asked = self._options
+        check(spec, asked, lenient=True)
         request = with_room(spec, asked)
         spec = fitted(spec, request)
         lacking: XpkError | None = None
@@ -105,9 +107,9 @@ class GkeProvider:
         `stated`: expected slices; `counted`: compare their number too.
         """
         known = self._known.place(name)
-        check_project(name, known, self._environ.get(SETTINGS["--project"]))
+        check_project(name, known, self._options.project)
         request = replace(
-            self._request(known, "adapt") if known else read_request(self._environ, command="adapt"),
+            self._request(known, "adapt") if known else checked(self._options, command="adapt"),
             fenced=fenced,
             take_over=take_over,
         )
@@ -140,9 +142,12 @@ class GkeProvider:
 
     def plan_resize(self, name: str, num_slices: int, *, force: bool) -> Plan:
         """See `Provider.plan_resize`. New slices are like existing ones."""
-        place, cluster = self._found(name)
+        try:
+            place, cluster = self._found(name)
+        except AuthorizationError as error:
+            return offline_plans.resizing(name, self._known.place(name), num_slices, self._options, error)
         pools = {pool["name"]: pool for pool in cluster.get("node_pools", [])}
-        shape = resizing.the_shape(name, pools, self._environ.get(_TYPE))
+        shape = resizing.the_shape(name, pools, self._options.tpu_type)
         slices = Observed(cluster=cluster, pools=pools).slices(shape)
         shared, queued = (any(map(test, slices.values())) for test in (is_shared, is_queued))
         limited = {each.shape: each.max_slices for each in self._specs(name, cluster)}.get(shape)
@@ -199,7 +204,7 @@ class GkeProvider:
             if place is None:
                 raise
         except AuthorizationError as error:
-            request = self._request(place, "delete") if place else read_request(self._environ, command="delete")
+            request = self._request(place, "delete") if place else checked(self._options, command="delete")
             place = place or offline_plans.place_of(request)
             steps = self._applier(name, place, request).steps([Change("delete-cluster", name)])
             return offline_plans.deletion(name, place, steps, error)
@@ -227,8 +232,7 @@ class GkeProvider:
     def names(self) -> list[str]:
         """See `Provider.names`. The known clusters; with --project, all of the project's."""
         known = set(self._known.names())
-        project = self._environ.get(SETTINGS["--project"])
-        if self._given and project:
+        if project := self._options.project:
             listed = self._google.call("list_clusters", {"parent": f"projects/{project}/locations/-"})
             known |= {str(each["name"]) for each in listed.get("clusters", [])}
         return sorted(known)
@@ -258,27 +262,27 @@ class GkeProvider:
         """See `Provider.target`."""
         return target_of(self.connect(name), f"run `xpk cluster adapt {name} --provider gke` to continue")
 
-    def find(self, name: str, project: str, zone: str | None) -> None:
+    def find(self, name: str) -> None:
         """Keep where a cluster is, unless that is known here. Raises NotFoundError; UsageError if it is elsewhere."""
         known = self._known.place(name)
-        check_project(name, known, project)
+        check_project(name, known, self._options.project)
         if known is None:
             check_foreign(name)
             place, _ = self._found(name)
-            self._known.remember(name, replace(place, zone=zone or place.zone))
+            self._known.remember(name, replace(place, zone=self._options.zone or place.zone))
 
     def _steps(
         self,
         name: str,
         place: ClusterLocation,
         changes: list[Change],
-        request: Request,
+        request: GkeOptions,
         have: Observed,
         specs: list[ClusterSpec],
         *,
         shrinks: bool = False,
     ) -> list[Step]:
-        steps = self._applier(name, place, request).steps(changes, may_fail=request.ignore_pool_errors)
+        steps = self._applier(name, place, request).steps(changes, may_fail=request.ignore_nodepool_creation_errors)
         steps += controllers.steps_for(
             name,
             specs,
@@ -294,7 +298,6 @@ class GkeProvider:
             after=[change.key for change in changes],
             activity=self._activity,
             poll=self._poll,
-            environ=self._environ,
             data_networks=gpudirect.network_configs([*have.pools.values(), *(change.body for change in changes)]),
         )
         return steps
@@ -303,7 +306,7 @@ class GkeProvider:
         self,
         spec: ClusterSpec,
         place: ClusterLocation,
-        request: Request,
+        request: GkeOptions,
         have: Observed,
         there: list[str],
         specs: list[ClusterSpec],
@@ -332,22 +335,22 @@ class GkeProvider:
         return [*shrinking.uncordon_steps(state, [pool for pool in there if pool not in going]), *steps]
 
     def _others(
-        self, name: str, cluster: Any, specs: list[ClusterSpec], request: Request, *, ends: bool = False
+        self, name: str, cluster: Any, specs: list[ClusterSpec], request: GkeOptions, *, ends: bool = False
     ) -> Judgement:
         """Return the quota changes of queues that another tool made, for these slices."""
         connect = partial(self._api, name, cluster)
         return controllers.judge_others(connect, specs, request, there=is_there(cluster), ends=ends)
 
-    def _applier(self, name: str, place: ClusterLocation, request: Request) -> Applier:
+    def _applier(self, name: str, place: ClusterLocation, request: GkeOptions) -> Applier:
         return Applier(
             self._google, self._activity, project=place.project, location=place.location, cluster=name,
-            timeout=request.timeout, poll=self._poll,
+            timeout=request.timeout_seconds, poll=self._poll,
         )  # fmt: skip
 
     def _found(self, name: str, place: ClusterLocation | None = None) -> tuple[ClusterLocation, dict[str, Any]]:
         """Return a cluster's location and GKE's description of it. Raises NotFoundError."""
         place = place or self._known.place(name)
-        project = place.project if place else self._environ.get(SETTINGS["--project"])
+        project = place.project if place else self._options.project
         if not project:
             raise NotFoundError(f"cluster '{name}' not found", hint="`xpk cluster list --provider gke --project P`")
         self._google.check()
@@ -368,7 +371,7 @@ class GkeProvider:
         where = f"projects/{place.project}/locations/{place.location}/clusters/{name}"
         return self._google.call("get_node_pool", {"name": f"{where}/nodePools/{pool}"}, beta=True)
 
-    def _observed(self, request: Request, name: str, shape: SliceShape) -> Observed:
+    def _observed(self, request: GkeOptions, name: str, shape: SliceShape) -> Observed:
         have = observe(self._google, request, name, shape)
         made = controllers.autoprovisioned(lambda: self._api(name, have.cluster), have.cluster)
         return replace(have, autoprovisioned=made)
@@ -383,17 +386,5 @@ class GkeProvider:
     def _pools_now(self, name: str, place: ClusterLocation | None = None) -> dict[str, dict[str, Any]]:
         return {pool["name"]: pool for pool in self._found(name, place)[1].get("node_pools", [])}
 
-    def _request(self, place: ClusterLocation, command: str) -> Request:
-        given = {SETTINGS["--project"]: place.project, SETTINGS["--zone"]: place.zone}
-        return read_request({**self._environ, **given}, command=command)
-
-
-def find(name: str, flags: Mapping[str, str]) -> None:
-    """Look for a cluster where `--project` and `--zone` say, unless it is known here, and keep where it is.
-
-    Raises NotFoundError, or UsageError if what is known under that name is elsewhere.
-    """
-    given = environment(GkeProvider.name, GkeProvider.settings, flags)
-    given[SETTINGS["--project"]] = project = project_of(given)
-    if project:
-        GkeProvider(environ=given).find(name, project, flags.get("--zone"))
+    def _request(self, place: ClusterLocation, command: str) -> GkeOptions:
+        return checked(replace(self._options, project=place.project, zone=place.zone), command=command)

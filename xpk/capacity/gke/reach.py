@@ -36,8 +36,8 @@ class ClusterLocation:
 class KnownClusters:
     """The known clusters, each with a folder below `root`."""
 
-    def __init__(self, root: Path, open_api: Connect, environ: Mapping[str, str]) -> None:
-        self._root, self._open, self._environ = root, open_api, environ
+    def __init__(self, root: Path, open_api: Connect, *, emulated: bool) -> None:
+        self._root, self._open, self._emulated = root, open_api, emulated
 
     def names(self) -> list[str]:
         """Return the names of the known clusters."""
@@ -91,11 +91,10 @@ class KnownClusters:
 
     def kubeconfig(self, cluster: Mapping[str, Any]) -> str:
         """Return a kubeconfig for a cluster. kubectl runs this Python for tokens, not gcloud."""
-        emulated = bool(self._environ.get("XPK_GKE_ENDPOINT"))
         endpoints = cluster.get("control_plane_endpoints_config", {})
         dns = endpoints.get("dns_endpoint_config", {})
         there: dict[str, Any]
-        if dns.get("allow_external_traffic") and dns.get("endpoint") and not emulated:
+        if dns.get("allow_external_traffic") and dns.get("endpoint") and not self._emulated:
             there = {"server": f"https://{dns['endpoint']}"}
         else:
             authority = cluster.get("master_auth", {}).get("cluster_ca_certificate", "")
@@ -122,7 +121,7 @@ class KnownClusters:
         )
 
 
-def check_project(name: str, known: ClusterLocation | None, project: str | None) -> None:
+def check_project(name: str, known: ClusterLocation | None, project: str) -> None:
     """Raise UsageError if a known cluster is in another project than the requested one."""
     if known and project and known.project != project:
         raise UsageError(f"cluster '{name}' is in project {known.project} (requested {project})", hint="omit --project")

@@ -8,7 +8,7 @@ from typing import Any
 from xpk.capacity.gke.custom import apply_cluster, apply_pool, put, scopes
 from xpk.capacity.gke.limits import MULTI_NETWORK_NODES, Sizing
 from xpk.capacity.gke.networks import DataNetwork
-from xpk.capacity.gke.request import DRIVERS, Request
+from xpk.capacity.gke.options import DRIVERS, GkeOptions
 from xpk.model import names, sub_slices
 from xpk.model.accelerators import SliceShape
 from xpk.model.specs import ClusterSpec
@@ -28,17 +28,17 @@ _LARGE_AUTOSCALING = 1000  # maximum size of the default pool
 _OF_PODS = {"mode": "GKE_METADATA"}  # pods do not get their node's credentials
 
 
-def cluster_body(spec: ClusterSpec, request: Request, version: str | None, sizing: Sizing) -> Dict:
+def cluster_body(spec: ClusterSpec, request: GkeOptions, version: str | None, sizing: Sizing) -> Dict:
     """Return the requested cluster with only its default pool: the field `cluster` of CreateCluster.
 
     Raises UsageError for unsupported custom arguments.
     """
-    channel = request.channel or ("REGULAR" if request.version else "RAPID")
+    channel = request.release_channel or ("REGULAR" if request.gke_version else "RAPID")
     large = sizing.nodes > MULTI_NETWORK_NODES
     default_pool: Dict = {
         "name": DEFAULT_POOL,
-        "initial_node_count": request.default_nodes,
-        "config": {"machine_type": request.default_machine, "oauth_scopes": _scopes(request)},
+        "initial_node_count": request.default_pool_cpu_num_nodes,
+        "config": {"machine_type": request.default_pool_cpu_machine_type, "oauth_scopes": _scopes(request)},
     }
     if request.workload_identity:
         default_pool["config"]["workload_metadata_config"] = dict(_OF_PODS)
@@ -67,23 +67,23 @@ def cluster_body(spec: ClusterSpec, request: Request, version: str | None, sizin
         body["network_config"]["enable_multi_networking"] = True
     if version:
         body["initial_cluster_version"] = version
-    if request.version:
+    if request.gke_version:
         default_pool["management"] = {"auto_upgrade": False, "auto_repair": True}
     _ranges(body, request, sizing)
     for field, value in changeable(request).items():
         put(body, field, value)
     _private(body, request)
-    apply_cluster(body, request.custom_cluster)
+    apply_cluster(body, request.custom_cluster_arguments)
     return body
 
 
-def changeable(request: Request) -> dict[str, Dict]:
+def changeable(request: GkeOptions) -> dict[str, Dict]:
     """Return the parts of a cluster that can be changed later, by field name."""
     found: dict[str, Dict] = {}
     endpoints: Dict = {}
-    if not request.private_endpoint:
+    if not request.enable_private_endpoint:
         endpoints["dns_endpoint_config"] = {"allow_external_traffic": True}
-    if request.private or request.authorized_networks:
+    if request.is_private or request.authorized_networks:
         networks = [{"cidr_block": each} for each in request.authorized_networks]
         blocks = {"cidr_blocks": networks} if networks else {}
         endpoints["ip_endpoints_config"] = {"authorized_networks_config": {"enabled": True, **blocks}}
@@ -92,24 +92,26 @@ def changeable(request: Request) -> dict[str, Dict]:
     if request.workload_identity:
         found["workload_identity_config"] = {"workload_pool": f"{request.project}.svc.id.goog"}
     addons: Dict = {DRIVERS[flag][0]: {"enabled": True} for flag in request.drivers}
-    if request.legacy_lustre_port:
+    if request.enable_legacy_lustre_port:
         addons["lustre_csi_driver_config"]["enable_legacy_lustre_port"] = True
     if addons:
         found["addons_config"] = addons
     return found
 
 
-def autoprovisioning(shape: SliceShape, request: Request, chips: int) -> Dict | None:
+def autoprovisioning(shape: SliceShape, request: GkeOptions, chips: int) -> Dict | None:
     """Return the limits of node autoprovisioning, None if it is not requested."""
-    if not request.autoprovisioning:
+    if not request.enable_autoprovisioning:
         return None
     limits: list[Dict] = [
-        {"resource_type": "cpu", "minimum": 1, "maximum": request.max_cpu},
-        {"resource_type": "memory", "minimum": 1, "maximum": request.max_memory},
+        {"resource_type": "cpu", "minimum": 1, "maximum": request.autoprovisioning_max_cpu},
+        {"resource_type": "memory", "minimum": 1, "maximum": request.autoprovisioning_max_memory},
     ]
     if shape.kind != "cpu":
-        most = request.max_chips or max(chips, request.min_chips)
-        limits.append({"resource_type": shape.accelerator, "minimum": request.min_chips, "maximum": most})
+        most = request.autoprovisioning_max_chips or max(chips, request.autoprovisioning_min_chips)
+        limits.append(
+            {"resource_type": shape.accelerator, "minimum": request.autoprovisioning_min_chips, "maximum": most}
+        )
     return {
         "enable_node_autoprovisioning": True,
         "autoprovisioning_locations": [request.zone],
@@ -121,7 +123,7 @@ def autoprovisioning(shape: SliceShape, request: Request, chips: int) -> Dict | 
 def pool_body(
     name: str,
     shape: SliceShape,
-    request: Request,
+    request: GkeOptions,
     reservation: str | None,
     version: str | None,
     networks: Sequence[DataNetwork] = (),
@@ -145,7 +147,7 @@ def pool_body(
     }
     if version:
         pool["version"] = version
-    management = {"auto_upgrade": not request.version, "auto_repair": not flex}
+    management = {"auto_upgrade": not request.gke_version, "auto_repair": not flex}
     if not all(management.values()):
         pool["management"] = management
     _capacity(pool, shape, request, reservation)
@@ -161,7 +163,7 @@ def pool_body(
         pool["max_pods_constraint"] = {"max_pods_per_node": pods}
     if request.sub_slicing:
         config["labels"][sub_slices.LABEL] = "true"
-    if request.periodic_maintenance:
+    if request.is_maintained_periodically:
         config[MAINTENANCE] = {"maintenance_interval": "PERIODIC"}
     if request.workload_identity:
         config["workload_metadata_config"] = dict(_OF_PODS)
@@ -189,7 +191,7 @@ def policy_body(name: str, shape: SliceShape) -> Dict:
     return {"name": name, "workloadPolicy": {"type": "HIGH_THROUGHPUT", "acceleratorTopology": topology}}
 
 
-def pods_per_node(shape: SliceShape, request: Request) -> int:
+def pods_per_node(shape: SliceShape, request: GkeOptions) -> int:
     """Return the maximum number of pods on a node of a slice."""
     if request.max_pods_per_node:
         return request.max_pods_per_node
@@ -198,11 +200,11 @@ def pods_per_node(shape: SliceShape, request: Request) -> int:
     return MULTI_HOST_PODS if shape.kind == "tpu" and shape.hosts > 1 else _DEFAULT_PODS
 
 
-def _scopes(request: Request) -> list[str]:
+def _scopes(request: GkeOptions) -> list[str]:
     return scopes(",".join(request.scopes))
 
 
-def _capacity(pool: Dict, shape: SliceShape, request: Request, reservation: str | None) -> None:
+def _capacity(pool: Dict, shape: SliceShape, request: GkeOptions, reservation: str | None) -> None:
     config = pool["config"]
     if request.capacity == "spot":
         config["spot"] = True
@@ -210,7 +212,7 @@ def _capacity(pool: Dict, shape: SliceShape, request: Request, reservation: str 
         config["flex_start"] = True
         config["reservation_affinity"] = {"consume_reservation_type": "NO_RESERVATION"}
         pool["autoscaling"] = {"enabled": True, "max_node_count": shape.hosts, "location_policy": "ANY"}
-        if request.queued:
+        if request.queued_provisioning:
             pool["queued_provisioning"] = {"enabled": True}
     elif reservation:
         config["reservation_affinity"] = {
@@ -237,7 +239,7 @@ def _gpu(shape: SliceShape) -> Dict:
     }
 
 
-def _ranges(body: Dict, request: Request, sizing: Sizing) -> None:
+def _ranges(body: Dict, request: GkeOptions, sizing: Sizing) -> None:
     """Request IP ranges where GKE's defaults are too small for the nodes."""
     if request.network:
         body["network"] = request.network
@@ -249,14 +251,14 @@ def _ranges(body: Dict, request: Request, sizing: Sizing) -> None:
         body["ip_allocation_policy"] |= {"create_subnetwork": True, "node_ipv4_cidr_block": f"/{sizing.node_range}"}
 
 
-def _private(body: Dict, request: Request) -> None:
-    if not request.private:
+def _private(body: Dict, request: GkeOptions) -> None:
+    if not request.is_private:
         return
     config: Dict = {"enable_private_nodes": True}
-    if request.private_endpoint:
+    if request.enable_private_endpoint:
         config["enable_private_endpoint"] = True
     if request.private_endpoint_subnetwork:
         config["private_endpoint_subnetwork"] = request.private_endpoint_subnetwork
-    if request.global_access:
+    if request.enable_master_global_access:
         config["master_global_access_config"] = {"enabled": True}
     body["private_cluster_config"] = config

@@ -9,7 +9,7 @@ from typing import Any
 
 from xpk.capacity.gke.difference import Change, missing_names, pool_changes
 from xpk.capacity.gke.observed import Observed, is_autoprovisioned, shape_of_pool
-from xpk.capacity.gke.request import Capacity, Request
+from xpk.capacity.gke.options import Capacity, GkeOptions
 from xpk.capacity.gke.request_bodies import MAINTENANCE
 from xpk.model.accelerators import CHIP_RESOURCES, SliceShape, find_shape
 from xpk.model.errors import ConflictError, UsageError
@@ -42,11 +42,11 @@ def the_shape(name: str, pools: Mapping[str, Mapping[str, Any]], wanted: str | N
     )
 
 
-def request_like(request: Request, cluster: Mapping[str, Any], shape: SliceShape) -> Request:
+def request_like(request: GkeOptions, cluster: Mapping[str, Any], shape: SliceShape) -> GkeOptions:
     """Return a request for slices like existing ones, so that limits are computed as for a create."""
     pools = cluster.get("node_pools", [])
     others = sum(int(pool.get("initial_node_count", 0)) for pool in pools if shape_of_pool(pool) is None)
-    request = replace(request, default_nodes=others)
+    request = replace(request, default_pool_cpu_num_nodes=others)
     like_these = (pool for pool in pools if shape_of_pool(pool) == shape and not is_autoprovisioned(pool))
     model = next((pool for pool in like_these if pool.get("status") != "STOPPING"), None)
     if model is None:
@@ -61,7 +61,14 @@ def request_like(request: Request, cluster: Mapping[str, Any], shape: SliceShape
     elif reservations:
         capacity = "reservation"
     pods = int(model.get("max_pods_constraint", {}).get("max_pods_per_node", 0)) or None
-    return replace(request, capacity=capacity, reservations=reservations, max_pods_per_node=pods)
+    return replace(
+        request,
+        on_demand=capacity == "on-demand",
+        spot=capacity == "spot",
+        flex=capacity == "flex",
+        reservation=reservations if capacity == "reservation" else (),
+        max_pods_per_node=pods,
+    )
 
 
 def growing(have: Observed, name: str, shape: SliceShape, num_slices: int, read: Read) -> list[Change]:

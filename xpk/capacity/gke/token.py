@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 
 from xpk.capacity.gke.client import Google
+from xpk.capacity.gke.configuration import Endpoints
 
 
 def credential() -> str:
     """Return an ExecCredential with a token of this user. Raises AuthorizationError."""
-    status: dict[str, str] = {}
-    if os.environ.get("XPK_GKE_ENDPOINT"):  # an emulator, whose API server accepts its own token
-        status["token"] = os.environ.get("XPK_GKE_TOKEN", "none")
+    status, endpoints = dict[str, str](), Endpoints.read()
+    if endpoints.gke:  # an emulator, whose API server accepts its own token
+        status["token"] = endpoints.token
     else:
-        status["token"], status["expirationTimestamp"] = Google(os.environ, pause=time.sleep).token()
+        status["token"], status["expirationTimestamp"] = Google(endpoints, pause=time.sleep).token()
     return json.dumps({"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status})
 
 

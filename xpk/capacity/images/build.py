@@ -50,10 +50,10 @@ class ImageBuild:
 
 
 def trainer_build(
-    name: str | None, environ: Mapping[str, str], *, tpu: bool, platform: str | None = None
+    name: str | None, *, base: str | None = None, tpu: bool = False, platform: str | None = None
 ) -> ImageBuild:
-    """Return the build of the bundled trainer's image. Raises UsageError for an invalid name."""
-    image = trainer_image({key: value for key, value in environ.items() if key != "XPK_TRAINER_IMAGE"})
+    """Return the build of the bundled trainer's image on the image `base`. Raises UsageError for an invalid name."""
+    image = trainer_image(base=base)
     arguments = {**image.arguments, **({"JAX_EXTRA": "tpu"} if tpu else {})}
     repository, _, digest = image.name.rpartition(":")
     tagged = _tagged(name or repository, f"{digest}{'-tpu' if tpu else ''}{_suffix(platform)}")

@@ -26,14 +26,10 @@ class TrainerImage:
     arguments: Mapping[str, str] = field(default_factory=dict)
 
 
-def trainer_image(environ: Mapping[str, str]) -> TrainerImage:
-    """Return the image that XPK_TRAINER_IMAGE names, else the one that xpk builds.
-
-    XPK_BASE_IMAGE (in the end-to-end environment XPK_E2E_PYTHON_IMAGE) is its base image.
-    """
-    if given := environ.get("XPK_TRAINER_IMAGE"):
-        return TrainerImage(given)
-    base = environ.get("XPK_BASE_IMAGE") or environ.get("XPK_E2E_PYTHON_IMAGE")
+def trainer_image(name: str | None = None, *, base: str | None = None) -> TrainerImage:
+    """Return the image `name`, else the one that xpk builds, on the image `base`."""
+    if name:
+        return TrainerImage(name)
     arguments = {"BASE_IMAGE": base} if base else {}
     return TrainerImage(f"xpk-trainer:{_digest(arguments)}", True, arguments)
 

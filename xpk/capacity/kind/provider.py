@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -17,6 +15,7 @@ from xpk.api.base import ObjectApi, Objs
 from xpk.capacity.controllers import install
 from xpk.capacity.docker import Engine
 from xpk.capacity.images.trainer_image import TrainerImage, build_context, trainer_image
+from xpk.capacity.kind.options import KindOptions
 from xpk.capacity.kubeconfig import connect
 from xpk.capacity.nodes.cordon import check_deletable, closing_step, opening_steps
 from xpk.capacity.nodes.emulated import advertise_step
@@ -29,6 +28,7 @@ from xpk.capacity.nodes.inventory import (
     slice_nodes,
     spec_of,
 )
+from xpk.capacity.options import limit_problems
 from xpk.capacity.plan.executor import Activity
 from xpk.capacity.plan.plan import Plan, Step
 from xpk.capacity.plan.summary import cluster_summary
@@ -47,49 +47,11 @@ _MAX_NODES = 64  # each is a container with a kubelet and a container runtime of
 _KUBECONFIG, _CONFIG, _OUTPUT, _IMAGE = "kubeconfig", "kind.yaml", "output", "trainer-image"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KindOptions:
-    """Mapping of slices to nodes. `nodes_per_slice` divides a slice's hosts; spare slices have no quota."""
-
-    nodes_per_slice: int = 1
-    spare_slices: int = 0
-    node_image: str | None = None
-    retain: bool = False
-    image_archives: tuple[Path, ...] = ()
-
-    @classmethod
-    def read(cls, environ: Mapping[str, str]) -> KindOptions:
-        """Return the options from XPK_KIND_NODES_PER_SLICE, _SPARE_SLICES, _NODE_IMAGE, _RETAIN and _IMAGE_ARCHIVES."""
-
-        def number(name: str, default: int) -> int:
-            text = environ.get(name) or str(default)
-            if not text.isdigit():
-                raise UsageError(f"{name} is '{text}', not a number", hint=f"unset {name}, or set it to a number")
-            return int(text)
-
-        return cls(
-            nodes_per_slice=number("XPK_KIND_NODES_PER_SLICE", 1),
-            spare_slices=number("XPK_KIND_SPARE_SLICES", 0),
-            node_image=environ.get("XPK_KIND_NODE_IMAGE") or environ.get("KIND_NODE_IMAGE"),
-            retain=environ.get("XPK_KIND_RETAIN", "") not in ("", "0"),
-            image_archives=tuple(map(Path, filter(None, environ.get("XPK_KIND_IMAGE_ARCHIVES", "").split(os.pathsep)))),
-        )
-
-
 class KindProvider:
     """kind clusters, each with a folder below `root` for its kubeconfig and its workloads' output."""
 
     name = "kind"
-    settings: ClassVar[Mapping[str, str]] = {
-        "--nodes-per-slice": "XPK_KIND_NODES_PER_SLICE",
-        "--spare-slices": "XPK_KIND_SPARE_SLICES",
-        "--node-image": "XPK_KIND_NODE_IMAGE",
-        "--retain": "XPK_KIND_RETAIN",
-        "--image-archive": "XPK_KIND_IMAGE_ARCHIVES",
-        "--trainer-image": "XPK_TRAINER_IMAGE",
-        "--base-image": "XPK_BASE_IMAGE",
-        **install.SETTINGS,
-    }
+    options_type: ClassVar[type[KindOptions]] = KindOptions
 
     def __init__(
         self,
@@ -97,21 +59,19 @@ class KindProvider:
         *,
         runner: Runner | None = None,
         options: KindOptions | None = None,
-        environ: Mapping[str, str] = os.environ,
         connect: Callable[[Path | None], ObjectApi] = connect,
         pause: install.Pause = time.sleep,
     ) -> None:
         self._root = state_of(self.name, root)
-        self._engine = Engine(runner or LocalRunner(), environ)
-        self._given_options = options
-        self._environ = environ
+        self._engine = Engine(runner or LocalRunner())
+        self._options = options or KindOptions()
         self._open = connect
         self._pause = pause
         self._activity = Activity()
 
     def plan_create(self, spec: ClusterSpec) -> Plan:
         """See `Provider.plan_create`. Skips the completed steps of an interrupted create."""
-        options = self._options(spec)
+        options = self._checked(spec)
         self._engine.check()
         summary = _summary(spec, options)
         exists, ours = spec.name in self._engine.clusters(), spec.name in self.names()
@@ -216,10 +176,10 @@ class KindProvider:
         if name not in self.names():
             raise NotFoundError(f"cluster '{name}' not found", hint="`xpk cluster list` lists the existing ones")
 
-    def _options(self, spec: ClusterSpec) -> KindOptions:
+    def _checked(self, spec: ClusterSpec) -> KindOptions:
         """Return the options for building it. Raises UsageError with all problems."""
-        options = self._given_options or KindOptions.read(self._environ)
-        problems, per_slice = spec.problems(), options.nodes_per_slice
+        options = self._options
+        problems, per_slice = [*spec.problems(), *limit_problems(options)], options.nodes_per_slice
         if spec.shape.kind == "cpu":
             problems.append(f"{spec.shape.name} has no accelerator for a kind node to advertise: use a TPU or GPU type")
         if not 1 <= per_slice <= spec.shape.hosts or spec.shape.hosts % per_slice:
@@ -227,7 +187,7 @@ class KindProvider:
         elif (spec.num_slices + options.spare_slices) * per_slice > _MAX_NODES:
             problems.append(f"one machine runs at most {_MAX_NODES} kind nodes")
         problems += [f"image archive {file} not found" for file in options.image_archives if not file.is_file()]
-        problems += install.source_problems(self._environ)
+        problems += install.source_problems(options)
         if problems:
             raise UsageError(
                 f"cluster '{spec.name}' cannot be created", problems=problems, hint="see `xpk cluster create --help`"
@@ -245,7 +205,7 @@ class KindProvider:
         steps += self._archive_steps(spec.name, options)
         for controller in install.CONTROLLERS:
             steps.append(self._install_step(spec.name, controller, f"install {controller.name} {controller.version}"))
-        image = trainer_image(self._environ)
+        image = trainer_image(self._options.trainer_image, base=self._options.base_image)
         # With the queue the cluster is complete.
         return [*steps, self._image_step(spec.name, image), self._queue_step(spec), self._hosts_step(spec)]
 
@@ -256,7 +216,7 @@ class KindProvider:
         for controller in install.CONTROLLERS:
             if title := install.whats_missing(api, controller):
                 steps.append(self._install_step(spec.name, controller, title))
-        image = trainer_image(self._environ)
+        image = trainer_image(self._options.trainer_image, base=self._options.base_image)
         if image.name != self._loaded_image(spec.name):
             steps.append(self._image_step(spec.name, image))
         if not is_set_up(api, spec):
@@ -307,7 +267,7 @@ class KindProvider:
                 controller,
                 pinned=True,
                 load=lambda images: self._engine.load(name, images, [f"{name}-control-plane"]),
-                environ=self._environ,
+                source=self._options.manifest_of(controller.name),
                 pause=self._pause,
             )
 

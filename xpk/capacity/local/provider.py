@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from xpk.api.base import Obj, ObjectApi
 from xpk.capacity.nodes.inventory import difference, holders, live_workloads, pools_of, slice_info
+from xpk.capacity.options import ProviderOptions
 from xpk.capacity.plan.plan import Plan, Progress, Step
 from xpk.capacity.plan.summary import cluster_summary
 from xpk.capacity.prepare import apply_queues
@@ -33,13 +35,22 @@ _FIRST_BLOCK, _BLOCKS, _BLOCK_HOSTS = 16 * 256, 224 * 256, 254
 _MAX_SLICES, _MAX_HOSTS = 255, 254
 
 
+@dataclass(frozen=True, slots=True)
+class LocalOptions(ProviderOptions):
+    """Options of local clusters: none."""
+
+    provider: ClassVar[str] = "local"
+
+
 class LocalProvider:
     """Clusters as folders below `root`, each with its own store and control plane."""
 
     name = "local"
-    settings: ClassVar[Mapping[str, str]] = {}
+    options_type: ClassVar[type[LocalOptions]] = LocalOptions
 
-    def __init__(self, root: Path | None = None, *, lock_seconds: float = 60.0) -> None:
+    def __init__(
+        self, root: Path | None = None, *, options: LocalOptions | None = None, lock_seconds: float = 60.0
+    ) -> None:
         self._lock_seconds = lock_seconds
         self._root = state_of("clusters", root)
 

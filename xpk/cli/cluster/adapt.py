@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import click
 
-from xpk.capacity.clusters import given_flags
+from xpk.capacity.adapted.options import AdaptedOptions
+from xpk.capacity.gke.options import GkeOptions
+from xpk.capacity.kind.options import KindOptions
+from xpk.capacity.options import options_of
 from xpk.capacity.plan.plan import Plan
-from xpk.capacity.provider import check_free, environment, load_provider, provider_names, provider_of
-from xpk.cli.cluster.gke_options import addon_options, chosen_provider, place_options
-from xpk.cli.cluster.run_plan import carry_out, dry_run_option, manifest_options, plan_output_option
+from xpk.capacity.provider import check_free, load_provider, provider_names, provider_of
+from xpk.cli.cluster.provider_options import chosen_provider, given_flags, located, provider_options, valid_options
+from xpk.cli.cluster.run_plan import carry_out, dry_run_option, plan_output_option
 from xpk.cli.google_xpk import AdaptCommand
 from xpk.cli.options import accelerator_option, name_argument, the_name
 from xpk.cli.terminal.output import Console
@@ -21,6 +23,7 @@ from xpk.model.specs import ClusterSpec
 
 _ADAPTED = "adapted"
 # Options of clusters that xpk did not create; for its own clusters these values are known.
+_OWN = ("context", "tpu_type", "emulated", "num_slices", "fenced", "take_over")
 _OF_NODES = ("--context", "--tpu-type", "--emulated", "--num-slices")
 
 
@@ -34,14 +37,6 @@ _OF_NODES = ("--context", "--tpu-type", "--emulated", "--num-slices")
 )
 @click.option("--num-nodes", type=int, help="Number of hosts, for GPU and CPU types; each is a slice.")
 @click.option(
-    "--output-root",
-    metavar="PLACE",
-    help="Output root of workloads: gs://BUCKET/PREFIX, or a folder shared by the nodes.",
-)
-@click.option(
-    "--trainer-image", metavar="IMAGE", help="Image of the bundled trainer, in a registry that nodes can reach."
-)
-@click.option(
     "--fenced/--no-fenced",
     default=None,
     help="Treat unreachable nodes as dead: delete their pods by force so that workloads restart on other slices.",
@@ -50,9 +45,7 @@ _OF_NODES = ("--context", "--tpu-type", "--emulated", "--num-slices")
 @click.option(
     "--provider", metavar="PROVIDER", help="Provider of the cluster; gke finds it by --project instead of --context."
 )
-@addon_options
-@place_options
-@manifest_options
+@provider_options("adapt", AdaptedOptions, GkeOptions, KindOptions)
 @dry_run_option
 @plan_output_option
 @click.pass_obj
@@ -111,9 +104,9 @@ def _counted(num_slices: int | None, num_nodes: int, tpu_type: str | None) -> in
     return num_nodes
 
 
-def _whose(name: str, provider: str | None, given: dict[str, str]) -> str:
+def _whose(name: str, provider: str | None, given: list[str]) -> str:
     """Return the provider to adapt a cluster with: the given one, or the one that knows the cluster."""
-    of_cloud = {flag: value for flag, value in given.items() if flag != "--output-root"}  # other providers have it, too
+    of_cloud = [flag for flag in given if flag != "--output-root"]  # other providers have it, too
     if provider or chosen_provider(None, of_cloud) == "gke":
         return provider or "gke"
     return next((kind for kind in provider_names() if name in load_provider(kind).names()), _ADAPTED)
@@ -123,26 +116,26 @@ def _adapted(name: str, flags: dict[str, Any]) -> Plan:
     from xpk.capacity.adapted.provider import AdaptedProvider  # the other commands do not need it
     from xpk.capacity.nodes.emulated import Adaptation
 
-    tpu_type, own = (
-        flags["tpu_type"],
-        ("context", "emulated", "num_slices", "output_root", "trainer_image", "fenced", "take_over"),
-    )
+    options = valid_options(AdaptedProvider.name, _without(flags, *_OWN))
     wanted = Adaptation(
-        name=name, shape=find_shape(tpu_type) if tpu_type else None, **{each: flags[each] for each in own}
+        name=name,
+        shape=find_shape(flags["tpu_type"]) if flags["tpu_type"] else None,
+        output_root=options.output_root,
+        trainer_image=options.trainer_image,
+        **{each: flags[each] for each in _OWN if each != "tpu_type"},
     )
-    others = {each: value for each, value in flags.items() if each not in (*own, "tpu_type")}
-    environ = environment(AdaptedProvider.name, AdaptedProvider.settings, given_flags(others))
-    return AdaptedProvider(environ=environ).plan_adapt(wanted)
+    return AdaptedProvider(options=options).plan_adapt(wanted)
 
 
 def _gke(name: str, flags: dict[str, Any]) -> Plan:
     from xpk.capacity.gke.provider import GkeProvider
 
     own = ("fenced", "take_over", "tpu_type", "num_slices")
-    others = {each: value for each, value in flags.items() if each not in own}
-    environ = _environment(name, GkeProvider.name, GkeProvider.settings, others)
+    others = _without(flags, *own)
+    _check_known(name, GkeProvider.name, GkeProvider.options_type, others)
+    options = located(valid_options(GkeProvider.name, _without(others, *_OWN)), flags, name)
     shape, count = find_shape(flags["tpu_type"]) if flags["tpu_type"] else None, flags["num_slices"]
-    return GkeProvider(environ=environ).plan_adapt(
+    return GkeProvider(options=options).plan_adapt(
         name,
         fenced=flags["fenced"],
         take_over=flags["take_over"],
@@ -154,29 +147,33 @@ def _gke(name: str, flags: dict[str, Any]) -> Plan:
 def _kind(name: str, flags: dict[str, Any]) -> Plan:
     from xpk.capacity.kind.provider import KindProvider
 
-    return KindProvider(environ=_environment(name, KindProvider.name, KindProvider.settings, flags)).plan_adapt(name)
+    _check_known(name, KindProvider.name, KindProvider.options_type, flags)
+    return KindProvider(options=valid_options(KindProvider.name, _without(flags, *_OWN))).plan_adapt(name)
 
 
 def _local(name: str, flags: dict[str, Any]) -> Plan:
     from xpk.capacity.local.provider import LocalProvider
 
     provider_of(name, LocalProvider.name)  # raises for an unknown name
-    _environment(name, LocalProvider.name, LocalProvider.settings, flags)
+    _check_known(name, LocalProvider.name, LocalProvider.options_type, flags)
     return Plan(f"cluster '{name}' runs as processes of this machine; there is nothing to install")
 
 
-def _environment(name: str, provider: str, settings: Mapping[str, str], flags: dict[str, Any]) -> dict[str, str]:
-    """Return the environment with flags for a cluster that xpk created. Raises UsageError with all invalid flags."""
-    given = given_flags({each: value for each, value in flags.items() if each != "fenced"})
+def _check_known(name: str, provider: str, options_type: type[Any], flags: dict[str, Any]) -> None:
+    """Raise UsageError for flags that do not fit a cluster that xpk created."""
+    given = given_flags(_without(flags, "fenced"))
     if flags.get("fenced") is not None:
-        given["--fenced" if flags["fenced"] else "--no-fenced"] = "True"
-    unsupported = [flag for flag in given if flag in _OF_NODES or flag not in settings]
-    if unsupported:
+        given.append("--fenced" if flags["fenced"] else "--no-fenced")
+    supported = {option.flag for _, option in options_of(options_type)}
+    if unsupported := [flag for flag in given if flag in _OF_NODES or flag not in supported]:
         raise UsageError(
             f"cluster '{name}' is of provider '{provider}', which does not support {', '.join(unsupported)}",
             hint="omit these flags; another cluster needs another name",
         )
-    return environment(provider, settings, given)
+
+
+def _without(flags: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {each: value for each, value in flags.items() if each not in names}
 
 
 _PLANS = {_ADAPTED: _adapted, "gke": _gke, "kind": _kind, "local": _local}

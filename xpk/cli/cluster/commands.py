@@ -7,17 +7,18 @@ from typing import Any
 
 import click
 
-from xpk.capacity.clusters import find_clusters, given_flags
+from xpk.capacity.clusters import find_clusters
+from xpk.capacity.gke.options import GkeOptions
+from xpk.capacity.kind.options import KindOptions
 from xpk.capacity.provider import ClusterInfo, provider_of
 from xpk.cli.cluster.adapt import adapt, adapt_as_created
-from xpk.cli.cluster.gke_options import carrying_options, chosen_provider, create_options, place_options
 from xpk.cli.cluster.nodes import cache_image, health
+from xpk.cli.cluster.provider_options import chosen_provider, given_flags, provider_options, valid_options
 from xpk.cli.cluster.request import asked_to_create, asked_to_resize, maker_option
 from xpk.cli.cluster.run_plan import (
     ask,
     carry_out,
     dry_run_option,
-    manifest_options,
     plan_output_option,
     provider_with,
 )
@@ -60,25 +61,11 @@ cluster.add_command(health)
 @accelerator_option("Accelerator type of the slices, such as v5litepod-8; see `xpk accelerator list`.")
 @click.option("--num-slices", type=int, help="Number of slices. [default: the existing slices; 1 in a new cluster]")
 @maker_option
-@click.option("--nodes-per-slice", type=click.IntRange(1), help="kind: number of nodes for the hosts of a slice.")
-@click.option("--spare-slices", type=click.IntRange(0), help="kind: number of slices beyond the quota, as spares.")
-@click.option("--node-image", metavar="IMAGE", help="kind: image of the nodes.")
-@click.option("--retain", is_flag=True, help="kind: keep the nodes if the creation fails.")
-@click.option(
-    "--trainer-image", metavar="IMAGE", help="kind, gke: image of the bundled trainer. [default on kind: built locally]"
-)
-@click.option("--base-image", metavar="IMAGE", help="kind: base image of the trainer's image.")
-@click.option(
-    "--image-archive",
-    metavar="FILE",
-    multiple=True,
-    help="kind: `docker save` archive of images to load into the nodes.",
-)
-@create_options
+@click.option("--num-nodes", type=click.IntRange(1), help="Number of hosts, for GPU and CPU types; each is a slice.")
+@provider_options("create", KindOptions, GkeOptions)
 @click.option("--num-cubes", type=int, hidden=True, help="Number of slices of one cube; same as --num-slices.")
 @click.option("--adapt-from-ct", is_flag=True, hidden=True, help="Same as `xpk cluster adapt`.")
 @click.option("--force", is_flag=True, hidden=True, expose_value=False, help="No effect; nothing is deleted.")
-@manifest_options
 @dry_run_option
 @plan_output_option
 @click.pass_obj
@@ -133,11 +120,8 @@ def kubeconfig(name: str | None, name_flag: str | None) -> None:
 @_num_slices
 @click.option("-y", "--yes", is_flag=True, help="Do not prompt for confirmation.")
 @click.option("--force", is_flag=True, help="Delete the workloads on removed slices; do not prompt for confirmation.")
-@accelerator_option("gke: accelerator type of the slices to resize, in a cluster of several.", name="tpu_type")
 @provider_option
-@place_options
-@carrying_options
-@manifest_options
+@provider_options("resize", GkeOptions)
 @dry_run_option
 @plan_output_option
 @click.pass_obj
@@ -155,7 +139,7 @@ def resize(
     **flags: Any,
 ) -> None:
     """Change a cluster's number of slices."""
-    chosen, count, flags = asked_to_resize((name, name_flag), num_slices, flags)
+    chosen, count = asked_to_resize((name, name_flag), num_slices, flags)
     plan = provider_with(chosen, provider, flags).plan_resize(chosen, count, force=force)
     if plan.question and not (yes or force or dry_run):
         ask(plan.question)
@@ -164,7 +148,7 @@ def resize(
 
 @cluster.command("list", cls=ClusterCommand)
 @provider_option
-@place_options
+@provider_options("find", GkeOptions)
 @list_options((*_COLUMNS, *_WIDE))
 @output_option
 @click.pass_obj
@@ -172,7 +156,9 @@ def list_(console: Console, /, provider: str | None, output: str | None, **flags
     """List clusters; with --project, all clusters in the project."""
     console = console.choosing(output, headers=not flags.pop("no_headers"), sort_by=flags.pop("sort_by"))
     given = given_flags(flags)
-    found = find_clusters(chosen_provider(provider, given) if given else provider, given, warn=console.warn)
+    provider = chosen_provider(provider, given) if given else provider
+    options = valid_options(provider, flags) if provider and given else None
+    found = find_clusters(provider, options, warn=console.warn)
     console.items(found, columns=_COLUMNS, wide=_WIDE, data=asdict)
     if not found:
         console.tell("no clusters; `xpk cluster create dev --tpu-type v5litepod-8` creates one")
@@ -182,7 +168,7 @@ def list_(console: Console, /, provider: str | None, output: str | None, **flags
 @name_argument("cluster")
 @context_option
 @provider_option
-@place_options
+@provider_options("find", GkeOptions)
 @output_option
 @click.pass_obj
 def describe(
@@ -216,7 +202,7 @@ def describe(
 @click.option("--force", is_flag=True, help="Delete the workloads on the cluster; do not prompt for confirmation.")
 @click.option("--ignore-not-found", is_flag=True, help="Exit with code 0 if the cluster does not exist.")
 @provider_option
-@place_options
+@provider_options("find", GkeOptions)
 @dry_run_option
 @plan_output_option
 @click.pass_obj

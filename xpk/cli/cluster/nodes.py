@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from xpk.cli.cluster.gke_options import place_options
+from xpk.capacity.gke.options import GkeOptions
+from xpk.cli.cluster.provider_options import provider_options
 from xpk.cli.cluster.run_plan import Live, dry_run_option, provider_with
 from xpk.cli.durations import parse_duration
 from xpk.cli.google_xpk import ClusterCommand
@@ -69,7 +70,7 @@ _TROUBLE_COLUMNS = (
 @click.option("-n", "--namespace", default="default", show_default=True, help="Namespace of the pulling pods.")
 @context_option
 @provider_option
-@place_options
+@provider_options("find", GkeOptions)
 @dry_run_option
 @output_option
 @click.pass_obj
@@ -163,7 +164,7 @@ def _unreachable(cluster: str | None, provider: str | None, flags: dict[str, Any
 @name_argument("cluster")
 @context_option
 @provider_option
-@place_options
+@provider_options("find", GkeOptions)
 @output_option
 @click.pass_obj
 def health(

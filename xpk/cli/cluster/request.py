@@ -7,10 +7,11 @@ from typing import Any
 import click
 
 from xpk.capacity import user_config
-from xpk.capacity.clusters import given_flags, plan_create
+from xpk.capacity.clusters import plan_create
 from xpk.capacity.plan.plan import Plan
+from xpk.capacity.provider import provider_names
 from xpk.cli import complete
-from xpk.cli.cluster.gke_options import chosen_provider, in_seconds
+from xpk.cli.cluster.provider_options import chosen_provider, completed, given_flags, read_options
 from xpk.cli.options import Command, the_name
 from xpk.cli.terminal.output import Console
 from xpk.model.accelerators import find_shape
@@ -48,17 +49,16 @@ def asked_to_create(
     `name`: the values of NAME and --cluster. `dry_run`: values that only a real run needs may be missing.
     """
     problems = Problems()
-    flags = problems.read({**flags, "timeout": None}, in_seconds, flags)
     chosen = problems.read(_UNNAMED, the_name, "cluster", *name)
     num_slices, num_nodes = problems.read(counts[:2], _without_cubes, counts, accelerator_type)
-    given = given_flags(flags)
+    kind = chosen_provider(provider, given_flags(flags), user_config.load().get("provider", "local"))
     return plan_create(
         chosen,
         accelerator_type,
         num_slices,
         num_nodes=num_nodes,
-        provider=chosen_provider(provider, given, user_config.load().get("provider", "local")),
-        flags=given,
+        provider=kind,
+        options=completed(read_options(kind, flags, problems)) if kind in provider_names() else None,
         problems=problems,
         is_dry=dry_run,
     )
@@ -66,14 +66,14 @@ def asked_to_create(
 
 def asked_to_resize(
     name: tuple[str | None, str | None], num_slices: int | None, flags: dict[str, Any]
-) -> tuple[str, int, dict[str, Any]]:
-    """Return the cluster, its new number of slices, and its flags. Raises UsageError with all problems."""
+) -> tuple[str, int]:
+    """Return the cluster and its new number of slices. Raises UsageError with all problems, also of the options."""
     problems = Problems()
-    flags = problems.read(flags, in_seconds, flags)
+    read_options("gke", flags, problems)  # the only provider that has options of `resize`
     chosen = problems.read(_UNNAMED, the_name, "cluster", *name)
     count = problems.read(1, _count, num_slices)
     problems.check(f"cluster '{chosen}' cannot be resized", hint="see `xpk cluster resize --help`")
-    return chosen, count, flags
+    return chosen, count
 
 
 def _without_cubes(counts: Counted, accelerator_type: str | None) -> tuple[int | None, int | None]:

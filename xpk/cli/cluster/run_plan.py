@@ -11,10 +11,9 @@ from typing import Any
 
 import click
 
-from xpk.capacity.clusters import find_provider, given_flags
 from xpk.capacity.plan.plan import Plan
-from xpk.capacity.provider import Provider
-from xpk.cli.cluster.gke_options import chosen_provider
+from xpk.capacity.provider import Provider, load_provider, provider_of
+from xpk.cli.cluster.provider_options import chosen_provider, given_flags, located, valid_options
 from xpk.cli.options import Command
 from xpk.cli.target import preferred_place
 from xpk.cli.terminal.output import FORMATS, Console, echo, interactive
@@ -24,15 +23,6 @@ GCLOUD = "gcloud"  # an output format of commands that plan
 _TELL_SECONDS = 30.0  # between two progress lines without a terminal
 
 dry_run_option = click.option("--dry-run", is_flag=True, help="Show the plan without changing anything.")
-
-
-def manifest_options(command: Command) -> Command:
-    """Add the sources of the controllers' manifests."""
-    for name in ("Kueue", "JobSet"):
-        flag = f"--{name.lower()}-manifest"
-        text = f"Manifest of {name}: PATH or https URL, with #sha256=HEX unless it is an official release."
-        command = click.option(flag, metavar="SOURCE", help=text)(command)
-    return command
 
 
 def plan_output_option(command: Command) -> Command:
@@ -48,9 +38,10 @@ def provider_with(cluster: str, provider: str | None, flags: dict[str, Any]) -> 
     """Return the provider of a cluster, configured by the flags."""
     given = given_flags(flags)
     if "--project" not in given and provider in (None, "gke"):
-        given = preferred_place(cluster) | given
-    kind = "gke" if chosen_provider(provider, given) == "gke" else provider
-    return find_provider(cluster, kind, given)
+        given = [*given, *preferred_place(cluster)]
+    is_on_gke = bool(given) and chosen_provider(provider, given) == "gke"
+    kind = "gke" if is_on_gke else provider_of(cluster, provider).name
+    return load_provider(kind, located(valid_options(kind, flags), flags, cluster))
 
 
 def ask(question: str) -> None:

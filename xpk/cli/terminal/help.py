@@ -55,6 +55,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     ),
     "Images and controllers": (
         "--node-image", "--trainer-image", "--base-image", "--image-archive", "--jobset-manifest", "--kueue-manifest",
+        "--gpudirect-manifests",
     ),
     "Output": (
         "--dry-run", "--output-manifest-file", "--wait", "--timeout", "--output", "--watch", "--sort-by",
