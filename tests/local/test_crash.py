@@ -265,10 +265,11 @@ def test_damaged_store(api: LocalApi, folder: Path) -> None:
     create_cluster(folder)
 
 
-def test_locked_store(api: LocalApi, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xpk.local.store._BUSY_SECONDS", 0.1)
-    with Store(folder) as store, store.transaction(), pytest.raises(XpkError, match="locked by another process"):
-        api.create(jobset("a", "true"))
+def test_locked_store(api: LocalApi, folder: Path) -> None:
+    with Store(folder) as store, store.transaction(), Store(folder, busy_seconds=0.1) as late:
+        locked = late.transaction()
+        with pytest.raises(XpkError, match="locked by another process"):
+            locked.__enter__()
 
 
 def test_folder_that_cannot_be_written(tmp_path: Path) -> None:

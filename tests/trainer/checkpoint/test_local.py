@@ -56,9 +56,9 @@ def a_job(folder: Path, *asked: str, peers: Peers | None = None, local: str = "r
     return Job(made, host, out, Lease(out, host, lambda holder, ours: None), events, peers, stop, watchdog)
 
 
-def tier(folder: Path, peers: Peers | None = None, local: str = "ram") -> LocalTier:
+def tier(folder: Path, peers: Peers | None = None, local: str = "ram", **doubles: Any) -> LocalTier:
     """Return the tier of such a host."""
-    return LocalTier(a_job(folder, peers=peers, local=local), {"note": 1})
+    return LocalTier(a_job(folder, peers=peers, local=local), {"note": 1}, **doubles)
 
 
 def chosen(made: LocalTier, trainer: Trainer) -> LocalCheckpoint | None:

@@ -22,9 +22,8 @@ from trainer.errors import FatalError, StorageError
 from trainer.hosts.peers import Peers
 from trainer.step.compile_cache import CompileCache
 from trainer.step.compiler import Compiler
-from trainer.storage import manifest as integrity
 from trainer.storage import open_place
-from trainer.storage.local import FolderShelf
+from trainer.storage.local import Folder, FolderShelf
 from trainer.telemetry.metrics import Events, JsonLines
 
 
@@ -39,6 +38,41 @@ def state(trainer: Trainer) -> Any:
     return trainer.train()(state, trainer.blocks(np.arange(8)), trainer.flags)[0]
 
 
+Errors = dict[int | str, int]
+
+
+class Disk(Folder):
+    """A folder on a disk that gives these errors for the arrays of a step, or for the list of "steps"."""
+
+    def __init__(self, path: Path, errors: Errors) -> None:
+        super().__init__(path)
+        self._errors = errors
+
+    def shelf(self) -> FolderShelf:
+        self.path.mkdir(parents=True, exist_ok=True)
+        return DiskShelf(self.path, self._errors)
+
+
+class DiskShelf(FolderShelf):
+    """The checkpoints of such a folder."""
+
+    def __init__(self, folder: Path, errors: Errors) -> None:
+        super().__init__(folder)
+        self._errors = errors
+
+    def _give(self, what: int | str) -> None:
+        if code := self._errors.get(what):
+            raise OSError(code, os.strerror(code), str(self._folder))
+
+    def steps(self) -> list[int]:
+        self._give("steps")
+        return super().steps()
+
+    def damage(self, step: int) -> str:
+        self._give(step)
+        return super().damage(step)
+
+
 class Store:
     """The checkpoints of one process in a folder, and the events it wrote."""
 
@@ -48,7 +82,8 @@ class Store:
         self.log = folder / "events.jsonl"
         events = Events(JsonLines(open_place(self.log)), 0, 0, 0, time.monotonic())
         self.folder = folder / "checkpoints"
-        self.checkpoints = Checkpoints(open_place(self.folder), keep, {"note": 1}, self.peers, events)
+        self.errors: Errors = {}
+        self.checkpoints = Checkpoints(Disk(self.folder, self.errors), keep, {"note": 1}, self.peers, events)
 
         self.checkpoints.choose()
 
@@ -135,24 +170,15 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
 
 
 @pytest.fixture
-def unreadable(store: Store, state: Any, monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
+def unreadable(store: Store, state: Any) -> Errors:
     """Checkpoints of steps 1 and 2; what is read of a step gives the error that it has here."""
     store.save(1, state)
     store.save(2, state)
-    errors: dict[int, int] = {}
-    read = integrity._computed
-
-    def failing(path: Path, kind: integrity.Sum) -> integrity.Sum | None:
-        if code := errors.get(int(path.relative_to(store.folder).parts[0])):
-            raise OSError(code, os.strerror(code), str(path))
-        return read(path, kind)
-
-    monkeypatch.setattr(integrity, "_computed", failing)
-    return errors
+    return store.errors
 
 
 def test_one_that_a_disk_does_not_give_back_is_passed_over_and_kept(
-    store: Store, state: Any, unreadable: dict[int, int]
+    store: Store, state: Any, unreadable: Errors
 ) -> None:
     unreadable[2] = errno.EIO
     found = store.checkpoints.choose()
@@ -166,7 +192,7 @@ def test_one_that_a_disk_does_not_give_back_is_passed_over_and_kept(
 
 @pytest.mark.parametrize(("keep", "saved", "left"), [(1, 5, [5, 9]), (2, 10, [2, 9, 10])])
 def test_one_that_a_disk_does_not_give_back_pushes_out_none_that_can_be_read(
-    keep: int, saved: int, left: list[int], store: Store, state: Any, unreadable: dict[int, int]
+    keep: int, saved: int, left: list[int], store: Store, state: Any, unreadable: Errors
 ) -> None:
     store.save(9, state)
     unreadable[9] = errno.EIO
@@ -177,7 +203,7 @@ def test_one_that_a_disk_does_not_give_back_pushes_out_none_that_can_be_read(
     assert store.steps() == left
 
 
-def test_a_run_whose_checkpoints_cannot_be_read_does_not_begin_anew(store: Store, unreadable: dict[int, int]) -> None:
+def test_a_run_whose_checkpoints_cannot_be_read_does_not_begin_anew(store: Store, unreadable: Errors) -> None:
     unreadable.update({1: errno.EIO, 2: errno.EIO})
     with pytest.raises(StorageError, match=r"none of the checkpoints in .* can be read"):
         store.checkpoints.choose()
@@ -237,14 +263,10 @@ def test_all_hosts_know_of_the_newest_where_a_local_one_is_as_new(store: Store, 
 
 
 def test_a_folder_that_cannot_be_listed_costs_no_save(
-    store: Store, state: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    store: Store, state: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Or the hosts would wait for ever to hear of what is committed."""
-
-    def lost(shelf: FolderShelf) -> list[int]:
-        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(store.folder))
-
-    monkeypatch.setattr(FolderShelf, "steps", lost)
+    store.errors["steps"] = errno.ESTALE
     store.checkpoints.save(1, state)
     assert store.checkpoints.ended(60)
     assert store.checkpoints.wait() == "" and store.save(2, state) == ""

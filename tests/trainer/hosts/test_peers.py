@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -28,16 +29,16 @@ Heard = queue.Queue[tuple[str, int]]
 
 
 def host(
-    process_id: int, processes: int, heard: Heard, attempt: int = 0, job: Sequence[str] = (), secret: bytes = b""
+    process_id: int, processes: int, heard: Heard, attempt: int = 0, job: Sequence[str] = (), **more: Any
 ) -> Peers:
     return Peers(
         process_id,
         processes,
         attempt,
         job,
-        secret=secret,
         on_lost=lambda peer: heard.put(("lost", peer)),
         on_told=lambda what, by: heard.put((what, by)),
+        **more,
     )
 
 
@@ -57,9 +58,9 @@ def together(actions: list[Callable[[], object]], seconds: float = SECONDS) -> l
     return results
 
 
-def connected(processes: int, port: int = 0) -> tuple[list[Peers], list[Heard]]:
+def connected(processes: int, port: int = 0, **more: Any) -> tuple[list[Peers], list[Heard]]:
     heard: list[Heard] = [queue.Queue() for _ in range(processes)]
-    hosts = [host(n, processes, heard[n]) for n in range(processes)]
+    hosts = [host(n, processes, heard[n], **more) for n in range(processes)]
     port = port or free_ports()
     together([lambda peers=peers: peers.connect("127.0.0.1", port, SECONDS) for peers in hosts])  # type: ignore[misc]
     return hosts, heard
@@ -92,9 +93,8 @@ def test_hosts_are_told_of_a_data_set_of_very_many_files() -> None:
     assert [h.empty() for h in heard] == [True] * 2
 
 
-def test_what_is_too_long_to_be_told_is_said_and_loses_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.hosts.peers.MAX_HUB_MESSAGE_BYTES", 1000)
-    hosts, heard = connected(2)
+def test_what_is_too_long_to_be_told_is_said_and_loses_nobody() -> None:
+    hosts, heard = connected(2, max_message_bytes=1000)
     with pytest.raises(FatalError, match="cannot announce corpus to the hosts: 1,036 bytes are more than 1,000"):
         hosts[0].announce("corpus", "x" * 1000)
     hosts[0].tell("fatal")
@@ -102,9 +102,8 @@ def test_what_is_too_long_to_be_told_is_said_and_loses_nobody(monkeypatch: pytes
     assert heard[0].empty()
 
 
-def test_a_long_message_to_one_host_keeps_no_beat_from_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.hosts.peers.BEAT_SECONDS", 0.05)
-    hosts, heard = connected(3)
+def test_a_long_message_to_one_host_keeps_no_beat_from_the_others() -> None:
+    hosts, heard = connected(3, beat_seconds=0.05)
     with hosts[0]._links[1]._sending:  # as while a host is slow to take what it is told
         before = hosts[2]._links[0].heard
         deadline = time.monotonic() + SECONDS
@@ -163,11 +162,11 @@ def answer(stream: socket.socket, peer: int, challenge: str = "") -> bytes:
     return line({"hello": peer, "nonce": "n", "proof": said})
 
 
-def test_a_proof_is_worth_nothing_on_another_connection_or_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proof_is_worth_nothing_on_another_connection_or_twice() -> None:
     port, heard = free_ports(), queue.Queue()  # type: ignore[var-annotated]
     hub = host(0, 4, heard, secret=b"s")
-    monkeypatch.setattr(hub, "_ready", True)  # this host waits for nobody
-    hub.connect("127.0.0.1", port, SECONDS)
+    with pytest.raises(PeerAbsent):  # its listener stays
+        hub.connect("127.0.0.1", port, 0.1)
     with contextlib.ExitStack() as callers:
         one, other, again, wrong = (callers.enter_context(dialled(port)) for _ in range(4))
         valid = answer(one, 1)
@@ -192,11 +191,10 @@ def rest_of(stream: socket.socket) -> bytes:
     return content
 
 
-def test_silent_strangers_are_hung_up_on_and_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.hosts.handshake._SECONDS", 0.5)
+def test_silent_strangers_are_hung_up_on_and_keep_nobody_out() -> None:
     port = free_ports()
     with contextlib.ExitStack() as strangers:
-        hub, other = host(0, 2, queue.Queue()), host(1, 2, queue.Queue())
+        hub, other = host(0, 2, queue.Queue(), handshake_seconds=0.5), host(1, 2, queue.Queue())
         meeting = threading.Thread(target=lambda: hub.connect("127.0.0.1", port, SECONDS))
         meeting.start()
         silent = [strangers.enter_context(dialled(port)) for _ in range(100)]
@@ -229,7 +227,7 @@ def test_a_host_of_another_job_or_attempt_or_with_another_secret_does_not_join(
     attempt: int, job: list[str], secret: bytes
 ) -> None:
     port, heard = free_ports(), [queue.Queue(), queue.Queue()]  # type: ignore[var-annotated]
-    hub, other = host(0, 2, heard[0], job=["a", ""], secret=b"s"), host(1, 2, heard[1], attempt, job, secret)
+    hub, other = host(0, 2, heard[0], job=["a", ""], secret=b"s"), host(1, 2, heard[1], attempt, job, secret=secret)
 
     def absent(peers: Peers) -> None:
         with pytest.raises(PeerAbsent):
@@ -303,10 +301,9 @@ def test_a_name_that_still_stands_for_a_host_that_is_gone_is_looked_up_again() -
         found.close()
 
 
-def test_the_first_host_waits_for_its_name_to_stand_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.hosts.bootstrap._LOOK_SECONDS", 0.01)
+def test_the_first_host_waits_for_its_name_to_stand_for_itself() -> None:
     port = free_ports()
-    told = iter([("192.0.2.1", port)] * 3 + [("127.0.0.1", port)])  # nobody's address, for documents only
+    told = iter([("192.0.2.1", port), ("127.0.0.1", port)])  # nobody's address, for documents only
     assert own_address(lambda: next(told)) == ("127.0.0.1", port)
     with socket.create_server(("127.0.0.1", port)), pytest.raises(AddressError, match="already in use"):
         own_address(lambda: ("127.0.0.1", port))

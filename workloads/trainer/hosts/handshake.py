@@ -19,7 +19,7 @@ from typing import Any
 
 from trainer.hosts.connection import Link, is_proof, proof
 
-_SECONDS = 5.0  # deadline of a handshake
+HANDSHAKE_SECONDS = 5.0  # deadline of a handshake
 _PAUSE_SECONDS = 0.5
 _STRANGERS = 64  # minimum of the limit on connections without a handshake
 _MAX_MESSAGE_BYTES = 1024  # bytes in a stranger's message
@@ -45,8 +45,11 @@ class Gate:
     descriptors are lacking.
     """
 
-    def __init__(self, listener: socket.socket, selector: selectors.BaseSelector, me: Identity, hosts: int) -> None:
+    def __init__(
+        self, listener: socket.socket, selector: selectors.BaseSelector, me: Identity, hosts: int, seconds: float
+    ) -> None:
         self._listener, self._selector, self._me, self._hosts = listener, selector, me, hosts
+        self._seconds = seconds  # for a handshake
         self._strangers: dict[Link, tuple[str, float]] = {}  # challenge and deadline of each
         self._resumes: float | None = 0.0
 
@@ -69,7 +72,7 @@ class Gate:
             self._pause()
             return
         link, challenge = Link(sock, _MAX_MESSAGE_BYTES), secrets.token_hex(16)
-        self._strangers[link] = challenge, time.monotonic() + _SECONDS
+        self._strangers[link] = challenge, time.monotonic() + self._seconds
         self._selector.register(sock, selectors.EVENT_READ, link)
         link.send({"challenge": challenge})
         if not self._has_room:
@@ -110,7 +113,7 @@ def introduce(link: Link, me: Identity, peer: int, deadline: float) -> list[dict
     """
     nonce = secrets.token_hex(16)
     with contextlib.suppress(TypeError, KeyError, AttributeError, ValueError):
-        (said,) = _next(link, min(deadline, time.monotonic() + 2 * _SECONDS)) or [{}]
+        (said,) = _next(link, min(deadline, time.monotonic() + 2 * HANDSHAKE_SECONDS)) or [{}]
         challenge = str(said["challenge"])
         link.send({"hello": peer, "nonce": nonce, "proof": me.proof("host", peer, challenge, nonce)})
         first, *others = _next(link, deadline) or [{}]

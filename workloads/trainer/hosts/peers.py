@@ -24,7 +24,7 @@ from typing import Any
 
 from trainer.errors import FatalError, PeerAbsent, Problem
 from trainer.hosts.connection import MAX_HUB_MESSAGE_BYTES, MAX_MESSAGE_BYTES, Link, dial, line, listen
-from trainer.hosts.handshake import Gate, Identity, introduce
+from trainer.hosts.handshake import HANDSHAKE_SECONDS, Gate, Identity, introduce
 
 BEAT_SECONDS = 2.0
 _AGAIN_SECONDS = 0.2
@@ -47,11 +47,16 @@ class Peers:
         job: Sequence[str] = (),
         *,
         secret: bytes = b"",
+        beat_seconds: float = BEAT_SECONDS,
+        handshake_seconds: float = HANDSHAKE_SECONDS,
+        max_message_bytes: int = MAX_HUB_MESSAGE_BYTES,
         on_lost: Callable[[int], None],
         on_told: Callable[[str, int], None],
     ) -> None:
         self.process_id, self.processes, self.attempt = process_id, processes, attempt
         self._identity = Identity(job, attempt, secret)
+        self._beat_seconds, self._handshake_seconds = beat_seconds, handshake_seconds
+        self._max_message_bytes = max_message_bytes  # of process 0
         self._on_lost, self._on_told = on_lost, on_told
         self._links: dict[int, Link] = {}
         self._reports: dict[str, dict[int, Any]] = {}
@@ -111,8 +116,8 @@ class Peers:
         """
         if self.processes > 1:
             content = line({"announce": key, "value": value})
-            if len(content) > MAX_HUB_MESSAGE_BYTES:
-                sizes = f"{len(content):,} bytes are more than {MAX_HUB_MESSAGE_BYTES:,}"
+            if len(content) > self._max_message_bytes:
+                sizes = f"{len(content):,} bytes are more than {self._max_message_bytes:,}"
                 message = f"cannot announce {key} to the hosts: {sizes}"
                 raise FatalError(Problem(message, "Prepare the data in fewer files: --file-tokens"))
             self._send(content)
@@ -169,7 +174,7 @@ class Peers:
     ) -> tuple[Link, list[dict[str, Any]]]:
         """Return the connection to the hub, and the messages received so far. Raises PeerAbsent after `deadline`."""
         while True:
-            link = Link(dial(address, port, deadline, again), MAX_HUB_MESSAGE_BYTES)
+            link = Link(dial(address, port, deadline, again), self._max_message_bytes)
             said = introduce(link, self._identity, self.process_id, deadline)
             if said is not None:
                 return link, said
@@ -182,7 +187,7 @@ class Peers:
         """Hub thread: accept hosts and read their messages."""
         assert self._listener is not None
         with selectors.DefaultSelector() as selector:
-            gate = Gate(self._listener, selector, self._identity, self.processes)
+            gate = Gate(self._listener, selector, self._identity, self.processes, self._handshake_seconds)
             while True:
                 for key, _ in selector.select(gate.tend()):
                     if key.data is None:
@@ -262,12 +267,12 @@ class Peers:
         """Heartbeat thread: show that this host is alive, and detect hosts that fell silent."""
         me, woke = line({"beat": self.process_id}), time.monotonic()
         while not self._closing:
-            time.sleep(BEAT_SECONDS)
+            time.sleep(self._beat_seconds)
             for link in list(self._links.values()):
                 if not link.left:
                     link.beat(me)
             now = time.monotonic()
-            if now - woke > 2 * BEAT_SECONDS:  # this host itself was suspended and has not listened
+            if now - woke > 2 * self._beat_seconds:  # this host itself was suspended and has not listened
                 for link in list(self._links.values()):
                     link.heard = now
             woke = now
