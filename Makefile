@@ -1,6 +1,7 @@
 # Common uses:
 #   make demo      train on this machine: 2 slices x 2 hosts, real text, one host is killed
 #   make test      run unit and local tests (under 5 minutes)
+#   make fuzz      try 20,000 hostile inputs: options, files and records (XPK_FUZZ_EXAMPLES; make test tries 400)
 #   make e2e       run drills, here and on a real kind cluster, that kill hosts, nodes and controllers (as root; about
 #                  25 minutes, and 25 more the first time to build the environment)
 #   make e2e-all   run the drills of e2e and those marked `extended` (about 50 minutes)
@@ -8,6 +9,7 @@
 #   make e2e-compiler  compare estimates with XLA's TPU compiler (2 minutes, and 700 MB of libtpu the first time)
 #   make check     check format, lint, spelling, types and layers, as CI does first
 #   make docs      build the documentation site in site/; a broken link fails
+#   make man       write man pages of all commands to build/man; `MANPATH=build/man man xpk-workload-create` shows one
 #   make format    apply ruff's format and fixes
 #   make lock      resolve the pinned versions, with the SHA-256 of every file, after a change of constraints.txt
 #   make golden    regenerate golden manifests and generated docs after an intended change
@@ -42,7 +44,7 @@ DOCS := $(VENV)/docs
 DRILLS = $(PARALLEL) 1 --verbose --timeout 1200 --maxfail 5 -m "$(SELECTED)"
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test e2e e2e-all e2e-kind e2e-here e2e-local e2e-compiler check docs format lock golden clean
+.PHONY: help install demo test fuzz e2e e2e-all e2e-kind e2e-here e2e-local e2e-compiler check docs man format lock golden clean
 
 help:
 	@sed -n 's/^#\( \{0,1\}\)/\1/p' Makefile | sed '/^$$/q'
@@ -69,6 +71,11 @@ demo: $(STAMP)
 test: $(STAMP)
 	@echo "==> unit and local tests"
 	@$(BIN)/python -m pytest -m "not slow" $(PARALLEL) 4 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+
+fuzz: $(STAMP)
+	@echo "==> hostile inputs"
+	@XPK_FUZZ_EXAMPLES=$${XPK_FUZZ_EXAMPLES:-20000} $(BIN)/python -m pytest tests/fuzz --timeout 7200 $(PARALLEL) 4 \
+	  --dist load $(PYTEST_ARGS)
 
 # Drills on kind run one after another and leave a core to the other drills.
 e2e: $(STAMP)
@@ -119,6 +126,9 @@ $(DOCS)/.installed: requirements/docs.txt
 	@$(DOCS)/bin/python -m pip install --disable-pip-version-check --progress-bar off --quiet \
 	  --require-hashes --only-binary :all: --requirement requirements/docs.txt
 	@touch $@
+
+man: $(STAMP)
+	@$(BIN)/python -m tools.man_pages build/man/man1
 
 format: $(STAMP)
 	@$(BIN)/ruff check --fix --quiet . || true

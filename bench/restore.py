@@ -27,7 +27,7 @@ from e2e.bucket import BucketServer, bucket_server
 from tests.trainer.small import Cluster, start
 from trainer.config import load
 from trainer.models import registry
-from trainer.storage.gcs import Bucket, open_bucket
+from trainer.storage import open_place
 
 RESULTS = Path(__file__).parent / "results"
 SLICES = (1, 2, 4)
@@ -90,7 +90,7 @@ def _run(folder: Path, settings: Sequence[str], slices: int, attempt: int) -> Cl
 
 
 def _start(folder: Path, settings: Sequence[str], slices: int, attempt: int, name: str) -> Cluster:
-    place: Bucket = open_bucket(f"gs://{_BUCKET}/{name}")
+    place = open_place(f"gs://{_BUCKET}/{name}")
 
     def read(file: str) -> str:
         time.sleep(0.2)  # whoever waits for a step asks without a pause, which costs the machine as much as the steps

@@ -9,9 +9,9 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
 from e2e.bucket import BucketServer, bucket_server, missing
+from trainer.checkpoint.shelves import manifest, open_shelf
 from trainer.errors import FatalError
-from trainer.storage import manifest
-from trainer.storage.gcs import Bucket
+from xpk_shared.storage.bucket import Bucket
 
 pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing())]
 
@@ -45,7 +45,7 @@ def test_checkpoints_of_another_program_end_the_run_and_stay(server: BucketServe
     (out / "7" / "1" / "array").write(b"a save that was cut off")
     before = out.sums()
     with pytest.raises(FatalError, match=r"/0*100 is not a checkpoint of this trainer") as refused:
-        out.shelf().claim(0)
+        open_shelf(out).claim(0)
     assert "another run.output_dir" in refused.value.problems[0].hint
     assert out.sums() == before
 
@@ -60,9 +60,9 @@ def test_a_removal_that_was_cut_off_of_a_checkpoint_that_was_copied_here_is_ende
         (out / str(step) / "d" / "array").write(b"content")
         sums = (out / str(step)).sums()
         (out / str(step) / manifest.MANIFEST).write(manifest.manifest(dict(sums), {}))
-    shelf = place(server, f"copied/{how}", Killed).shelf()
+    shelf = open_shelf(place(server, f"copied/{how}", Killed))
     shelf.claim(0)
     shelf.set_aside(1) if how == "damaged" else shelf.keep(1, 2)
     assert shelf.steps() == [2] and (out / "1" / "d" / "array").is_file()
-    out.shelf().claim(1)
+    open_shelf(out).claim(1)
     assert out.folders() == ["2"]

@@ -4,9 +4,12 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False  # as in `typing`, whose import would cost more than this module
 if TYPE_CHECKING:
-    from xpk.client import Cluster, WorkloadHandle
+    from xpk.capacity.plan.plan import Plan
+    from xpk.capacity.provider import ClusterInfo
+    from xpk.client import Cluster, WorkloadHandle, clusters, create_cluster
     from xpk.jobs.create.notice import Notice
     from xpk.jobs.create.workload import Workload
+    from xpk.jobs.deletion import Deletion
     from xpk.jobs.logs import HostLine
     from xpk.jobs.output.folder import Progress
     from xpk.model.errors import (
@@ -32,7 +35,9 @@ __all__ = [
     "AuthorizationError",
     "CapacityError",
     "Cluster",
+    "ClusterInfo",
     "ConflictError",
+    "Deletion",
     "HostLine",
     "MissingToolError",
     "Modified",
@@ -42,6 +47,7 @@ __all__ = [
     "Notice",
     "OutputExists",
     "Phase",
+    "Plan",
     "Progress",
     "QuotaExceeded",
     "TimedOutError",
@@ -53,17 +59,24 @@ __all__ = [
     "WorkloadStatus",
     "XpkError",
     "__version__",
+    "clusters",
+    "create_cluster",
 ]
 
 _MODULES = {
     "Cluster": "xpk.client",
+    "ClusterInfo": "xpk.capacity.provider",
+    "Deletion": "xpk.jobs.deletion",
     "HostLine": "xpk.jobs.logs",
     "Notice": "xpk.jobs.create.notice",
     "Phase": "xpk.model.status",
+    "Plan": "xpk.capacity.plan.plan",
     "Progress": "xpk.jobs.output.folder",
     "Workload": "xpk.jobs.create.workload",
     "WorkloadHandle": "xpk.client",
     "WorkloadStatus": "xpk.model.status",
+    "clusters": "xpk.client",
+    "create_cluster": "xpk.client",
 }
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from typing import NoReturn
+import sys  # and nothing else: an interrupt before `run` is a traceback
 
 
-def run() -> NoReturn:
+def run() -> None:
     """Be the program `xpk`."""
     try:
         from xpk.cli.main import run as program

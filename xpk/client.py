@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from xpk.api.base import ObjectApi
-from xpk.capacity.provider import Provider, provider_of
-from xpk.jobs import delete as deleting
-from xpk.jobs import lifecycle
+from xpk.capacity import clusters as capacity
+from xpk.capacity.plan.plan import Plan
+from xpk.capacity.provider import ClusterInfo, Provider, provider_of
+from xpk.jobs import deletion, lifecycle
 from xpk.jobs import logs as logging
 from xpk.jobs.create.checks import valid_fields
 from xpk.jobs.create.create import read_queue
@@ -21,11 +22,13 @@ from xpk.jobs.create.notice import Notice, ignore
 from xpk.jobs.create.resolve import with_problems_of
 from xpk.jobs.create.submit import submit
 from xpk.jobs.create.workload import Workload
+from xpk.jobs.deletion import Deletion
 from xpk.jobs.output.folder import Progress, latest_progress
 from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.status import reader
+from xpk.jobs.status.goodput import with_goodput
 from xpk.model import names
-from xpk.model.errors import Problems, XpkError
+from xpk.model.errors import Problems, UsageError, XpkError
 from xpk.model.specs import Target, WorkloadSpec
 from xpk.model.status import WorkloadStatus
 
@@ -78,6 +81,37 @@ class Cluster:
         submit(workload, destination, report=on_progress, price=price)
         return WorkloadHandle(self, workload.name, workload.namespace, output_root=workload.output_root)
 
+    def describe(self) -> ClusterInfo:
+        """Return the size and the state of the cluster, and the workload on each of its slices."""
+        return self._provider.describe(self.name)
+
+    def resize(
+        self,
+        num_slices: int,
+        *,
+        force: bool = False,
+        dry_run: bool = False,
+        on_progress: Callable[[Notice], None] = ignore,
+    ) -> Plan:
+        """Change the number of slices and return the plan; with `dry_run`, only plan.
+
+        `force` deletes the workloads on removed slices. Raises UsageError for an invalid number, ConflictError if
+        workloads are on slices that would be removed, unless `force` is set, or if the cluster was modified
+        concurrently, and QuotaExceeded or CapacityError if a cloud has no such slices.
+        """
+        plan = self._provider.plan_resize(self.name, num_slices, force=force)
+        return plan if dry_run else _carry_out(plan, on_progress)
+
+    def delete(
+        self, *, force: bool = False, dry_run: bool = False, on_progress: Callable[[Notice], None] = ignore
+    ) -> Plan:
+        """Delete the cluster with everything on it, including output, and return the plan; with `dry_run`, only plan.
+
+        `force` deletes the workloads on it. Raises ConflictError if there are some, unless `force` is set.
+        """
+        plan = self._provider.plan_delete(self.name, force=force)
+        return plan if dry_run else _carry_out(plan, on_progress)
+
     def workload(self, name: str, namespace: str = "default", *, output_root: str | None = None) -> WorkloadHandle:
         """Return the handle of a workload without checking that it exists.
 
@@ -88,6 +122,61 @@ class Cluster:
     def workloads(self, namespace: str | None = "default") -> list[WorkloadStatus]:
         """Return the status of every workload of a namespace, or of all namespaces for None, oldest first."""
         return reader.find_all(self.api, namespace)
+
+    def delete_workloads(
+        self,
+        *workloads: str,
+        all: bool = False,
+        labels: Mapping[str, str] | None = None,
+        namespace: str = "default",
+        with_output: bool = False,
+        output_root: str | None = None,
+        grace_seconds: int | None = None,
+        wait: bool = True,
+        timeout: float = 120.0,
+        force: bool = False,
+        ignore_not_found: bool = False,
+        dry_run: bool = False,
+        on_progress: Callable[[Notice], None] = ignore,
+    ) -> list[Deletion]:
+        """Delete workloads by name, those with all of `labels`, or all that xpk created; return them in order.
+
+        Nothing is deleted if one of them cannot be, nor with `dry_run`. Their output stays unless `with_output` is
+        set, which always waits. Raises
+
+        * UsageError: not exactly one of names, `labels` and `all` is given, or several of the errors below occurred
+        * NotFoundError: a named workload does not exist, and `ignore_not_found` is not set
+        * ConflictError: another tool created a named workload, and `force` is not set; or output is not below the
+          cluster's root nor `output_root`
+        * TimedOutError: hosts still run after `timeout` seconds
+        """
+        if [bool(workloads), bool(labels), all].count(True) != 1:
+            raise UsageError("pass exactly one of names, labels and all=True")
+        roots = OutputRoots(lambda: self.target, output_root) if with_output else None
+        if workloads:
+            deletions = deletion.plan_named(
+                self.api,
+                workloads,
+                namespace,
+                cluster=self.name,
+                roots=roots,
+                force=force,
+                ignore_not_found=ignore_not_found,
+                report=on_progress,
+            )
+        else:
+            deletions = deletion.plan_all(self.api, namespace, labels=labels, roots=roots)
+        if not dry_run:
+            deletion.carry_out(
+                self.api,
+                deletions,
+                namespace,
+                grace_seconds=grace_seconds,
+                timeout=timeout if wait or with_output else None,
+                ignore_not_found=ignore_not_found,
+                report=on_progress,
+            )
+        return deletions
 
 
 class WorkloadHandle:
@@ -111,13 +200,14 @@ class WorkloadHandle:
         return replace(status, events=events)
 
     def progress(self) -> Progress | None:
-        """Return the newest step that the trainer logged, None before the first.
+        """Return the newest step that the trainer logged, with the run's goodput; None before the first.
 
         Raises ConflictError if the output folder is not the workload's own, XpkError if it cannot be read.
         """
         status = reader.find(self.cluster.api, self.name, self.namespace)
         folder = self._roots.to_read(status)
-        return latest_progress(folder, ray=status.launcher == "ray") if folder else None
+        progress = latest_progress(folder, ray=status.launcher == "ray") if folder else None
+        return progress and with_goodput(progress, folder, status)
 
     def wait(
         self,
@@ -160,10 +250,10 @@ class WorkloadHandle:
         `previous` reads the attempt before, where it is kept; `tail` counts lines of each host; `grep` is a regular
         expression. Raises UsageError for a bad expression or more than 128 hosts, XpkError if no host has a log yet.
         """
-        wanted = logging.Wanted(slice=slice, host=host, since=since, tail=tail, grep=grep)
+        query = logging.LogQuery(slice=slice, host=host, since=since, tail=tail, grep=grep)
         if follow:
-            return logging.follow_logs(self.cluster.api, self.name, self.namespace, wanted)
-        return logging.read_logs(self.cluster.api, self.name, self.namespace, wanted, previous=previous)
+            return logging.follow_logs(self.cluster.api, self.name, self.namespace, query)
+        return logging.read_logs(self.cluster.api, self.name, self.namespace, query, previous=previous)
 
     def suspend(self) -> None:
         """Stop the hosts and give the slices back until `resume`. Raises ConflictError if the workload has ended."""
@@ -187,15 +277,15 @@ class WorkloadHandle:
         Raises ConflictError for a workload of another tool, unless `force` is set, and for output that is not below
         the cluster's root; TimedOutError if hosts still run after `timeout` seconds.
         """
-        deleting.delete(
-            self.cluster.api,
+        self.cluster.delete_workloads(
             self.name,
-            self.namespace,
-            roots=self._roots if with_output else None,
+            namespace=self.namespace,
+            with_output=with_output,
+            output_root=self._roots.stated,
             grace_seconds=grace_seconds,
-            timeout=timeout if wait or with_output else None,
+            wait=wait,
+            timeout=timeout,
             force=force,
-            where=self._where,
         )
 
     def report(self, path: str | Path | None = None) -> dict[str, Any]:
@@ -214,6 +304,63 @@ class WorkloadHandle:
     @property
     def _where(self) -> str:
         return names.where(self.cluster.name, self.namespace)
+
+
+def create_cluster(
+    name: str,
+    accelerator_type: str,
+    *,
+    num_slices: int | None = None,
+    num_nodes: int | None = None,
+    provider: str = "local",
+    options: Mapping[str, object] | None = None,
+    dry_run: bool = False,
+    on_progress: Callable[[Notice], None] = ignore,
+) -> Plan:
+    """Create a cluster, or the missing parts of one, and return the plan; with `dry_run`, only plan.
+
+    `num_slices`: None keeps the slices of an existing cluster; 1 in a new one. `options`: those of
+    `xpk cluster create` that only some providers have, such as `{"project": "p", "spot": True}`. `on_progress` gets a
+    line for each step, and the warnings. Raises
+
+    * UsageError: the request is invalid; `problems` has all of them
+    * ConflictError: a cluster of this name exists in another shape or of another provider
+    * AuthorizationError, CapacityError, QuotaExceeded: the cloud does not allow it, or has not enough capacity
+    * MissingToolError: this machine lacks a package or a program
+    """
+    _, plan = capacity.plan_create(
+        name,
+        accelerator_type,
+        num_slices,
+        num_nodes=num_nodes,
+        provider=provider,
+        flags=capacity.given_flags(options or {}),
+        is_dry=dry_run,
+    )
+    return plan if dry_run else _carry_out(plan, on_progress)
+
+
+def clusters(
+    *,
+    provider: str | None = None,
+    options: Mapping[str, object] | None = None,
+    on_progress: Callable[[Notice], None] = ignore,
+) -> list[ClusterInfo]:
+    """Return all clusters, or those of one provider; `options` as `{"project": "p"}` for all of a project.
+
+    `on_progress` gets a warning for each cluster that cannot be described.
+    """
+    warn = _warn(on_progress)
+    return capacity.find_clusters(provider, capacity.given_flags(options or {}), warn=warn)
+
+
+def _carry_out(plan: Plan, on_progress: Callable[[Notice], None]) -> Plan:
+    plan.carry_out(lambda title: on_progress(Notice(title)), warn=_warn(on_progress))
+    return plan
+
+
+def _warn(on_progress: Callable[[Notice], None]) -> Callable[[str], None]:
+    return lambda text: on_progress(Notice(text, is_warning=True))
 
 
 def destination_of(cluster: Cluster, workload: Workload) -> Destination:

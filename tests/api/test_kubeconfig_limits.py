@@ -46,6 +46,8 @@ clusters: [{name: c, cluster: {server: "https://x"}}]
         (GOOD.replace("[{name: u, user: {token: t}}]", "7"), "users must be a list"),
         (GOOD.replace("[{name: u, user: {token: t}}]", "[7]"), "users[0].name must be a string"),
         (GOOD.replace('"https://x"', "{a: b}"), "clusters[0]: server must be a string"),
+        (GOOD.replace("cluster: c,", "cluster: [],"), "contexts[0]: cluster must be a string, got a list"),
+        (GOOD.replace("name: u, user:", "name: v, cluster: c, user:"), "context 'x' names user 'u', not found"),
         (GOOD.replace("current-context: x", "current-context: [1]"), "context '[1]' not found"),
         (GOOD.replace("name: x", 'name: "\\e[31mx"'), "context 'x' not found"),
         ("\x00", "cannot read kubeconfig"),

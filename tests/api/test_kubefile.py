@@ -51,7 +51,7 @@ def test_the_named_context_alone_and_nobody_elses_secrets(tmp_path: Path) -> Non
         (kubeconfig("dev"), "prod", "context 'prod' not found"),
         ("a: [", None, "cannot read kubeconfig"),
         ("- a", None, "is not a kubeconfig"),
-        ({**kubeconfig("dev"), "users": None}, "dev", "names user 'dev-u', not found in the kubeconfig"),
+        ({**kubeconfig("dev"), "users": None}, "dev", "names user 'dev-u', not found in kubeconfig "),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, content: object, context: str | None, says: str) -> None:

@@ -46,8 +46,7 @@ def test_the_program_ends_in_one_place() -> None:
             "__main__.py",
             "shim.py",
             "daemon.py",
-            "peer_watch.py",
-        ):  # the last three are programs of their own
+        ):  # the last two are programs of their own
             assert "sys.exit" not in file.read_text(encoding="utf-8"), file
 
 

@@ -14,9 +14,9 @@ import xpk
 from tests.jobs.report.runs import RunWriter
 
 EXPORTED = """
-AuthorizationError CapacityError Cluster ConflictError HostLine MissingToolError Modified NameTaken NotAuthorized
-NotFoundError Notice OutputExists Phase Progress QuotaExceeded TimedOutError UnavailableError UsageError Workload
-WorkloadFailedError WorkloadHandle WorkloadStatus XpkError __version__
+AuthorizationError CapacityError Cluster ClusterInfo ConflictError Deletion HostLine MissingToolError Modified NameTaken
+NotAuthorized NotFoundError Notice OutputExists Phase Plan Progress QuotaExceeded TimedOutError UnavailableError
+UsageError Workload WorkloadFailedError WorkloadHandle WorkloadStatus XpkError __version__ clusters create_cluster
 """
 
 
@@ -177,3 +177,59 @@ def test_a_report_needs_metrics(cluster: xpk.Cluster, tmp_path: Path) -> None:
     assert "<html" in (tmp_path / "run.html").read_text()
     progress = handle.progress()
     assert progress is not None and progress.step == 20
+
+
+def test_a_cluster_is_created_resized_listed_and_deleted_without_a_word_printed(
+    state: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    planned = xpk.create_cluster("own", "v5litepod-8", num_slices=2, dry_run=True)
+    assert "2 x v5litepod-8" in planned.summary and planned.steps and xpk.clusters() == []
+    notices: list[xpk.Notice] = []
+    created = xpk.create_cluster("own", "v5litepod-8", num_slices=2, on_progress=notices.append)
+    assert [notice.text for notice in notices] == [step.title for step in created.steps]
+    assert xpk.create_cluster("own", "v5litepod-8").steps == []
+    own = xpk.Cluster("own")
+    assert own.resize(1, dry_run=True).steps and own.describe().num_slices == 2
+    own.resize(1)
+    assert [(info.name, info.num_slices) for info in xpk.clusters(provider="local")] == [("own", 1)]
+    own.submit(workload(command="sleep 60"))
+    with pytest.raises(xpk.ConflictError, match="workloads are on cluster 'own': w"):
+        own.delete()
+    assert own.delete(force=True, dry_run=True).steps and len(xpk.clusters()) == 1
+    own.delete(force=True)
+    assert xpk.clusters() == []
+    with pytest.raises(xpk.NotFoundError, match="'own'"):
+        xpk.Cluster("own").describe()
+    captured = capfd.readouterr()
+    assert (captured.out, captured.err) == ("", "")
+
+
+def test_all_problems_of_a_cluster_are_in_one_error(state: Path) -> None:
+    with pytest.raises(xpk.UsageError) as raised:
+        xpk.create_cluster("Bad_Name", "v9-8", num_slices=0, options={"spot": True})
+    text = "\n".join(raised.value.problems)
+    for part in ("Bad_Name", "unknown accelerator type 'v9-8'", "--num-slices must be between", "--spot is not supp"):
+        assert part in text, text
+    assert xpk.clusters() == []
+
+
+def test_workloads_are_deleted_by_name_by_label_or_all(cluster: xpk.Cluster) -> None:
+    for name, labels in (("a", {"team": "red"}), ("b", {"team": "red"}), ("c", {}), ("d", {})):
+        cluster.submit(workload(name, "mkdir -p $XPK_OUTPUT_DIR", labels=labels)).wait(timeout=60)
+    output = cluster.workload("a").status().output_dir
+    planned = cluster.delete_workloads(labels={"team": "red"}, with_output=True, dry_run=True)
+    assert [(each.name, bool(each.output_dir)) for each in planned] == [("a", True), ("b", True)]
+    assert Path(output).exists() and len(cluster.workloads()) == 4
+    assert cluster.delete_workloads(labels={"team": "red"}, with_output=True) == planned
+    assert not Path(output).exists() and [status.name for status in cluster.workloads()] == ["c", "d"]
+    with pytest.raises(xpk.NotFoundError, match="'nope'"):
+        cluster.delete_workloads("c", "nope")
+    notices: list[xpk.Notice] = []
+    deleted = cluster.delete_workloads("c", "nope", ignore_not_found=True, on_progress=notices.append)
+    assert deleted == [xpk.Deletion("c")]
+    assert [(notice.is_warning, "nope" in notice.text) for notice in notices] == [(True, True), (False, False)]
+    assert [each.name for each in cluster.delete_workloads(all=True)] == ["d"]
+    assert cluster.workloads() == []
+    for nothing in ((), ("a",)):
+        with pytest.raises(xpk.UsageError, match="exactly one of"):
+            cluster.delete_workloads(*nothing, all=bool(nothing))

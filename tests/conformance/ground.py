@@ -143,7 +143,7 @@ class Ground:
         """Return what each host that has a pod wrote."""
         there = {host.label for host in self.status(name).hosts}
         lines: dict[str, list[str]] = {label: [] for label in there}
-        for line in logs.read_logs(self.api, name, self.namespace, logs.Wanted(**wanted), previous=previous):
+        for line in logs.read_logs(self.api, name, self.namespace, logs.LogQuery(**wanted), previous=previous):
             if (label := f"s{line.slice}/h{line.host}") in there:
                 lines[label].append(line.text)
         return lines

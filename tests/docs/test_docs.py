@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import inspect
-import io
 import os
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
 import pytest
 
+from tools.json_reference import comments_of, reference, words_of
 from trainer.config import sections
 from trainer.errors import ExitCode
 from xpk.cli import google_xpk
@@ -25,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 CLI_HEAD = """# Command line reference
 
-Generated from the program by `make golden`. `xpk COMMAND --help` shows the same.
+Generated from the program by `make golden`. `xpk COMMAND --help` shows the same; `make man` writes it as man pages.
 
 stdout is data, stderr everything else. Exit codes: 0 done, 1 failure, 2 wrong usage, 3 not found, 4 exists or
 conflicts, 5 no quota or never fits, 6 not authorised, 7 a program or package is missing,
@@ -61,23 +60,6 @@ def cli_reference() -> str:
     return "\n".join(parts)
 
 
-def words_of(source: str) -> list[tokenize.TokenInfo]:
-    """Return the words of a program, comments among them."""
-    return list(tokenize.generate_tokens(io.StringIO(source).readline))
-
-
-def comments_of(source: str) -> dict[str, str]:
-    """Return what stands behind each field of a class, which may take several lines."""
-    (kind,) = ast.parse(source).body
-    assert isinstance(kind, ast.ClassDef)
-    said = {word.start[0]: word.string.lstrip("# ") for word in words_of(source) if word.type == tokenize.COMMENT}
-    return {
-        field.target.id: " ".join(said[n] for n in range(field.lineno, (field.end_lineno or 0) + 1) if n in said)
-        for field in kind.body
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-    }
-
-
 def trainer_reference() -> str:
     """Return docs/trainer-settings.md as it should be."""
     parts = [TRAINER_HEAD]
@@ -91,10 +73,12 @@ def trainer_reference() -> str:
     return "\n".join(parts)
 
 
-@pytest.mark.parametrize(("file", "reference"), [("cli.md", cli_reference), ("trainer-settings.md", trainer_reference)])
-def test_references_are_what_the_program_says(file: str, reference: object) -> None:
-    assert callable(reference)
-    text = reference()
+@pytest.mark.parametrize(
+    ("file", "page"),
+    [("cli.md", cli_reference), ("json.md", reference), ("trainer-settings.md", trainer_reference)],
+)
+def test_references_are_what_the_program_says(file: str, page: Callable[[], str]) -> None:
+    text = page()
     if os.environ.get("XPK_UPDATE_GOLDEN"):
         (DOCS / file).write_text(text, encoding="utf-8")
     assert text == (DOCS / file).read_text(encoding="utf-8"), "run `make golden`"

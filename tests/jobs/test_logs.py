@@ -12,7 +12,7 @@ import pytest
 from tests.jobs.objects import RUNNING, Obj, jobset, pod
 from xpk.api.base import LogLine
 from xpk.api.server_errors import NotStartedError
-from xpk.jobs.logs import Wanted, follow_logs, read_logs
+from xpk.jobs.logs import LogQuery, follow_logs, read_logs
 from xpk.model.errors import AuthorizationError, NotFoundError, UnavailableError, UsageError, XpkError
 from xpk.testing import FakeApi
 
@@ -54,7 +54,7 @@ class OneFails(FakeApi):
 def test_a_log_that_cannot_be_read_ends_the_command(error: Exception) -> None:
     api = OneFails([sized(2, 1), labelled(0), labelled(1)], error)
     with pytest.raises(type(error), match=str(error)):
-        list(follow_logs(api, "w", "default", Wanted(), pause=lambda seconds: None))
+        list(follow_logs(api, "w", "default", LogQuery(), pause=lambda seconds: None))
 
 
 class Restarted(FakeApi):
@@ -80,20 +80,20 @@ class Restarted(FakeApi):
 
 def test_a_server_that_does_not_know_its_rules_yet_is_outlasted() -> None:
     api = Restarted([sized(2, 1), labelled(0), labelled(1)])
-    lines = follow_logs(api, "w", "default", Wanted(), pause=lambda seconds: None)
+    lines = follow_logs(api, "w", "default", LogQuery(), pause=lambda seconds: None)
     assert {line.text for line in lines} == {"pod-0", "pod-1"}
 
 
 @pytest.mark.parametrize(
     ("slices", "hosts", "wanted", "count", "hint"),
     [
-        (199, 64, Wanted(), 12736, "`xpk workload logs w --slice N`"),
-        (199, 64, Wanted(host=0), 199, "`xpk workload logs w --slice N`"),
-        (2, 3072, Wanted(), 6144, "`xpk workload logs w --slice N --host M`"),
-        (2, 3072, Wanted(slice=1), 3072, "`xpk workload logs w --slice 1 --host M`"),
+        (199, 64, LogQuery(), 12736, "`xpk workload logs w --slice N`"),
+        (199, 64, LogQuery(host=0), 199, "`xpk workload logs w --slice N`"),
+        (2, 3072, LogQuery(), 6144, "`xpk workload logs w --slice N --host M`"),
+        (2, 3072, LogQuery(slice=1), 3072, "`xpk workload logs w --slice 1 --host M`"),
     ],
 )
-def test_too_many_hosts_are_not_read_at_once(slices: int, hosts: int, wanted: Wanted, count: int, hint: str) -> None:
+def test_too_many_hosts_are_not_read_at_once(slices: int, hosts: int, wanted: LogQuery, count: int, hint: str) -> None:
     api = FakeApi([sized(slices, hosts)])
     for read in (read_logs, follow_logs):
         with pytest.raises(UsageError, match=f"cannot read the logs of {count} hosts of 'w'") as error:
@@ -103,13 +103,13 @@ def test_too_many_hosts_are_not_read_at_once(slices: int, hosts: int, wanted: Wa
 
 def test_one_slice_of_a_large_workload_can_be_read() -> None:
     api = FakeApi([sized(199, 64), labelled(3)])
-    assert list(read_logs(api, "w", "default", Wanted(slice=3))) == []
+    assert list(read_logs(api, "w", "default", LogQuery(slice=3))) == []
 
 
 def test_a_former_attempt_that_is_not_kept() -> None:
     api = FakeApi([sized(2, 1), labelled(0)])
     with pytest.raises(NotFoundError, match="no logs of previous attempts") as error:
-        list(read_logs(api, "w", "default", Wanted(), previous=True))
+        list(read_logs(api, "w", "default", LogQuery(), previous=True))
     assert "deletes the pods of an attempt" in error.value.hint
 
 
@@ -140,21 +140,21 @@ class Begins(FakeApi):
 def test_hosts_without_a_log_yet_do_not_hide_those_of_others() -> None:
     told: list[str] = []
     pods = [labelled(0), waiting(1, **CREATING), waiting(2, **NO_NODE), waiting(3, **CREATING), labelled(4)]
-    lines = read_logs(Begins([sized(5, 1), *pods]), "w", "default", Wanted(), tell=told.append)
+    lines = read_logs(Begins([sized(5, 1), *pods]), "w", "default", LogQuery(), tell=told.append)
     assert [line.text for line in lines] == ["hello of pod-0", "hello of pod-4"]
     assert told == ["no log yet of s1/h0, s3/h0 (ContainerCreating), s2/h0 (Unschedulable: 0/3 nodes)"]
 
 
 def test_a_host_that_runs_and_wrote_nothing_has_a_log() -> None:
     told: list[str] = []
-    assert list(read_logs(FakeApi([sized(1, 1), labelled(0)]), "w", "default", Wanted(), tell=told.append)) == []
+    assert list(read_logs(FakeApi([sized(1, 1), labelled(0)]), "w", "default", LogQuery(), tell=told.append)) == []
     assert told == []
 
 
 def test_where_no_host_has_a_log_yet_one_line_says_why() -> None:
     api = Begins([sized(2, 1), waiting(0, **CREATING), waiting(1)])
     with pytest.raises(XpkError, match=r"no host of 'w' has a log yet: s0/h0 \(ContainerCreating\), s1/h0 \(") as error:
-        list(read_logs(api, "w", "default", Wanted()))
+        list(read_logs(api, "w", "default", LogQuery()))
     assert error.value.exit_code == 1 and "xpk workload status w" in error.value.hint
 
 
@@ -169,7 +169,7 @@ def test_a_host_whose_node_is_dead_does_not_hide_the_others() -> None:
 
     told: list[str] = []
     pods = [labelled(index) for index in range(3)]
-    lines = read_logs(Dead([sized(3, 1), *pods]), "w", "default", Wanted(), tell=told.append)
+    lines = read_logs(Dead([sized(3, 1), *pods]), "w", "default", LogQuery(), tell=told.append)
     assert [line.text for line in lines] == ["the last word", "hello"]
     assert told == [
         "no log yet of s0/h0 (dial tcp 10.0.0.2:10250: i/o timeout)",
@@ -185,12 +185,12 @@ def test_a_pod_that_went_away_meanwhile_does_not_hide_the_others() -> None:
             yield LogLine(datetime(2026, 1, 1, tzinfo=UTC), "hello")
 
     told: list[str] = []
-    lines = read_logs(Gone([sized(2, 1), labelled(0), labelled(1)]), "w", "default", Wanted(), tell=told.append)
+    lines = read_logs(Gone([sized(2, 1), labelled(0), labelled(1)]), "w", "default", LogQuery(), tell=told.append)
     assert [line.text for line in lines] == ["hello"] and told == ["no log yet of s1/h0 (its pod was deleted)"]
 
 
-@pytest.mark.parametrize(("wanted", "says"), [(Wanted(slice=2), "no slice 2"), (Wanted(host=1), "no host 1")])
-def test_a_host_that_will_never_be_is_not_waited_for(wanted: Wanted, says: str) -> None:
+@pytest.mark.parametrize(("wanted", "says"), [(LogQuery(slice=2), "no slice 2"), (LogQuery(host=1), "no host 1")])
+def test_a_host_that_will_never_be_is_not_waited_for(wanted: LogQuery, says: str) -> None:
     with pytest.raises(NotFoundError, match=says):
         next(follow_logs(FakeApi([sized(2, 1), labelled(0)]), "w", "default", wanted))
 
@@ -210,7 +210,7 @@ class ComesLater(FakeApi):
 
 def test_what_starts_later_is_followed_from_its_first_line() -> None:
     api = ComesLater([sized(2, 1), labelled(0)])
-    seen = [line.text for line in follow_logs(api, "w", "default", Wanted(tail=1))]
+    seen = [line.text for line in follow_logs(api, "w", "default", LogQuery(tail=1))]
     assert seen == ["pod-0 line 2", "pod-1 line 0", "pod-1 line 1", "pod-1 line 2"]
 
 
@@ -242,9 +242,9 @@ class Chatty(FakeApi):
 )
 def test_the_chatter_of_gloo_is_left_out_and_not_counted(read: Any, tail: int | None, expected: list[str]) -> None:
     api = Chatty([sized(1, 1), labelled(0)])
-    assert sorted(line.text for line in read(api, "w", "default", Wanted(tail=tail))) == expected
+    assert sorted(line.text for line in read(api, "w", "default", LogQuery(tail=tail))) == expected
 
 
 def test_all_lines_are_shown_to_those_who_ask_for_them() -> None:
-    lines = read_logs(Chatty([sized(1, 1), labelled(0)]), "w", "default", Wanted(tail=3, all_lines=True))
+    lines = read_logs(Chatty([sized(1, 1), labelled(0)]), "w", "default", LogQuery(tail=3, all_lines=True))
     assert [line.text.partition(" peer")[0] for line in lines] == [" is connected to 7", "step 1", "step 2"]

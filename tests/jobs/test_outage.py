@@ -14,7 +14,7 @@ import pytest
 from tests.api.scripted_server import kubeconfig
 from xpk.api.kubernetes import KubernetesApi
 from xpk.jobs.lifecycle import wait
-from xpk.jobs.logs import Wanted, follow_logs
+from xpk.jobs.logs import LogQuery, follow_logs
 from xpk.model.errors import AuthorizationError, UnavailableError
 from xpk.model.status import Phase, WorkloadStatus
 
@@ -112,7 +112,7 @@ def api(server: Server, tmp_path: Path) -> KubernetesApi:
 
 def test_followed_logs_outlast_it_and_every_line_comes_once(server: Server, api: KubernetesApi) -> None:
     server.back_after = 16
-    told = [line.text for line in follow_logs(api, "demo", "default", Wanted())]
+    told = [line.text for line in follow_logs(api, "demo", "default", LogQuery())]
     assert told == ["line 0", "line 1", "line 2"]
 
 

@@ -29,6 +29,7 @@ from xpk.render import (
     render_workload,
     to_yaml,
 )
+from xpk.render.supervisor import command_of
 
 GOLDEN = Path(__file__).parent / "golden"
 EMULATED = Target(emulated=True, sets_slice_environment=True, output_root="/output", on_this_machine=True)
@@ -253,9 +254,14 @@ def test_a_folder_of_the_node_is_at_the_same_path_in_pods_and_takes_the_place_of
 )
 def test_a_program_looks_after_the_commands_of_pods(spec: WorkloadSpec, watched: bool) -> None:
     (jobset,) = render_workload(spec)
-    (host,) = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"]
-    assert any(entry["name"] == "XPK_PEER_WATCH" for entry in host["env"]) is watched
-    assert tuple(host["args"] if watched else host["command"]) == spec.command
+    pod = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    (host,) = pod["containers"]
+    assert tuple(host["args"] if watched else host["command"]) == command_of(host) == spec.command
+    assert ("python3 -I /xpk/peers/supervisor.pyz" in host["command"][-1]) is watched
+    for secret in render_peer_secret(spec):
+        assert ("supervisor.pyz" in secret["data"]) is watched
+        (volume,) = (volume["secret"] for volume in pod["volumes"] if volume["name"] == "peers")
+        assert {item["key"] for item in volume.get("items", ())} == (set(secret["data"]) if watched else set())
 
 
 @pytest.mark.parametrize("fenced", [True, False])
@@ -295,6 +301,11 @@ def test_gke_gets_no_variables_that_its_webhook_sets() -> None:
     container = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]
     names = {entry["name"] for entry in container["env"]}
     assert not {name for name in names if name.startswith(("MEGASCALE_", "TPU_WORKER_", "JAX_"))}
+
+
+def test_the_command_of_a_workload_of_an_earlier_version_is_shown_without_the_program_around_it() -> None:
+    start = 'command -v python3 > /dev/null && exec python3 -c "$XPK_PEER_WATCH" "$0" "$@"; exec "$0" "$@"'
+    assert command_of({"command": ["bash", "-c", start], "args": ["python", "train.py"]}) == ("python", "train.py")
 
 
 def test_all_problems_are_found_at_once() -> None:

@@ -7,11 +7,12 @@ import hashlib
 import itertools
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from google.api_core import exceptions
 
-from trainer.storage.gcs import Bucket
+from xpk_shared.storage.bucket import Bucket
 
 
 class Blob:
@@ -33,6 +34,19 @@ class Blob:
         with self._client.lock:
             content = self._found()[0]
         return content[start : len(content) if end is None else end + 1]
+
+    def upload_from_filename(self, file: str, **_: Any) -> None:
+        self.upload_from_string(Path(file).read_bytes())
+
+    def download_to_filename(self, file: str, **_: Any) -> None:
+        Path(file).write_bytes(self.download_as_bytes())
+
+    def compose(self, sources: list[Blob], if_generation_match: int | None = None, **_: Any) -> None:
+        self.upload_from_string(b"".join(source.download_as_bytes() for source in sources), if_generation_match)
+
+    def rewrite(self, source: Blob, **_: Any) -> tuple[None]:
+        self.upload_from_string(source.download_as_bytes())
+        return (None,)
 
     def delete(self, if_generation_match: int | None = None, **_: Any) -> None:
         self._client.request("delete", self.name)

@@ -11,7 +11,7 @@ from trainer import config
 from trainer.checkpoint import compatibility
 from trainer.config import Model, Optim
 from trainer.data import synthetic_images
-from trainer.renames import RENAMED
+from trainer.former_names import RENAMED
 from trainer.storage import open_place
 
 VALUES = {

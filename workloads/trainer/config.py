@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from trainer.errors import FatalError, Problem
-from trainer.renames import RENAMED, current_settings
+from trainer.former_names import RENAMED, current_settings
 
 CONFIG_FOLDER = Path(__file__).parent / "configs"
 

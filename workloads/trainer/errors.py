@@ -1,16 +1,23 @@
 """Errors shown to users, and the exit codes of a host.
 
-Problem        one problem and its hint FatalError     problems that no retry can fix; the host exits with 42 SaveError
-the final state could not be saved, as all hosts know; they exit with 1 StorageError   this host could not write data
-that others need; it exits with 1 Unreachable    a bucket does not answer; a retry may succeed PeerAbsent     a host did
-not connect in time; this one exits with 75 ChipsError     slices do not have equal numbers of chips; exits with 1, as
-another machine may have them CorruptError   replicas of the state differ; suspects exit with 77, the others with 75
+Problem        one problem and its hint
+FatalError     problems that no retry can fix; the host exits with 42
+SaveError      the final state could not be saved, as all hosts know; they exit with 1
+StorageError   this host could not write data that others need; it exits with 1
+PeerAbsent     a host did not connect in time; this one exits with 75
+ChipsError     slices do not have equal numbers of chips; exits with 1, as another machine may have them
+CorruptError   replicas of the state differ; suspects exit with 77, the others with 75
 AddressError   process 0 cannot listen on its port; it exits with 1, as the job that uses the port may end
+
+Errors of storage are those of `xpk_shared.storage.errors`.
 """
 
 import dataclasses
 import enum
 from collections.abc import Sequence
+
+from xpk_shared.links.errors import AddressError as AddressError
+from xpk_shared.links.errors import PeerAbsent as PeerAbsent
 
 
 class ExitCode(enum.IntEnum):
@@ -53,18 +60,6 @@ class StorageError(Exception):
     """This host could not write data that the run needs."""
 
 
-class Unreachable(ConnectionError):
-    """A bucket does not answer, or answers unexpectedly."""
-
-
-class PeerAbsent(Exception):
-    """Another host did not connect in time; `missing` has the process ids that are known."""
-
-    def __init__(self, message: str, missing: Sequence[int] = ()) -> None:
-        super().__init__(message)
-        self.missing = tuple(missing)
-
-
 class ChipsError(Exception):
     """The job's chips do not form equal slices."""
 
@@ -75,10 +70,6 @@ class CorruptError(Exception):
     def __init__(self, message: str, suspects: Sequence[int]) -> None:
         super().__init__(message)
         self.suspects = tuple(suspects)
-
-
-class AddressError(Exception):
-    """This host cannot listen on its own address."""
 
 
 def reason(error: BaseException) -> str:

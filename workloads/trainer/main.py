@@ -15,7 +15,7 @@ from trainer.estimate import cli
 from trainer.hosts.bootstrap import read_host
 from trainer.parallel import layout
 from trainer.storage import open_place
-from trainer.storage.base import BUCKET
+from xpk_shared.storage import in_bucket
 
 _COMMANDS = ("train", "prepare", "check", "estimate", "compile")
 
@@ -67,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser("check", parents=[chosen], help="check a configuration against a job's size")
     for option in ("--num-slices", "--hosts-per-slice", "--chips-per-host"):
         check.add_argument(option, type=int, required=True, metavar="N")
+    check.add_argument("--settings-only", action="store_true", help="do not check the settings against the size")
     check.add_argument("--no-data", action="store_true", help="do not check data.path and the output folder")
     check.set_defaults(command=_check)
     cli.add_commands(commands, [chosen])
@@ -127,8 +128,8 @@ def _check(options: argparse.Namespace) -> int:
             raise FatalError(
                 Problem("the numbers of slices, hosts and chips must be at least 1", "Use 1 or more of each")
             )
-        problems = layout.check(config, chips)
-        if not options.no_data:
+        problems = [] if options.settings_only else layout.check(config, chips)
+        if not (options.settings_only or options.no_data):
             problems += _check_output(config.run.output_dir or os.environ.get("XPK_OUTPUT_DIR", ""))
             problems += dataset.check_source(config, layout.layout(config, chips).global_batch)
     except FatalError as error:
@@ -142,7 +143,7 @@ def _check(options: argparse.Namespace) -> int:
 def _check_output(where: str) -> list[Problem]:
     """Return the problems of an output bucket; a folder is not checked, as it may exist on the hosts only."""
     try:
-        if where.startswith(BUCKET):
+        if in_bucket(where):
             open_place(where).files()
     except FatalError as error:
         return list(error.problems)

@@ -28,9 +28,8 @@ def first_state(run: Run) -> tuple[Any, int, int]:
     chosen = _choose(run)
     if chosen is not None:
         _check_notes(run, chosen.where, chosen.notes)
-    timeouts.storage(run.job, "the removal of another attempt's local checkpoints", 0, run.local)
-    run.local.settle(chosen.step if chosen else 0)
-    job.watchdog.idle()
+    with timeouts.storage(run.job, "the removal of another attempt's local checkpoints", 0, run.local):
+        run.local.settle(chosen.step if chosen else 0)
     job.events.write("choose", chosen.step if chosen else 0, time.monotonic() - began)
     if chosen is None:
         seed = np.uint32(job.config.run.seed)
@@ -44,12 +43,10 @@ def first_state(run: Run) -> tuple[Any, int, int]:
 
     def restored() -> State:
         began = time.monotonic()  # after the compilation of the step, which overlaps the read
-        timeouts.storage(
-            run.job, f"the restore of step {start}", start, run.local if source == "local" else run.checkpoints
-        )
-        state, read = finish()
-        jax.block_until_ready(state)
-        job.watchdog.idle()
+        tier = run.local if source == "local" else run.checkpoints
+        with timeouts.storage(run.job, f"the restore of step {start}", start, tier):
+            state, read = finish()
+            jax.block_until_ready(state)
         job.events.write("restore", start, time.monotonic() - began, source=source, read=read)
         origin = ("local checkpoint" if source == "local" else "storage") if read else "peer"
         who = job.host.name(job.host.process_id)
@@ -75,10 +72,10 @@ class _InitialCheckpoint:
 def _choose(run: Run) -> _InitialCheckpoint | None:
     """Agree on the newest checkpoint that is complete on all hosts; of the same step, the local one."""
     into = run.mesh, run.programs.state, functools.partial(compile_program, run)
-    timeouts.storage(run.job, "the choice of a local checkpoint", 0, run.local)
-    local = run.local.choose(run.mesh, run.programs.state)
-    timeouts.storage(run.job, "the choice of a checkpoint", 0, run.checkpoints)
-    persistent = run.checkpoints.choose(newer_than=local.step if local else -1)
+    with timeouts.storage(run.job, "the choice of a local checkpoint", 0, run.local):
+        local = run.local.choose(run.mesh, run.programs.state)
+    with timeouts.storage(run.job, "the choice of a checkpoint", 0, run.checkpoints):
+        persistent = run.checkpoints.choose(newer_than=local.step if local else -1)
     if persistent:
         step, notes = persistent
         where = str(run.checkpoints.place / str(step))
@@ -102,9 +99,8 @@ def _check_notes(run: Run, where: str, notes: dict[str, Any]) -> None:
 
 def compiled(run: Run, name: str, program: Any, *arguments: Any) -> Any:
     """Return a program compiled for these arguments; the watchdog allows for the compilation."""
-    timeouts.compilation(run.job, f"the program {name!r}", 0, own=lambda: run.compiler.busy)
-    executable, _ = compile_program(run, name, program, *arguments)
-    run.job.watchdog.idle()
+    with timeouts.compilation(run.job, f"the program {name!r}", 0, own=lambda: run.compiler.busy):
+        executable, _ = compile_program(run, name, program, *arguments)
     return executable
 
 

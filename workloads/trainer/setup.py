@@ -18,24 +18,25 @@ from trainer.checkpoint.finite_check import Finite
 from trainer.checkpoint.local import LocalTier
 from trainer.checkpoint.manager import Checkpoints
 from trainer.checkpoint.replica_check import Replicas
+from trainer.checkpoint.shelves import open_shelf
 from trainer.config import Config, Model
 from trainer.data import batches, dataset, prepare, reader, synthetic_images
 from trainer.data.dataset import Corpus
 from trainer.data.reader import Reader
 from trainer.data.records import Record, record
 from trainer.data.sampler import Order
-from trainer.errors import FatalError, StorageError, Unreachable, reason
+from trainer.errors import FatalError, StorageError, reason
 from trainer.estimate import flops
+from trainer.former_names import SYNTHETIC
 from trainer.hosts import bootstrap, consistency, timeouts
 from trainer.hosts.job import Address, Job
 from trainer.models import registry
-from trainer.observe.probe import probe
+from trainer.observe.chip_benchmark import chip_benchmark
 from trainer.observe.profiler import Profiler
 from trainer.observe.step_log import Progress
 from trainer.observe.stragglers import StragglerCheck
 from trainer.parallel import layout
 from trainer.parallel.mesh import make_mesh
-from trainer.renames import SYNTHETIC
 from trainer.step import programs as step
 from trainer.step.compile_cache import CompileCache
 from trainer.step.compiler import Compiler
@@ -44,6 +45,7 @@ from trainer.step.programs import Programs
 from trainer.storage.scratch import scratch
 from trainer.storage.signed import SignedFiles
 from trainer.telemetry import metrics
+from xpk_shared.storage.errors import Unreachable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,7 +153,7 @@ def set_up(job: Job, meeting: "Future[Address]") -> Run:
             emulated=emulated,
         ),
         finite=finite,
-        stragglers=StragglerCheck(job, None if emulated else probe),
+        stragglers=StragglerCheck(job, None if emulated else chip_benchmark),
         profiler=Profiler(job),
         replicas=Replicas(job.config.observe.checksum_every, mesh, programs.state, job.host, job.events),
         read=read,
@@ -186,12 +188,12 @@ def _compiler(job: Job, traits: consistency.Traits) -> Compiler:
 
     Programs are shared only under a workload secret, which lets hosts recognize their own.
     """
-    there, secret, own = job.out / "compile-cache", job.host.secret, scratch() / "compile-cache"
+    shared, secret, own = job.out / "compile-cache", job.host.secret, scratch() / "compile-cache"
     if not secret:
         return Compiler(CompileCache(own, None), job.peers)
-    cache = CompileCache(own, SignedFiles(there / "jax", secret))
-    wanted, programs = job.config.run.keep_programs, SignedFiles(there / "programs", secret)
-    return Compiler(cache, job.peers, (lambda: Executables(programs, traits)) if wanted else None)
+    cache = CompileCache(own, SignedFiles(shared / "jax", secret))
+    keeps_programs, programs = job.config.run.keep_programs, SignedFiles(shared / "programs", secret)
+    return Compiler(cache, job.peers, (lambda: Executables(programs, traits)) if keeps_programs else None)
 
 
 def _corpus(job: Job, batch: int, prepared: Callable[[Job], Corpus] | None = None) -> tuple[Corpus, tuple[int, ...]]:
@@ -200,22 +202,27 @@ def _corpus(job: Job, batch: int, prepared: Callable[[Job], Corpus] | None = Non
     Returns (data set, records of each of its files).
     """
     began = time.monotonic()
-    config = job.config
-    timeouts.data(job, "the data set to be made", own=job.is_first)
-    if job.is_first:
-        corpus = (prepared or _prepared)(job)
-        counts = reader.counts(corpus, config.model)
-        dataset.check_corpus(config, corpus, sum(counts), batch)
-        if corpus.skipped:
-            metrics.say(f"data: {corpus.skipped} binary or unreadable files skipped, {corpus.documents} used")
-        if config.model.packed:
-            full = corpus.tokens / (sum(counts) * record(config.model).length // 2)
-            metrics.say(f"data: {corpus.documents:,} documents fill {full:.0%} of {sum(counts):,} packed examples")
-        job.peers.announce("corpus", [dataclasses.asdict(corpus), counts])
-    notes, counts = job.peers.await_("corpus")
-    job.watchdog.idle()
+    with timeouts.data(job, "the data set to be made", own=job.is_first):
+        if job.is_first:
+            corpus = (prepared or _prepared)(job)
+            counts = _checked(job, corpus, batch)
+            job.peers.announce("corpus", [dataclasses.asdict(corpus), counts])
+        notes, counts = job.peers.await_("corpus")
     job.events.write("data", None, time.monotonic() - began, records=sum(counts))
     return dataset.from_notes(notes["path"], notes), tuple(counts)
+
+
+def _checked(job: Job, corpus: Corpus, batch: int) -> tuple[int, ...]:
+    """Check that the data set suffices, and print its defects; return the records of its files."""
+    config = job.config
+    counts = reader.counts(corpus, config.model)
+    dataset.check_corpus(config, corpus, sum(counts), batch)
+    if corpus.skipped:
+        metrics.say(f"data: {corpus.skipped} binary or unreadable files skipped, {corpus.documents} used")
+    if config.model.packed:
+        full = corpus.tokens / (sum(counts) * record(config.model).length // 2)
+        metrics.say(f"data: {corpus.documents:,} documents fill {full:.0%} of {sum(counts):,} packed examples")
+    return counts
 
 
 def _reader(
@@ -234,18 +241,17 @@ def _reader(
     """
     read = opened(tokens, job.config.model, counts) if shards else None
     if read is not None:
-        timeouts.data(job, "its copy of the data", own=True)
-        read.fetch([*map(order.range_of, shards), range(order.records, sum(counts))], examples)
-    timeouts.data(job, "all hosts to have their data", own=False)
-    job.peers.barrier("data")
-    job.watchdog.idle()
+        with timeouts.data(job, "its copy of the data", own=True):
+            read.fetch([*map(order.range_of, shards), range(order.records, sum(counts))], examples)
+    with timeouts.data(job, "all hosts to have their data", own=False):
+        job.peers.barrier("data")
     return read
 
 
 def _prepared(job: Job) -> Corpus:
     """Return the run's data set; prepare it in the output folder if necessary."""
     data, model = job.config.data, job.config.model
-    begun, folder = bool((job.out / "checkpoints").shelf().steps()), job.out / "data"
+    begun, folder = bool(open_shelf(job.out / "checkpoints").steps()), job.out / "data"
     if job.config.checkpoint.local_every:
         begun = begun or local_tier.begun(job.out)
     try:

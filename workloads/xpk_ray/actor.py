@@ -13,8 +13,8 @@ from trainer.config import Config
 from trainer.errors import ExitCode
 from trainer.hosts import job as jobs
 from trainer.hosts.bootstrap import Host, bracketed, read_host, resolve
-from trainer.hosts.connection import listen
 from trainer.telemetry import metrics
+from xpk_shared.links.connection import listen
 
 _TRIES = 20
 
@@ -70,8 +70,8 @@ class Trainer:
         with self._changed:
             self._allowed += steps
             self._changed.notify_all()
-            wanted = self._allowed
-            self._changed.wait_for(lambda: self._report.code is not None or self._report.step >= wanted)
+            target_step = self._allowed
+            self._changed.wait_for(lambda: self._report.code is not None or self._report.step >= target_step)
             return self._report
 
     def _live(self, config: Config, host: Host) -> None:

@@ -9,7 +9,7 @@ import contextlib
 import json
 from typing import Any
 
-from trainer.storage.base import Place
+from xpk_shared.storage import Place
 
 FILE = "ray.json"
 

@@ -16,12 +16,12 @@ from trainer.errors import ExitCode, FatalError, Problem, reason
 from trainer.hosts.bootstrap import Host
 from trainer.main import train_config
 from trainer.storage import open_place
-from trainer.storage.base import Place
 from trainer.telemetry.metrics import say
 from xpk_ray.actor import Report, Trainer
 from xpk_ray.budget import Budget
 from xpk_ray.launcher import Launcher, Work, joined
 from xpk_ray.slices import Slice, one_line, slices
+from xpk_shared.storage import Place
 
 _CALL_SECONDS = 2.0  # target duration of a call of several steps, and so the delay of a SIGTERM to the trainers
 _VERDICT_SECONDS = 3.0  # from the first failure until all reports are in
@@ -184,7 +184,9 @@ class Driver:
             first = 0 if 0 in died else next(iter(died))
             return Failure(ExitCode.CRASH, f"{self._host.name(first)}: its trainer died")
         ended = [
-            (each.code != ExitCode.FATAL, process) for process, each in reports.items() if each.code not in _IN_ORDER
+            (report.code != ExitCode.FATAL, process)
+            for process, report in reports.items()
+            if report.code not in _IN_ORDER
         ]
         only_lost, process = min(ended)
         words = f"{self._host.name(process)}: {_why(reports[process])}"

@@ -103,12 +103,12 @@ _OTHERS: dict[str, dict[str, Any]] = {
 def parsed(host: str, answer: bytes) -> Obj:
     """Return the parsed response of an API server. Raises XpkError if it is not one."""
     try:
-        found = _json(answer or b"{}")
+        value = _json(answer or b"{}")
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        value = None
+    if not isinstance(value, dict):
         raise somebody_else(host, answer)
-    return found
+    return value
 
 
 def page_of(host: str, kind: Kind, answer: Obj) -> tuple[Objs, str, str]:
@@ -120,17 +120,17 @@ def page_of(host: str, kind: Kind, answer: Obj) -> tuple[Objs, str, str]:
     if not isinstance(meta, dict) or not isinstance(items, list | None):
         lacks = "metadata" if not isinstance(meta, dict) else "items"
         raise malformed(host, f"a list of {kind.plural} without {lacks}")
-    there: Objs = []
+    objs: Objs = []
     odd: list[str] = []
     for item in items or []:
         if not is_object(item):
             odd.append(f"{kind.name} without a name")
             continue
         # Items of a list lack these two.
-        there.append({"apiVersion": kind.api_version, "kind": kind.name, **item})
-        odd += _odd_in(kind, there[-1])
+        objs.append({"apiVersion": kind.api_version, "kind": kind.name, **item})
+        odd += _odd_in(kind, objs[-1])
     _warn(host, odd)
-    return there, str(meta.get("resourceVersion") or ""), str(meta.get("continue") or "")
+    return objs, str(meta.get("resourceVersion") or ""), str(meta.get("continue") or "")
 
 
 def object_of(host: str, kind: Kind, answer: Obj) -> Obj:
@@ -162,17 +162,17 @@ class WatchError(Exception):
     """A watch that the server ended with an error, such as 410: the resource version to resume from expired."""
 
 
-def is_object(found: object) -> bool:
+def is_object(value: object) -> bool:
     """Return whether a response is a Kubernetes object, that is, has a name."""
-    meta = found.get("metadata") if isinstance(found, dict) else None
+    meta = value.get("metadata") if isinstance(value, dict) else None
     return isinstance(meta, dict) and isinstance(meta.get("name"), str) and bool(meta["name"])
 
 
 def _json(text: bytes) -> Any:
-    found = json.loads(text, parse_constant=_refuse)
+    value = json.loads(text, parse_constant=_refuse)
     if _SURROGATE.search(text):  # lone surrogates cannot be printed
-        found = json.loads(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace"))
-    return found
+        value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+    return value
 
 
 def _refuse(constant: str) -> None:
@@ -195,36 +195,36 @@ def _odd_in(kind: Kind, obj: Obj) -> list[str]:
     return [f"{kind.name} '{meta['name']}': {each}" for each in removed]
 
 
-def _prune(found: Obj, shape: dict[str, Any], path: str, removed: list[str]) -> None:
+def _prune(obj: Obj, shape: dict[str, Any], path: str, removed: list[str]) -> None:
     """Drop the fields of `found` whose types differ from `shape`; nulls are dropped silently."""
     other = shape.get(_ANY)
-    for key in list(found) if other else [key for key in shape if key in found]:
-        wanted, value = shape.get(key, other), found[key]
+    for key in list(obj) if other else [key for key in shape if key in obj]:
+        field_shape, value = shape.get(key, other), obj[key]
         if value is None:
-            del found[key]
-        elif wanted is not None and not _fits(value, wanted, f"{path}{key}", removed):
-            del found[key]
+            del obj[key]
+        elif field_shape is not None and not _fits(value, field_shape, f"{path}{key}", removed):
+            del obj[key]
             removed.append(f"{path}{key} {short(json.dumps(value), 40)}")
 
 
-def _fits(value: Any, wanted: Any, path: str, removed: list[str]) -> bool:
+def _fits(value: Any, shape: Any, path: str, removed: list[str]) -> bool:
     """Return whether a value has a type; the contents of lists and objects are pruned to fit."""
-    if isinstance(wanted, dict):
+    if isinstance(shape, dict):
         if isinstance(value, dict):
-            _prune(value, wanted, f"{path}.", removed)
+            _prune(value, shape, f"{path}.", removed)
         return isinstance(value, dict)
-    if isinstance(wanted, list):
+    if isinstance(shape, list):
         if isinstance(value, list):
-            odd = [item for item in value if not _fits(item, wanted[0], path, removed)]
+            odd = [item for item in value if not _fits(item, shape[0], path, removed)]
             removed += [f"{path}[] {short(json.dumps(item), 40)}" for item in odd]
             if odd:
                 value[:] = [item for item in value if not any(item is each for each in odd)]
         return isinstance(value, list)
-    if wanted is _Time:
+    if shape is _Time:
         return isinstance(value, str) and _is_time(value)
-    if wanted is int:
+    if shape is int:
         return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63
-    return isinstance(value, wanted)
+    return isinstance(value, shape)
 
 
 def _is_time(text: str) -> bool:

@@ -19,7 +19,7 @@ _NUMBERED = re.compile(r"\d+x(?P<type>.+)")  # flavor names of Google's xpk: the
 
 def allotments(cluster_queue: Obj) -> dict[Key, Allotment]:
     """Return a ClusterQueue's quota of each flavor's resources, and how much of it is reserved."""
-    found = {
+    quotas = {
         (flavor["name"], entry["name"]): Allotment(
             nominal=quantity(entry.get("nominalQuota", 0)),
             borrowing_limit=_limit(entry, "borrowingLimit"),
@@ -32,9 +32,9 @@ def allotments(cluster_queue: Obj) -> dict[Key, Allotment]:
     for flavor in cluster_queue.get("status", {}).get("flavorsReservation") or []:
         for entry in flavor.get("resources") or []:
             key = (flavor["name"], entry["name"])
-            if key in found:
-                found[key] = replace(found[key], used=quantity(entry.get("total", 0)))
-    return found
+            if key in quotas:
+                quotas[key] = replace(quotas[key], used=quantity(entry.get("total", 0)))
+    return quotas
 
 
 def queued_flavors(cluster_queue: Obj) -> frozenset[str]:

@@ -82,14 +82,14 @@ class CredentialPlugin:
         if done.exit_code:
             raise _failed(name, f"failed with exit code {done.exit_code}: {printable(done.last_line, limit=300)}")
         try:
-            found = json.loads(done.stdout)
+            answer = json.loads(done.stdout)
         except (ValueError, RecursionError) as error:
             raise _failed(name, "did not print JSON") from error
-        status = found.get("status") if isinstance(found, dict) else None
+        status = answer.get("status") if isinstance(answer, dict) else None
         if not isinstance(status, dict) or not _has_credentials(status):
             raise _failed(name, "printed an ExecCredential without a token or a certificate with its key")
-        if self._version and found.get("apiVersion") != self._version:
-            said = printable(str(found.get("apiVersion")), limit=80)
+        if self._version and answer.get("apiVersion") != self._version:
+            said = printable(str(answer.get("apiVersion")), limit=80)
             raise _failed(name, f"printed an ExecCredential of {said}, the kubeconfig names {self._version}")
         return status
 
@@ -116,13 +116,13 @@ def _has_credentials(status: Mapping[str, Any]) -> bool:
 
 
 def _time(text: object) -> datetime:
-    found = datetime.fromisoformat(str(text))
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    moment = datetime.fromisoformat(str(text))
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def _is_variable(found: object) -> bool:
-    return isinstance(found, dict) and all(
-        isinstance(found.get(key), str) and "\0" not in found[key] for key in ("name", "value")
+def _is_variable(value: object) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(value.get(key), str) and "\0" not in value[key] for key in ("name", "value")
     )
 
 
@@ -136,8 +136,8 @@ def _cluster_info(cluster: Mapping[str, Any]) -> dict[str, Any]:
         ),
         None,
     )
-    told = {key: value for key, value in cluster.items() if key != "extensions"}
-    return {**told, "config": config} if config is not None else told
+    fields = {key: value for key, value in cluster.items() if key != "extensions"}
+    return {**fields, "config": config} if config is not None else fields
 
 
 def _wrong(what: str) -> XpkError:

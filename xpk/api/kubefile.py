@@ -16,7 +16,7 @@ from xpk.model.terminal import printable
 _MAX_BYTES = 4 << 20
 _MAX_NODES, _DEEPEST = 200_000, 50  # of its YAML, with aliases written out
 _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
-_TEXTS = (*_PATHS, "server", "proxy-url", "tls-server-name", "token", "username", "password")
+_TEXTS = (*_PATHS, "server", "proxy-url", "tls-server-name", "token", "username", "password", "cluster", "user")
 _SECTIONS = {"contexts": "context", "clusters": "cluster", "users": "user"}
 _HINT = "`kubectl config view` must be able to read it"
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -30,7 +30,7 @@ def only_context(
     It is read from `file`, or from the files that kubectl would read. Raises NotFoundError, naming the existing
     contexts, if it does not exist, and UsageError for invalid files.
     """
-    found: dict[str, dict[str, Any]] = {section: {} for section in _SECTIONS}
+    entries: dict[str, dict[str, Any]] = {section: {} for section in _SECTIONS}
     current = ""
     files = list(_files(file, environ))
     for each in files:
@@ -38,34 +38,34 @@ def only_context(
         current = current or str(content.get("current-context") or "")
         for section in _SECTIONS:
             for entry in _entries(each, content, section):
-                found[section].setdefault(entry["name"], _absolute(entry, each.parent))
+                entries[section].setdefault(entry["name"], _absolute(entry, _SECTIONS[section], each.parent))
     names = ", ".join(map(str, files))
-    wanted = context or current
-    if not wanted:
+    context_name = context or current
+    if not context_name:
         raise UsageError(
             f"no context given, and kubeconfig {names} has no current one",
-            hint=f"--context NAME: {_names(found['contexts'])}",
+            hint=f"--context NAME: {_names(entries['contexts'])}",
         )
-    if wanted not in found["contexts"]:
+    if context_name not in entries["contexts"]:
         raise NotFoundError(
-            f"context '{printable(wanted)}' not found in kubeconfig {names}", hint=_names(found["contexts"])
+            f"context '{printable(context_name)}' not found in kubeconfig {names}", hint=_names(entries["contexts"])
         )
-    chosen = found["contexts"][wanted]
+    chosen = entries["contexts"][context_name]
     parts = {"clusters": chosen["context"].get("cluster"), "users": chosen["context"].get("user")}
     if not parts["users"]:  # such as `kubectl proxy`, which does not authenticate
         del parts["users"]
-    missing = [f"{section[:-1]} '{name}'" for section, name in parts.items() if name not in found[section]]
+    missing = [f"{section[:-1]} '{name}'" for section, name in parts.items() if name not in entries[section]]
     if missing:
         raise UsageError(
-            f"context '{wanted}' names {' and '.join(missing)}, not found in the kubeconfig",
+            f"context '{context_name}' names {' and '.join(missing)}, not found in kubeconfig {names}",
             hint="`kubectl config view` shows it",
         )
     return {
         "apiVersion": "v1",
         "kind": "Config",
-        "current-context": wanted,
+        "current-context": context_name,
         "contexts": [chosen],
-        **{section: [found[section][name]] for section, name in parts.items()},
+        **{section: [entries[section][name]] for section, name in parts.items()},
     }
 
 
@@ -76,18 +76,18 @@ def context_names(environ: Mapping[str, str] = os.environ) -> list[str]:
 
 def _files(file: Path | None, environ: Mapping[str, str]) -> Iterator[Path]:
     """Yield the files that kubectl would read; the first one that sets a value wins."""
-    given = (
+    listed = (
         [file]
         if file
         else [Path(part).expanduser() for part in environ.get("KUBECONFIG", "").split(os.pathsep) if part]
     )
-    files = given or [Path.home() / ".kube" / "config"]
-    there = [each for each in files if each.exists()]
-    if not there:
+    files = listed or [Path.home() / ".kube" / "config"]
+    existing = [each for each in files if each.exists()]
+    if not existing:
         raise NotFoundError(
             f"no kubeconfig found: {', '.join(map(str, files))}", hint="set KUBECONFIG to your kubeconfig file"
         )
-    yield from there
+    yield from existing
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -170,9 +170,9 @@ def _check_texts(file: Path, where: str, body: Mapping[str, Any]) -> None:
             raise UsageError(f"cannot read kubeconfig {file}: {wrong}", hint="write it in one line")
 
 
-def _absolute(entry: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return an entry with absolute file paths: kubectl takes them relative to the kubeconfig."""
-    body: dict[str, Any] = next(value for key, value in entry.items() if key in _SECTIONS.values())
+def _absolute(entry: dict[str, Any], field: str, folder: Path) -> dict[str, Any]:
+    """Return an entry with absolute file paths in a field: kubectl takes them relative to the kubeconfig."""
+    body: dict[str, Any] = entry[field]
     for key in _PATHS:
         if body.get(key):
             body[key] = str((folder / body[key]).resolve())

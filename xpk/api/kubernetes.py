@@ -94,8 +94,8 @@ class KubernetesApi:
     def get(self, kind: str, name: str, namespace: str = "default") -> Obj:
         """See `ObjectApi.get`."""
         self._pace.take()
-        found = self._transport.call("GET", path_of(kind_of(kind), namespace, name))
-        return object_of(self._transport.host, kind_of(kind), found)
+        obj = self._transport.call("GET", path_of(kind_of(kind), namespace, name))
+        return object_of(self._transport.host, kind_of(kind), obj)
 
     def list(
         self,
@@ -146,8 +146,8 @@ class KubernetesApi:
         backoff = self._watch_pauses[path_of(kind_of(kind), namespace)]
         while time.monotonic() < deadline:
             if not version:  # the first time, and when the resource version has expired
-                there, version = self._list(kind_of(kind), namespace, selecting(selector))
-                yield from _difference(known, there)
+                objs, version = self._list(kind_of(kind), namespace, selecting(selector))
+                yield from _difference(known, objs)
             begun = time.monotonic()
             version = yield from self._watch_once(kind_of(kind), namespace, selector, version, known, deadline)
             if time.monotonic() - begun >= _SHORT_SECONDS:
@@ -236,13 +236,13 @@ class KubernetesApi:
         raise UnavailableError(f"the list of {kind.plural} expired while it was being read", hint="try again")
 
     def _pages(self, kind: Kind, namespace: str | None, query: dict[str, str]) -> tuple[Objs, str]:
-        found: Objs = []
+        objs: Objs = []
         host = self._transport.host
         for _ in range(_MAX_PAGES):
             items, version, more = page_of(host, kind, self._transport.call("GET", path_of(kind, namespace), query))
-            found += items
+            objs += items
             if not more:
-                return found, version
+                return objs, version
             if more == query.get("continue"):
                 raise connection.malformed(host, f"a list of {kind.plural} whose next page is the same again")
             if not items:
@@ -292,9 +292,9 @@ def _content(obj: Obj) -> Obj:
     return {**obj, "metadata": {key: value for key, value in obj["metadata"].items() if key not in volatile}}
 
 
-def _difference(known: dict[str, Obj], there: Objs) -> Iterator[tuple[Change, Obj]]:
+def _difference(known: dict[str, Obj], objs: Objs) -> Iterator[tuple[Change, Obj]]:
     """Yield the changes since `known`, and update `known`."""
-    now = {obj["metadata"]["uid"]: obj for obj in there}
+    now = {obj["metadata"]["uid"]: obj for obj in objs}
     for uid in known.keys() - now.keys():
         yield "DELETED", known.pop(uid)
     for uid, obj in now.items():

@@ -49,8 +49,8 @@ def access_review(**attributes: str) -> Obj:
 
 def container_of(pod: Obj) -> str:
     """Return a pod's container with the user's program: xpk's, else kubectl's default container."""
-    there = [str(container["name"]) for container in pod.get("spec", {}).get("containers") or []]
-    if _OURS in there or not there:
+    containers = [str(container["name"]) for container in pod.get("spec", {}).get("containers") or []]
+    if _OURS in containers or not containers:
         return _OURS
     chosen = (pod["metadata"].get("annotations") or {}).get(_DEFAULT)
-    return chosen if chosen in there else there[0]
+    return chosen if chosen in containers else containers[0]

@@ -38,18 +38,18 @@ def read_log(
     said = set[int]()
     backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
     while True:
-        told, own_words = last, False
+        printed, own_words = last, False
         try:
             for line in stream(_query(last or since, follow, None if last else tail), final):
-                found = _parsed(line)
-                if found is None:
+                parsed = _parsed(line)
+                if parsed is None:
                     own_words = True
                     if hash(line) not in said:
                         yield LogLine(last or datetime.now(UTC), line)
                     said.add(hash(line))
-                elif told is None or found.time > told:  # sinceTime has whole seconds: some lines are repeated
-                    yield found
-                    last = found.time
+                elif printed is None or parsed.time > printed:  # sinceTime has whole seconds: some lines are repeated
+                    yield parsed
+                    last = parsed.time
         except urllib3.exceptions.HTTPError as error:
             if not follow:
                 raise UnavailableError("the connection was lost while it was read", hint="try again") from error
@@ -69,7 +69,7 @@ def read_log(
             return
         # Read once more after its end: it may have written since the connection was cut off.
         final = has_ended()
-        if last != told:
+        if last != printed:
             backoff.reset()
         pause(backoff.next() if not own_words or final else max(_LATER, backoff.next()))
 

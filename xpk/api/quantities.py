@@ -23,9 +23,9 @@ def quantity(text: object) -> float:
 
 def requests(pod_spec: Obj) -> dict[str, float]:
     """Return the resource requests of one pod; a limit without a request counts as one."""
-    found: dict[str, float] = {}
+    amounts: dict[str, float] = {}
     for container in pod_spec["containers"]:
         resources = container.get("resources", {})
         for name, amount in {**resources.get("limits", {}), **resources.get("requests", {})}.items():
-            found[name] = found.get(name, 0) + quantity(amount)
-    return found
+            amounts[name] = amounts.get(name, 0) + quantity(amount)
+    return amounts

@@ -84,11 +84,11 @@ def explain(status: int, body: object, method: str, path: str, about: Obj | None
     return _failed(said, what)
 
 
-def other_version(group: str, wanted: str, served: list[str]) -> MissingToolError:
+def other_version(group: str, version: str, served: list[str]) -> MissingToolError:
     """Return the error for a controller whose installed version does not serve these objects."""
     name = _CONTROLLERS.get(group, group)
     return MissingToolError(
-        f"{name} on this cluster has another version: it serves {', '.join(served)}, and {wanted} is needed",
+        f"{name} on this cluster has another version: it serves {', '.join(served)}, and {version} is needed",
         hint="`xpk cluster adapt CLUSTER` upgrades it",
     )
 
@@ -226,8 +226,8 @@ def _parts(path: str) -> list[str]:
 def _answer(body: object) -> dict[str, Any]:
     text = body.decode(errors="replace") if isinstance(body, bytes) else str(body or "")
     with suppress(ValueError, RecursionError):
-        if isinstance(found := json.loads(text), dict):
-            return found
+        if isinstance(answer := json.loads(text), dict):
+            return answer
     return {"message": "" if "\ufffd" in text else text[:300]}
 
 

@@ -71,29 +71,29 @@ class Storage:
 
 def load(api: ObjectApi, namespace: str) -> list[Storage]:
     """Return the storages of a namespace, by name. Raises AuthorizationError, or MissingToolError if it is local."""
-    found = [_read(obj) for obj in api.list("ConfigMap", namespace, SELECTOR) if _is_storage(obj)]
-    return sorted(found, key=lambda each: each.name)
+    storages = [_read(obj) for obj in api.list("ConfigMap", namespace, SELECTOR) if _is_storage(obj)]
+    return sorted(storages, key=lambda each: each.name)
 
 
-def choose(api: ObjectApi, namespace: str, wanted: Sequence[str]) -> list[Storage]:
+def choose(api: ObjectApi, namespace: str, chosen: Sequence[str]) -> list[Storage]:
     """Return the storages that a workload mounts: the named ones, and those that are mounted automatically.
 
     Raises NotFoundError for all unknown names. Without names, a missing permission to list is not an error.
     """
     try:
-        there = load(api, namespace)
+        existing = load(api, namespace)
     except (AuthorizationError, MissingToolError):
-        if wanted:
+        if chosen:
             raise
         return []
-    known = [each.name for each in there]
-    if missing := [name for name in dict.fromkeys(wanted) if name not in known]:
+    known = [each.name for each in existing]
+    if missing := [name for name in dict.fromkeys(chosen) if name not in known]:
         what = ", ".join(f"'{name}'" for name in missing)
         raise NotFoundError(
             f"storage {what} not found in namespace '{namespace}'",
             hint=f"there are: {', '.join(known)}" if known else "`xpk storage attach NAME --type gcsfuse ...` adds one",
         )
-    return [each for each in there if each.auto_mount or each.name in wanted]
+    return [each for each in existing if each.auto_mount or each.name in chosen]
 
 
 def _is_storage(obj: Obj) -> bool:

@@ -80,14 +80,14 @@ class Transport:
                 final = budget_of(error.body) or not (
                     error.status in again or (not error.status and not connection.is_final(error))
                 )
-                found, cause = self._explained(error, method, path, about), error
+                failure, cause = self._explained(error, method, path, about), error
             except HTTPError as error:
                 sent = method == "POST" and not connection.never_sent(error)
                 final = sent or connection.is_final(error)
-                found, cause = connection.unreachable(self.host, error, sent=sent), error
+                failure, cause = connection.unreachable(self.host, error, sent=sent), error
             if final or not left:
-                raise found from cause
-            self._back_off(backoff, ends, _TRIES - left, found, cause)
+                raise failure from cause
+            self._back_off(backoff, ends, _TRIES - left, failure, cause)
         raise AssertionError("the last try returns or raises")
 
     def stream(
@@ -173,17 +173,17 @@ class Transport:
     def _too_late(self, why: str, sent: bool) -> XpkError:
         return self._in_time(connection.too_late(self.host, why, sent=sent), 0.05)
 
-    def _in_time(self, found: XpkError, pause: float) -> XpkError:
+    def _in_time(self, error: XpkError, pause: float) -> XpkError:
         """Return an error as TimedOutError if less than `pause` is left of the user's time limit."""
-        return TimedOutError(found.message, hint=found.hint) if seconds_left() <= pause else found
+        return TimedOutError(error.message, hint=error.hint) if seconds_left() <= pause else error
 
-    def _back_off(self, backoff: Backoff, ends: float, tries: int, found: XpkError, cause: Exception) -> None:
+    def _back_off(self, backoff: Backoff, ends: float, tries: int, error: XpkError, cause: Exception) -> None:
         """Pause before the next try. Raises `found` if no time is left for one."""
         pause = max(backoff.next(), self._not_before - time.monotonic())
         if time.monotonic() + pause >= ends:
-            raise self._in_time(found, pause) from cause
+            raise self._in_time(error, pause) from cause
         if tries >= _NOTICE_TRIES:
-            self._tell(f"does not answer ({found.message}); retrying", ends)
+            self._tell(f"does not answer ({error.message}); retrying", ends)
         self._pause(pause)
 
     def _tell(self, what: str, ends: float) -> None:
@@ -213,16 +213,16 @@ class Transport:
         if connection.looks_like_a_page(error.body):
             page = connection.somebody_else(self.host, error.body)
             return UnavailableError(page.message, hint=page.hint) if error.status in _BUSY else page
-        found = explain(error.status, error.body, method, path, about)
+        explained = explain(error.status, error.body, method, path, about)
         parts = path.split("/")
-        if error.status == 404 and isinstance(found, MissingToolError):
+        if error.status == 404 and isinstance(explained, MissingToolError):
             with suppress(ApiException, HTTPError, XpkError, TypeError, KeyError):
                 ends = time.monotonic() + min(self._limits.total_seconds, seconds_left())
                 group = parsed(self.host, self._read("GET", f"/apis/{parts[2]}", None, None, JSON, ends))
                 served = [str(item["version"]) for item in group.get("versions") or []]
                 if served and parts[3] not in served:
                     return other_version(parts[2], parts[3], served)
-        return found
+        return explained
 
 
 def _retry_seconds(header: str) -> float:

@@ -36,9 +36,9 @@ class SliceInfo:
     `accelerator_type`: "" if unknown.
     """
 
-    node_pool: str
-    hosts: tuple[str, ...]
-    workload: str | None
+    node_pool: str  # name of its node pool
+    hosts: tuple[str, ...]  # names of its nodes
+    workload: str | None  # that holds the slice; null if it is free
     spare: bool = False
     accelerator_type: str = ""
 
@@ -47,16 +47,16 @@ class SliceInfo:
 class ClusterInfo:
     """An existing cluster. `created` is an RFC 3339 time; `location` is text for display."""
 
-    name: str
-    provider: str
-    accelerator_type: str
-    num_slices: int
-    hosts_per_slice: int
-    chips: int
-    state: str
-    created: str
-    location: str
-    slices: tuple[SliceInfo, ...] = ()
+    name: str  # unique on this machine
+    provider: str  # local, kind, gke or adapted
+    accelerator_type: str  # of all slices; `unknown` or several types if they differ
+    num_slices: int  # existing slices, without spares
+    hosts_per_slice: int  # 0 if slices differ
+    chips: int  # of all slices
+    state: str  # Ready, Incomplete, or that of the provider
+    created: str  # time of the creation
+    location: str  # text for display
+    slices: tuple[SliceInfo, ...] = ()  # each slice with its workload
 
 
 class Provider(Protocol):

@@ -27,6 +27,7 @@ TIERS = {
 }  # fmt: skip
 ACCESS_MODES = ("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany")
 _FILESTORE, _FILESTORE_DRIVER = "gcpfilestore", "filestore.csi.storage.gke.io"
+_HINT = "name a file with the volume and its claim"
 _MANIFEST_KINDS = ("StorageClass", "PersistentVolume", "PersistentVolumeClaim")
 _SIZE = re.compile(r"[1-9][0-9]{0,5}")
 _MADE = {"app.kubernetes.io/managed-by": "xpk"}
@@ -159,10 +160,10 @@ def _bucket_of(objects: Objs, wanted: Wanted) -> tuple[Objs, Mount, list[str]]:
 def _read(file: Path, namespace: str) -> Objs:
     """Return the objects of a manifest, the claim in its namespace. Raises UsageError."""
     try:
-        text = read_text(file, what="--manifest", hint="name a file with the volume and its claim")
+        text = read_text(file, what="--manifest", hint=_HINT)
         found: list[Any] = [each for each in yaml.safe_load_all(text) if each is not None]
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:  # ValueError: an invalid date
-        raise UsageError(f"--manifest {file} cannot be read: {str(error).splitlines()[0]}") from error
+        raise UsageError(f"--manifest {file} cannot be read: {str(error).splitlines()[0]}", hint=_HINT) from error
     problems = [
         f"--manifest {file}: {each.get('kind') if isinstance(each, dict) else each!r} is none of "
         f"{', '.join(_MANIFEST_KINDS)}"
@@ -175,7 +176,7 @@ def _read(file: Path, namespace: str) -> Objs:
         if isinstance(each, dict) and (field := _not_a_mapping(each))
     ]
     if problems:
-        raise UsageError(problems[0], problems=problems)
+        raise UsageError(problems[0], problems=problems, hint=_HINT)
     for each in found:
         if each["kind"] == "PersistentVolumeClaim":
             each["metadata"]["namespace"] = namespace

@@ -6,6 +6,8 @@ import click
 
 from xpk.cli.terminal.help import Command, CommandGroup
 from xpk.jobs.create import trainer_preflight
+from xpk.model.errors import UsageError
+from xpk.model.specs import FATAL_EXIT_CODES
 from xpk.proc import LocalRunner
 
 
@@ -29,4 +31,5 @@ def prepare(ctx: click.Context, /, source: str, out: str, **options: object) -> 
     trainer_preflight.check_trainer_installed()
     stated = {name: value for name, value in options.items() if value is not None}
     flags = [word for name, value in stated.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    ctx.exit(trainer_preflight.attach_trainer(LocalRunner(), "prepare", [source, "--out", out, *flags]))
+    code = trainer_preflight.attach_trainer(LocalRunner(), "prepare", [source, "--out", out, *flags])
+    ctx.exit(UsageError.exit_code if code in FATAL_EXIT_CODES else code)

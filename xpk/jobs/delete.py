@@ -1,4 +1,4 @@
-"""Deletion of workloads: the JobSet is deleted at once, its hosts end after saving their state."""
+"""Deletion of a workload: the JobSet is deleted at once, its hosts end after saving their state."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from contextlib import suppress
 from xpk.api.base import Obj, ObjectApi, Objs
 from xpk.api.text import counted
 from xpk.api.timing import time_limit
-from xpk.jobs.output.folder import remove_output
-from xpk.jobs.output.roots import OutputRoots
-from xpk.jobs.status.reader import find, not_found
+from xpk.jobs.status.reader import not_found
 from xpk.model import names
 from xpk.model.errors import ConflictError, NotFoundError, TimedOutError
-from xpk.model.status import Phase, WorkloadStatus
+from xpk.model.status import WorkloadStatus
 
 _LOOK_AGAIN_SECONDS = 5.0  # between reads despite a silent watch: a host may end before the watch begins
 _LAST_LOOK_SECONDS = 5.0  # beyond the timeout, to read the number of remaining hosts
@@ -26,11 +24,6 @@ def check_ours(status: WorkloadStatus, *, where: str = "") -> None:
             f"'{status.name}' was made by {status.maker}, not xpk",
             hint=f"`xpk workload delete {status.name}{where} --force` deletes it anyway",
         )
-
-
-def in_order(statuses: list[WorkloadStatus]) -> list[WorkloadStatus]:
-    """Return workloads in the order of deletion: queued ones first, so that none is admitted in between."""
-    return sorted(statuses, key=lambda status: status.phase is not Phase.QUEUED)
 
 
 def claimed_output(api: ObjectApi, name: str, namespace: str) -> str:
@@ -59,34 +52,6 @@ def end(api: ObjectApi, name: str, namespace: str, *, grace_seconds: int | None 
         if grace_seconds is not None:
             for pod in left:
                 _hurry(api, pod, grace_seconds)
-
-
-def delete(
-    api: ObjectApi,
-    name: str,
-    namespace: str,
-    *,
-    roots: OutputRoots | None = None,
-    grace_seconds: int | None = None,
-    timeout: float | None = 120.0,
-    force: bool = False,
-    where: str = "",
-) -> None:
-    """Delete a workload, wait `timeout` seconds for its last host (None: do not wait), then remove its output.
-
-    Its output stays without `roots`. Raises NotFoundError, ConflictError for a workload of another tool unless
-    `force` is set, or for output that is not below `roots`, and TimedOutError.
-    """
-    claim = claimed_output(api, name, namespace)  # its hosts may still be there where its JobSet is gone
-    if not force:
-        with suppress(NotFoundError):
-            check_ours(find(api, name, namespace), where=where)
-    folder = roots.to_remove(name, namespace, claim) if roots else ""
-    end(api, name, namespace, grace_seconds=grace_seconds)
-    if timeout is not None:
-        await_end(api, name, namespace, timeout=timeout, hurried=grace_seconds == 0)
-    if folder:
-        remove_output(folder)
 
 
 def await_end(

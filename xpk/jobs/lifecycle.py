@@ -95,12 +95,12 @@ def wait(
     `where`: flags of commands in hints. Raises TimedOutError after `timeout` seconds and, with `must_start`,
     WorkloadFailedError for an image that cannot be pulled. Callers check for failure by `check_succeeded`.
     """
-    status, told, refused = None, None, dict[str, float]()
+    status, last_told, refused = None, None, dict[str, float]()
     with time_limit(timeout):
         for status in _looks(api, name, namespace, timeout):
-            if status != told:
+            if status != last_told:
                 tell(status)
-            told = status
+            last_told = status
             if must_start:
                 check_images(status, refused, where=where, grace_seconds=pull_grace_seconds)
     if status is None or not status.phase.is_final:

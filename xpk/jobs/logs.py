@@ -35,7 +35,7 @@ _CHATTER_LINES = 100  # extra lines that are read at first to find `tail` other 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class LogQuery:
     """Selection of log lines."""
 
     slice: int | None = None
@@ -63,7 +63,7 @@ def read_logs(
     api: ObjectApi,
     name: str,
     namespace: str,
-    wanted: Wanted,
+    query: LogQuery,
     *,
     previous: bool = False,
     tell: Callable[[str], None] = lambda text: None,
@@ -73,12 +73,12 @@ def read_logs(
     Raises NotFoundError for an unknown workload, host or attempt, UsageError for an invalid pattern or too many hosts,
     XpkError if no host has a log yet.
     """
-    keep = _filter(wanted)
-    pods = _pods(api, name, namespace, wanted, previous=previous)
+    keep = _filter(query)
+    pods = _pods(api, name, namespace, query, previous=previous)
     begun: list[Iterator[HostLine]] = []
     causes: dict[str, list[str]] = {}
     for pod in pods:
-        lines, why = _begin(api, pod, wanted)
+        lines, why = _begin(api, pod, query)
         if why:
             causes.setdefault(why, []).append(host_label(pod))
         else:
@@ -92,16 +92,16 @@ def read_logs(
 
 
 def follow_logs(
-    api: ObjectApi, name: str, namespace: str, wanted: Wanted, *, pause: Callable[[float], None] = time.sleep
+    api: ObjectApi, name: str, namespace: str, query: LogQuery, *, pause: Callable[[float], None] = time.sleep
 ) -> Iterator[HostLine]:
     """Yield the lines of the hosts, across restarts, until the workload ends.
 
     Raises the errors of `read_logs`, and of reading a host's log.
     """
-    keep = _filter(wanted)
+    keep = _filter(query)
     status = find(api, name, namespace)
-    _check_few(status, wanted)
-    _check_there(status, wanted)
+    _check_few(status, query)
+    _check_hosts_exist(status, query)
     lines: _Lines = queue.Queue(maxsize=_AHEAD)
     readers: dict[str, threading.Thread] = {}
     readable = threading.Event()
@@ -117,10 +117,10 @@ def follow_logs(
             outage.goes_on(error)
             continue
         looked, ended = time.monotonic(), _ended(readers)
-        asked = wanted if passed_over is None else replace(wanted, tail=None)  # `tail` applies to the first pods only
+        asked = query if passed_over is None else replace(query, tail=None)  # `tail` applies to the first pods only
         if passed_over is None:
             passed_over = {pod["metadata"]["uid"] for pod in _by_age(pods)[1]}
-        for pod in _matching(pods, wanted):
+        for pod in _matching(pods, query):
             uid = pod["metadata"]["uid"]
             started = pod.get("status", {}).get("phase", "Pending") != "Pending"
             if started and uid not in readers and uid not in passed_over:
@@ -142,18 +142,18 @@ def _ended(readers: dict[str, threading.Thread]) -> int:
     return sum(not reader.is_alive() for reader in readers.values())
 
 
-def _check_there(status: WorkloadStatus, wanted: Wanted) -> None:
+def _check_hosts_exist(status: WorkloadStatus, query: LogQuery) -> None:
     """Raise NotFoundError for a slice or host beyond the workload's size."""
-    sizes = (("slice", wanted.slice, status.num_slices), ("host", wanted.host, status.hosts_per_slice))
+    sizes = (("slice", query.slice, status.num_slices), ("host", query.host, status.hosts_per_slice))
     for what, asked, count in sizes:
         if asked is not None and not 0 <= asked < count:
             valid = f"choose from 0 to {count - 1}" if count > 1 else "choose 0"
             raise NotFoundError(f"'{status.name}' has no {what} {asked}", hint=valid)
 
 
-def _pods(api: ObjectApi, name: str, namespace: str, wanted: Wanted, *, previous: bool) -> list[Obj]:
+def _pods(api: ObjectApi, name: str, namespace: str, query: LogQuery, *, previous: bool) -> list[Obj]:
     status = find(api, name, namespace)
-    _check_few(status, wanted)
+    _check_few(status, query)
     pods = api.former_pods(namespace, _selector(name)) + api.list("Pod", namespace, _selector(name))
     newest, before = _by_age(pods)
     if previous and not before:
@@ -163,22 +163,22 @@ def _pods(api: ObjectApi, name: str, namespace: str, wanted: Wanted, *, previous
             "attempt with their logs before it starts the next one",
         )
     chosen = before if previous else newest
-    found = _matching(chosen, wanted)
-    if not found and (wanted.slice is not None or wanted.host is not None):
-        there = ", ".join(sorted({"s{}/h{}".format(*host_key(pod)) for pod in chosen})) or "none yet"
-        raise NotFoundError(f"no such host of '{name}' has run", hint=f"there are: {there}")
-    if not found:
+    selected = _matching(chosen, query)
+    if not selected and (query.slice is not None or query.host is not None):
+        hosts = ", ".join(sorted({"s{}/h{}".format(*host_key(pod)) for pod in chosen})) or "none yet"
+        raise NotFoundError(f"no such host of '{name}' has run", hint=f"there are: {hosts}")
+    if not selected:
         raise NotFoundError(f"no host of '{name}' has started: {status.reason}", hint=f"`xpk workload status {name}`")
-    return found
+    return selected
 
 
-def _check_few(status: WorkloadStatus, wanted: Wanted) -> None:
+def _check_few(status: WorkloadStatus, query: LogQuery) -> None:
     """Raise UsageError if more hosts are selected than can be read at once."""
-    slices = status.num_slices if wanted.slice is None else 1
-    hosts = status.hosts_per_slice if wanted.host is None else 1
+    slices = status.num_slices if query.slice is None else 1
+    hosts = status.hosts_per_slice if query.host is None else 1
     count = min(status.num_hosts, slices * hosts)
     if count > _MOST_HOSTS:
-        narrower = [f"--slice {wanted.slice if wanted.slice is not None else 'N'}"]
+        narrower = [f"--slice {query.slice if query.slice is not None else 'N'}"]
         narrower += ["--host M"] if hosts > _MOST_HOSTS else []
         raise UsageError(
             f"cannot read the logs of {count} hosts of '{status.name}' at once; the maximum is {_MOST_HOSTS}",
@@ -205,31 +205,31 @@ def _by_age(pods: list[Obj]) -> tuple[list[Obj], list[Obj]]:
     return list(newest.values()), list(before.values())
 
 
-def _matching(pods: list[Obj], wanted: Wanted) -> list[Obj]:
+def _matching(pods: list[Obj], query: LogQuery) -> list[Obj]:
     return [
         pod
         for pod in sorted(pods, key=host_key)
-        if wanted.slice in (None, host_key(pod)[0]) and wanted.host in (None, host_key(pod)[1])
+        if query.slice in (None, host_key(pod)[0]) and query.host in (None, host_key(pod)[1])
     ]
 
 
-def _lines(api: ObjectApi, pod: Obj, wanted: Wanted, *, follow: bool = False) -> Iterator[HostLine]:
+def _lines(api: ObjectApi, pod: Obj, query: LogQuery, *, follow: bool = False) -> Iterator[HostLine]:
     slice_id, host = host_key(pod)
-    tail = wanted.tail
-    if tail and not wanted.all_lines:
-        tail = _tail_with_chatter(api, pod, wanted, tail)
+    tail = query.tail
+    if tail and not query.all_lines:
+        tail = _tail_with_chatter(api, pod, query, tail)
     line: LogLine
-    for line in api.logs(pod, follow=follow, since=wanted.since, tail=tail):
-        if wanted.all_lines or not _CHATTER.match(line.text):
+    for line in api.logs(pod, follow=follow, since=query.since, tail=tail):
+        if query.all_lines or not _CHATTER.match(line.text):
             yield HostLine(line.time, slice_id, host, line.text)
 
 
-def _tail_with_chatter(api: ObjectApi, pod: Obj, wanted: Wanted, tail: int) -> int | None:
+def _tail_with_chatter(api: ObjectApi, pod: Obj, query: LogQuery, tail: int) -> int | None:
     """Return the number of last lines of a log that contain `tail` lines without chatter; None for the whole log."""
     asked = tail + _CHATTER_LINES
     while True:
         try:
-            telling = [not _CHATTER.match(line.text) for line in api.logs(pod, since=wanted.since, tail=asked)]
+            telling = [not _CHATTER.match(line.text) for line in api.logs(pod, since=query.since, tail=asked)]
         except (NotStartedError, UnavailableError):  # handled by the following read
             return tail
         if sum(telling) >= tail:
@@ -240,9 +240,9 @@ def _tail_with_chatter(api: ObjectApi, pod: Obj, wanted: Wanted, tail: int) -> i
         asked *= 4
 
 
-def _begin(api: ObjectApi, pod: Obj, wanted: Wanted) -> tuple[Iterator[HostLine], str]:
+def _begin(api: ObjectApi, pod: Obj, query: LogQuery) -> tuple[Iterator[HostLine], str]:
     """Return a host's lines, the first already read, and the reason why it has no log yet, "" if it has one."""
-    lines = _lines(api, pod, wanted)
+    lines = _lines(api, pod, query)
     try:
         return chain([next(lines)], lines), ""
     except NotStartedError:
@@ -271,7 +271,7 @@ def _some(hosts: list[str]) -> str:
 def _pump(
     api: ObjectApi,
     pod: Obj,
-    wanted: Wanted,
+    query: LogQuery,
     lines: _Lines,
     readable: threading.Event,
     pause: Callable[[float], None],
@@ -280,7 +280,7 @@ def _pump(
     for left in reversed(range(_TRIES)):
         begun = False
         try:
-            for line in _lines(api, pod, wanted, follow=True):
+            for line in _lines(api, pod, query, follow=True):
                 begun = True
                 readable.set()
                 lines.put(line)
@@ -301,14 +301,14 @@ def _drain(lines: _Lines) -> Iterator[HostLine]:
     batch: list[HostLine] = []
     failed: Exception | None = None
     try:
-        found = lines.get(timeout=_PAUSE)
-        while not isinstance(found, Exception):
-            batch.append(found)
+        item = lines.get(timeout=_PAUSE)
+        while not isinstance(item, Exception):
+            batch.append(item)
             if len(batch) == _AHEAD:
                 break
-            found = lines.get_nowait()
+            item = lines.get_nowait()
         else:
-            failed = found
+            failed = item
     except queue.Empty:
         pass
     yield from sorted(batch)
@@ -325,14 +325,14 @@ def _is_over(api: ObjectApi, name: str, namespace: str) -> bool:
     return is_true(jobset, "Completed") or is_true(jobset, "Failed")
 
 
-def _filter(wanted: Wanted) -> Callable[[HostLine], bool]:
-    if wanted.grep is None:
+def _filter(query: LogQuery) -> Callable[[HostLine], bool]:
+    if query.grep is None:
         return lambda line: True
     try:
-        pattern = re.compile(wanted.grep)
+        pattern = re.compile(query.grep)
     except re.error as error:
         raise UsageError(
-            f"--grep {wanted.grep!r} is not a regular expression: {error}",
+            f"--grep {query.grep!r} is not a regular expression: {error}",
             hint="escape ( [ * + ? . with a backslash to match them literally",
         ) from error
     return lambda line: pattern.search(line.text) is not None

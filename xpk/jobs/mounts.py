@@ -60,16 +60,16 @@ def _claims(api: ObjectApi, mounts: Sequence[Mount], spec: WorkloadSpec) -> Iter
     names = list(dict.fromkeys(mount.source for mount in mounts))
     try:
         # One request for any number of claims: `create` makes at most eight requests.
-        there = {obj["metadata"]["name"]: obj for obj in api.list("PersistentVolumeClaim", spec.namespace)}
+        claims = {obj["metadata"]["name"]: obj for obj in api.list("PersistentVolumeClaim", spec.namespace)}
     except AuthorizationError as error:
         return [f"cannot check that claim {', '.join(names)} exists: {error.message}"]
-    if missing := [name for name in names if name not in there]:
-        found = f"there are: {', '.join(there)}" if there else "`xpk docs kubernetes` shows how to create one"
+    if missing := [name for name in names if name not in claims]:
+        hint = f"there are: {', '.join(claims)}" if claims else "`xpk docs kubernetes` shows how to create one"
         raise NotFoundError(
             f"there is no PersistentVolumeClaim {', '.join(map(repr, missing))} in namespace '{spec.namespace}'",
-            hint=found,
+            hint=hint,
         )
-    return [note for mount in mounts for note in _claim_notes(there[mount.source], mount, spec)]
+    return [note for mount in mounts for note in _claim_notes(claims[mount.source], mount, spec)]
 
 
 def _claim_notes(claim: Obj, mount: Mount, spec: WorkloadSpec) -> Iterator[str]:

@@ -19,11 +19,11 @@ _CHUNK = 1 << 16
 
 def parse_ports(text: str) -> tuple[int, int]:
     """Return (local port, port of the host) of `PORT` or `LOCAL:PORT`; local port 0 is any. Raises UsageError."""
-    here, _, there = text.rpartition(":")
-    here = here or there
-    if not (here.isdecimal() and there.isdecimal() and int(here) < 65536 and 0 < int(there) < 65536):
+    local, _, remote = text.rpartition(":")
+    local = local or remote
+    if not (local.isdecimal() and remote.isdecimal() and int(local) < 65536 and 0 < int(remote) < 65536):
         raise UsageError(f"invalid port '{text}'", hint="PORT or LOCAL:PORT, such as 8265 or 9000:8265")
-    return int(here), int(there)
+    return int(local), int(remote)
 
 
 def ray_token(api: ObjectApi, pod: Obj) -> str | None:
@@ -32,8 +32,8 @@ def ray_token(api: ObjectApi, pod: Obj) -> str | None:
     if "xpk_ray" not in spec["containers"][0].get("command", ()):
         return None
     name = names.peer_secret(meta["labels"][names.WORKLOAD_LABEL])
-    found = api.get("Secret", name, meta["namespace"])["data"][names.PEER_SECRET_KEY]
-    return hmac.new(base64.b64decode(found), b"xpk-ray", hashlib.sha256).hexdigest()
+    encoded = api.get("Secret", name, meta["namespace"])["data"][names.PEER_SECRET_KEY]
+    return hmac.new(base64.b64decode(encoded), b"xpk-ray", hashlib.sha256).hexdigest()
 
 
 def listen(port: int) -> socket.socket:
@@ -60,15 +60,15 @@ def serve(listener: socket.socket, connect: Callable[[], Connection], tell: Call
 def _pass_on(here: socket.socket, connect: Callable[[], Connection], tell: Callable[[str], None]) -> None:
     with here:
         try:
-            there = connect()
+            remote = connect()
         except XpkError as error:
             tell(f"warning: {error.message}")
             return
-        back = threading.Thread(target=_copy, args=(there, here), daemon=True)
+        back = threading.Thread(target=_copy, args=(remote, here), daemon=True)
         back.start()
-        _copy(here, there)
+        _copy(here, remote)
         back.join()
-        there.close()
+        remote.close()
 
 
 def _copy(source: Connection, target: Connection) -> None:

@@ -89,22 +89,22 @@ class Ledger:
 
     def is_over(self, queue: str, names: Collection[str]) -> bool:
         """Return whether a queue uses more than its own quota of any of these resources."""
-        found = (self._allotment(queue, name) for name in names)
-        return any(each.used > each.nominal for each in found if each)
+        allotments = (self._allotment(queue, name) for name in names)
+        return any(each.used > each.nominal for each in allotments if each)
 
     def is_under(self, queue: str, names: Collection[str]) -> bool:
         """Return whether a queue uses less than its own quota of all of these resources."""
-        found = (self._allotment(queue, name) for name in names)
-        return all(each.used < each.nominal for each in found if each)
+        allotments = (self._allotment(queue, name) for name in names)
+        return all(each.used < each.nominal for each in allotments if each)
 
     def borrows(self, claim: Claim) -> bool:
         """Return whether its queue would exceed its own quota with a claim."""
-        found = ((self._allotment(claim.queue, name), amount) for name, amount in claim.needs.items())
-        return any(each.used + amount > each.nominal for each, amount in found if each)
+        needs = ((self._allotment(claim.queue, name), amount) for name, amount in claim.needs.items())
+        return any(each.used + amount > each.nominal for each, amount in needs if each)
 
     def _allotment(self, queue: str, name: str) -> Allotment | None:
-        found = self.queues[queue].allotments.get(name) if queue in self.queues else None
-        return replace(found, used=self._used.get((queue, name), 0)) if found else None
+        allotment = self.queues[queue].allotments.get(name) if queue in self.queues else None
+        return replace(allotment, used=self._used.get((queue, name), 0)) if allotment else None
 
     def _count(self, claim: Claim, sign: int) -> None:
         for name, amount in claim.needs.items():

@@ -211,8 +211,8 @@ class LocalApi:
     def former_pods(self, namespace: str, selector: Mapping[str, str]) -> Objs:
         """Return the last state of deleted pods, the oldest first."""
         with Store(self._folder) as store, store.transaction(write=False) as tx:
-            found = [obj | {"kind": "Pod"} for obj in tx.list("FormerPod", namespace) if is_selected(obj, selector)]
-        return sorted(found, key=lambda pod: str(pod["metadata"]["uid"]))
+            pods = [obj | {"kind": "Pod"} for obj in tx.list("FormerPod", namespace) if is_selected(obj, selector)]
+        return sorted(pods, key=lambda pod: str(pod["metadata"]["uid"]))
 
 
 @contextmanager
@@ -263,19 +263,19 @@ def _namespace(kind: str, namespace: str | None) -> str | None:
 
 
 def _existing(tx: Transaction, kind: str, name: str, namespace: str) -> Obj:
-    found = tx.get(kind, _namespace(kind, namespace) or "", name)
-    if found is None:
+    obj = tx.get(kind, _namespace(kind, namespace) or "", name)
+    if obj is None:
         raise NotFoundError(f"{kind} '{name}' not found")
-    return found
+    return obj
 
 
 def _find(tx: Transaction, obj: Obj) -> Obj | None:
     return tx.get(obj["kind"], obj["metadata"].get("namespace", ""), obj["metadata"]["name"])
 
 
-def _check_revision(live: Obj, wanted: Obj) -> None:
-    given = wanted.get("metadata", {}).get("resourceVersion")
-    if given not in (None, live["metadata"]["resourceVersion"]):
+def _check_revision(live: Obj, update: Obj) -> None:
+    revision = update.get("metadata", {}).get("resourceVersion")
+    if revision not in (None, live["metadata"]["resourceVersion"]):
         what = f"{live['kind']} '{live['metadata']['name']}'"
         raise Modified(f"{what} was modified concurrently", resource=what)
 

@@ -72,8 +72,8 @@ class Daemon:
     def step(self) -> None:
         """Make one pass."""
         with self._store.transaction() as tx:
-            found = [pod for pod in tx.list("Pod") if not o.has_ended(pod)]
-            hosts = {pod["metadata"]["uid"]: self._observe(pod) for pod in found}
+            live_pods = [pod for pod in tx.list("Pod") if not o.has_ended(pod)]
+            hosts = {pod["metadata"]["uid"]: self._observe(pod) for pod in live_pods}
             pods.observe(tx, hosts)
             for _ in range(_ROUNDS):
                 before = tx.writes

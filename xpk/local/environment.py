@@ -39,9 +39,9 @@ def is_field(path: str) -> bool:
 
 
 def _field(pod: Obj, path: str) -> str:
-    found = _FIELD.fullmatch(path)
-    if found:
-        return str(pod["metadata"].get(found[1], {}).get(found[2], ""))
+    match = _FIELD.fullmatch(path)
+    if match:
+        return str(pod["metadata"].get(match[1], {}).get(match[2], ""))
     if path not in _FIELDS:
         raise UsageError(f"fieldPath '{path}' is not supported by the local control plane")
     section, key = _FIELDS[path]
@@ -62,26 +62,28 @@ def launch_spec(pod: Obj, addresses: Mapping[str, str], folder: Path, workloads:
     `secret`: the file with the secret that the hosts of its JobSet share.
     """
     container = pod["spec"]["containers"][0]
-    given: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for item in container.get("env", ()):
         source = item.get("valueFrom", {}).get("fieldRef")
-        given[item["name"]] = _field(pod, source["fieldPath"]) if source else expand(item.get("value", ""), given)
-    command = [expand(part, given) for part in [*container["command"], *container.get("args", ())]]
-    given = {name: _resolve(value, pod, addresses) for name, value in given.items()}
+        variables[item["name"]] = (
+            _field(pod, source["fieldPath"]) if source else expand(item.get("value", ""), variables)
+        )
+    command = [expand(part, variables) for part in [*container["command"], *container.get("args", ())]]
+    variables = {name: _resolve(value, pod, addresses) for name, value in variables.items()}
     inherited = {k: v for k, v in os.environ.items() if k in _INHERITED or k.startswith("LC_")}
     interpreter = os.path.dirname(sys.executable)
     if workloads:  # keeps the bundled packages importable
-        given["PYTHONPATH"] = os.pathsep.join(filter(None, (workloads, given.get("PYTHONPATH"))))
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, (workloads, variables.get("PYTHONPATH"))))
     base = {"PATH": f"{interpreter}:{os.environ.get('PATH', os.defpath)}", MARK: str(folder)}
     base |= {PEER_SECRET_VARIABLE: str(secret), "XPK_TERMINATION_LOG": str(folder / LAST_WORD)}
-    output, empty = given.get("XPK_OUTPUT_DIR", ""), folder / _EMPTY
+    output, empty = variables.get("XPK_OUTPUT_DIR", ""), folder / _EMPTY
     if os.path.isabs(output):
         os.makedirs(output, exist_ok=True)
     for path in (folder, empty):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return {
         "command": [_resolve(part, pod, addresses) for part in command],
-        "environment": {**inherited, **base, **given},
+        "environment": {**inherited, **base, **variables},
         "folder": container.get("workingDir") or str(empty),
     }
 

@@ -27,19 +27,21 @@ def needs_of(jobset: Obj) -> dict[str, int]:
 
 def usable_pools(tx: Transaction, flavor: str) -> dict[str, list[Obj]]:
     """Return the schedulable nodes of a flavor, by node pool."""
-    found, pools = tx.get("ResourceFlavor", "", flavor), dict[str, list[Obj]]()
-    labels = found["spec"].get("nodeLabels", {}).items() if found else ()
-    for node in tx.list("Node") if found else ():
+    flavor_obj, pools = tx.get("ResourceFlavor", "", flavor), dict[str, list[Obj]]()
+    labels = flavor_obj["spec"].get("nodeLabels", {}).items() if flavor_obj else ()
+    for node in tx.list("Node") if flavor_obj else ():
         closed = node.get("spec", {}).get("unschedulable") or o.is_fenced(node) or not o.is_true(node, "Ready")
         if not closed and labels <= node["metadata"].get("labels", {}).items():
             pools.setdefault(o.label(node, "cloud.google.com/gke-nodepool"), []).append(node)
     return pools
 
 
-def _hosts(node: Obj, wanted: Mapping[str, float]) -> int:
+def _hosts(node: Obj, requests: Mapping[str, float]) -> int:
     """Return how many hosts with these requests fit on an empty node."""
     have = node.get("status", {}).get("allocatable", {})
-    return int(min((o.quantity(have.get(name, 0)) // amount for name, amount in wanted.items() if amount), default=999))
+    return int(
+        min((o.quantity(have.get(name, 0)) // amount for name, amount in requests.items() if amount), default=999)
+    )
 
 
 def fitting_pools(pools: Pools, jobset: Obj) -> int:
@@ -89,5 +91,5 @@ def why_not(
             )
         if lacking[name] > 0:
             return f"{who}insufficient unused quota for {name} in flavor {flavor}, {lacking[name]} more needed"
-    wanted = f"{needs.get(POOLS, 0)} of {pools} usable node pools requested"
-    return f"{who}insufficient free node pools in flavor {flavor}, {wanted}, {lacking.get(POOLS, 0)} more needed"
+    request = f"{needs.get(POOLS, 0)} of {pools} usable node pools requested"
+    return f"{who}insufficient free node pools in flavor {flavor}, {request}, {lacking.get(POOLS, 0)} more needed"

@@ -37,8 +37,8 @@ def _create_pod(tx: Transaction, job: Obj, index: int) -> None:
 def _terminated(pod: Obj) -> Obj:
     """Return the terminated state of a pod's host, empty if it never ran."""
     statuses = pod["status"].get("containerStatuses") or [{}]
-    found: Obj = statuses[0].get("state", {}).get("terminated", {})
-    return found
+    terminated: Obj = statuses[0].get("state", {}).get("terminated", {})
+    return terminated
 
 
 def _matches(rule: Obj, pod: Obj) -> bool:
@@ -48,8 +48,8 @@ def _matches(rule: Obj, pod: Obj) -> bool:
         code = int(_terminated(pod).get("exitCode", 0))
         named = codes.get("containerName", container) == container
         return code != 0 and named and (code in codes["values"]) == (codes["operator"] == "In")
-    wanted = rule.get("onPodConditions", ())
-    return any(o.condition(pod, w["type"]).get("status") == w.get("status", "True") for w in wanted)
+    patterns = rule.get("onPodConditions", ())
+    return any(o.condition(pod, w["type"]).get("status") == w.get("status", "True") for w in patterns)
 
 
 def _judge(job: Obj, pod: Obj) -> tuple[str, str]:
@@ -61,18 +61,18 @@ def _judge(job: Obj, pod: Obj) -> tuple[str, str]:
         if "onExitCodes" in rule:
             code, container = _terminated(pod)["exitCode"], pod["spec"]["containers"][0]["name"]
             return rule["action"], f"Container {container} for pod {o.full_name(pod)} failed with exit code {code} {at}"
-        wanted = next(w["type"] for w in rule["onPodConditions"] if o.condition(pod, w["type"]))
-        return rule["action"], f"Pod {o.full_name(pod)} has condition {wanted} {at}"
+        kind = next(w["type"] for w in rule["onPodConditions"] if o.condition(pod, w["type"]))
+        return rule["action"], f"Pod {o.full_name(pod)} has condition {kind} {at}"
     return "Count", ""
 
 
 def _indexes(job: Obj) -> set[int]:
     """Parse `completedIndexes`, e.g. `0,2-4`."""
-    found: set[int] = set()
+    indexes: set[int] = set()
     for part in filter(None, job["status"].get("completedIndexes", "").split(",")):
         first, _, last = part.partition("-")
-        found.update(range(int(first), int(last or first) + 1))
-    return found
+        indexes.update(range(int(first), int(last or first) + 1))
+    return indexes
 
 
 def _written(indexes: set[int]) -> str:

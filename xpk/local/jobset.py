@@ -185,9 +185,9 @@ def _fail_or_restart(tx: Transaction, jobset: Obj, failed: list[Obj]) -> None:
 def _succeeded(jobset: Obj, jobs: list[Obj]) -> bool:
     policy = jobset["spec"]["successPolicy"]
     targets = policy.get("targetReplicatedJobs") or [job["name"] for job in jobset["spec"]["replicatedJobs"]]
-    wanted = sum(job["replicas"] for job in jobset["spec"]["replicatedJobs"] if job["name"] in targets)
+    needed = sum(job["replicas"] for job in jobset["spec"]["replicatedJobs"] if job["name"] in targets)
     done = sum(o.label(j, f"{o.JOBSET}replicatedjob-name") in targets and o.is_true(j, "Complete") for j in jobs)
-    return done >= (wanted if policy["operator"] == "All" else 1)
+    return done >= (needed if policy["operator"] == "All" else 1)
 
 
 def _count(tx: Transaction, jobset: Obj, jobs: list[Obj]) -> None:

@@ -73,8 +73,8 @@ def owner_uid(obj: Obj) -> str:
 
 def condition(obj: Obj, kind: str) -> Obj:
     """Return a condition, empty if it is not set."""
-    found: list[Obj] = obj.get("status", {}).get("conditions", [])
-    return next((item for item in found if item["type"] == kind), {})
+    conditions: list[Obj] = obj.get("status", {}).get("conditions", [])
+    return next((item for item in conditions if item["type"] == kind), {})
 
 
 def coordinator_address(jobset: Obj) -> str:
@@ -134,18 +134,18 @@ def merge_patch(target: object, patch: object) -> object:
     return merged
 
 
-def merge_applied(live: object, before: object, wanted: object) -> object:
+def merge_applied(live: object, before: object, applied: object) -> object:
     """Return `live` with the fields of `wanted` set and those only in `before` removed; lists are replaced."""
-    if not isinstance(wanted, dict) or not isinstance(live, dict):
-        return copy.deepcopy(wanted)
+    if not isinstance(applied, dict) or not isinstance(live, dict):
+        return copy.deepcopy(applied)
     old = before if isinstance(before, dict) else {}
     merged = dict(live)
-    for key in old.keys() - wanted.keys():
+    for key in old.keys() - applied.keys():
         kept = merge_applied(merged.get(key), old[key], {}) if isinstance(old[key], dict) else None
         if kept:
             merged[key] = kept
         else:
             merged.pop(key, None)
-    for key, value in wanted.items():
+    for key, value in applied.items():
         merged[key] = merge_applied(merged.get(key), old.get(key), value)
     return merged

@@ -28,10 +28,10 @@ def make(cluster: Path, uid: str) -> Path:
     return file
 
 
-def sweep(cluster: Path, wanted: set[str]) -> None:
+def sweep(cluster: Path, names: set[str]) -> None:
     """Remove the secrets of deleted JobSets."""
     for file in (cluster / _FOLDER).glob("*"):
-        if file.name not in wanted:
+        if file.name not in names:
             file.unlink(missing_ok=True)
 
 

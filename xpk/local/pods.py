@@ -88,10 +88,10 @@ class Placement:
 
 def by_jobset(tx: Transaction) -> dict[str, list[Obj]]:
     """Return the pods of each JobSet, by its UID."""
-    found: dict[str, list[Obj]] = {}
+    pods_of: dict[str, list[Obj]] = {}
     for pod in tx.list("Pod"):
-        found.setdefault(o.label(pod, f"{o.JOBSET}jobset-uid"), []).append(pod)
-    return found
+        pods_of.setdefault(o.label(pod, f"{o.JOBSET}jobset-uid"), []).append(pod)
+    return pods_of
 
 
 def is_complete(tx: Transaction, jobset: Obj, pods: Sequence[Obj], *, bound: bool) -> bool:
@@ -103,9 +103,9 @@ def is_complete(tx: Transaction, jobset: Obj, pods: Sequence[Obj], *, bound: boo
         if not o.has_ended(pod) and not o.is_terminating(pod) and o.label(pod, f"{o.JOBSET}restart-attempt") == attempt
     ]
     replicated = jobset["spec"]["replicatedJobs"]
-    wanted = sum(job["replicas"] * job["template"]["spec"]["parallelism"] for job in replicated)
+    size = sum(job["replicas"] * job["template"]["spec"]["parallelism"] for job in replicated)
     done = sum(job["status"].get("succeeded", 0) for job in owned(tx, "Job", jobset))
-    return len(here) + done >= wanted and (not bound or all("nodeName" in pod["spec"] for pod in here))
+    return len(here) + done >= size and (not bound or all("nodeName" in pod["spec"] for pod in here))
 
 
 def _bind(tx: Transaction) -> None:
@@ -221,8 +221,8 @@ def _end_lost(tx: Transaction, pods: Sequence[Obj]) -> None:
     lost = set()
     for pod in pods:
         ended = (pod["status"].get("containerStatuses") or [{}])[0].get("state", {}).get("terminated", {})
-        if found := _LOST.fullmatch(ended.get("message", "")):
-            lost.add((*(o.label(pod, key) for key in keys[:2]), *found.groups()))
+        if match := _LOST.fullmatch(ended.get("message", "")):
+            lost.add((*(o.label(pod, key) for key in keys[:2]), *match.groups()))
     for pod in pods:
         if lost and not o.has_ended(pod) and tuple(o.label(pod, key) for key in keys) in lost:
             delete_pod(tx, pod, 0, why="others of its attempt have declared it dead")

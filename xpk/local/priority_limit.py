@@ -35,5 +35,7 @@ def _queue(obj: Obj) -> str:
 def _priority(tx: Transaction, obj: Obj) -> int:
     if obj["kind"] == "Workload":
         return int(obj["spec"].get("priority", 0))
-    found = tx.get("WorkloadPriorityClass", "", str((obj["metadata"].get("labels") or {}).get(names.PRIORITY_LABEL)))
-    return int(found["value"]) if found else 0
+    priority_class = tx.get(
+        "WorkloadPriorityClass", "", str((obj["metadata"].get("labels") or {}).get(names.PRIORITY_LABEL))
+    )
+    return int(priority_class["value"]) if priority_class else 0

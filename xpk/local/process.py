@@ -41,8 +41,8 @@ class Host:
 
 def _read(path: Path) -> Obj:
     try:
-        found: Obj = json.loads(path.read_text(encoding="utf-8"))
-        return found
+        content: Obj = json.loads(path.read_text(encoding="utf-8"))
+        return content
     except FileNotFoundError:
         return {}
 
@@ -147,11 +147,11 @@ def strays(folder: Path) -> list[int]:
 def kill_strays(folder: Path) -> None:
     """Kill processes that outlived a dead supervisor, with which only the host itself dies; repeat for new ones."""
     for _ in range(_ROUNDS):
-        found = strays(folder)
-        for pid in found:
+        pids = strays(folder)
+        for pid in pids:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-        if not found:
+        if not pids:
             return
 
 
@@ -176,10 +176,10 @@ def stop_all(cluster: Path, grace: float) -> None:
         kill_strays(folder)
 
 
-def sweep(cluster: Path, wanted: set[str]) -> None:
+def sweep(cluster: Path, names: set[str]) -> None:
     """Remove the folders of unknown pods."""
     for folder in (cluster / PODS).glob("*"):
-        if folder.name not in wanted and not is_locked(folder / "lock"):
+        if folder.name not in names and not is_locked(folder / "lock"):
             shutil.rmtree(folder, ignore_errors=True)
 
 

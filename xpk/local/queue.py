@@ -88,8 +88,8 @@ def _sync(tx: Transaction, jobset: Obj, workload: Obj, alive: bool) -> None:
         o.set_condition(workload, "QuotaReserved", False, "Inadmissible", _DEACTIVATED)
     elif reserved and not evicted:
         jobs = jobset.get("status", {}).get("replicatedJobsStatus", ())
-        wanted = sum(job["replicas"] for job in jobset["spec"]["replicatedJobs"])
-        if sum(job["ready"] + job["succeeded"] for job in jobs) == wanted:
+        size = sum(job["replicas"] for job in jobset["spec"]["replicatedJobs"])
+        if sum(job["ready"] + job["succeeded"] for job in jobs) == size:
             o.set_condition(workload, "PodsReady", True, "Started", "all hosts are running")
         else:
             old = o.condition(workload, "PodsReady")
@@ -169,13 +169,17 @@ def _ceilings(name: str, queues: Mapping[str, Queue]) -> dict[str, int]:
 
 
 def _schedule(
-    tx: Transaction, flavor: str, found: Sequence[Obj], mine: dict[str, tuple[Obj, Obj, str]], others: list[Claim]
+    tx: Transaction,
+    flavor: str,
+    cluster_queues: Sequence[Obj],
+    mine: dict[str, tuple[Obj, Obj, str]],
+    others: list[Claim],
 ) -> None:
     """Run one round for the ClusterQueues of a flavor.
 
     `mine` maps a workload's UID to its JobSet, the workload and its ClusterQueue's name.
     """
-    queues = {queue["metadata"]["name"]: _model(queue) for queue in found}
+    queues = {queue["metadata"]["name"]: _model(queue) for queue in cluster_queues}
     pools = usable_pools(tx, flavor)
     most = {name: _ceilings(name, queues) for name in queues}
     held, waiting = [], []

@@ -73,10 +73,10 @@ class Transaction:
 
     def _load(self, kind: str) -> dict[Key, Obj]:
         if kind not in self._kinds:
-            found = self._kinds[kind] = {}
+            objects = self._kinds[kind] = {}
             query = "SELECT namespace, name, revision, json FROM objects WHERE kind = ?"
             for namespace, name, revision, text in self._db.execute(query, (kind,)):
-                found[namespace, name] = _with_revision(text, revision)
+                objects[namespace, name] = _with_revision(text, revision)
                 self._texts[kind, (namespace, name)] = text
         return self._kinds[kind]
 
@@ -86,8 +86,8 @@ class Transaction:
 
     def list(self, kind: str, namespace: str | None = None) -> list[Obj]:
         """Return the objects of a kind, sorted by name."""
-        found = sorted(self._load(kind).items())
-        return [obj for (where, _), obj in found if namespace in (None, where)]
+        objects = sorted(self._load(kind).items())
+        return [obj for (where, _), obj in objects if namespace in (None, where)]
 
     def put(self, obj: Obj) -> bool:
         """Write an object if it differs from what is stored; return whether it did."""
@@ -130,8 +130,8 @@ class Transaction:
         kind, key = _key(obj)
         query = "SELECT applied FROM objects WHERE kind = ? AND namespace = ? AND name = ?"
         row = self._db.execute(query, (kind, *key)).fetchone()
-        found: Obj = _object(row[0]) if row and row[0] else {}
-        return found
+        fields: Obj = _object(row[0]) if row and row[0] else {}
+        return fields
 
     def set_applied(self, obj: Obj, applied: Obj) -> None:
         """Store the applied version of an object."""

@@ -113,12 +113,12 @@ def _by_name() -> dict[str, SliceShape]:
 
 @cache
 def _by_nodes() -> dict[tuple[str | None, str | None], str]:
-    found: dict[tuple[str | None, str | None], str] = {}
+    types: dict[tuple[str | None, str | None], str] = {}
     for shape in all_shapes():
         if shape.kind == "tpu":
             first, second = shape.node_labels.values()
-            found.setdefault((first, second), shape.name)
-    return found
+            types.setdefault((first, second), shape.name)
+    return types
 
 
 def _tpu_shapes(family: str, row: Mapping[str, Any]) -> Iterator[SliceShape]:
@@ -157,9 +157,9 @@ def _tpu_shapes(family: str, row: Mapping[str, Any]) -> Iterator[SliceShape]:
 
 def _topologies(row: Mapping[str, Any]) -> list[str]:
     """Return the topologies of a family, smallest first; of equal ones, the most cubic first."""
-    found = {tuple(_sides(topology)) for topology in row["topologies"]}
-    found.update(_boxes(row["cubes"], ordered=row["ordered"]) if "cubes" in row else ())
-    ordered = sorted(found, key=lambda sides: (math.prod(sides), max(sides), list(sides)))
+    topologies = {tuple(_sides(topology)) for topology in row["topologies"]}
+    topologies.update(_boxes(row["cubes"], ordered=row["ordered"]) if "cubes" in row else ())
+    ordered = sorted(topologies, key=lambda sides: (math.prod(sides), max(sides), list(sides)))
     return ["x".join(map(str, sides)) for sides in ordered]
 
 

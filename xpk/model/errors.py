@@ -51,6 +51,10 @@ class Problems:
     def __init__(self) -> None:
         self._found: list[UsageError] = []
 
+    def __bool__(self) -> bool:
+        """Return True if there are problems."""
+        return bool(self._found)
+
     def read(self, otherwise: _T, parse: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Return the result of `parse`; record a UsageError and return `otherwise`, so that other parts are checked."""
         try:

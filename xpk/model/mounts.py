@@ -35,9 +35,9 @@ class Mount:
     """
 
     source: str
-    target: str
+    target: str  # path in each host
     sub_path: str = ""
-    read_only: bool = False
+    read_only: bool = False  # hosts cannot write
     options: tuple[str, ...] = ()
     prefetch_metadata: bool = False
 
@@ -65,14 +65,14 @@ class Mount:
 
 def parse_mounts(texts: Iterable[str]) -> tuple[tuple[Mount, ...], list[str]]:
     """Return the mounts of `--mount` values, and all problems of invalid ones, one line each."""
-    found: list[Mount] = []
+    mounts: list[Mount] = []
     problems: list[str] = []
     for text in texts:
         fields, wrong = _fields(text)
         problems += wrong
         if not wrong:
-            found.append(_mount(fields))
-    return tuple(found), problems
+            mounts.append(_mount(fields))
+    return tuple(mounts), problems
 
 
 def mount_problems(mounts: Sequence[Mount], taken: Iterable[str]) -> list[str]:

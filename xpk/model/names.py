@@ -22,9 +22,9 @@ USER_ANNOTATION = "xpk.dev/user"
 CODE_ANNOTATION = "xpk.dev/code"
 CONFIG_ANNOTATION = "xpk.dev/configuration"  # of a controller's pods: hash of the configuration at start
 LAUNCHER_ANNOTATION = "xpk.dev/launcher"
-PEER_WATCH_VARIABLE = "XPK_PEER_WATCH"  # holds the program that runs the command of a host
 PEER_SECRET_VARIABLE = "XPK_PEER_SECRET_FILE"  # path of the secret that all hosts of a workload share
 PEER_SECRET_FOLDER, PEER_SECRET_KEY = "/xpk/peers", "secret"
+SUPERVISOR_KEY = "supervisor.pyz"  # of the same Secret: the program that runs the command of a host
 IMAGE_CACHE_LABEL = "xpk.dev/image-cache"  # on the objects that make nodes pull images
 RUN_SECONDS_ANNOTATION = "provreq.kueue.x-k8s.io/maxRunDurationSeconds"  # Kueue passes it on to GKE
 QUEUED_LABEL = "cloud.google.com/gke-queued"  # GKE's, on nodes of queued provisioning; their taint is called so too
@@ -153,8 +153,8 @@ def label_problems(name: str, value: str) -> list[str]:
 
 def secret_problems(secret: str, key: str) -> list[str]:
     """Return the problems of a Secret's name and of a key in it, one line each."""
-    found = [] if _FOLDER.fullmatch(secret) and len(secret) <= 253 else [f"'{secret}' is not the name of a Secret"]
-    return [*found, *([] if _KEY.fullmatch(key) else [f"'{key}' is not a key of a Secret"])]
+    problems = [] if _FOLDER.fullmatch(secret) and len(secret) <= 253 else [f"'{secret}' is not the name of a Secret"]
+    return [*problems, *([] if _KEY.fullmatch(key) else [f"'{key}' is not a key of a Secret"])]
 
 
 def node_folder_problems(folder: str, shared: str | None) -> list[str]:

@@ -31,16 +31,16 @@ class Phase(StrEnum):
 class HostStatus:
     """One host of the current attempt. `pid` is set on local clusters only."""
 
-    slice: int
-    host: int
-    pod: str
-    node: str | None
-    phase: str
-    pid: int | None
-    exit_code: int | None
-    reason: str | None
-    started: str | None
-    finished: str | None
+    slice: int  # number of its slice, from 0
+    host: int  # number in its slice, from 0
+    pod: str  # name of its pod
+    node: str | None  # name of its node; null before it is scheduled
+    phase: str  # as in Kubernetes: Pending, Running, Succeeded or Failed
+    pid: int | None  # process on a local cluster; null elsewhere
+    exit_code: int | None  # null while it runs
+    reason: str | None  # why it waits or has failed
+    started: str | None  # time
+    finished: str | None  # time
 
     @property
     def label(self) -> str:
@@ -55,31 +55,31 @@ class Restart:
     `attempt` is the one that ended. `exit_code` is that of host `host` of slice `slice`.
     """
 
-    time: str
-    cause: str
-    attempt: int | None = None
-    slice: int | None = None
-    host: int | None = None
-    exit_code: int | None = None
+    time: str  # of the restart
+    cause: str  # in words
+    attempt: int | None = None  # that ended
+    slice: int | None = None  # of the host that failed
+    host: int | None = None  # that failed
+    exit_code: int | None = None  # of that host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
     """A condition that the queue controller set on a workload: `status` is `True` or `False`, `reason` one word."""
 
-    type: str
-    status: str
-    reason: str
-    message: str
-    time: str
+    type: str  # such as QuotaReserved or Admitted
+    status: str  # `True` or `False`
+    reason: str  # one word
+    message: str  # explanation
+    time: str  # of the last change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
     """The amount of a quota that one workload holds. `workload` includes its namespace if that is another one."""
 
-    workload: str
-    amount: float
+    workload: str  # with its namespace if that is another one
+    amount: float  # in units of the resource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +90,11 @@ class Quota:
     `holders`: workloads that hold some of it, including those of queues that could lend it.
     """
 
-    flavor: str
-    resource: str
-    quota: float
-    used: float
-    needed: float
+    flavor: str  # ResourceFlavor in Kueue
+    resource: str  # such as google.com/tpu
+    quota: float  # nominal quota of its queue
+    used: float  # in use
+    needed: float  # by the workload
     free: float
     most: float
     holders: tuple[Share, ...]
@@ -107,9 +107,9 @@ class Check:
     `failures`: earlier attempts. `next_attempt`: time of the next try after a failure.
     """
 
-    name: str
-    state: str
-    message: str
+    name: str  # name of the check
+    state: str  # Pending, Retry, Ready or Rejected
+    message: str  # explanation
     failures: int
     next_attempt: str | None
 
@@ -118,10 +118,10 @@ class Check:
 class Trouble:
     """A reason why hosts do not start or run. `hosts` are labels such as `s1/h0`; empty: no single host is affected."""
 
-    reason: str
-    message: str
-    hosts: tuple[str, ...] = ()
-    image: str | None = None
+    reason: str  # one word, such as Unschedulable
+    message: str  # explanation
+    hosts: tuple[str, ...] = ()  # labels such as `s1/h0`; empty if no single host is affected
+    image: str | None = None  # that cannot be pulled
 
     def __str__(self) -> str:
         """Return a one-line description that names the first host."""
@@ -137,13 +137,13 @@ class Trouble:
 class Occurrence:
     """An event, or several equal ones: `first` is the time of the first one, `time` of the last one."""
 
-    time: str
-    first: str
-    count: int
-    type: str
-    reason: str
-    object: str
-    message: str
+    time: str  # of the last event
+    first: str  # time of the first event
+    count: int  # number of equal events
+    type: str  # Normal or Warning
+    reason: str  # one word
+    object: str  # that it is about, as kind/name
+    message: str  # explanation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,39 +153,39 @@ class WorkloadStatus:
     `quota`, `restart_history` and `events` are empty in lists of workloads.
     """
 
-    name: str
-    namespace: str
-    phase: Phase
-    reason: str
-    priority: str
-    accelerator_type: str
-    num_slices: int
-    hosts_per_slice: int
-    num_hosts: int
-    restarts: int
+    name: str  # unique in its namespace
+    namespace: str  # Kubernetes namespace
+    phase: Phase  # phase of its life
+    reason: str  # why it is in this phase, in one line; may be empty
+    priority: str  # low, medium or high, or a class of another tool
+    accelerator_type: str  # such as v5litepod-8; empty if unknown
+    num_slices: int  # requested slices
+    hosts_per_slice: int  # of the largest slice
+    num_hosts: int  # of all slices
+    restarts: int  # of the JobSet
     restarts_counted: int  # those that `max_restarts` limits
-    max_restarts: int
-    created: str
-    started: str | None
-    finished: str | None
-    queue: str | None
-    cluster_queue: str | None
-    position: int | None
+    max_restarts: int  # limit of `restarts_counted`
+    created: str  # time of the request
+    started: str | None  # time of the first start of hosts
+    finished: str | None  # time of the end
+    queue: str | None  # name of its queue in its namespace
+    cluster_queue: str | None  # the ClusterQueue of its queue
+    position: int | None  # in its cluster queue, from 1, while it is queued
     ahead: tuple[str, ...]  # workloads before it in its cluster queue, while it is queued
-    conditions: tuple[Condition, ...]
-    checks: tuple[Check, ...]
+    conditions: tuple[Condition, ...]  # that the queue controller set
+    checks: tuple[Check, ...]  # admission checks
     quota: tuple[Quota, ...]  # that it waits for, while it is queued
-    user: str
-    command: tuple[str, ...]
-    output_dir: str
-    hosts: tuple[HostStatus, ...]
-    troubles: tuple[Trouble, ...]
-    restart_history: tuple[Restart, ...]
-    events: tuple[Occurrence, ...]
+    user: str  # who created it; empty if unknown
+    command: tuple[str, ...]  # of each host
+    output_dir: str  # shared folder or bucket of its output; empty if it has none
+    hosts: tuple[HostStatus, ...]  # of the current attempt
+    troubles: tuple[Trouble, ...]  # why hosts do not start or run
+    restart_history: tuple[Restart, ...]  # known restarts, oldest first
+    events: tuple[Occurrence, ...]  # oldest first
     maker: str  # "xpk", also for Google's, or the tool that created it
-    mounts: tuple[Mount, ...] = ()
+    mounts: tuple[Mount, ...] = ()  # storage that its hosts see
     previous_logs: bool = False  # logs of earlier attempts are kept
-    launcher: str = "plain"  # or "ray"
+    launcher: str = "plain"  # plain or ray
 
 
 _KNOWN = {

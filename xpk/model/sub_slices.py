@@ -22,8 +22,8 @@ def parts(shape: SliceShape) -> list[SliceShape]:
     """Return the types of a slice's parts, the whole slice first; none if it cannot be shared."""
     if shape.family not in FAMILIES or shape.chips < _FEWEST_CHIPS:
         return []
-    found = [each for each in all_shapes() if each.family == shape.family and each.chips >= _FEWEST_CHIPS]
-    return sorted((each for each in found if _fits(each, shape)), key=lambda each: -each.chips)
+    shapes = [each for each in all_shapes() if each.family == shape.family and each.chips >= _FEWEST_CHIPS]
+    return sorted((each for each in shapes if _fits(each, shape)), key=lambda each: -each.chips)
 
 
 def level(part: SliceShape) -> str:

@@ -42,8 +42,8 @@ def escaped_json(text: str) -> str:
 
 
 def _escape(match: re.Match[str]) -> str:
-    found = match[0]
-    return "" if len(found) > 1 else found.encode("unicode_escape").decode()
+    character = match[0]
+    return "" if len(character) > 1 else character.encode("unicode_escape").decode()
 
 
 def _escape_all_but_colours(match: re.Match[str]) -> str:

@@ -25,14 +25,12 @@ from xpk.render.hold import hold_program
 from xpk.render.peer_secret import mounted_peer_secret
 from xpk.render.priority_limit import limit_view
 from xpk.render.provisioning import flavor_labels, managed_resources
+from xpk.render.supervisor import START, is_supervised
 from xpk.render.template import render_template
 
 COORDINATOR_PORT = 8476  # JAX's default on TPU pods
 MEGASCALE_PORT = 8080  # the DCN transport's default on GKE
 CODE_FOLDER = "/xpk/code"  # where hosts in pods find the user's code
-# The arguments are the user's command. An image without Python runs it alone.
-_START = f'command -v python3 > /dev/null && exec python3 -c "${names.PEER_WATCH_VARIABLE}" "$0" "$@"; exec "$0" "$@"'
-_WATCHED = ["bash", "-c", _START]
 _NOBODY = 65532  # the usual name in images without users of their own
 _EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"  # one Job on one node pool: a slice is never split
 _ARCHIVE_FOLDER, _ARCHIVE = "/xpk/archive", "code.tar.gz"
@@ -53,8 +51,8 @@ def render_queues(
     no other queues.
     """
     left = [
-        SliceQuota(shape=spec.shape, num_slices=max(0, spec.quota_slices - given), queued=spec.queued)
-        for spec, given in ((each, (promised or {}).get(each.shape.name, 0)) for each in specs)
+        SliceQuota(shape=spec.shape, num_slices=max(0, spec.quota_slices - promised_slices), queued=spec.queued)
+        for spec, promised_slices in ((each, (promised or {}).get(each.shape.name, 0)) for each in specs)
     ]
     total = {spec.shape.name: spec.quota_slices for spec in specs}
     # Unallotted quota goes by priority, also when it is reclaimed.
@@ -202,7 +200,7 @@ _Dumper.add_representer(str, _text)
 
 def _host_view(spec: WorkloadSpec) -> dict[str, Any]:
     """Return the values of `jobset.yaml.j2` other than the fields of the spec."""
-    coordinator, is_watched = names.host_name(spec.name, 0, 0), _is_watched(spec)
+    coordinator, supervised = names.host_name(spec.name, 0, 0), is_supervised(spec)
     hosts = (names.host_name(spec.name, "$(MEGASCALE_SLICE_ID)", host) for host in range(spec.shape.hosts))
     unpack, command = _unpack(spec), [_literal(part) for part in spec.command]
     return {
@@ -213,8 +211,8 @@ def _host_view(spec: WorkloadSpec) -> dict[str, Any]:
         "judged_exit_codes": sorted({143, *spec.fatal_exit_codes}),  # codes that have rules of their own
         "node_selector": {**(spec.within or spec.shape).node_labels, **capacities.node_selector(spec.capacity)},
         "tolerated": capacities.tolerated(spec.capacity),
-        "command": _WATCHED if is_watched else command,
-        "args": command if is_watched else [],
+        "command": [*START] if supervised else command,
+        "args": command if supervised else [],
         "working_dir": CODE_FOLDER if unpack else spec.working_dir,
         "pod_security": _pod_security(spec),
         "unpack": unpack,
@@ -227,7 +225,7 @@ def _host_view(spec: WorkloadSpec) -> dict[str, Any]:
         "coordinator_address": f"{coordinator}:{COORDINATOR_PORT}",
         "megascale_address": f"{coordinator}:{MEGASCALE_PORT}",
         "worker_hostnames": ",".join(hosts),
-        "env": {key: _literal(value) for key, value in _values(spec).items()},
+        "env": {key: _literal(value) for key, value in host_values(spec).items()},
         "env_fields": host_fields(spec),
         "peer_secret": mounted_peer_secret(spec),  # the local control plane creates its own
     }
@@ -241,11 +239,6 @@ def _pod_security(spec: WorkloadSpec) -> dict[str, Any] | None:
     # Volumes of its own are writable for it. Large claims are not walked through at each start.
     groups = {"fsGroup": uid, "fsGroupChangePolicy": "OnRootMismatch"}
     return {"runAsNonRoot": True, "runAsUser": uid, **groups}
-
-
-def _is_watched(spec: WorkloadSpec) -> bool:
-    """Return whether the peer-watch program wraps the command. On a local cluster the control plane does that."""
-    return spec.peer_watch and not spec.target.on_this_machine
 
 
 def _annotations(spec: WorkloadSpec) -> dict[str, str]:
@@ -269,12 +262,6 @@ def _pod_annotations(spec: WorkloadSpec) -> dict[str, str]:
     return fenced | mounts.pod_annotations(spec.mounts) | (sub_slices.placement(spec.shape) if spec.within else {})
 
 
-def _values(spec: WorkloadSpec) -> dict[str, str]:
-    """Return the variables of all hosts, including the peer-watch program where it is used."""
-    values = host_values(spec)
-    return {names.PEER_WATCH_VARIABLE: _program("peer_watch.py"), **values} if _is_watched(spec) else values
-
-
 def _unpack(spec: WorkloadSpec) -> dict[str, Any] | None:
     """Return the command of the init container that unpacks the code; None where none is needed."""
     code = spec.code
@@ -282,7 +269,7 @@ def _unpack(spec: WorkloadSpec) -> dict[str, Any] | None:
         return None
     configmap = code.name if code.archive is not None else None
     source = f"{_ARCHIVE_FOLDER}/{_ARCHIVE}" if configmap else code.source
-    command = ["python3", "-c", _program("unpack.py"), source, code.name, CODE_FOLDER]
+    command = ["python3", "-c", _unpack_program(), source, code.name, CODE_FOLDER]
     return {
         "command": [_literal(part) for part in command],
         "configmap": configmap,
@@ -294,8 +281,8 @@ def _unpack(spec: WorkloadSpec) -> dict[str, Any] | None:
 
 
 @cache
-def _program(file: str) -> str:
-    return Path(__file__).with_name(file).read_text(encoding="utf-8")
+def _unpack_program() -> str:
+    return Path(__file__).with_name("unpack.py").read_text(encoding="utf-8")
 
 
 def _code_object(spec: WorkloadSpec) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The peer secret of a workload, by which its hosts authenticate each other."""
+"""The Secret of a workload's pods: the secret by which they authenticate each other, and the supervisor's program."""
 
 from __future__ import annotations
 
@@ -8,15 +8,20 @@ from typing import Any
 
 from xpk.model import names
 from xpk.model.specs import WorkloadSpec
+from xpk.render.supervisor import is_supervised, supervisor_archive
 
 _BYTES = 32
 
 
-def mounted_peer_secret(spec: WorkloadSpec) -> dict[str, str] | None:
-    """Return the volume with the workload's Secret."""
+def mounted_peer_secret(spec: WorkloadSpec) -> dict[str, Any] | None:
+    """Return the volume with the workload's Secret.
+
+    It names its keys: pods wait for a Secret that has them all, while that of an earlier workload is being replaced.
+    """
     if spec.target.on_this_machine:
         return None
     return {
+        "keys": [names.PEER_SECRET_KEY, names.SUPERVISOR_KEY] if is_supervised(spec) else [],
         "name": names.peer_secret(spec.name),
         "folder": names.PEER_SECRET_FOLDER,
         "variable": names.PEER_SECRET_VARIABLE,
@@ -31,6 +36,9 @@ def render_peer_secret(spec: WorkloadSpec) -> list[dict[str, Any]]:
     """
     if spec.target.on_this_machine:
         return []
+    data = {names.PEER_SECRET_KEY: secrets.token_hex(_BYTES).encode()}
+    if is_supervised(spec):
+        data[names.SUPERVISOR_KEY] = supervisor_archive()
     return [
         {
             "apiVersion": "v1",
@@ -41,6 +49,6 @@ def render_peer_secret(spec: WorkloadSpec) -> list[dict[str, Any]]:
                 "labels": {"app.kubernetes.io/managed-by": "xpk", names.WORKLOAD_LABEL: spec.name},
             },
             "type": "Opaque",
-            "data": {names.PEER_SECRET_KEY: base64.b64encode(secrets.token_hex(_BYTES).encode()).decode()},
+            "data": {key: base64.b64encode(value).decode() for key, value in data.items()},
         }
     ]

@@ -1,102 +1,144 @@
-"""The `Folder` interface, and a factory that opens a path or URL."""
+"""A folder of files that hosts write: read with limits, with the errors of the tool."""
 
 from __future__ import annotations
 
-import re
-from typing import Protocol
+import errno
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
 
-from xpk.model.errors import XpkError
+from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError, UsageError, XpkError
+from xpk_shared.storage import EMULATOR, Place, address_problems, errors, in_bucket, open_place
+from xpk_shared.storage.place import check_size
 
-_SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://(.*)", re.DOTALL)
-_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 MOST_BYTES = 512 << 20  # that are read into memory at once
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_SEAL = "manifest.json"  # marks a checkpoint as complete
+_PATIENCE, _EMULATOR_PATIENCE = 30.0, 2.0  # seconds for which a request is retried
+_REFUSED = {errno.EFBIG: "move it aside, or make it smaller", errno.ELOOP: "`ls -l {0}` shows its target"}
+_ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+
+Found = TypeVar("Found")
 
 
-class Folder(Protocol):
+def open_folder(url: str) -> Folder:
+    """Return the folder at a path or a `gs://` URL; nothing is accessed yet.
+
+    Raises UsageError for no or another URL, MissingToolError without the client of Google Cloud Storage.
+    """
+    if problems := address_problems(url):
+        raise UsageError(problems[0], problems=problems, hint="gs://BUCKET/PREFIX")
+    seconds = _EMULATOR_PATIENCE if os.environ.get(EMULATOR) else _PATIENCE
+    try:
+        return Folder(open_place(url, root=Path(url).parent, patience_seconds=seconds))
+    except errors.MissingClient as error:
+        raise MissingToolError(
+            f"reading {url} needs the Python package `google-cloud-storage`", hint="pip install 'xpk-multislice[gcs]'"
+        ) from error
+
+
+class Folder:
     """A folder of files. Paths inside it are relative, with `/`.
 
     Every method may raise NotFoundError (the bucket is missing), AuthorizationError, MissingToolError (no
-    credentials) and XpkError (no answer, not writable, not a regular file, or larger than MOST_BYTES).
-    A missing file is not an error.
+    credentials) and XpkError (no answer, not writable, not a regular file, larger than MOST_BYTES, or behind a
+    symbolic link that leads out of the folder's parent). A missing file is not an error.
     """
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
 
     @property
     def url(self) -> str:
-        """Path or URL of the folder, as given."""
-        ...
+        """Path or URL of the folder."""
+        return str(self._place)
 
     def is_empty(self) -> bool:
         """Return whether the folder is empty or does not exist."""
-        ...
+        with self._explained("list"):
+            return self._place.is_empty()
 
     def has(self, path: str) -> bool:
         """Return whether a file exists."""
-        ...
+        with self._explained("read"):
+            return (self._place / path).is_file() or self._absent(False)
 
     def read(self, path: str) -> bytes | None:
         """Return a file's content; None if it does not exist."""
-        ...
+        return self._read(lambda: (self._place / path).read(MOST_BYTES))
 
     def read_end(self, path: str, size: int) -> bytes | None:
         """Return the last `size` bytes of a file without reading the rest; None if it does not exist."""
-        ...
+        return self._read(lambda: (self._place / path).part(-size, size))
 
     def read_all(self, folder: str) -> dict[str, bytes]:
         """Return names and contents of the files directly in a folder, sorted by name."""
-        ...
+        place = self._place / folder
+        with self._explained("read"):
+            entries = sorted(place.files(), key=lambda entry: entry.name)
+            check_size(sum(entry.size for entry in entries), MOST_BYTES, place)
+            contents = place.read_each(entries)
+            found = zip(entries, contents, strict=True)
+            return {entry.name: content for entry, content in found if content is not None}
 
     def write(self, path: str, content: bytes) -> None:
         """Write a world-readable file atomically."""
-        ...
+        with self._explained("write"):
+            (self._place / path).write(content)
 
     def rename(self, name: str) -> None:
         """Rename the whole folder within its parent. A partial result must not look like a committed checkpoint."""
-        ...
+        with self._explained("move"):
+            self._place.rename(name, _SEAL)
 
     def remove(self) -> None:
         """Remove the folder with all its contents."""
-        ...
+        with self._explained("remove"):
+            self._place.remove_tree(_SEAL)
+
+    def _read(self, read: Callable[[], bytes]) -> bytes | None:
+        with self._explained("read"):
+            try:
+                return read()
+            except _ABSENT:
+                return self._absent(None)
+
+    def _absent(self, answer: Found) -> Found:
+        """Return `answer` for a missing file. Raises BucketNotFound if the whole bucket is missing."""
+        if in_bucket(self.url):
+            self._place.is_empty()
+        return answer
+
+    @contextmanager
+    def _explained(self, verb: str) -> Iterator[None]:
+        """Convert the errors of an attempt to `verb` this folder."""
+        try:
+            yield
+        except errors.InvalidAddress as error:
+            raise UsageError(str(error), hint=f"{EMULATOR}=http://HOST:PORT") from error
+        except OSError as error:
+            raise _convert(error, verb, self._place) from error
 
 
-def check_size(size: int, place: str) -> None:
-    """Raise XpkError if a read would exceed MOST_BYTES."""
-    if size > MOST_BYTES:
-        raise XpkError(
-            f"cannot read {place}: it holds {size >> 20} MiB, and at most {MOST_BYTES >> 20} MiB are read",
-            hint="move it aside, or make it smaller",
-        )
-
-
-def in_bucket(url: str) -> bool:
-    """Return whether a folder lies in a bucket."""
-    return url.startswith("gs://")
-
-
-def url_problems(url: str) -> list[str]:
-    """Return the problems of a folder's path or URL, one line each."""
-    scheme = _SCHEME.fullmatch(url)
-    if _CONTROL.search(url):
-        return [f"{url!r} contains control characters"]
-    if not scheme:
-        return [] if url else ["the folder's name is empty"]
-    if scheme[1] != "gs":
-        return [f"'{url}' is neither a folder nor gs://BUCKET/PREFIX"]
-    bucket, _, prefix = scheme[2].partition("/")
-    found = []
-    if not _BUCKET.fullmatch(bucket):
-        found.append(
-            f"'{url}' has an invalid bucket name: 3 to 222 lower-case letters, digits, '-', '_' and '.'"
-            if bucket
-            else f"'{url}' has an invalid bucket name"
-        )
-    if {"", ".", ".."} & set(prefix.rstrip("/").split("/") if prefix.rstrip("/") else ()) or prefix.endswith("//"):
-        found.append(f"'{url}' has an empty part, '.' or '..' in its prefix")
-    return found
-
-
-def split_url(url: str) -> tuple[str, str]:
-    """Return bucket and prefix of a valid `gs://` URL; the prefix ends with `/` unless it is empty."""
-    bucket, _, prefix = url.removeprefix("gs://").partition("/")
-    prefix = prefix.rstrip("/")
-    return bucket, f"{prefix}/" if prefix else ""
+def _convert(error: OSError, verb: str, place: Place) -> XpkError:
+    where = error.filename or place
+    message, emulator = f"cannot {verb} {where}: {error.strerror or error}", os.environ.get(EMULATOR)
+    if isinstance(error, errors.Refused):
+        return XpkError(message, hint=_REFUSED.get(error.errno or 0, "remove {0}").format(where))
+    if place.path is not None:
+        folder = place.path.parent
+        return XpkError(message, hint=f"`ls -ld {folder}` shows its owner; `df {folder}` shows free space")
+    bucket = "/".join(str(place).split("/")[:3])
+    match error:
+        case errors.RefreshFailed() | errors.Unauthenticated():
+            return AuthorizationError(message, hint="`gcloud auth application-default login`")
+        case errors.NoCredentials():
+            hint = "`gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS"
+            return MissingToolError(message, hint=hint)
+        case PermissionError():
+            hint = f"ask the owner of {bucket} for the role roles/storage.objectUser on it"
+            return AuthorizationError(message, hint=hint)
+        case errors.BucketNotFound():
+            return NotFoundError(message, hint=f"`gcloud storage buckets create {bucket}`, or choose another one")
+    return XpkError(message, hint=f"start it, or unset {EMULATOR}" if emulator else "check the network and try again")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from pathlib import Path
 
 from xpk.model.errors import UsageError
+from xpk_shared.storage.disk import open_regular
 
 MOST_BYTES = 1 << 20
 
@@ -17,10 +16,7 @@ def read_text(file: Path, *, what: str = "", hint: str = "", encoding: str = "ut
     `what` is the flag that names it. Pipes and devices are rejected: they may be endless.
     """
     try:
-        handle = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(handle, "rb", closefd=True) as opened:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
-                raise ValueError("it is not a regular file")
+        with open_regular(file) as opened:
             content = opened.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
             raise ValueError(f"it is larger than {MOST_BYTES >> 20} MiB")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import xpk
 from tests.api.scripted_server import Answer, Script, kubeconfig, serving
 from tests.cli.conftest import Xpk
 from tests.jobs.objects import jobset
@@ -120,6 +121,15 @@ def test_an_interrupt_while_modules_are_imported(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     ended = subprocess.run([sys.executable, "-m", "xpk"], env=environment, capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "interrupted\n")
+    program = "import sys; before = set(sys.modules); import xpk.__main__; print(*set(sys.modules) - before)"
+    loaded = subprocess.run(
+        [sys.executable, "-S", "-c", program],
+        cwd=Path(xpk.__file__).parent.parent,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert set(loaded.stdout.split()) == {"__future__", "xpk", "xpk.__main__"}, "where an interrupt is a traceback"
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])

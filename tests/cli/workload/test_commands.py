@@ -271,6 +271,19 @@ def test_all_that_is_wrong_is_told_at_once(dev: Xpk) -> None:
     assert lines[-1] == "  hint: see `xpk workload create --help`" and outcome.err.count("hint:") == 1
 
 
+@pytest.mark.parametrize("tpu_type", ["v5litepod-8", "v5litepd-8"])
+def test_flags_types_and_settings_are_reported_together(dev: Xpk, tpu_type: str) -> None:
+    flags = ("--num-slices", "two", "--max-restarts", "1.5", "--launcher", "rae", "--timeout", "soon")
+    outcome = dev("workload", "create", "w", "--tpu-type", tpu_type, *flags, "--", "--set", "optim.learning_rat=1")
+    assert outcome.code == 2
+    problems = [line for line in outcome.err.splitlines() if line.startswith("error: ")]
+    words = ["--num-slices", "--max-restarts", "--launcher", "'soon' is not a time", "optim.learning_rat"]
+    for word in words + ["'v5litepd-8'"] * (tpu_type == "v5litepd-8"):
+        assert sum(word in problem for problem in problems) == 1, outcome.err
+    assert "'two' is not a valid integer" in outcome.err and "Traceback" not in outcome.err
+    assert len(problems) == len(words) + (tpu_type == "v5litepd-8"), "a run is not checked for a size that is unknown"
+
+
 def test_a_missing_cluster_is_reported_together_with_wrong_options(dev: Xpk) -> None:
     outcome = dev("workload", "create", "w", "--command", "true", "--cluster", "nope", "--priority", "urgent")
     assert outcome.code == 2

@@ -10,9 +10,13 @@ from pathlib import Path
 import pytest
 
 from e2e import bucket
+from tests.jobs.objects import ROOTS, jobset
+from xpk.jobs.delete import delete
 from xpk.jobs.output.folder import Progress, at_root, latest_progress
-from xpk.model.errors import UsageError, XpkError
+from xpk.model import names
+from xpk.model.errors import ConflictError, UsageError, XpkError
 from xpk.model.specs import Target
+from xpk.testing import FakeApi
 
 LOCAL = Target(emulated=True, sets_slice_environment=True, output_root="/own", on_this_machine=True)
 KIND = Target(emulated=True, sets_slice_environment=True, output_root="/shared", shared_folder="/shared")
@@ -33,6 +37,15 @@ def test_the_root_that_was_asked_for_counts(tmp_path: Path, monkeypatch: pytest.
 def test_a_root_that_hosts_cannot_use_is_refused(target: Target, root: str) -> None:
     with pytest.raises(UsageError, match=r"--output-root|neither|invalid bucket name"):
         at_root(target, root)
+
+
+def test_a_folder_that_is_not_the_workloads_own_is_not_deleted(tmp_path: Path) -> None:
+    """Anybody who may annotate a JobSet chooses what it names."""
+    (tmp_path / "thesis").write_text("precious")
+    api = FakeApi([{"kind": "JobSet", **jobset(annotations={names.OUTPUT_ANNOTATION: str(tmp_path)})}])
+    with pytest.raises(ConflictError, match="the output of 'w' is not removed"):
+        delete(api, "w", "default", roots=ROOTS)
+    assert (tmp_path / "thesis").exists() and api.get("JobSet", "w", "default"), "nothing is deleted before"
 
 
 @pytest.mark.parametrize("word", ["null", "NaN", "-Infinity"])

@@ -21,6 +21,7 @@ from trainer import config, setup
 from trainer.checkpoint import local as local_tier
 from trainer.checkpoint.broadcast import held, spread
 from trainer.checkpoint.local import CandidateCheckpoint, LocalCheckpoint, LocalTier
+from trainer.checkpoint.shelves import open_shelf
 from trainer.hosts.bootstrap import Host
 from trainer.hosts.job import Job
 from trainer.hosts.lease import Lease
@@ -344,12 +345,12 @@ def test_a_run_that_is_asked_for_fewer_steps_than_it_has_locally_saves_them_befo
         assert not list((tmp_path / "ram").glob("*/*/*"))
         restored = next(event for event in job.events(0) if event["event"] == "restore")
         assert (restored["source"], restored["step"]) == ("local" if attempt == 1 else "checkpoint", _newest(out))
-    saved = open_place(out / "checkpoints").shelf()
+    saved = open_shelf(open_place(out / "checkpoints"))
     assert saved.damage(_newest(out)) == "" and saved.notes(_newest(out))["tokens"] == _newest(out) * 8 * 16
 
 
 def _newest(out: Path) -> int:
-    return max(open_place(out / "checkpoints").shelf().steps())
+    return max(open_shelf(open_place(out / "checkpoints")).steps())
 
 
 @pytest.mark.slow

@@ -18,12 +18,12 @@ import pytest
 from tests.trainer.emulated import Trainer, on
 from tests.trainer.hosts.test_peers import connected, together
 from trainer.checkpoint.manager import Checkpoints
+from trainer.checkpoint.shelves.folder import FolderShelf
 from trainer.errors import FatalError, StorageError
 from trainer.hosts.peers import Peers
 from trainer.step.compile_cache import CompileCache
 from trainer.step.compiler import Compiler
 from trainer.storage import open_place
-from trainer.storage.local import Folder, FolderShelf
 from trainer.telemetry.metrics import Events, JsonLines
 
 
@@ -41,20 +41,8 @@ def state(trainer: Trainer) -> Any:
 Errors = dict[int | str, int]
 
 
-class Disk(Folder):
-    """A folder on a disk that gives these errors for the arrays of a step, or for the list of "steps"."""
-
-    def __init__(self, path: Path, errors: Errors) -> None:
-        super().__init__(path)
-        self._errors = errors
-
-    def shelf(self) -> FolderShelf:
-        self.path.mkdir(parents=True, exist_ok=True)
-        return DiskShelf(self.path, self._errors)
-
-
-class DiskShelf(FolderShelf):
-    """The checkpoints of such a folder."""
+class FailingShelf(FolderShelf):
+    """A folder of a disk that gives these errors for the arrays of a step, or for the list of "steps"."""
 
     def __init__(self, folder: Path, errors: Errors) -> None:
         super().__init__(folder)
@@ -83,8 +71,9 @@ class Store:
         events = Events(JsonLines(open_place(self.log)), 0, 0, 0, time.monotonic())
         self.folder = folder / "checkpoints"
         self.errors: Errors = {}
-        self.checkpoints = Checkpoints(Disk(self.folder, self.errors), keep, {"note": 1}, self.peers, events)
-
+        self.folder.mkdir()
+        shelf = FailingShelf(self.folder, self.errors)
+        self.checkpoints = Checkpoints(open_place(self.folder), keep, {"note": 1}, self.peers, events, shelf=shelf)
         self.checkpoints.choose()
 
     def steps(self) -> list[int]:

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from trainer.checkpoint.manager import Checkpoints
+from trainer.checkpoint.shelves import manifest, open_shelf
 from trainer.errors import SaveError, StorageError
 from trainer.hosts import job
 from trainer.hosts.peers import Peers
-from trainer.storage import manifest, open_place
+from trainer.storage import open_place
 from trainer.telemetry.metrics import Events, JsonLines
 
 
@@ -54,7 +55,7 @@ class Life(RuleBasedStateMachine):
         peers = Peers(0, 1, on_lost=lambda peer: None, on_told=lambda what, by: None)
         events = Events(JsonLines(open_place(self.root / "events")), 0, 0, self.attempt, time.monotonic())
         self.attempt += 1
-        self.shelf = open_place(self.folder).shelf()
+        self.shelf = open_shelf(open_place(self.folder))
         found = Checkpoints(open_place(self.folder), self.keep, {}, peers, events).choose()
         self.claim, self.writing = str(self.attempt - 1), None
         best = max(self.whole, default=None)

@@ -115,7 +115,7 @@ def test_positions_begin_anew_in_each_document() -> None:
 
 def token_losses(trainer: Trainer, params: Any, records_BS: Array) -> tuple[Array, Array]:
     """Return the loss of every next token [B, T], and its weight."""
-    tokens, numbers = unpacked(True, jnp.asarray(records_BS))
+    tokens, numbers = unpacked(jnp.asarray(records_BS), packed=True)
     assert numbers is not None
 
     @jax.jit

@@ -13,7 +13,7 @@ from bench.compiled import estimated, until_buffers
 from tests.trainer.small import WORKLOADS, run_alone
 from trainer import config
 from trainer.estimate.hlo_transfers import Transfer
-from trainer.telemetry import metrics
+from trainer.models.mfu import parameters
 
 libtpu = pytest.importorskip("libtpu", reason="the extra `tpu` is not installed")
 
@@ -47,7 +47,7 @@ def test_gradients_cross_slices_once_and_in_the_compute_type(tmp_path: Path) -> 
     largest = Transfer(**found["dcn_transfers"][0])
     assert (largest.kind, largest.dtype) == ("ALL_REDUCE", "bf16")
     # Each chip sends its own quarter of every gradient, that of the table of its use as input among them.
-    assert largest.bytes == 2 * (metrics.parameters(asked) - gains) // 4
+    assert largest.bytes == 2 * (parameters(asked) - gains) // 4
     assert sum(each["bytes"] for each in found["dcn_transfers"][1:]) < math.ceil(1.5 * 4 * (table / 4 + 2 * gains))
     assert not [each for each in found["dcn_transfers"] if each["kind"] != "ALL_REDUCE"]
     serialized, *_ = pickle.loads(program.read_bytes())

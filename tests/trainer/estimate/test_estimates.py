@@ -21,9 +21,9 @@ from trainer.estimate.hlo_transfers import Transfer, transfers
 from trainer.estimate.memory import memory
 from trainer.estimate.traffic import traffic
 from trainer.models import decoder
+from trainer.models.mfu import flops_per_token, mfu, parameters
 from trainer.parallel import layout
 from trainer.parallel.partitioning import Execution
-from trainer.telemetry import metrics
 from xpk.model.accelerators import SliceShape, all_shapes
 
 POD = find_slice("v5litepod-256")
@@ -76,7 +76,7 @@ def test_flops_are_those_that_xla_counts() -> None:
     params = jax.eval_shape(lambda: decoder.init(asked, jax.random.key(0)))
     grad = jax.grad(lambda *args: decoder.loss_sums(asked, Execution(one.mesh), *args)[0])
     counted = jax.jit(grad).lower(params, jnp.zeros((4, 257), jnp.int32), jnp.ones(4)).cost_analysis() or {}
-    assert counted["flops"] == pytest.approx(metrics.flops_per_token(asked) * 4 * 256, rel=0.02)
+    assert counted["flops"] == pytest.approx(flops_per_token(asked) * 4 * 256, rel=0.02)
 
 
 def test_what_is_computed_again_counts_for_the_chip_but_not_for_the_model() -> None:
@@ -86,8 +86,8 @@ def test_what_is_computed_again_counts_for_the_chip_but_not_for_the_model() -> N
         ).model
         for remat, chunk in (("none", 0), ("full", 0), ("full", 512))
     )
-    assert computed_flops_per_token(kept) == metrics.flops_per_token(kept) == metrics.flops_per_token(again)
-    assert 1.3 < computed_flops_per_token(again) / metrics.flops_per_token(again) < 4 / 3
+    assert computed_flops_per_token(kept) == flops_per_token(kept) == flops_per_token(again)
+    assert 1.3 < computed_flops_per_token(again) / flops_per_token(again) < 4 / 3
     assert computed_flops_per_token(chunks) > computed_flops_per_token(again)
 
 
@@ -118,8 +118,8 @@ def test_mfu_is_the_published_one_and_never_above_the_bound(slices: int) -> None
     for name, (tera, percent) in zip(NAMED, PUBLISHED[slices], strict=True):
         asked = config.load(name)
         chips = 256 * slices
-        tokens_per_second = chips * tera * 1e12 / metrics.flops_per_token(asked.model)
-        found = metrics.mfu(metrics.flops_per_token(asked.model), tokens_per_second, chips, POD.chip.peak_bf16)
+        tokens_per_second = chips * tera * 1e12 / flops_per_token(asked.model)
+        found = mfu(flops_per_token(asked.model), tokens_per_second, chips, POD.chip.peak_bf16)
         assert found == pytest.approx(percent / 100, abs=0.5 / 197 + 0.001)  # their TFLOP/s are rounded
         assert percent / 100 < estimate(asked, POD, slices)["mfu_bound"] < 0.76  # of four passes three count
 
@@ -154,7 +154,7 @@ def test_traffic_grows_with_slices_to_twice_the_gradients_and_stays_in_a_lone_sl
     alone, two, many = (traffic(asked, size).dcn for size in sizes)
     assert alone == 0
     assert many / two == pytest.approx(2 * 198 / 199)
-    assert many == pytest.approx(2 * 2 * metrics.parameters(asked.model) / 256, rel=0.02)
+    assert many == pytest.approx(2 * 2 * parameters(asked.model) / 256, rel=0.02)
 
 
 def test_without_tp_gradients_are_added_up_whole_inside_a_slice() -> None:

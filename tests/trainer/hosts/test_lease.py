@@ -22,8 +22,8 @@ from trainer.errors import FatalError
 from trainer.hosts.bootstrap import Host
 from trainer.hosts.lease import Holder, Lease
 from trainer.storage import open_place
-from trainer.storage.base import Place
-from trainer.storage.slot import FolderSlot
+from xpk_shared.storage import Place
+from xpk_shared.storage.disk_slot import DiskSlot
 
 SECONDS = 60
 ELSEWHERE = ("another boot", "pid:[1]", "7", "1")
@@ -64,10 +64,11 @@ def held_elsewhere(out: Place, over: int = 0, **more: object) -> int:
 
 
 def test_a_second_run_is_refused_with_the_name_of_the_first(lease: Leases) -> None:
-    lease("one", attempt=2)[0].take()
+    """At once: a live process of this machine needs no renewal to be known."""
+    lease("one", attempt=2, beat=SECONDS)[0].take()
     for process in (0, 1):
         with pytest.raises(FatalError) as refused:
-            lease("two", process=process)[0].take()
+            lease("two", process=process, stale=1.0)[0].take()
         (problem,) = refused.value.problems
         assert "is in use by workload 'one' (attempt 2 on " in problem.message
         assert "another run.output_dir" in problem.hint
@@ -94,11 +95,13 @@ def test_a_run_that_was_asked_to_stop_is_waited_for(lease: Leases, capsys: pytes
             assert time.monotonic() < deadline
         seconds = {0: lease("two", stale=0.5)[0], 1: lease("two", process=1, stale=0.5)[0]}
         taken = [pool.submit(second.take) for second in seconds.values()]
-        deadline = time.monotonic() + 1.0
-        while time.monotonic() < deadline:
-            assert not any(each.done() for each in taken)
-            time.sleep(0.05)
-        first.release()
+        try:
+            deadline = time.monotonic() + 1.0
+            while time.monotonic() < deadline:
+                assert not any(each.done() for each in taken)
+                time.sleep(0.05)
+        finally:
+            first.release()  # the pool ends when both have taken it
         for each in taken:
             each.result(timeout=SECONDS)
     assert lost.empty()
@@ -124,12 +127,12 @@ def test_a_version_that_is_not_whole_yet_is_read_again(first: str, tmp_path: Pat
     written = tmp_path / "written"
     written.write_bytes(b"content")
     threading.Timer(0.3, written.rename, [version]).start()
-    assert FolderSlot(tmp_path / "lease.json").look() == (1, b"content")
+    assert DiskSlot(tmp_path / "lease.json").look() == (1, b"content")
 
 
 def test_a_version_that_never_comes_is_waited_for_no_longer(tmp_path: Path) -> None:
     (tmp_path / "lease.json.1").symlink_to("nowhere")
-    assert FolderSlot(tmp_path / "lease.json", patience_seconds=0.3).look() == (1, b"")
+    assert DiskSlot(tmp_path / "lease.json", patience_seconds=0.3).look() == (1, b"")
 
 
 @pytest.mark.parametrize("links", [True, False])
@@ -141,7 +144,7 @@ def test_a_version_is_created_once_also_without_hard_links(
 
     if not links:
         monkeypatch.setattr(os, "link", refused)
-    slot = FolderSlot(tmp_path / "lease.json")
+    slot = DiskSlot(tmp_path / "lease.json")
     assert slot.put(b"one", 0) == 1
     with pytest.raises(FileExistsError):
         slot.put(b"other", 0)
@@ -228,10 +231,12 @@ def test_the_lease_of_a_dead_process_of_this_machine_is_free_at_once(tmp_path: P
     held = subprocess.Popen([sys.executable, "-c", HOLDS, str(tmp_path)], env=environ, stdout=subprocess.PIPE)
     assert held.stdout is not None and held.stdout.readline() == b"held\n"
     second = Lease(open_place(tmp_path), Host(), lambda holder, ours: None, stale_seconds=SECONDS)
-    with pytest.raises(FatalError, match=rf"in use by another trainer on .* \(pid {held.pid}\)"):
-        second.take()
-    held.send_signal(signal.SIGKILL)
-    held.communicate()
+    try:
+        with pytest.raises(FatalError, match=rf"in use by another trainer on .* \(pid {held.pid}\)"):
+            second.take()
+    finally:
+        held.send_signal(signal.SIGKILL)
+        held.communicate()
     began = time.monotonic()
     second.take()
     assert time.monotonic() - began < SECONDS / 2
@@ -240,15 +245,15 @@ def test_the_lease_of_a_dead_process_of_this_machine_is_free_at_once(tmp_path: P
 
 def test_two_trainers_on_one_folder(tmp_path: Path) -> None:
     environ = os.environ | {"PYTHONPATH": str(WORKLOADS), "JAX_PLATFORMS": "cpu"}
-    settings = arguments(["run.steps=100000", "data.max_bytes=50000", f"run.output_dir={tmp_path}"])
-    command = [sys.executable, "-m", "trainer", "train", *settings]
+    settings = ["data.max_bytes=50000", f"run.output_dir={tmp_path}"]
+    command = [sys.executable, "-m", "trainer", "train", *arguments(["run.steps=100000", *settings])]
     first = subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + SECONDS
         while not (tmp_path / "events" / "s0-h0.jsonl").is_file():
             assert first.poll() is None and time.monotonic() < deadline
             time.sleep(0.05)
-        second = run_alone(*settings)
+        second = run_alone("train", *arguments(["run.steps=1", *settings]))  # ends soon if it is not refused
         assert second.returncode == 42, second.stderr
         assert second.stderr.startswith(f"error: output folder '{tmp_path}' is in use by another trainer on ")
         assert f"(pid {first.pid})" in second.stderr and second.stderr.count("\n") == 1

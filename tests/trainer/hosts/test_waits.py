@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec as P
 from tests.trainer.checkpoint.test_local import tier
 from tests.trainer.hosts.test_peers import connected
 from tests.trainer.small import SETTINGS
-from trainer import config, resume, setup, train
+from trainer import config, evaluation, resume, saves, setup, train
 from trainer.checkpoint import shards as pieces
 from trainer.checkpoint.finite_check import Finite
 from trainer.checkpoint.local import LocalTier
@@ -28,9 +28,9 @@ from trainer.observe.profiler import Profiler
 from trainer.observe.step_log import Pending
 from trainer.observe.stragglers import StragglerCheck
 from trainer.parallel.mesh import ALL
+from trainer.schedule import Action
 from trainer.step.compile_cache import CompileCache
 from trainer.step.compiler import Compiler
-from trainer.step_actions import Due
 from trainer.storage import open_place
 from trainer.storage.signed import SignedFiles
 
@@ -46,12 +46,16 @@ class Noted:
     now: tuple[str, Callable[[], bool], float] | None = None
     all: list[str] = dataclasses.field(default_factory=list)
 
-    def waits(self, what: str, step: int, *, own: Callable[[], bool] = lambda: False, least: float = 0.0) -> None:
-        self.now = what, own, least
+    @contextlib.contextmanager
+    def waiting(
+        self, what: str, step: int, *, own: Callable[[], bool] = lambda: False, least: float = 0.0
+    ) -> Iterator[None]:
+        outer, self.now = self.now, (what, own, least)
         self.all.append(what)
-
-    def idle(self) -> None:
-        self.now = None
+        try:
+            yield
+        finally:
+            self.now = outer
 
     @property
     def told(self) -> tuple[str, bool, float]:
@@ -114,10 +118,13 @@ def test_of_two_hosts_the_one_whose_disk_hangs_is_to_blame(tmp_path: Path, hang:
     well, ill = two_tiers(tmp_path, write=write)
     runs = [run_of(tmp_path, local=each) for each in (well, ill)]
     for run in runs:
-        train._save_local(run, 2, STATE, 2)
+        saves.save_locally(run, 2, STATE, tokens=2)
         assert run.job.watchdog.now is None
     assert hang.begun.wait(SECONDS)
-    threads = [threading.Thread(target=train._save_local, args=(run, 4, STATE, 4), daemon=True) for run in runs]
+    threads = [
+        threading.Thread(target=saves.save_locally, args=(run, 4, STATE), kwargs={"tokens": 4}, daemon=True)
+        for run in runs
+    ]
     for thread in threads:
         thread.start()
     written = well.place / ".written-2"
@@ -135,7 +142,8 @@ def test_of_two_hosts_the_one_whose_disk_hangs_is_to_blame(tmp_path: Path, hang:
 def test_the_last_local_checkpoint_is_waited_for_with_a_limit(tmp_path: Path, hang: Hang) -> None:
     checkpoints = SimpleNamespace(save=lambda *_, **__: None, wait=lambda: "", busy=True)
     run = run_of(tmp_path, checkpoints=checkpoints, local=SimpleNamespace(wait=hang, busy=False))
-    with under_way(hang, lambda: train._save(run, 8, STATE, 8, False, final=True)):
+    final = functools.partial(saves.save, run, 8, STATE, tokens=8, disk_low=False, is_final=True)
+    with under_way(hang, final):
         # Not to blame for what its own part of the other tier does meanwhile.
         assert run.job.watchdog.told == ("the last local checkpoint", False, 900.0)
     assert run.job.watchdog.now is None
@@ -147,7 +155,7 @@ def test_the_end_of_a_run_has_a_limit(cleared: bool, tmp_path: Path, hang: Hang)
     run = run_of(tmp_path, local=local, profiler=SimpleNamespace(close=lambda: None))
     run.job.peers = SimpleNamespace(barrier=hang, leave=lambda: None)
     run.job.watchdog.stop, run.job.lease = lambda: None, SimpleNamespace(release=lambda: None)
-    with under_way(hang, lambda: train._finish(run, 8, 8, None)):
+    with under_way(hang, lambda: train._finish(run, 8, tokens=8, eval_loss=None)):
         what = "all hosts to be done" if cleared else "the removal of its local checkpoints"
         assert run.job.watchdog.told == (what, not cleared, 900.0)
 
@@ -172,9 +180,9 @@ def test_a_batch_of_an_evaluation_is_this_hosts_own_until_it_is_read(reads: int,
         done.set()
         return sums
 
-    with under_way(hang, lambda: train._evaluate(run, evaluate, {"params": {}}, 5)):
+    with under_way(hang, lambda: evaluation.evaluate(run, evaluate, {"params": {}}, step=5)):
         assert not reads or done.wait(SECONDS)
-        while watchdog.told[0] == "the evaluation after step 5":  # it goes on to the second batch
+        while len(watchdog.all) < 2 * reads + 1:  # it goes on to the second batch
             pass
         assert watchdog.told == ("its data of the evaluation after step 5", True, 0.0)
     assert watchdog.now is None
@@ -320,7 +328,6 @@ def test_what_is_not_finite_waits_for_the_saves_under_way_and_not_for_ever(
 
     tiers = {"checkpoints": SimpleNamespace(ended=ended), "local": SimpleNamespace(ended=ended)}
     run = run_of(tmp_path, progress=SimpleNamespace(finish=finish), **tiers)
-    run.job.watchdog.waits("step 3", 3)
     with pytest.raises(FatalError, match="step 3 is nan"):
         train._finished(run, Pending(3, None, 0.0, None))  # type: ignore[arg-type]
     assert run.job.watchdog.now is None, "it waits for a save, which has its own limit"
@@ -335,14 +342,20 @@ def test_a_program_that_comes_late_is_waited_for_before_a_save(tmp_path: Path, h
     run = run_of(tmp_path, finite=finite, compiler=made)
     run.compiler.busy = True
     found: list[Any] = []
-    with under_way(hang, lambda: found.append(train._check_finite(run, 5, state))):
-        while run.job.watchdog.now is None:
+    with under_way(hang, lambda: found.append(_checked(run, 5, state))):
+        while len(run.job.watchdog.all) < 2:
             time.sleep(0.01)
         assert run.job.watchdog.told == ("the compilation of the program 'finite'", True, 7200.0)
     assert found == ["looked"]
-    assert run.job.watchdog.told == ("step 5", False, 0.0), "the step goes on to be waited for"
-    train._check_finite(run, 6, state)
+    assert _checked(run, 6, state) == "looked"
     assert run.job.watchdog.all.count("the compilation of the program 'finite'") == 1
+
+
+def _checked(run: Any, step: int, state: Any) -> Any:
+    with run.job.watchdog.waiting(f"step {step}", step):
+        result = saves.check_finite(run, step, state)
+        assert run.job.watchdog.told == (f"step {step}", False, 0.0), "the step goes on to be waited for"
+    return result
 
 
 def _compared(pace: StragglerCheck) -> None:
@@ -352,8 +365,7 @@ def _compared(pace: StragglerCheck) -> None:
 
 def test_a_check_of_the_copies_is_waited_for(tmp_path: Path, hang: Hang) -> None:
     run = run_of(tmp_path, replicas=SimpleNamespace(require=hang))
-    due = Due(saving=True, keeping=False, evaluating=False, checking=False, comparing=False)
-    with under_way(hang, lambda: train._check_state(run, 10, STATE, due)):
+    with under_way(hang, lambda: saves.check_state(run, 10, STATE, checked=Action.SAVE)):
         assert run.job.watchdog.told == ("the check of the state after step 10", False, 0.0)
 
 
@@ -362,9 +374,8 @@ def test_a_state_that_a_stop_saves_is_looked_through(tmp_path: Path) -> None:
     finite = SimpleNamespace(begin=lambda state: state, compile=lambda compiler: None, ready=True)
     progress = SimpleNamespace(require=lambda *a: looked.append(a))
     run = run_of(tmp_path, finite=finite, progress=progress, compiler=None)
-    nothing = Due(saving=False, keeping=False, evaluating=False, checking=True, comparing=False)
-    for due in (nothing, dataclasses.replace(nothing, saving=True), dataclasses.replace(nothing, keeping=True)):
-        train._check_state(run, 10, STATE, due)
+    for saved in (Action.NONE, Action.SAVE, Action.SAVE_LOCALLY):
+        saves.check_state(run, 10, STATE, checked=Action.CHECK_REPLICAS | saved)
     assert looked == [(10, STATE)], "the others were when their step was begun"
 
 

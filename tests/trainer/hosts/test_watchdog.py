@@ -1,5 +1,6 @@
 """Hosts that hang: in a wait of this process, and as real processes in which nothing goes on any more."""
 
+import contextlib
 import faulthandler
 import functools
 import json
@@ -41,7 +42,7 @@ class Watched:
         def on_told(what: str, peer: int) -> None:
             self.heard.append(peer)
             if not frozen:
-                self.dog.told(what.removeprefix("hung "), peer)
+                self.dog.receive(what.removeprefix("hung "), peer)
 
         self.peers = Peers(process, processes, on_lost=lambda peer: None, on_told=on_told)
         host = Host(num_slices=processes, slice_id=process)
@@ -50,6 +51,11 @@ class Watched:
         events = Events(JsonLines(out / self.log.name), process, 0, 0, time.monotonic())
         limits, said = Observe(hang_seconds=hang_seconds), (self.peers.tell, self.peers.answer)
         self.dog = Watchdog(host, limits, events, out, *said, lambda code, seconds: self.ended.put(code))
+        self.under_way = contextlib.ExitStack()
+
+    def waits(self, what: str, step: int, **more: Any) -> None:
+        """Wait for something until the test has ended, or closes what is under way."""
+        self.under_way.enter_context(self.dog.waiting(what, step, **more))
 
     def events(self, name: str) -> list[dict[str, Any]]:
         return [e for e in map(json.loads, self.log.read_text().splitlines()) if e["event"] == name]
@@ -98,8 +104,8 @@ def test_a_host_that_hangs_tells_what_its_threads_do_and_is_blamed(
     threading.Thread(target=a_wait_with_a_name, args=(over,), name="reader", daemon=True).start()
     slow, other = watch(1, 0.3), watch(0, 300.0)
     connect(other, slow)
-    other.dog.waits("step 7", 7)
-    slow.dog.waits("its data of step 7", 7, own=lambda: True)
+    other.waits("step 7", 7)
+    slow.waits("its data of step 7", 7, own=lambda: True)
     assert slow.ended.get(timeout=SECONDS) == ExitCode.HUNG
     assert other.ended.get(timeout=SECONDS) == ExitCode.PEER_LOST
     over.set()
@@ -121,7 +127,7 @@ def test_the_host_that_does_not_answer_is_blamed_by_those_that_wait_for_it(
     hosts = [watch(n, limits[n], processes=3, frozen=n == frozen) for n in range(3)]
     connect(*hosts)
     for host in hosts:
-        host.dog.waits("step 7", 7)
+        host.waits("step 7", 7)
     waiting = [host for n, host in enumerate(hosts) if n != frozen]
     for host in waiting:
         assert host.ended.get(timeout=SECONDS) == ExitCode.PEER_LOST
@@ -135,7 +141,7 @@ def test_where_all_answer_and_wait_for_the_step_no_host_is_to_blame_more_than_th
     hosts = [watch(n, 0.3 if n == 1 else 300.0, processes=3) for n in range(3)]
     connect(*hosts)
     for host in hosts:
-        host.dog.waits("step 7", 7)
+        host.waits("step 7", 7)
     assert [host.ended.get(timeout=SECONDS) for host in hosts] == [ExitCode.HUNG] * 3
     heard = [sorted(set(host.heard)) for host in hosts]
     assert heard == [[1, 2], [0], [0]], "words among all hosts would be too many to be read in time"
@@ -147,8 +153,8 @@ def test_storage_that_hangs_lets_nobody_take_process_0_for_the_one_that_hangs(tm
     first, slow = watch(0, 300.0), watch(1, 0.3)
     os.mkfifo(tmp_path / stuck)  # who opens it to write waits for a reader
     connect(first, slow)
-    first.dog.waits("step 7", 7)
-    slow.dog.waits("its data of step 7", 7, own=lambda: True)
+    first.waits("step 7", 7)
+    slow.waits("its data of step 7", 7, own=lambda: True)
     assert slow.ended.get(timeout=SECONDS) == ExitCode.HUNG
     assert first.ended.empty(), "process 0 ends last"
     reader = os.open(tmp_path / stuck, os.O_RDONLY | os.O_NONBLOCK)
@@ -168,16 +174,15 @@ def test_a_wait_may_take_longer_where_steps_do(watch: Watch) -> None:
 def test_nothing_hangs_that_is_not_waited_for(watch: Watch) -> None:
     watched = watch(0, 0.2)
     for _ in range(10):  # no wait is longer than the limit
-        watched.dog.waits("a step", 1)
-        time.sleep(0.05)
-    watched.dog.idle()
+        with watched.dog.waiting("a step", 1):
+            time.sleep(0.05)
     with pytest.raises(queue.Empty):
         watched.ended.get(timeout=1.0)
 
 
 def test_nothing_ends_a_process_that_is_not_watched_any_more(watch: Watch, timers: list[float]) -> None:
     watched = watch(0, 0.2)
-    watched.dog.waits("a step", 1)
+    watched.waits("a step", 1)
     deadline = time.monotonic() + SECONDS
     while not timers:
         assert time.monotonic() < deadline
@@ -201,8 +206,8 @@ out = open_place(Path(sys.argv[1]))
 events = Events(JsonLines(out / "events.jsonl"), 0, 0, 0, time.monotonic())
 dog = Watchdog(Host(), Observe(hang_seconds=1.0), events, out, print, print, lambda code, seconds: None)
 time.sleep(0.5)  # the timer is set for a wait of a second
-dog.waits("a save", 7, least=30.0)
-time.sleep(3.0)
+with dog.waiting("a save", 7, least=30.0):
+    time.sleep(3.0)
 dog.stop()
 """
 

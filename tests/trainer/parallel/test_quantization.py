@@ -19,9 +19,9 @@ from tests.trainer.emulated import Trainer, on
 from trainer import config
 from trainer.config import Quant
 from trainer.estimate import flops
+from trainer.models.mfu import flops_per_token, parameters
 from trainer.parallel import layout
 from trainer.parallel.quantization import product, quantize
-from trainer.telemetry import metrics
 
 ALL = "forward,dgrad,wgrad"
 finite = st.floats(-(2.0**100), 2.0**100, width=32, allow_subnormal=False)
@@ -86,8 +86,8 @@ def test_zeros_give_zeros_and_nan_is_not_hidden() -> None:
 def test_only_real_int8_products_are_counted(names: str, share: float) -> None:
     made = config.load("tiny", [f"quant.matmuls={names}"])
     counted = flops.of_training(made)
-    assert sum(counted.values()) == metrics.flops_per_token(made.model) * made.model.seq_len
-    weights = 6 * metrics.parameters(made.model) - 6 * made.model.embed * (made.model.vocab + 2 * made.model.layers + 1)
+    assert sum(counted.values()) == flops_per_token(made.model) * made.model.seq_len
+    weights = 6 * parameters(made.model) - 6 * made.model.embed * (made.model.vocab + 2 * made.model.layers + 1)
     assert counted.get("int8", 0) == pytest.approx(share * weights * made.model.seq_len)
     assert flops.int8_share(made) == pytest.approx(counted.get("int8", 0) / sum(counted.values()))
 

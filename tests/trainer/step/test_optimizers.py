@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.trainer import reference_optim as reference
 from trainer.config import Model, Optim
 from trainer.models import decoder
-from trainer.step import optimizers
+from trainer.step import learning_rate, optimizers
 
 _ALL = decoder.shapes(Model(embed=8, heads=2, head_dim=4, mlp=12, layers=3, vocab=10))
 SHAPES = {"embed": _ALL["embed"], "layers": {name: _ALL["layers"][name] for name in ("qkv", "mlp_norm", "up")}}
@@ -169,6 +169,6 @@ def test_a_moment_can_be_stored_in_half_the_bytes(case: str) -> None:
 )
 def test_schedules_are_those_of_the_reference(kind: str, steps: int, warmup: int, power: float) -> None:
     config = Optim(lr=0.3, warmup=warmup, schedule=kind, power=power, final_fraction=0.05)
-    mine = optimizers.schedule(config, steps)
+    mine = learning_rate.schedule(config, steps)
     for step in {0, 1, min(warmup, steps - 1), steps // 2, steps - 1, steps}:
         assert math.isclose(float(mine(step)), reference.rate(config, step, steps), abs_tol=2e-6), step

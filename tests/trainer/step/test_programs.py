@@ -12,9 +12,9 @@ from tests.trainer.emulated import TEXT, Trainer, on, read, same_gradients
 from trainer import config
 from trainer.data import batches
 from trainer.models import decoder
+from trainer.models.mfu import flops_per_token, mfu, parameters
 from trainer.parallel.partitioning import Execution
 from trainer.step import programs
-from trainer.telemetry import metrics
 
 
 @functools.cache
@@ -154,15 +154,15 @@ def test_parameters_and_moments_are_spread() -> None:
 def test_parameter_count_and_flops_formula() -> None:
     tiny = config.load("tiny").model
     made = jax.tree.leaves(decoder.shapes(tiny), is_leaf=lambda x: isinstance(x, tuple))
-    assert metrics.parameters(tiny) == sum(math.prod(shape) for shape in made)
+    assert parameters(tiny) == sum(math.prod(shape) for shape in made)
     # PaLM, appendix B, by hand: 6 x (matrices and the tied table) + 12 x 2 layers x 4 heads x 32 x 128 tokens
     matrices = 256 * 128 + 2 * (4 * 128 * 128 + 2 * 128 * 512)
-    assert metrics.flops_per_token(tiny) == 6 * matrices + 12 * 2 * 4 * 32 * 128
-    assert metrics.mfu(2e9, 1000.0, 4, 1e12) == pytest.approx(0.5)
-    assert metrics.mfu(2e9, 1000.0, 4, None) is None
+    assert flops_per_token(tiny) == 6 * matrices + 12 * 2 * 4 * 32 * 128
+    assert mfu(2e9, 1000.0, 4, 1e12) == pytest.approx(0.5)
+    assert mfu(2e9, 1000.0, 4, None) is None
     # What is really int8 has twice the peak here: a half of it makes the ideal time three quarters.
-    assert metrics.mfu(2e9, 1000.0, 4, 1e12, 0.5, 2e12) == pytest.approx(0.75 * 0.5)
-    assert metrics.mfu(2e9, 1000.0, 4, 1e12, 0.5, None) is None
+    assert mfu(2e9, 1000.0, 4, 1e12, 0.5, 2e12) == pytest.approx(0.75 * 0.5)
+    assert mfu(2e9, 1000.0, 4, 1e12, 0.5, None) is None
 
 
 def test_bfloat16_stays_close_to_float32() -> None:

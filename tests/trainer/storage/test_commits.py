@@ -6,14 +6,15 @@ from pathlib import Path
 import pytest
 
 from tests.trainer import cloud_storage
-from trainer.storage import manifest, open_place
-from trainer.storage.gcs import Bucket
+from trainer.checkpoint.shelves import manifest, open_shelf
+from trainer.storage import open_place
+from xpk_shared.storage.bucket import Bucket
 
 
 def written(client: cloud_storage.Client, step: int, attempt: int = 0) -> tuple[Bucket, str]:
     """Return a shelf's place and what names the saves of its new owner, which has written a checkpoint's arrays."""
     place = cloud_storage.place("run/checkpoints", client)
-    claim = place.shelf().claim(attempt)
+    claim = open_shelf(place).claim(attempt)
     (place / str(step) / claim / "d" / "array").write(b"content")
     return place, claim
 
@@ -23,10 +24,10 @@ def test_an_attempt_that_is_not_the_owner_any_more_commits_nothing() -> None:
     place, old = written(client, 5)
     _, new = written(client, 6, attempt=1)
     with pytest.raises(PermissionError, match="a newer attempt has taken over"):
-        place.shelf().commit(5, old, {})
-    assert place.shelf().steps() == []
-    place.shelf().commit(6, new, {})
-    assert place.shelf().steps() == [6] and place.shelf().damage(6) == ""
+        open_shelf(place).commit(5, old, {})
+    assert open_shelf(place).steps() == []
+    open_shelf(place).commit(6, new, {})
+    assert open_shelf(place).steps() == [6] and open_shelf(place).damage(6) == ""
 
 
 @pytest.mark.parametrize("request_", range(12))
@@ -41,20 +42,20 @@ def test_an_owner_that_comes_in_the_middle_of_a_commit_leaves_no_half_of_a_check
         requests += 1
         if requests == request_ + 1:
             client.before = lambda verb, name: None
-            place.shelf().claim(1)
+            open_shelf(place).claim(1)
 
     client.before = take_over
     committed = True
     try:
-        place.shelf().commit(5, old, {})
+        open_shelf(place).commit(5, old, {})
     except OSError:
         committed = False
-        place.shelf().discard(5, old)
+        open_shelf(place).discard(5, old)
     client.before = lambda verb, name: None
-    place.shelf().claim(2)
-    assert place.shelf().steps() == ([5] if committed else [])
+    open_shelf(place).claim(2)
+    assert open_shelf(place).steps() == ([5] if committed else [])
     if committed:
-        assert place.shelf().damage(5) == ""
+        assert open_shelf(place).damage(5) == ""
     else:
         assert place.folders() == []
 
@@ -69,9 +70,9 @@ def test_a_commit_that_a_kill_cut_off_is_cleaned_up() -> None:
 
     client.before = kill
     with pytest.raises(KeyboardInterrupt):
-        place.shelf().commit(5, claim, {})
+        open_shelf(place).commit(5, claim, {})
     client.before = lambda verb, name: None
-    place.shelf().claim(1)
+    open_shelf(place).claim(1)
     assert place.folders() == []
 
 
@@ -79,7 +80,7 @@ def test_on_a_disk_a_checkpoint_has_its_manifest_before_its_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kill between the two leaves a save that was cut off, not a number without a manifest."""
-    shelf = open_place(tmp_path).shelf()
+    shelf = open_shelf(open_place(tmp_path))
     claim = shelf.claim(0)
     Path(shelf.draft(5, claim), "array").write_bytes(b"content")
     seen: list[list[str]] = []

@@ -11,8 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.small import arguments, run_alone
+from trainer.checkpoint.shelves import manifest, open_shelf
+from trainer.data import local_copies
 from trainer.errors import FatalError
-from trainer.storage import gcs, manifest, open_place
+from trainer.storage import open_place
+from trainer.storage.scratch import scratch
+from xpk_shared.storage.bucket import Bucket
 
 
 def test_without_the_client_of_google_a_bucket_is_refused_in_one_line(tmp_path: Path) -> None:
@@ -40,7 +44,7 @@ def test_a_checkpoint_that_was_copied_from_a_bucket_is_checked_and_read(tmp_path
     md5 = "md5:" + base64.b64encode(hashlib.md5(b"content").digest()).decode()
     notes = {"tokens": 7, manifest.INSIDE: "17"}
     (tmp_path / "5" / "manifest.json").write_bytes(manifest.manifest({"17/array": (7, md5)}, notes))
-    shelf = open_place(tmp_path).shelf()
+    shelf = open_shelf(open_place(tmp_path))
     assert shelf.steps() == [5] and shelf.damage(5) == ""
     assert shelf.content(5, shelf.notes(5)) == str(array.parent)
     array.write_bytes(b"CONTENT")
@@ -48,7 +52,7 @@ def test_a_checkpoint_that_was_copied_from_a_bucket_is_checked_and_read(tmp_path
 
 
 def test_an_earlier_attempt_never_replaces_a_checkpoint(tmp_path: Path) -> None:
-    earlier, later = open_place(tmp_path).shelf(), open_place(tmp_path).shelf()
+    earlier, later = open_shelf(open_place(tmp_path)), open_shelf(open_place(tmp_path))
     old, new = earlier.claim(0), later.claim(1)
     for shelf, claim in ((earlier, old), (later, new)):
         Path(shelf.draft(5, claim), "array").write_text(claim)
@@ -61,13 +65,13 @@ def test_an_earlier_attempt_never_replaces_a_checkpoint(tmp_path: Path) -> None:
 def test_a_copy_of_the_present_generation_is_nobodys_to_remove(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another job may be filling it block by block while this one copies the whole."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    place = gcs.Bucket(None, "data", "train.bin")
+    place = Bucket(None, "data", "train.bin")
     for generation in ("6", "6.parts", "7.parts"):
-        place._copy(generation).touch()
+        local_copies._copy(place, generation).touch()
     whole = tmp_path / "new"
     whole.touch()
-    place._keep(whole, 7)
-    assert {path.name.rpartition("-")[2] for path in place.workshop().iterdir()} == {"7", "7.parts"}
+    local_copies._keep(place, whole, 7)
+    assert {path.name.rpartition("-")[2] for path in scratch().iterdir()} == {"7", "7.parts"}
 
 
 @pytest.mark.parametrize("neighbour", ["a file", "a link"])
@@ -77,9 +81,9 @@ def test_a_neighbour_who_takes_the_name_in_the_temporary_folder_stops_nobody(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     taken = tmp_path / f"xpk-trainer-{os.getuid()}"
     taken.touch() if neighbour == "a file" else taken.symlink_to(tmp_path)
-    folder = gcs.Bucket(None, "bucket", "name").workshop()
+    folder = scratch()
     assert folder.is_dir() and folder not in (taken, tmp_path) and folder.stat().st_mode & 0o077 == 0
-    assert gcs.Bucket(None, "bucket", "name").workshop() == folder, "hosts of a machine share it"
+    assert scratch() == folder, "hosts of a machine share it"
 
 
 @pytest.mark.parametrize(

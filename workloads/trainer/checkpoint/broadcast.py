@@ -71,7 +71,7 @@ def spread(sources: list[Placed], givers: Container[Any], mesh: Mesh, abstract: 
         return [add(x, spec) for x, spec in zip(xs, specs, strict=True)]
 
     added = jax.shard_map(add_all, mesh=mesh, in_specs=(whole,), out_specs=specs, check_vma=False)
-    parts = [unequal(*each) for each in zip(leaves, whole, sources, strict=True)]
+    parts = [unequal(*arguments) for arguments in zip(leaves, whole, sources, strict=True)]
     compiled, _ = compiler("spread", jax.jit(added, donate_argnums=0), parts)
     everywhere: State = jax.tree.unflatten(tree, compiled(parts))
     return everywhere

@@ -6,7 +6,7 @@ from typing import Any
 from trainer.config import Model, Optim
 from trainer.data.tokenizer import BYTES
 from trainer.errors import Problem
-from trainer.renames import current_section
+from trainer.former_names import current_section
 
 # Settings of a model that may change between attempts.
 _MAY_CHANGE = ("compute_dtype", "remat", "unroll", "attention_chunk", "loss_chunk", "seq_len", "packed")

@@ -70,8 +70,8 @@ def finite_program(mesh: Mesh, abstract: State) -> Any:
     def look(state: State) -> Array:
         floats = filter(_is_float, jax.tree.leaves(state))
         here = jnp.stack([~jnp.all(jnp.isfinite(leaf)) for leaf in floats])
-        found: Array = jax.lax.pmax(here.astype(jnp.int32), ALL) > 0  # one collective for all arrays
-        return found
+        is_broken: Array = jax.lax.pmax(here.astype(jnp.int32), ALL) > 0  # one collective for all arrays
+        return is_broken
 
     return jax.jit(jax.shard_map(look, mesh=mesh, in_specs=(specs,), out_specs=P(), check_vma=False))
 

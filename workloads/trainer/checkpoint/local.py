@@ -31,6 +31,7 @@ from jax.sharding import Mesh
 from trainer.checkpoint import shards
 from trainer.checkpoint.broadcast import assemble, spread
 from trainer.checkpoint.shards import Pieces
+from trainer.checkpoint.shelves import manifest
 from trainer.errors import FatalError, Problem, reason
 from trainer.hosts.background import Background
 from trainer.hosts.job import Job
@@ -38,9 +39,8 @@ from trainer.hosts.own_work import OwnWork
 from trainer.step.compiler import Compile
 from trainer.step.programs import State
 from trainer.step.update_sharding import dimension_of
-from trainer.storage import manifest
-from trainer.storage.base import Place
 from trainer.telemetry.metrics import say
+from xpk_shared.storage import Place
 
 _RUN_ID = "run-id"
 _SAVING, _WRITTEN = ".saving-", ".written-"
@@ -79,9 +79,9 @@ class LocalTier:
         self._stores = Path(job.config.checkpoint.local_path).expanduser() / f"xpk-{digest}"
         self._own = self._stores / f"s{job.host.slice_id}-h{job.host.worker_id}"
         self._mine = [self._own]  # stores that this host uses: its own, and those of hosts that moved away
-        self._found: dict[tuple[int, str], Path] = {}
+        self._paths: dict[tuple[int, str], Path] = {}
         self._committing = Background("keep")
-        self._alone = OwnWork()
+        self._own_work = OwnWork()
         if self.every:
             self._open()
 
@@ -100,11 +100,7 @@ class LocalTier:
     @property
     def busy(self) -> bool:
         """True if this host itself reads or writes, rather than waiting for others."""
-        return self._alone.busy
-
-    def due(self, step: int) -> bool:
-        """Return whether the state after `step` is saved locally."""
-        return self.every > 0 and step % self.every == 0
+        return self._own_work.busy
 
     def choose(self, mesh: Mesh, abstract: State) -> LocalCheckpoint | None:
         """Agree with all hosts on the newest local checkpoint that is complete over them, or None.
@@ -114,12 +110,12 @@ class LocalTier:
         if not self.every:
             return None
         self._share_stores()
-        with self._alone:
+        with self._own_work:
             offers = self._offers(abstract)
         self._peers.report("local/offers", [dataclasses.asdict(offer) for offer in offers])
         if self._peers.process_id == 0:
             candidates = [
-                [CandidateCheckpoint(**offer) for offer in each] for each in self._peers.collect("local/offers")
+                [CandidateCheckpoint(**offer) for offer in offers] for offers in self._peers.collect("local/offers")
             ]
             shared = any(dimension_of(leaf.sharding.spec, "dp") is not None for leaf in jax.tree.leaves(abstract))
             holders = [[device.process_index for device in replica.flat] for replica in mesh.devices]
@@ -133,22 +129,22 @@ class LocalTier:
 
     def settle(self, step: int) -> None:
         """Remove checkpoints after `step`, which this attempt resumes from: they are another attempt's future."""
-        with self._alone:
-            for (found, _), path in self._found.items():
-                if found > step:
+        with self._own_work:
+            for (other, _), path in self._paths.items():
+                if other > step:
                     shutil.rmtree(path, ignore_errors=True)
 
     def restore(
         self, kept: LocalCheckpoint, mesh: Mesh, abstract: State, compiler: Compile
     ) -> Callable[[], tuple[State, bool]]:
         """Start to read a local checkpoint; the returned function returns (state, whether this host had its part)."""
-        path = self._found.get((kept.step, kept.session))
+        path = self._paths.get((kept.step, kept.session))
         outcome: list[Any] = []
 
         def work() -> None:
             try:
                 nothing = [{} for _ in jax.tree.leaves(abstract)]  # type: list[shards.Placed]
-                with self._alone:
+                with self._own_work:
                     outcome.append(nothing if path is None else shards.read(path, abstract))
             except BaseException as error:
                 outcome.append(error)
@@ -174,7 +170,7 @@ class LocalTier:
         """
         began = time.monotonic()
         self.wait()
-        with self._alone:
+        with self._own_work:
             held = shards.copied(state)
         blocked = time.monotonic() - began
         about = self._notes | notes | {"run": self._run, "session": self._session}
@@ -193,21 +189,21 @@ class LocalTier:
         self.wait()
         if not self.every:
             return
-        with self._alone:
+        with self._own_work:
             for store in self._mine:
                 shutil.rmtree(store, ignore_errors=True)
 
     def _commit(
         self, step: int, held: Mapping[str, Pieces], notes: dict[str, Any], began: float, blocked: float
     ) -> None:
-        with self._alone:
+        with self._own_work:
             failure = self._write(step, held, notes)
         self._peers.report(f"local/{step}", failure)
         if self._peers.process_id == 0:
             self._peers.announce(f"kept/{step}", next(filter(None, self._peers.collect(f"local/{step}")), ""))
         failure = self._peers.await_(f"kept/{step}")
         try:
-            with self._alone:
+            with self._own_work:
                 self._promote(step) if not failure else shutil.rmtree(self._written(step), ignore_errors=True)
         except OSError as error:  # it keeps its name; the others know that all hosts have it
             failure = reason(error)
@@ -250,7 +246,7 @@ class LocalTier:
 
         A host that starts on another host's node finds that host's store there.
         """
-        with self._alone:
+        with self._own_work:
             seen = {path.name: _identity(path) for path in self._stores.iterdir() if path.is_dir()}
             run = _run_id(self._out) if self._peers.process_id == 0 else ""
         self._peers.report("local/stores", seen)
@@ -277,7 +273,7 @@ class LocalTier:
                 self._lost(path, step, damage)
                 continue
             session = str(notes.get("session"))
-            self._found[step, session] = path
+            self._paths[step, session] = path
             if shards.covers(notes, abstract):
                 known = {key: value for key, value in notes.items() if key in self._notes or key == "tokens"}
                 offers.append(CandidateCheckpoint(step, session, not path.name.startswith("."), known))
@@ -331,7 +327,7 @@ def assign_stores(names: Sequence[str], seen: Sequence[Mapping[str, str]]) -> li
     another slice, which holds the same; else to the first that sees it.
     """
     shares: list[list[str]] = [[] for _ in names]
-    for name, identity in dict.fromkeys(store for found in seen for store in found.items()):
+    for name, identity in dict.fromkeys(store for stores in seen for store in stores.items()):
         place = name.partition("-")[2]
         _, _, owner = min(
             (own != name, own.partition("-")[2] != place, process)

@@ -12,6 +12,7 @@ import asyncio
 import errno
 import functools
 import logging
+import shutil
 import sys
 import threading
 import time
@@ -22,14 +23,16 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 
 from trainer.checkpoint.broadcast import held, spread
-from trainer.errors import StorageError, Unreachable, reason
+from trainer.checkpoint.shelves import Shelf, open_shelf
+from trainer.errors import StorageError, reason
 from trainer.hosts.background import Background
 from trainer.hosts.own_work import OwnWork
 from trainer.hosts.peers import Peers
 from trainer.step.compiler import Compile
 from trainer.step.programs import State
-from trainer.storage.base import Place
 from trainer.telemetry.metrics import Events, flush, say
+from xpk_shared.storage import Place
+from xpk_shared.storage.errors import Unreachable
 
 _MARGIN = 8 << 20  # bytes to leave free beside a checkpoint, for logs and the folder itself
 _FLUSH_SECONDS = 10.0  # for the log lines of a checkpoint's steps, which must be written before it
@@ -38,9 +41,18 @@ _FLUSH_SECONDS = 10.0  # for the log lines of a checkpoint's steps, which must b
 class Checkpoints:
     """The checkpoints of a run at `place`, as used by one host."""
 
-    def __init__(self, place: Place, max_to_keep: int, notes: dict[str, Any], peers: Peers, events: Events) -> None:
+    def __init__(
+        self,
+        place: Place,
+        max_to_keep: int,
+        notes: dict[str, Any],
+        peers: Peers,
+        events: Events,
+        *,
+        shelf: Shelf | None = None,
+    ) -> None:
         self.place, self.max_to_keep, self.notes = place, max_to_keep, notes
-        self._shelf = place.shelf()
+        self._shelf = shelf or open_shelf(place)
         self._peers, self._events = peers, events
         self._claim = ""  # name of this attempt's saves, once all hosts know it
         self._committing = Background("commit")
@@ -48,12 +60,12 @@ class Checkpoints:
         self._unreadable: set[int] = set()  # steps that may be complete, but could not be read
         self._warned = False  # about older checkpoints that are not removed
         self.last: int | None = None  # step of the newest committed checkpoint, the same on all hosts
-        self._alone = OwnWork()
+        self._own_work = OwnWork()
 
     @property
     def busy(self) -> bool:
         """True if this host itself reads or writes a checkpoint, rather than waiting for others."""
-        return self._alone.busy
+        return self._own_work.busy
 
     def choose(self, newer_than: int = -1) -> tuple[int, dict[str, Any]] | None:
         """Agree with all hosts on the newest complete checkpoint after step `newer_than`.
@@ -63,9 +75,9 @@ class Checkpoints:
         Raises StorageError if checkpoints cannot be read: a run that has some does not start over.
         """
         if self._peers.process_id == 0:
-            with self._alone:
-                found = self._look(newer_than)
-            self._peers.announce("restore", found)
+            with self._own_work:
+                newest = self._look(newer_than)
+            self._peers.announce("restore", newest)
         self._claim, self.last, notes = self._peers.await_("restore")
         return None if notes is None or self.last is None else (self.last, notes)
 
@@ -87,7 +99,8 @@ class Checkpoints:
     def room(self, state: State) -> tuple[int | None, int]:
         """Return (bytes free, bytes that a save of `state` needs); None means unlimited."""
         need = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)) + _MARGIN
-        return self.place.room(), need
+        free = None if self.place.path is None else shutil.disk_usage(self.place.path).free
+        return free, need
 
     def save(self, step: int, state: State, **notes: Any) -> None:
         """Start to save `state`; return once it is copied off the chips, so that it may be donated.
@@ -102,7 +115,7 @@ class Checkpoints:
         writes: list[Any] = []
         failure = ""
         try:
-            with self._alone:
+            with self._own_work:
                 draft = self._shelf.draft(step, self._claim)
                 begun = _handler().async_save(_epath(draft), args=_orbax().args.PyTreeSave(state))
                 writes = asyncio.run(begun) or []
@@ -134,7 +147,7 @@ class Checkpoints:
 
         def read() -> None:
             try:
-                with self._alone:
+                with self._own_work:
                     outcome.append(_read(self._shelf.content(step, notes), mesh, abstract, readers) if reads else None)
             except BaseException as error:
                 outcome.append(error)
@@ -184,7 +197,7 @@ class Checkpoints:
         self, step: int, writes: list[Any], failure: str, timed: tuple[float, float], notes: dict[str, Any]
     ) -> None:
         """Wait for the writes and the verdict. `timed`: start of the save, and seconds that it blocked the steps."""
-        with self._alone:
+        with self._own_work:
             for write in writes:
                 try:
                     write.result()
@@ -193,7 +206,7 @@ class Checkpoints:
         self._peers.report(f"written/{step}", failure)
         if self._peers.process_id == 0:
             failures = self._peers.collect(f"written/{step}")
-            with self._alone:
+            with self._own_work:
                 failure = self._seal(step, failures, notes)
             self._peers.announce(f"saved/{step}", failure)
         self._failure = self._peers.await_(f"saved/{step}")

@@ -60,10 +60,6 @@ class Replicas:
         if self.every:
             self._program = compiled("checksum", checksum_program(self._mesh, self._abstract), self._abstract)
 
-    def due(self, step: int, *, saving: bool) -> bool:
-        """Return whether to check the state after `step`; with checks enabled, a saved state always is."""
-        return self.every > 0 and (saving or step % self.every == 0)
-
     def begin(self, step: int, state: State) -> Array:
         """Start to check the state after `step`; the result [] is 0 if all copies are the same."""
         differ, sums = self._program(state)
@@ -173,10 +169,10 @@ def _majority(sums: Mapping[int, int]) -> tuple[tuple[int, ...], bool] | None:
     counts = Counter(sums.values())
     if len(counts) == 1:
         return None
-    (value, most), second = counts.most_common(1)[0], counts.most_common(2)[1][1]
+    (common, most), second = counts.most_common(1)[0], counts.most_common(2)[1][1]
     sure = most > second
-    right = value if sure else next(iter(sums.values()))
-    return tuple(chip for chip, found in sums.items() if found != right), sure
+    right = common if sure else next(iter(sums.values()))
+    return tuple(chip for chip, value in sums.items() if value != right), sure
 
 
 def _blamed(odd: Odd) -> itertools.chain[int]:

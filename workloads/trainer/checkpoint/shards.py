@@ -15,9 +15,9 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
+from trainer.checkpoint.shelves import manifest
 from trainer.errors import StorageError
 from trainer.step.programs import State
-from trainer.storage import manifest
 
 Index = tuple[tuple[int, int], ...]  # the first element and the one after the last, of every dimension
 Placed = dict[Any, jax.Array]  # device -> its shard of an array
@@ -56,7 +56,7 @@ def copied(state: State) -> dict[str, Pieces]:
 
 def size(pieces: Mapping[str, Pieces]) -> int:
     """Return the bytes of all pieces."""
-    return sum(content.nbytes for each in pieces.values() for content in each.contents.values())
+    return sum(content.nbytes for parts in pieces.values() for content in parts.contents.values())
 
 
 def write(folder: Path, pieces: Mapping[str, Pieces], notes: dict[str, Any]) -> None:
@@ -66,16 +66,17 @@ def write(folder: Path, pieces: Mapping[str, Pieces], notes: dict[str, Any]) -> 
     """
     folder.mkdir(parents=True)
     sums: manifest.Sums = {}
-    for name, each in pieces.items():
+    for name, parts in pieces.items():
         crc = total = 0
         with (folder / name).open("wb") as file:
-            for content in each.contents.values():
+            for content in parts.contents.values():
                 data = np.ascontiguousarray(content).reshape(-1).view(np.uint8).data
                 file.write(data)
                 crc, total = zlib.crc32(data, crc), total + data.nbytes
         sums[name] = (total, crc)
     arrays = {
-        name: {"shape": each.shape, "dtype": each.dtype, "pieces": list(each.contents)} for name, each in pieces.items()
+        name: {"shape": parts.shape, "dtype": parts.dtype, "pieces": list(parts.contents)}
+        for name, parts in pieces.items()
     }
     (folder / manifest.MANIFEST).write_bytes(manifest.manifest(sums, notes | {_ARRAYS: arrays}))
 
@@ -111,13 +112,13 @@ def read(folder: Path, abstract: State) -> list[Placed]:
 
 def _cut(data: npt.NDArray[np.uint8], leaf: jax.ShapeDtypeStruct, places: Sequence[Index]) -> dict[Index, Any]:
     """Return the pieces of a file by their place in the array."""
-    found, at = {}, 0
+    contents, at = {}, 0
     for index in places:
         shape = tuple(end - first for first, end in index)
         length = int(np.prod(shape, dtype=np.int64)) * leaf.dtype.itemsize
-        found[index] = data[at : at + length].view(leaf.dtype).reshape(shape)
+        contents[index] = data[at : at + length].view(leaf.dtype).reshape(shape)
         at += length
-    return found
+    return contents
 
 
 def _once(leaf: jax.Array) -> dict[Index, jax.Array]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trainer.data.dataset import AGAIN, BLOCK
 from trainer.errors import FatalError, Problem, StorageError, reason
-from trainer.storage.base import Place
+from xpk_shared.storage import Place
 
 Run = tuple[int, int]  # first block and end
 

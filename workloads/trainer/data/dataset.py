@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from trainer.config import Config
+from trainer.data import local_copies
 from trainer.data.records import record
 from trainer.data.sources import SEPARATOR, looks_like_text, source_place, text_files, wanted_suffixes
 from trainer.data.tokenizer import BYTES, identity
-from trainer.errors import FatalError, Problem, StorageError, Unreachable, reason
-from trainer.renames import SYNTHETIC
+from trainer.errors import FatalError, Problem, StorageError, reason
+from trainer.former_names import SYNTHETIC
 from trainer.storage import open_place
-from trainer.storage.base import Place
+from xpk_shared.storage import Place
+from xpk_shared.storage.errors import Unreachable
 
 SYNTHETIC_CLASSES = 10
 TOKEN_BYTES = {"uint8": 1, "uint16": 2, "uint32": 4}
@@ -82,7 +84,7 @@ def from_notes(path: str, notes: dict[str, Any]) -> Corpus:
     if notes["dtype"] not in TOKEN_BYTES:
         raise ValueError(notes["dtype"])
     single = {"name": f"{Path(path).stem}.bin"} | {key: notes[key] for key in ("tokens", "digest", "documents")}
-    files = tuple(TokenFile(**each) for each in notes.get("files") or [single])
+    files = tuple(TokenFile(**file) for file in notes.get("files") or [single])
     if sum(file.tokens for file in files) != notes["tokens"]:
         raise ValueError(notes["tokens"])
     known = {"path": path, "tokenizer": notes.get("tokenizer", BYTES), "files": files}
@@ -124,12 +126,12 @@ def open_corpus(file: Place) -> Corpus:
         ) from None
     sizes = {entry.name: entry.size for entry in corpus.place("").files()}
     problems = []
-    for each in corpus.files:
-        needed = each.tokens * TOKEN_BYTES[corpus.dtype]
-        if each.name not in sizes:
-            problems.append(Problem(f"{str(corpus.place(each.name))!r} does not exist", AGAIN))
-        elif sizes[each.name] != needed:
-            message = f"{str(corpus.place(each.name))!r} has {sizes[each.name]:,} bytes but should have {needed:,}"
+    for part in corpus.files:
+        needed = part.tokens * TOKEN_BYTES[corpus.dtype]
+        if part.name not in sizes:
+            problems.append(Problem(f"{str(corpus.place(part.name))!r} does not exist", AGAIN))
+        elif sizes[part.name] != needed:
+            message = f"{str(corpus.place(part.name))!r} has {sizes[part.name]:,} bytes but should have {needed:,}"
             problems.append(Problem(message, AGAIN))
     if problems:
         raise FatalError(*problems)
@@ -143,7 +145,7 @@ def local(corpus: Corpus, file: TokenFile) -> Path:
     """
     place = corpus.place(file.name)
     try:
-        return place.local(file.digest)
+        return local_copies.complete(place, file.digest)
     except (PermissionError, Unreachable):
         raise
     except OSError as error:
@@ -210,21 +212,21 @@ def empty(path: str, suffixes: str, skipped: int = 0) -> Problem:
 def _check_folder(config: Config, source: Place, batch: int) -> list[Problem]:
     """Check the size in bytes: there may be fewer tokens, which process 0 finds when it makes them."""
     refuse_prepared(source)
-    needed, found, skipped = _needed_tokens(config, batch), 0, 0
+    needed, tokens, skipped = _needed_tokens(config, batch), 0, 0
     suffixes = wanted_suffixes(config.data.path, config.data.suffixes)
     identity(config.data.tokenizer)
     for entry in text_files(source, suffixes):
         if not entry.size or not looks_like_text(source / entry.name):
             skipped += 1
             continue
-        found += entry.size + len(SEPARATOR)
-        if found >= needed:
+        tokens += entry.size + len(SEPARATOR)
+        if tokens >= needed:
             return []
-        if 0 < config.data.max_bytes <= found:
+        if 0 < config.data.max_bytes <= tokens:
             break
-    if not found:
+    if not tokens:
         return [empty(config.data.path, suffixes, skipped)]
-    return [_small(config.data.path, found, needed)]
+    return [_small(config.data.path, tokens, needed)]
 
 
 def _needed_tokens(config: Config, batch: int) -> int:

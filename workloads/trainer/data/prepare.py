@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from trainer.data import local_copies
 from trainer.data.dataset import (
     TOKEN_BYTES,
     Corpus,
@@ -30,8 +31,7 @@ from trainer.data.sources import document, source_place, text_files, wanted_suff
 from trainer.data.sources import fingerprint as fingerprint_of
 from trainer.data.tokenizer import BYTES, Tokenizer, identity, open_tokenizer
 from trainer.errors import FatalError
-from trainer.storage.base import Place
-from trainer.storage.local import making
+from xpk_shared.storage import Place
 
 FILE_TOKENS = 1 << 28  # size at which a new file is started
 
@@ -54,7 +54,7 @@ class Writer:
     def add(self, tokens: bytes) -> None:
         """Append a document of little-endian tokens, which ends with the end token."""
         if self._file is None:
-            made = self._open.enter_context(making((self.out / "tokens").workshop()))
+            made = self._open.enter_context(local_copies.draft(self.out / "tokens"))
             self._file = self._open.enter_context(made.open("wb"))
         self._file.write(tokens)
         self.digest.update(tokens)
@@ -76,7 +76,7 @@ class Writer:
         name, sums = f"tokens-{digest}.bin", hashlib.sha256(index).hexdigest()[:16]
         self.files.append(TokenFile(name, self._ends[-1], digest, len(self._ends), sums))
         (self.out / f"{name}.idx").write(index)
-        (self.out / name).adopt(made)
+        local_copies.adopt(self.out / name, made)
         self._open.close()
         self._file, self._ends = None, []
 
@@ -172,5 +172,6 @@ def _write_texts(folder: Place, writer: Writer, tokenizer: Tokenizer, suffixes: 
 
 def _documents(folder: Place, suffixes: str) -> Iterator[tuple[str, bytes | None]]:
     entries, asked_for = itertools.tee(text_files(folder, suffixes))
-    for entry, content in zip(entries, folder.read_each(asked_for), strict=True):
+    unreadable = (FileNotFoundError if folder.path is None else OSError,)  # a bucket may be readable later
+    for entry, content in zip(entries, folder.read_each(asked_for, unreadable), strict=True):
         yield entry.name, document(content)

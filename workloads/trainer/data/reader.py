@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer.config import Model
-from trainer.data import block_cache, dataset, packing
+from trainer.data import block_cache, dataset, local_copies, packing
 from trainer.data.dataset import AGAIN, BLOCK, TOKEN_BYTES, Corpus, Index, TokenFile
 from trainer.data.records import LABEL_BYTES, Record, record
 from trainer.errors import FatalError, Problem
@@ -82,7 +82,7 @@ class Reader:
         """Bytes read from the data set's files and their indexes."""
         return sum(file.bytes for file in list(self._files.values()))
 
-    def fetch(self, some: Iterable[range], examples: int | None = None) -> None:
+    def fetch(self, ranges: Iterable[range], examples: int | None = None) -> None:
         """Check all files with one of these records; copy those in a bucket to this host, several at a time.
 
         If this host reads at most `examples` and copying does not pay, parts are copied when they are read, as are
@@ -90,9 +90,9 @@ class Reader:
         """
         files = {
             nth
-            for each in some
+            for records in ranges
             for nth in range(len(self._ends_F))
-            if max(each.start, self._first_F[nth]) < min(each.stop, self._ends_F[nth])
+            if max(records.start, self._first_F[nth]) < min(records.stop, self._ends_F[nth])
         }
         if examples is not None:
             width = TOKEN_BYTES[self._data.dtype]
@@ -119,7 +119,7 @@ class Reader:
         for nth, number in records:
             missing.setdefault(nth, set()).update(self._opened(nth).missing(number))
         todo = [(self._files[nth], run) for nth, blocks in missing.items() for run in block_cache.runs(blocks)]
-        list(self._fetching.map(lambda each: each[0].copy(each[1]), todo))
+        list(self._fetching.map(lambda part: part[0].copy(part[1]), todo))
 
     def _file(self, nth: int) -> "_File":
         if nth not in self._files:
@@ -178,7 +178,7 @@ class _File:
     def _copied(self) -> Path:
         """Return the file on this host's disk: itself, a copy, or a sparse copy that is filled while it is read."""
         place = self._data.place(self._file.name)
-        path = place.partial(self._size) if self._by_parts else None
+        path = local_copies.partial(place, self._size) if self._by_parts else None
         self._by_parts = path is not None
         return path or dataset.local(self._data, self._file)
 

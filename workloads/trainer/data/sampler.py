@@ -35,10 +35,10 @@ class Order:
 
     def ids(self, step: int) -> npt.NDArray[np.int64]:
         """Return the records [batch] of `step` (from 0)."""
-        each, size = np.uint64(self.batch // self.shards), np.uint64(self.records // self.shards)
+        rows, size = np.uint64(self.batch // self.shards), np.uint64(self.records // self.shards)
         row_B = np.arange(self.batch, dtype=np.uint64)
-        shard_B = row_B // each
-        epoch_B, place_B = np.divmod(np.uint64(step) * each + row_B % each, size)
+        shard_B = row_B // rows
+        epoch_B, place_B = np.divmod(np.uint64(step) * rows + row_B % rows, size)
         with np.errstate(over="ignore"):
             key_B = _mix(_mix(np.full(1, self.seed, np.uint64) + np.uint64(0x9E3779B97F4A7C15)) ^ epoch_B)
             key_B ^= _mix(shard_B)  # 0 for the first shard
@@ -46,8 +46,8 @@ class Order:
                 place_B = _permute(place_B, key_B, np.full_like(place_B, size))
             elif self.shuffle == "files":
                 for shard, epoch in {(int(s), int(e)) for s, e in zip(shard_B, epoch_B, strict=True)}:
-                    here = (shard_B == shard) & (epoch_B == epoch)
-                    place_B[here] = self._through_files(place_B[here], key_B[here][0], shard, int(size))
+                    is_here_B = (shard_B == shard) & (epoch_B == epoch)
+                    place_B[is_here_B] = self._through_files(place_B[is_here_B], key_B[is_here_B][0], shard, int(size))
         return (shard_B * size + place_B).astype(np.int64)
 
     def _through_files(self, place_N: UInts, key: np.uint64, shard: int, size: int) -> UInts:

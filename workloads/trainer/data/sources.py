@@ -6,7 +6,7 @@ import sysconfig
 from collections.abc import Iterator
 
 from trainer.storage import open_place
-from trainer.storage.base import Entry, Place
+from xpk_shared.storage import Entry, Place
 
 SEPARATOR = b"\0"  # between documents; a file that contains one is binary
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "site-packages", "node_modules"})
@@ -25,8 +25,8 @@ def wanted_suffixes(path: str, suffixes: str) -> str:
 
 def text_files(folder: Place, suffixes: str = "") -> Iterator[Entry]:
     """Yield the candidate files under `folder` in a fixed order, except in hidden and vendored folders."""
-    wanted = tuple(suffix.strip() for suffix in suffixes.split(",") if suffix.strip())
-    return (entry for entry in folder.walk(_SKIPPED_FOLDERS) if not wanted or entry.name.endswith(wanted))
+    endings = tuple(suffix.strip() for suffix in suffixes.split(",") if suffix.strip())
+    return (entry for entry in folder.walk(_SKIPPED_FOLDERS) if not endings or entry.name.endswith(endings))
 
 
 def document(content: bytes | None) -> bytes | None:
@@ -41,7 +41,7 @@ def document(content: bytes | None) -> bytes | None:
 def looks_like_text(file: Place) -> bool:
     """Return whether a file is probably text, as `document` decides, from a few KiB at most."""
     try:
-        head = file.head(_HEAD)
+        head = file.part(0, _HEAD)
         codecs.getincrementaldecoder("utf-8")().decode(head, final=len(head) < _HEAD)
     except (OSError, UnicodeDecodeError):
         return False

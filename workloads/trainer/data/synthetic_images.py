@@ -15,8 +15,8 @@ from trainer.data.dataset import Corpus
 from trainer.data.prepare import FILE_TOKENS, Writer, find, keep
 from trainer.data.records import LABEL_BYTES
 from trainer.data.tokenizer import BYTES
-from trainer.renames import FORMER_SYNTHETIC, SYNTHETIC
-from trainer.storage.base import Place
+from trainer.former_names import FORMER_SYNTHETIC, SYNTHETIC
+from xpk_shared.storage import Place
 
 _IMAGES = 4096  # number of images without data.max_bytes
 _NOISE = 16.0  # standard deviation of every colour

@@ -9,8 +9,9 @@ import hashlib
 from typing import Any, Protocol
 
 from trainer.data.sources import SEPARATOR
-from trainer.errors import FatalError, Problem, Unreachable, reason
+from trainer.errors import FatalError, Problem, reason
 from trainer.storage import open_place
+from xpk_shared.storage.errors import Unreachable
 
 BYTES = "bytes"
 _KIND = "sentencepiece"

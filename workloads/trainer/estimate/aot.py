@@ -154,11 +154,11 @@ def _memory(compiled: Any, slice_: Slice) -> dict[str, Any]:
 
 
 def _dcn(compiled: Any, num_slices: int) -> dict[str, Any]:
-    found = transfers(compiled.as_text()) if num_slices > 1 else []
-    sent = sum(transfer.sent(num_slices) for transfer in found)
+    dcn_transfers = transfers(compiled.as_text()) if num_slices > 1 else []
+    sent = sum(transfer.sent(num_slices) for transfer in dcn_transfers)
     return {
         "dcn_gib_per_step": round(sent / _GIB, 4),
-        "dcn_transfers": [dataclasses.asdict(transfer) for transfer in found],
+        "dcn_transfers": [dataclasses.asdict(transfer) for transfer in dcn_transfers],
     }
 
 

@@ -90,9 +90,11 @@ def _show(report: dict[str, Any], output: str) -> int:
 
 def _text(value: Any) -> str:
     if isinstance(value, dict):
-        return " x ".join(f"{key} {each}" for key, each in value.items())
+        return " x ".join(f"{key} {item}" for key, item in value.items())
     if isinstance(value, list):
-        rows = (row if isinstance(row, str) else ", ".join(f"{k} {each}" for k, each in row.items()) for row in value)
+        rows = (
+            row if isinstance(row, str) else ", ".join(f"{key} {item}" for key, item in row.items()) for row in value
+        )
         return "; ".join(rows) or "none"
     if isinstance(value, bool):
         return "yes" if value else "no"

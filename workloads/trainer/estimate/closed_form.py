@@ -11,9 +11,9 @@ from trainer.config import Config, Model
 from trainer.estimate.accelerators import Chip, Slice
 from trainer.estimate.memory import memory
 from trainer.estimate.traffic import traffic
+from trainer.models.mfu import flops_per_token, mfu, parameters
 from trainer.parallel import layout
 from trainer.parallel.layout import Layout
-from trainer.telemetry import metrics
 
 _GIB = 2**30
 
@@ -23,7 +23,7 @@ def estimate(config: Config, slice_: Slice, num_slices: int) -> dict[str, Any]:
     chips = layout.Chips(num_slices, slice_.hosts, slice_.chips_per_host)
     sizes = layout.layout(config, chips)
     tokens = sizes.global_batch * config.model.seq_len
-    flops = metrics.flops_per_token(config.model) * tokens
+    flops = flops_per_token(config.model) * tokens
     taken, sent = memory(config, sizes), traffic(config, sizes)
     seconds = {
         "compute": compute_seconds(config, sizes, slice_.chip) * tokens / chips.total,
@@ -34,14 +34,14 @@ def estimate(config: Config, slice_: Slice, num_slices: int) -> dict[str, Any]:
     # The update reads and writes the whole state, while nothing else runs.
     step_seconds = seconds[bound_by] + 2 * taken.state / slice_.chip.hbm_bandwidth
     ran = (flops / tokens, tokens / step_seconds, chips.total, slice_.chip.peak_bf16)
-    share = layer_products(config.model) * len(config.quant.products) / metrics.flops_per_token(config.model)
+    share = layer_products(config.model) * len(config.quant.products) / flops_per_token(config.model)
     return {
         "config": config.name,
         "tpu_type": slice_.name,
         "num_slices": num_slices,
         "chips": chips.total,
         "mesh": {axis: getattr(sizes, axis) for axis in ("dp", "stages", "fsdp", "tp")},
-        "parameters": metrics.parameters(config.model),
+        "parameters": parameters(config.model),
         "global_batch": sizes.global_batch,
         "hbm_gib": slice_.chip.hbm_gib,
         "fits": taken.peak <= slice_.chip.hbm_gib * _GIB,
@@ -54,8 +54,8 @@ def estimate(config: Config, slice_: Slice, num_slices: int) -> dict[str, Any]:
         "step_seconds": round(step_seconds, 4),
         "bound_by": bound_by,
         "tokens_per_second": round(tokens / step_seconds),
-        "mfu_bound": metrics.mfu(*ran, share, slice_.chip.peak_int8),
-        "emfu_bound": metrics.mfu(*ran),
+        "mfu_bound": mfu(*ran, share, slice_.chip.peak_int8),
+        "emfu_bound": mfu(*ran),
     }
 
 
@@ -67,7 +67,7 @@ def computed_flops_per_token(model: Model) -> float:
     """
     scores = 4.0 * model.layers * model.heads * model.head_dim * model.seq_len
     table = 2.0 * model.vocab * model.embed
-    model_flops = metrics.flops_per_token(model)
+    model_flops = flops_per_token(model)
     again = {"none": 0.0, "dots": scores, "full": model_flops / 3 - table}[model.remat]
     return model_flops + again + (scores if model.attention_chunk else 0.0) + (table if model.loss_chunk else 0.0)
 
@@ -86,4 +86,4 @@ def compute_seconds(config: Config, sizes: Layout, chip: Chip) -> float:
 def layer_products(model: Model) -> float:
     """Return the FLOPs per token of all products with layers' weights, in one of the three passes."""
     gains, table = (2 * model.layers + 1) * model.embed, model.vocab * model.embed
-    return 2.0 * (metrics.parameters(model) - table - gains)
+    return 2.0 * (parameters(model) - table - gains)

@@ -54,8 +54,8 @@ def flops(jaxpr: Jaxpr) -> Flops:
 def of_training(config: Config) -> Flops:
     """Return the products of one example's forward and backward pass, without recomputation."""
     plain = dataclasses.replace(config.model, remat="none", attention_chunk=0, loss_chunk=0)
-    alone = Mesh(np.array(jax.local_devices()[:1]).reshape(1, 1, 1, 1), ALL)
-    how, model = Execution(alone, quant=config.quant), family(config.model)
+    one_chip = Mesh(np.array(jax.local_devices()[:1]).reshape(1, 1, 1, 1), ALL)
+    how, model = Execution(one_chip, quant=config.quant), family(config.model)
 
     def loss(params: Params, record_BS: jax.Array, weight_B: jax.Array) -> jax.Array:
         return model.sums(plain, how, params, Context({}, None, None), record_BS, weight_B).loss

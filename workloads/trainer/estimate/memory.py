@@ -3,8 +3,8 @@
 import dataclasses
 
 from trainer.config import Config, Model
+from trainer.models.mfu import parameters
 from trainer.parallel.layout import Layout
-from trainer.telemetry import metrics
 
 _MOMENTS = 2  # of AdamW
 
@@ -36,7 +36,7 @@ def memory(config: Config, sizes: Layout) -> Memory:
     width = 2 if model.compute_dtype == "bfloat16" else 4
     gains = (2 * model.layers + 1) * model.embed / sizes.stages
     table = model.vocab * model.embed
-    layers = (metrics.parameters(model) - table) / sizes.stages - gains
+    layers = (parameters(model) - table) / sizes.stages - gains
     matrices = (layers + table) / (sizes.fsdp * sizes.tp)
     params, rows = 4.0 * (matrices + gains), sizes.global_batch / (sizes.dp * sizes.fsdp)
     tokens = rows / config.optim.grad_accum_steps * model.seq_len

@@ -5,8 +5,8 @@ import math
 
 from trainer.config import Config
 from trainer.estimate.accelerators import Slice
+from trainer.models.mfu import parameters
 from trainer.parallel.layout import Layout
-from trainer.telemetry import metrics
 
 _MANY = 64  # chips of a slice: on 4 gradients are scattered, on 256 they are not; between them it depends on the weight
 
@@ -47,7 +47,7 @@ def traffic(config: Config, sizes: Layout) -> Traffic:
     model, parts = config.model, config.optim.grad_accum_steps
     width = 2 if model.compute_dtype == "bfloat16" else 4
     table, gains = model.vocab * model.embed, (2 * model.layers + 1) * model.embed
-    matrices = (metrics.parameters(model) - table - gains) / sizes.stages
+    matrices = (parameters(model) - table - gains) / sizes.stages
     spread = sizes.fsdp * sizes.tp
     passes = 2 if model.remat == "none" else 3
     stream = sizes.global_batch / (sizes.dp * sizes.fsdp) * model.seq_len * model.embed * width

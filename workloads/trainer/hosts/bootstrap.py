@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from trainer.errors import AddressError, FatalError, PeerAbsent, Problem
-from trainer.hosts.connection import listen
 from trainer.hosts.peers import Peers
+from xpk_shared.links.connection import listen
 
 _JOIN_SECONDS = 300  # for jax.distributed to connect all hosts
 _POLL_SECONDS = 0.01
@@ -112,8 +112,8 @@ def resolve(coordinator: str, timeout: float, say: Callable[[str], None]) -> tup
     began, said = time.monotonic(), False
     while True:
         try:
-            found = socket.getaddrinfo(name.strip("[]"), int(port), type=socket.SOCK_STREAM)
-            return str(found[0][4][0]), int(port)
+            addresses = socket.getaddrinfo(name.strip("[]"), int(port), type=socket.SOCK_STREAM)
+            return str(addresses[0][4][0]), int(port)
         except socket.gaierror as error:
             waited = time.monotonic() - began
             if waited > timeout:

@@ -23,7 +23,6 @@ from trainer.errors import (
     Problem,
     SaveError,
     StorageError,
-    Unreachable,
     reason,
 )
 from trainer.hosts import termination_message
@@ -33,8 +32,9 @@ from trainer.hosts.peers import Peers
 from trainer.hosts.signals import Stop
 from trainer.hosts.watchdog import Watchdog
 from trainer.storage import open_place
-from trainer.storage.base import Place
 from trainer.telemetry.metrics import Events, JsonLines, flush, say
+from xpk_shared.storage import Place
+from xpk_shared.storage.errors import Unreachable
 
 Address = tuple[str, int]
 _MEETING_SECONDS = 300.0
@@ -91,7 +91,7 @@ def open_job(config: Config, host: Host, ending: Callable[[ExitCode, float], Non
             say(f"{host.name(host.process_id)}: {host.name(peer)} found an error that no retry can fix; see its log")
             finish(ExitCode.FATAL, FLUSH_SECONDS)
         elif what.startswith("hung "):
-            watchdog.told(what.removeprefix("hung "), peer)
+            watchdog.receive(what.removeprefix("hung "), peer)
 
     def at_once(code: ExitCode) -> None:
         peers.tell("stop")
@@ -163,13 +163,13 @@ def meet(job: Job) -> "Future[Address]":
 
     def work() -> None:
         try:
-            address = ("", 0)
+            coordinator = ("", 0)
             if job.host.processes > 1:
                 find = functools.partial(resolve, job.host.coordinator, _MEETING_SECONDS, say)
                 # Reserve the port: JAX would share it with another job's coordinator.
-                found, port = own_address(find) if job.is_first else find()
-                address = job.peers.connect(found, port + 1, _MEETING_SECONDS, lambda: find()[0]), port
-            meeting.set_result(address)
+                address, port = own_address(find) if job.is_first else find()
+                coordinator = job.peers.connect(address, port + 1, _MEETING_SECONDS, lambda: find()[0]), port
+            meeting.set_result(coordinator)
         except BaseException as error:
             meeting.set_exception(error)
 
@@ -218,8 +218,8 @@ def _explained(job: Job, error: BaseException) -> ExitCode:
     # A peer's death also breaks the collectives here; the peers thread learns of it and ends this process.
     time.sleep(_VERDICT_SECONDS if job.host.processes > 1 else 0)
     traceback.print_exception(error)
-    told = " ".join(str(error).split())[:300]
-    job.events.write("fail", reason=f"{type(error).__name__}: {told}")
+    text = " ".join(str(error).split())[:300]
+    job.events.write("fail", reason=f"{type(error).__name__}: {text}")
     return ExitCode.CRASH
 
 

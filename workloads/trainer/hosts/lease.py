@@ -21,8 +21,8 @@ from typing import Any
 
 from trainer.errors import FatalError, Problem
 from trainer.hosts.bootstrap import Host
-from trainer.storage.base import Place
 from trainer.telemetry.metrics import say
+from xpk_shared.storage import Place
 
 FILE = "lease.json"
 BEAT_SECONDS = 5.0  # between renewals

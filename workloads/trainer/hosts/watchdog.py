@@ -27,8 +27,8 @@ from trainer.config import Observe
 from trainer.errors import ExitCode
 from trainer.hosts import termination_message
 from trainer.hosts.bootstrap import Host
-from trainer.storage.base import Place
 from trainer.telemetry.metrics import Events, say
+from xpk_shared.storage import Place
 
 _RECENT = 20  # steps
 _ANSWER_SECONDS = 2.0  # for all hosts to answer process 0
@@ -80,15 +80,21 @@ class Watchdog:
         if limits.hang_seconds > 0:
             self._thread.start()
 
-    def waits(self, what: str, step: int, *, own: Callable[[], bool] = lambda: False, least: float = 0.0) -> None:
-        """Start the timeout of the training thread's wait for `what`: at least `least` seconds."""
-        self._wait = Wait(what, step, own, least)
-        self._arm()
+    @contextlib.contextmanager
+    def waiting(
+        self, what: str, step: int, *, own: Callable[[], bool] = lambda: False, least: float = 0.0
+    ) -> Iterator[None]:
+        """Watch the training thread's wait for `what`, with a timeout of at least `least` seconds.
 
-    def idle(self) -> None:
-        """End the wait; the training thread has no timeout until the next one."""
-        self._wait = None
+        At the end, a wait around this one continues; without one, the training thread has no timeout.
+        """
+        outer, self._wait = self._wait, Wait(what, step, own, least)
         self._arm()
+        try:
+            yield
+        finally:
+            self._wait = outer
+            self._arm()
 
     def stop(self) -> None:
         """Stop watching: the process may continue, and must not be ended for what it does then."""
@@ -105,14 +111,14 @@ class Watchdog:
         recent = statistics.median(self._recent) if self._recent else 0.0
         return max(self._limits.hang_seconds, self._limits.hang_factor * recent, wait.least)
 
-    def told(self, words: str, peer: int) -> None:
+    def receive(self, words: str, peer: int) -> None:
         """Handle another host's message in JSON: that it hangs, its answer, or the hosts at fault."""
-        said = json.loads(words)
-        if "blamed" in said:
-            self._blamed = [int(process) for process in said["blamed"]]
+        message = json.loads(words)
+        if "blamed" in message:
+            self._blamed = [int(process) for process in message["blamed"]]
             self._verdict.set()
         else:
-            self._answers[peer] = bool(said["own"])
+            self._answers[peer] = bool(message["own"])
             if not self.hung:
                 threading.Thread(target=self._end, args=(self._wait or _NOTHING,), name="hang").start()
 
@@ -165,29 +171,29 @@ class Watchdog:
         since = time.monotonic()
         name = self._host.name(me)
         file = f"stacks/s{self._host.slice_id}-h{self._host.worker_id}-{self._host.attempt}.txt"
-        said = f"{name}: has waited {wait.waited:.0f} s for {wait.what}"
+        summary = f"{name}: has waited {wait.waited:.0f} s for {wait.what}"
         stacks = "\n".join(_stacks())
-        print(f"{said}; its threads:\n{stacks}", file=sys.stderr, flush=True)
+        print(f"{summary}; its threads:\n{stacks}", file=sys.stderr, flush=True)
         details: dict[str, Any] = {"waited_for": wait.what, "own": own, "stacks": file}
-        kept = [
-            _begun(lambda: self._events.write("hang", wait.step, wait.waited, **details)),
-            _begun(lambda: (self._out / file).write(f"{said}\n{stacks}\n".encode())),
+        records = [
+            _start_write(lambda: self._events.write("hang", wait.step, wait.waited, **details)),
+            _start_write(lambda: (self._out / file).write(f"{summary}\n{stacks}\n".encode())),
         ]
-        blamed = self._heard(since) if me else self._judged(own, since)
-        lost = bool(blamed) and me not in blamed
-        for thread in kept:
+        blamed = self._await_verdict(since) if me else self._blame(since, own=own)
+        is_lost = bool(blamed) and me not in blamed
+        for thread in records:
             thread.join(max(0.0, since + _FILE_SECONDS - time.monotonic()))
-        if lost:
-            _begun(lambda: self._events.write("peer_lost", peer=blamed[0])).join(_FILE_SECONDS)
+        if is_lost:
+            _start_write(lambda: self._events.write("peer_lost", peer=blamed[0])).join(_FILE_SECONDS)
             termination_message.write(termination_message.LOST + self._host.name(blamed[0]))
             say(f"{name}: exiting so that the job can restart; {self._host.name(blamed[0])} hangs")
         else:
             say(f"{name}: hangs; exiting so that the job can restart; stacks of its threads are in {self._out / file}")
         if not me:
             time.sleep(_LAST_SECONDS)
-        self._finish(ExitCode.PEER_LOST if lost else ExitCode.HUNG, _FLUSH_SECONDS)
+        self._finish(ExitCode.PEER_LOST if is_lost else ExitCode.HUNG, _FLUSH_SECONDS)
 
-    def _judged(self, own: bool, since: float) -> list[int]:
+    def _blame(self, since: float, *, own: bool) -> list[int]:
         """Process 0: announce and return the hosts at fault, first those that have not answered."""
         time.sleep(max(0.0, since + _ANSWER_SECONDS - time.monotonic()))
         answers = {0: own} | self._answers
@@ -196,13 +202,13 @@ class Watchdog:
         self._tell("hung " + json.dumps({"blamed": blamed}))
         return blamed
 
-    def _heard(self, since: float) -> list[int]:
+    def _await_verdict(self, since: float) -> list[int]:
         """Return the hosts at fault as announced by process 0; process 0 itself if it announces none."""
-        heard = self._verdict.wait(max(0.0, since + _VERDICT_SECONDS - time.monotonic()))
-        return self._blamed if heard else [0]
+        is_announced = self._verdict.wait(max(0.0, since + _VERDICT_SECONDS - time.monotonic()))
+        return self._blamed if is_announced else [0]
 
 
-def _begun(write: Callable[[], object]) -> threading.Thread:
+def _start_write(write: Callable[[], object]) -> threading.Thread:
     """Start a write on a thread of its own, which may never end."""
 
     def work() -> None:

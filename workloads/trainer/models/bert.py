@@ -177,7 +177,7 @@ def encode(
 
 def sums(model: Model, how: Execution, params: Params, context: Context, record_BS: Array, weight_B: Array) -> Sums:
     """Return the sums over predicted tokens."""
-    tokens_BT, number_BT = unpacked(model.packed, record_BS)
+    tokens_BT, number_BT = unpacked(record_BS, packed=model.packed)
     dtype, head = jnp.dtype(model.compute_dtype), params["head"]
     real_BT = None if number_BT is None else number_BT > 0
     input_BT, place_BG, asked_BG = masked(model, tokens_BT, context.step, real_BT)
@@ -198,7 +198,7 @@ def sums(model: Model, how: Execution, params: Params, context: Context, record_
 def flops_per_item(model: Model) -> float:
     """Return the model FLOPs of a training step per token: 6 per weight it is multiplied with, and 12 L H Q T.
 
-    As for the decoder (telemetry/metrics.py), but the head sees the predicted tokens only.
+    As for the decoder (models/mfu.py), but the head sees the predicted tokens only.
     """
     layer = 4 * model.embed * model.heads * model.head_dim + 2 * model.embed * model.mlp
     head = model.embed * (model.embed + model.vocab) * max(1, round(model.mask_rate * model.seq_len)) / model.seq_len

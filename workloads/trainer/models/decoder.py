@@ -209,7 +209,7 @@ def loss_sums(
     Records have T + 1 tokens, of which the last T are the targets; packed ones have more (data/records.py). Both sums
     are global, so their quotient is the mean over real tokens however padding is distributed over chips.
     """
-    tokens, number_BS = unpacked(model.packed, record_BS)
+    tokens, number_BS = unpacked(record_BS, packed=model.packed)
     packed = None if number_BS is None else documents(number_BS[:, :-1])
     y_BTE, project = hidden(model, how, params, tokens[:, :-1], key, packed)
     if number_BS is None:

@@ -9,8 +9,8 @@ from trainer.config import Model
 from trainer.data.records import record
 from trainer.models import bert, decoder, resnet
 from trainer.models.family import Context, Family, Params, Sums
+from trainer.models.mfu import flops_per_token
 from trainer.parallel.partitioning import Execution
-from trainer.telemetry import metrics
 
 
 def family(model: Model) -> Family:
@@ -44,7 +44,7 @@ _FAMILIES = {
         layer_axes=decoder.layer_axes,
         init=decoder.init,
         sums=_decoder_sums,
-        flops_per_item=metrics.flops_per_token,
+        flops_per_item=flops_per_token,
     ),
     "bert": Family(
         shapes=bert.shapes,

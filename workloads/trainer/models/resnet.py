@@ -158,7 +158,7 @@ class Network:
             x_BHWC, first = self.block(x_BHWC, w["first"], before["first"], 1 if name == "stage1" else 2)
             made["stages"][name] = {"first": first}
             if "rest" in w:
-                x_BHWC, rest = jax.lax.scan(lambda x, each: self.block(x, *each), x_BHWC, (w["rest"], before["rest"]))
+                x_BHWC, rest = jax.lax.scan(lambda x, layer: self.block(x, *layer), x_BHWC, (w["rest"], before["rest"]))
                 made["stages"][name]["rest"] = rest
         x_BC = jnp.mean(x_BHWC.astype(jnp.float32), (1, 2))
         return x_BC @ params["head"]["dense"] + params["head"]["bias"], made

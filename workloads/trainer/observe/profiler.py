@@ -32,12 +32,12 @@ class Profiler:
             return
         if self._folder is None or step >= self._end:
             if running is not None:
-                self._job.watchdog.waits(f"step {running.step}", running.step)
-                running.ended.result()  # so that the profile has complete steps
+                with self._job.watchdog.waiting(f"step {running.step}", running.step):
+                    running.ended.result()  # so that the profile has complete steps
             if self._folder is None:
-                self._watch("the start of its profile", step)
-                self._folder = tempfile.TemporaryDirectory(prefix="xpk-profile-")
-                jax.profiler.start_trace(self._folder.name)
+                with self._watched("the start of its profile", step):
+                    self._folder = tempfile.TemporaryDirectory(prefix="xpk-profile-")
+                    jax.profiler.start_trace(self._folder.name)
             else:
                 self.close()
 
@@ -51,22 +51,26 @@ class Profiler:
         """End the profile in progress, if any, and store it."""
         if self._folder is None:
             return
-        self._watch("the end of its profile", self._end)
-        jax.profiler.stop_trace()
+        with self._watched("the end of its profile", self._end):
+            jax.profiler.stop_trace()
+            self._store(Path(self._folder.name))
+            self._folder.cleanup()
+        self._folder = None
+
+    def _store(self, folder: Path) -> None:
+        """Write the profile in `folder` to the output; print a warning if that fails."""
         host = self._job.host
         place = self._job.out / FOLDER / "plugins" / "profile" / f"step-{self._first}-attempt-{host.attempt}"
         try:
-            for file in sorted(Path(self._folder.name).rglob("*")):
+            for file in sorted(folder.rglob("*")):
                 ending = next((end for end in (".xplane.pb", ".trace.json.gz") if file.name.endswith(end)), "")
                 if ending:
                     (place / f"s{host.slice_id}-h{host.worker_id}{ending}").write(file.read_bytes())
             say(f"{host.name(host.process_id)}: profile from step {self._first} is in {place}")
         except OSError as error:
             say(f"warning: the profile cannot be written to {place}: {reason(error)}")
-        self._folder.cleanup()
-        self._folder = None
 
-    def _watch(self, what: str, step: int) -> None:
+    def _watched(self, what: str, step: int) -> contextlib.AbstractContextManager[None]:
         """Watch a wait for the profiler, or for the storage of a profile."""
         least = self._job.config.checkpoint.hang_seconds
-        self._job.watchdog.waits(what, step, own=lambda: True, least=least)
+        return self._job.watchdog.waiting(what, step, own=lambda: True, least=least)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from trainer.data.records import record
 from trainer.errors import FatalError, Problem
 from trainer.hosts.job import Job
+from trainer.models.mfu import mfu, peak
 from trainer.models.registry import family
 from trainer.observe.memory_in_use import memory_in_use
 from trainer.telemetry import metrics
@@ -72,10 +73,10 @@ class Progress:
         self._items, self._noun = batch * example.items, example.noun
         self._flops = family(job.config.model).flops_per_item(job.config.model)
         self._lines = metrics.JsonLines(job.out / "metrics.jsonl") if job.is_first else None
-        wanted = job.is_first and job.config.observe.tensorboard
-        self._board = EventFile(job.out, job.host.attempt) if wanted else None
+        has_board = job.is_first and job.config.observe.tensorboard
+        self._board = EventFile(job.out, job.host.attempt) if has_board else None
         names = ("XPK_PEAK_FLOPS", "XPK_PEAK_INT8_OPS")
-        self._peaks = [None if emulated else metrics.peak(os.environ, name) for name in names]
+        self._peaks = [None if emulated else peak(os.environ, name) for name in names]
         self._finished_at = 0.0
         self._steps = 0
         self._window: list[float] = []  # durations of the steps since the last log line
@@ -96,7 +97,6 @@ class Progress:
         Raises FatalError if its loss, its gradient, or the state after it (if checked) is not finite, as it is not
         worth saving.
         """
-        self._job.watchdog.waits(f"step {pending.step}", pending.step)
         out = jax.device_get(pending.out)
         ended = pending.ended.result()
         seconds = max(ended - max(self._finished_at, pending.dispatched), 1e-6)
@@ -106,8 +106,8 @@ class Progress:
         self._job.stop.arm()
         self._job.watchdog.took(seconds)
         self._record(pending.step, out, seconds)
-        found = {"loss": self.loss, "norm of the gradient": float(out["grad_norm"])}
-        self._check_finite(pending.step, found, out.get("broken", ()))
+        values = {"loss": self.loss, "norm of the gradient": float(out["grad_norm"])}
+        self._check_finite(pending.step, values, out.get("broken", ()))
         stop, disk_low, _ = (bool(flag) for flag in np.asarray(out["flags"]))
         return Flags(stop, disk_low, int(out.get("differ", 0)), seconds)
 
@@ -128,12 +128,12 @@ class Progress:
             right = "" if accuracy is None else f"   right {accuracy:.1%}"
             metrics.say(f"eval {step:6d}   loss {loss:.4f}{right}   {self._noun}s {items:,}")
 
-    def _check_finite(self, step: int, found: dict[str, float], broken: Sequence[bool]) -> None:
+    def _check_finite(self, step: int, values: dict[str, float], broken: Sequence[bool]) -> None:
         """Raise FatalError if a step's loss, gradient or state is not finite, after an event with its records.
 
         If the loss or gradient is not finite, neither is the state: then the line names only them.
         """
-        wrong = [f"the {name} of step {step} is {value}" for name, value in found.items() if not math.isfinite(value)]
+        wrong = [f"the {name} of step {step} is {value}" for name, value in values.items() if not math.isfinite(value)]
         arrays = [name for name, bad in zip(self._arrays, broken, strict=False) if bad]
         if arrays and not wrong:
             others = f" and {len(arrays) - _ARRAYS} more" if len(arrays) > _ARRAYS else ""
@@ -142,8 +142,8 @@ class Progress:
             return
         records = [int(record) for record in self._ids(step) if record >= 0]
         if self._job.is_first:
-            values = {name: str(value) for name, value in found.items()}
-            self._job.events.write("not_finite", step, values=values, arrays=arrays, records=records)
+            texts = {name: str(value) for name, value in values.items()}
+            self._job.events.write("not_finite", step, values=texts, arrays=arrays, records=records)
         named = ", ".join(map(str, records[:_NAMED]))
         more = f" and {len(records) - _NAMED} more, which the event not_finite names" if len(records) > _NAMED else ""
         raise FatalError(
@@ -172,8 +172,8 @@ class Progress:
             "step_seconds": round(seconds, 4),
             "data_seconds": int(np.asarray(out["flags"])[2]) / 1000,
             f"{self._noun}s_per_second": round(speed, 1),
-            "mfu": metrics.mfu(self._flops, speed, self._chips, flops, self._int8_share, int8),
-            "emfu": metrics.mfu(self._flops, speed, self._chips, flops),
+            "mfu": mfu(self._flops, speed, self._chips, flops, self._int8_share, int8),
+            "emfu": mfu(self._flops, speed, self._chips, flops),
         }
         logged = self._steps == 1 or step % every == 0 or step == self._job.config.run.steps
         self._window.append(seconds)

@@ -5,7 +5,7 @@ its own delays, averaged over `observe.straggler_check_every` steps:
 
     data   seconds per step in which its chips waited for its batch
     host   seconds per step in which they waited for its Python: logging, other processes on the machine, ...
-    chip   seconds of a fixed matrix product on its chips, without any other host (probe.py); not on
+    chip   seconds of a fixed matrix product on its chips, without any other host (chip_benchmark.py); not on
            emulated chips, where it would measure only the load of the machine's cores
 
 and reports them to process 0 (hosts/peers.py), which records those slower than the median host, and names those that
@@ -60,16 +60,11 @@ class StragglerCheck:
     """One host's part of the comparison. `probe` makes the fixed product's benchmark, when first needed."""
 
     def __init__(self, job: Job, probe: Callable[[], Callable[[], float]] | None) -> None:
-        self.every = job.config.observe.straggler_check_every
         self._job, self._make_probe = job, probe
         self._probe: Callable[[], float] | None = None
         self._data, self._host, self._steps = 0.0, 0.0, 0
         self._took: list[float] = []
         self._slower: deque[set[tuple[int, str]]] = deque(maxlen=_COMPARISONS)  # on process 0
-
-    def due(self, step: int) -> bool:
-        """Return whether hosts are compared after `step`."""
-        return self.every > 0 and step % self.every == 0
 
     def began(self, data: float, host: float) -> None:
         """Record the seconds that this host's chips waited in a step."""
@@ -94,15 +89,14 @@ class StragglerCheck:
         if self._make_probe is None:
             return {}
         if self._probe is None:
-            timeouts.compilation(self._job, "its products of matrices", step, own=lambda: True)
-            self._probe = self._make_probe()
-            self._watch(step)
-            self._probe()
-        self._watch(step)
-        return {"chip": self._probe()}
+            with timeouts.compilation(self._job, "its products of matrices", step, own=lambda: True):
+                self._probe = self._make_probe()
+            self._measured(self._probe, step)  # the first run is slower
+        return {"chip": self._measured(self._probe, step)}
 
-    def _watch(self, step: int) -> None:
-        self._job.watchdog.waits(f"its chips' products of matrices after step {step}", step, own=lambda: True)
+    def _measured(self, probe: Callable[[], float], step: int) -> float:
+        with self._job.watchdog.waiting(f"its chips' products of matrices after step {step}", step, own=lambda: True):
+            return probe()
 
     def _judge(self, step: int, key: str, step_seconds: float) -> None:
         """Process 0, on a thread of its own: wait for all hosts' reports and name the stragglers."""

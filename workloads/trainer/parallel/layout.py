@@ -133,8 +133,8 @@ def _divisions(config: Config, mesh: Layout) -> Iterator[Problem]:
     model = config.model
     sizes = [("the global batch", mesh.global_batch, shares)]
     if model.family == "resnet" and model.norm_examples:
-        alone = {"dp": mesh.dp} if config.mesh.grad_reduction == "explicit" else {}
-        parts = alone | {"optim.grad_accum_steps": config.optim.grad_accum_steps}
+        divisors = {"dp": mesh.dp} if config.mesh.grad_reduction == "explicit" else {}
+        parts = divisors | {"optim.grad_accum_steps": config.optim.grad_accum_steps}
         groups = {name: size for name, size in parts.items() if size > 1} | {"model.norm_examples": model.norm_examples}
         sizes.append(("the global batch", mesh.global_batch, groups))
     if model.family != "resnet":

@@ -37,8 +37,8 @@ def by_slice(devices: Sequence[Any], num_slices: int, hosts_per_slice: int) -> l
     not have the same number of devices.
     """
     ordered = sorted(devices, key=lambda d: (slice_of(d, hosts_per_slice), d.process_index, d.id))
-    each, rest = divmod(len(ordered), num_slices)
-    slices = [ordered[n * each : (n + 1) * each] for n in range(num_slices)]
+    size, rest = divmod(len(ordered), num_slices)
+    slices = [ordered[n * size : (n + 1) * size] for n in range(num_slices)]
     slice_ids = {slice_of(device, hosts_per_slice) for device in ordered}
     whole = all(len({slice_of(device, hosts_per_slice) for device in one}) == 1 for one in slices)
     if rest or not whole or len(slice_ids) not in (1, num_slices):

@@ -8,10 +8,10 @@ import threading
 from pathlib import Path
 
 from trainer.errors import reason
-from trainer.storage.base import Entry
-from trainer.storage.local import Folder
+from trainer.storage import open_place
 from trainer.storage.signed import SignedFiles
 from trainer.telemetry.metrics import say
+from xpk_shared.storage import Entry
 
 _NAME = re.compile(r"[\w.-]+-cache")  # JAX's file names
 
@@ -70,6 +70,6 @@ class CompileCache:
         except ValueError:
             return False
         if content is not None:
-            Folder(self.folder / name).write(content)
+            open_place(self.folder / name).write(content)
             self._known.add(name)
         return True

@@ -38,7 +38,7 @@ class Compiler:
         self._kept: Executables | None = None
         self._emulated = jax.devices()[0].platform == "cpu" and jax.device_count() > 1
         self._hits = 0
-        self._alone = OwnWork()
+        self._own_work = OwnWork()
         self._shared = cache.is_shared or bool(os.environ.get("JAX_COMPILATION_CACHE_DIR"))
         # JAX writes a program bit by bit: one thread must not share what another is writing.
         first = peers.process_id == 0 and cache.is_shared
@@ -57,7 +57,7 @@ class Compiler:
     @property
     def busy(self) -> bool:
         """True if this host itself compiles or loads a program, rather than waiting for process 0."""
-        return self._alone.busy
+        return self._own_work.busy
 
     def __call__(self, name: str, program: Any, *arguments: Any) -> tuple[Any, bool]:
         """Return (`program` compiled for arguments like these, whether an earlier attempt had compiled it).
@@ -65,16 +65,16 @@ class Compiler:
         Every host must call this with the same names; several threads may, each with its own.
         """
         if self._emulated:
-            with self._alone:
+            with self._own_work:
                 return program.lower(*arguments).compile(_QUICK_ON_CPU), False
         kept = self._kept if name in _KEPT else None
-        with self._alone:
+        with self._own_work:
             loaded = kept.load(name, arguments) if kept else None
             lowered = None if loaded else program.lower(*arguments)
         if self._peers.process_id != 0 and self._shared:
             self._peers.await_(f"compiled/{name}")
         hits = self._hits
-        with self._alone, self._one:
+        with self._own_work, self._one:
             self._cache.fetch()
             compiled = lowered.compile() if lowered else loaded
             if self._peers.process_id == 0:

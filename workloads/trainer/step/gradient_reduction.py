@@ -95,13 +95,13 @@ class Explicit:
 
     def _add(self, piece_R: Array) -> Array:
         """Add one chip's piece [1, ...] to those of the other replicas."""
-        each, piece = self._replicas // self.slices, piece_R[0].astype(self.dtype)
-        if each == 1:
+        size, piece = self._replicas // self.slices, piece_R[0].astype(self.dtype)
+        if size == 1:
             added: Array = jax.lax.psum(piece, "dp").astype(jnp.float32)
             return added
-        inside = [[s * each + n for n in range(each)] for s in range(self.slices)]
-        across = [[s * each + n for s in range(self.slices)] for n in range(each)]
-        flat = jnp.pad(piece.reshape(-1), (0, -piece.size % each))
+        inside = [[s * size + n for n in range(size)] for s in range(self.slices)]
+        across = [[s * size + n for s in range(self.slices)] for n in range(size)]
+        flat = jnp.pad(piece.reshape(-1), (0, -piece.size % size))
         flat = jax.lax.psum_scatter(flat, "dp", axis_index_groups=inside, tiled=True)
         flat = jax.lax.psum(flat, "dp", axis_index_groups=across) if self.slices > 1 else flat
         flat = jax.lax.all_gather(flat, "dp", axis_index_groups=inside, tiled=True)

@@ -1,4 +1,4 @@
-"""Optimizers and learning rates: AdamW, LAMB and LARS.
+"""Optimizers: AdamW, LAMB and LARS.
 
 A "layer" below is the unit that has a norm of its own: one tensor of one layer of the model. Parameters of all layers
 are stacked in one array, so norms are taken over all axes but those that `Family.layer_axes` names. Gains and biases
@@ -16,6 +16,7 @@ from jax import Array
 
 from trainer.config import Optim
 from trainer.models.family import Family
+from trainer.step import learning_rate
 
 
 class LarsState(NamedTuple):
@@ -23,19 +24,6 @@ class LarsState(NamedTuple):
 
     count: Any  # int32
     momentum: Any
-
-
-def schedule(config: Optim, steps: int) -> optax.Schedule:
-    """Return the learning rate as a function of the finished steps."""
-    warmup = min(config.warmup, max(steps - 1, 0))
-    end = config.lr * config.final_fraction
-    rest = max(steps, 1) - warmup
-    after = {
-        "cosine": optax.cosine_decay_schedule(config.lr, rest, config.final_fraction),
-        "polynomial": optax.polynomial_schedule(config.lr, end, config.power, rest),
-        "constant": optax.constant_schedule(config.lr),
-    }[config.schedule]
-    return optax.join_schedules([optax.linear_schedule(0.0, config.lr, warmup), after], [warmup]) if warmup else after
 
 
 def optimizer(config: Optim, steps: int, family: Family) -> optax.GradientTransformation:
@@ -50,7 +38,7 @@ def optimizer(config: Optim, steps: int, family: Family) -> optax.GradientTransf
     parts = [adam(config), optax.add_decayed_weights(config.weight_decay, decayed)]
     if config.name == "lamb":
         parts.append(by_layer_norms(family))
-    return optax.chain(clip, optax.chain(*parts, optax.scale_by_learning_rate(schedule(config, steps))))
+    return optax.chain(clip, optax.chain(*parts, optax.scale_by_learning_rate(learning_rate.schedule(config, steps))))
 
 
 def adam(config: Optim) -> optax.GradientTransformation:
@@ -95,7 +83,7 @@ def lars(config: Optim, steps: int, family: Family) -> optax.GradientTransformat
     In the scaled form a change of the learning rate also affects the gradients accumulated before it; Kumar et al.,
     Scale MLPerf-0.6 models on Google TPU-v3 Pods, 2019, compare the two.
     """
-    rate_at = schedule(config, steps)
+    rate_at = learning_rate.schedule(config, steps)
     kept, decay = config.momentum, config.weight_decay
 
     def init(params: Any) -> LarsState:

@@ -25,7 +25,7 @@ from trainer.models.registry import family
 from trainer.parallel.layout import Layout
 from trainer.parallel.mesh import ALL, BATCH, sharding
 from trainer.parallel.partitioning import Execution
-from trainer.step import optimizers
+from trainer.step import learning_rate, optimizers
 from trainer.step.accumulation import mean_gradients
 from trainer.step.gradient_reduction import Automatic, Explicit
 from trainer.step.update_sharding import update_shardings
@@ -50,7 +50,7 @@ def build(config: Config, mesh: Mesh, slots: Slots, sizes: Layout) -> Programs:
     """Return the programs of `config` on `mesh`, which has these sizes; compiles nothing."""
     model = family(config.model)
     optimizer = optimizers.optimizer(config.optim, config.run.steps, model)
-    learning_rate = optimizers.schedule(config.optim, config.run.steps)
+    rate_at = learning_rate.schedule(config.optim, config.run.steps)
 
     def fresh(seed: Array) -> State:
         params = model.init(config.model, jax.random.key(seed))
@@ -76,7 +76,7 @@ def build(config: Config, mesh: Mesh, slots: Slots, sizes: Layout) -> Programs:
         metrics = {
             "loss": loss,
             "grad_norm": optax.tree.norm(grads),
-            "learning_rate": jnp.asarray(learning_rate(state["step"]), jnp.float32),
+            "learning_rate": jnp.asarray(rate_at(state["step"]), jnp.float32),
             "flags": jnp.max(flags, axis=0),
         }
         after = {"step": state["step"] + 1, "params": params, "opt": opt}

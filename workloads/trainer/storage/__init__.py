@@ -1,20 +1,31 @@
-"""Folders and buckets behind one interface, with manifests, append and compare-and-swap."""
+"""Places of a run: what `xpk_shared.storage` opens, with the trainer's errors, and signed files in them."""
 
+import os
 from pathlib import Path
-from typing import cast
 
-from trainer.storage.base import BUCKET, Place
+from trainer.errors import FatalError, Problem, reason
+from xpk_shared import storage
+from xpk_shared.storage.errors import InvalidAddress, MissingClient
 
 
-def open_place(where: str | Path) -> Place:
-    """Return the place at a path or an address gs://BUCKET/NAME.
+def open_place(where: str | Path) -> storage.Place:
+    """Return the place at a path or an address gs://BUCKET/NAME, for which credentials are found now.
 
-    Raises FatalError if it is invalid, or if a package for buckets is not installed.
+    TensorStore, which accesses buckets by itself, is told of an emulator.
+
+    Raises FatalError if it is invalid, without a package for buckets, and without credentials.
     """
-    if str(where).startswith(BUCKET):
-        from trainer.storage.gcs import open_bucket
-
-        return open_bucket(str(where))
-    from trainer.storage.local import Folder
-
-    return cast(Place, Folder(Path(where)))
+    address = str(where)
+    if storage.in_bucket(address) and storage.address_problems(address):
+        raise FatalError(Problem(f"{address!r} is not an address in a bucket", "Write gs://BUCKET/NAME"))
+    if storage.in_bucket(address) and (emulator := os.environ.get(storage.EMULATOR)):
+        os.environ.setdefault("TENSORSTORE_GCS_HTTP_URL", emulator)
+        os.environ.setdefault("GOOGLE_AUTH_TOKEN_FOR_TESTING", "emulator")  # otherwise it looks for real credentials
+    try:
+        return storage.open_place(where, connect=True)
+    except MissingClient as error:
+        hint = "pip install 'xpk-multislice[gcs]' (in an image of yours too), or use a folder"
+        raise FatalError(Problem(str(error), hint)) from error
+    except (OSError, InvalidAddress) as error:
+        hint = "On a cluster use Workload Identity; elsewhere `gcloud auth application-default login`"
+        raise FatalError(Problem(f"{address} cannot be opened: {reason(error)}", hint)) from error

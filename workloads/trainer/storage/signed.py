@@ -7,7 +7,7 @@ suffice to run code.
 import hashlib
 import hmac
 
-from trainer.storage.base import Entry, Place
+from xpk_shared.storage import Entry, Place
 
 _BYTES = 32
 

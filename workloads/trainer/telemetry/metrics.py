@@ -10,12 +10,11 @@ import math
 import sys
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Protocol
 
-from trainer.config import Model
 from trainer.errors import reason
-from trainer.storage.base import Place
+from xpk_shared.storage import Place
 
 
 class JsonLines:
@@ -50,9 +49,9 @@ def as_json(value: Any, indent: int | None = None) -> str:
 
 def _finite(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
+        return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
+        return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -97,52 +96,6 @@ class Events:
         record = {"time": time.time(), "event": event, "slice": self.slice_id, "host": self.host}
         rounded = None if seconds is None else round(seconds, 4)
         self.lines.write(record | {"attempt": self.attempt, "step": step, "seconds": rounded} | more, at_once=at_once)
-
-
-def parameters(model: Model) -> int:
-    """Return the number of parameters; the embedding table is also the output projection and counts once."""
-    layer = 4 * model.embed * model.heads * model.head_dim + 2 * model.embed * model.mlp + 2 * model.embed
-    return model.vocab * model.embed + model.layers * layer + model.embed
-
-
-def flops_per_token(model: Model) -> float:
-    """Return the model FLOPs of a training step per token: 6 N + 12 L H Q T.
-
-    Chowdhery et al., PaLM, appendix B: N parameters used in matrix products (norm gains are not, the tied embedding is,
-    as the output projection), L layers, H heads of width Q, T tokens of context. Forward and backward pass;
-    recomputation (remat) is not counted, and the causal mask is not subtracted.
-    """
-    gains = (2 * model.layers + 1) * model.embed
-    attention = 12 * model.layers * model.heads * model.head_dim * model.seq_len
-    return 6.0 * (parameters(model) - gains) + attention
-
-
-def mfu(
-    flops_per_item: float,
-    items_per_second: float,
-    chips: int,
-    peak_flops: float | None,
-    int8_share: float = 0.0,
-    peak_int8: float | None = None,
-) -> float | None:
-    """Return the model FLOPs utilisation, 0 to 1: the time of the products at the chips' peaks, over the actual time.
-
-    `int8_share` of the FLOPs have the peak of int8. Leave it out for the effective utilisation (EMFU), which relates
-    all FLOPs to the peak of bf16 and can exceed 1. None if a peak that is needed is unknown.
-    """
-    if not peak_flops or (int8_share and not peak_int8):
-        return None
-    seconds = (1 - int8_share) / peak_flops + (int8_share / peak_int8 if int8_share and peak_int8 else 0.0)
-    return flops_per_item * items_per_second * seconds / chips
-
-
-def peak(environ: Mapping[str, str], name: str) -> float | None:
-    """Return a chip's peak from XPK_PEAK_FLOPS (bf16, FLOP/s) or XPK_PEAK_INT8_OPS; None unless a positive number."""
-    try:
-        value = float(environ.get(name, ""))
-    except ValueError:
-        return None
-    return value if 0 < value < float("inf") else None
 
 
 def losses(content: bytes) -> dict[int, float | None]:

@@ -10,8 +10,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from trainer.storage.base import Place
 from trainer.telemetry import metrics
+from xpk_shared.storage import Place
 
 FOLDER = "tensorboard"
 _LEFT_OUT = {"time", "attempt", "step", "total_steps", "loss_hex"}

@@ -26,13 +26,13 @@ class TypeShare:
     `queued`: nodes are created when a workload requests them.
     """
 
-    type: str
-    quota: float
-    used: float
+    type: str  # accelerator type
+    quota: float  # its own
+    used: float  # in use
     free: float
     most: float
-    borrowing_limit: float | None
-    lending_limit: float | None
+    borrowing_limit: float | None  # beyond its own; null without a limit
+    lending_limit: float | None  # of its own; null without a limit
     queued: bool = False
 
 
@@ -40,17 +40,17 @@ class TypeShare:
 class QueueInfo:
     """An existing queue. `namespaces`: those that may use it; `maker`: `xpk`, or the tool that made it."""
 
-    name: str
-    cluster_queue: str
+    name: str  # unique in its namespaces
+    cluster_queue: str  # its ClusterQueue in Kueue
     namespaces: tuple[str, ...]
-    shares: tuple[TypeShare, ...]
-    pending: int
-    admitted: int
-    cohort: str
-    reclaim: str
+    shares: tuple[TypeShare, ...]  # for each accelerator type
+    pending: int  # number of waiting workloads
+    admitted: int  # number of admitted workloads
+    cohort: str  # group of queues that lend to each other
+    reclaim: str  # whose loans it takes back: Any, LowerPriority or Never
     maker: str
-    created: str
-    max_priority: str | None = None
+    created: str  # time of the creation
+    max_priority: str | None = None  # highest priority of its workloads; null without a limit
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,12 @@ from xpk.api.quantities import requests
 class QueuedWorkload:
     """A workload in a queue: `Admitted`, `Pending` or `Suspended`, and its requests."""
 
-    namespace: str
-    name: str
-    state: str
-    priority: str
-    requests: dict[str, float]
-    created: str
+    namespace: str  # Kubernetes namespace
+    name: str  # of the workload
+    state: str  # Admitted, Pending or Suspended
+    priority: str  # low, medium or high, or a class of another tool
+    requests: dict[str, float]  # amount of each resource
+    created: str  # time of the request
 
 
 def workloads_in(api: ObjectApi, local_queues: Objs) -> Objs:

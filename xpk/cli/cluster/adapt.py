@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 
+from xpk.capacity.clusters import given_flags
 from xpk.capacity.plan.plan import Plan
 from xpk.capacity.provider import check_free, environment, load_provider, provider_names, provider_of
 from xpk.cli.cluster.gke_options import addon_options, chosen_provider, place_options
-from xpk.cli.cluster.run_plan import carry_out, dry_run_option, given_flags, manifest_options, plan_output_option
+from xpk.cli.cluster.run_plan import carry_out, dry_run_option, manifest_options, plan_output_option
 from xpk.cli.google_xpk import AdaptCommand
 from xpk.cli.options import accelerator_option, name_argument, the_name
 from xpk.cli.terminal.output import Console

@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from xpk.capacity.provider import ClusterInfo, check_free, load_provider, provider_names, provider_of
+from xpk.capacity.clusters import find_clusters, given_flags
+from xpk.capacity.provider import ClusterInfo, provider_of
 from xpk.cli.cluster.adapt import adapt, adapt_as_created
 from xpk.cli.cluster.gke_options import carrying_options, chosen_provider, create_options, place_options
 from xpk.cli.cluster.nodes import cache_image, health
@@ -16,7 +17,6 @@ from xpk.cli.cluster.run_plan import (
     ask,
     carry_out,
     dry_run_option,
-    given_flags,
     manifest_options,
     plan_output_option,
     provider_with,
@@ -26,7 +26,7 @@ from xpk.cli.options import accelerator_option, context_option, name_argument, o
 from xpk.cli.target import the_cluster
 from xpk.cli.terminal.output import Console, age, echo, list_options
 from xpk.cli.terminal.tables import Column, wrapped
-from xpk.model.errors import NotFoundError, XpkError
+from xpk.model.errors import NotFoundError
 
 _COLUMNS = (
     Column("NAME", lambda c: c.name),
@@ -105,9 +105,7 @@ def create(
     if adapt_from_ct:
         adapt_as_created(console.choosing(output), names, accelerator_type, counts, flags, dry_run=dry_run)
         return
-    source, spec = asked_to_create(names, accelerator_type, counts, provider, flags, dry_run=dry_run)
-    check_free(spec.name, source.name)
-    plan = source.plan_create(spec)
+    spec, plan = asked_to_create(names, accelerator_type, counts, provider, flags, dry_run=dry_run)
     carry_out(
         console.choosing(output),
         plan,
@@ -173,16 +171,8 @@ def resize(
 def list_(console: Console, /, provider: str | None, output: str | None, **flags: Any) -> None:
     """List clusters; with --project, all clusters in the project."""
     console = console.choosing(output, headers=not flags.pop("no_headers"), sort_by=flags.pop("sort_by"))
-    found, given = [], given_flags(flags)
-    if given:
-        provider = chosen_provider(provider, given)
-    for kind in [provider] if provider else provider_names():
-        source = load_provider(kind, given)
-        for name in source.names():
-            try:
-                found.append(source.describe(name))
-            except XpkError as error:  # a broken cluster must not hide the others
-                console.tell(f"warning: {error.message}")
+    given = given_flags(flags)
+    found = find_clusters(chosen_provider(provider, given) if given else provider, given, warn=console.warn)
     console.items(found, columns=_COLUMNS, wide=_WIDE, data=asdict)
     if not found:
         console.tell("no clusters; `xpk cluster create dev --tpu-type v5litepod-8` creates one")

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import click
 
 from xpk.capacity import user_config
-from xpk.capacity.provider import Checks, Provider, load_provider, maker_names, provider_names, slices_there
+from xpk.capacity.clusters import given_flags, plan_create
+from xpk.capacity.plan.plan import Plan
 from xpk.cli import complete
 from xpk.cli.cluster.gke_options import chosen_provider, in_seconds
-from xpk.cli.cluster.run_plan import given_flags
 from xpk.cli.options import Command, the_name
 from xpk.cli.terminal.output import Console
-from xpk.model.accelerators import SliceShape, find_shape
+from xpk.model.accelerators import find_shape
 from xpk.model.errors import Problems, UsageError
-from xpk.model.specs import ClusterSpec, cluster_problems, count_slices
+from xpk.model.specs import ClusterSpec
 
 Counted = tuple[int | None, int | None, int | None]  # --num-slices, --num-nodes, --num-cubes
 
-_HINT = "see `xpk cluster create --help`"
 _UNNAMED = "unnamed"  # placeholder for a missing name while the rest is checked
 
 
@@ -45,29 +42,26 @@ def asked_to_create(
     flags: dict[str, Any],
     *,
     dry_run: bool = False,
-) -> tuple[Provider, ClusterSpec]:
-    """Return the provider and the spec of a new cluster. Raises UsageError with all problems.
+) -> tuple[ClusterSpec, Plan]:
+    """Return the spec and the plan of a new cluster. Raises UsageError with all problems.
 
     `name`: the values of NAME and --cluster. `dry_run`: values that only a real run needs may be missing.
     """
     problems = Problems()
     flags = problems.read({**flags, "timeout": None}, in_seconds, flags)
     chosen = problems.read(_UNNAMED, the_name, "cluster", *name)
-    shape: SliceShape | None = problems.read(None, _shape, accelerator_type)
-    count = problems.read(1 if counts[0] is None else counts[0], _count_slices, counts, shape)
+    num_slices, num_nodes = problems.read(counts[:2], _without_cubes, counts, accelerator_type)
     given = given_flags(flags)
-    kind = chosen_provider(provider, given, user_config.load().get("provider", "local"))
-    source: Provider | None = problems.read(None, _maker, kind, given)
-    spec = ClusterSpec(name=chosen, shape=shape, num_slices=count) if shape else None
-    if isinstance(source, Checks):
-        problems.read(None, partial(source.check_create, lenient=dry_run), spec)
-    if not spec or not source:  # not checked by the provider
-        problems.read(None, _check_named, chosen, count or int("--enable-autoprovisioning" in given))
-    problems.check(f"cluster '{chosen}' cannot be created", hint=_HINT)
-    assert spec and source
-    if counts == (None, None, None):  # keep the existing number of slices
-        spec = replace(spec, num_slices=slices_there(source, spec.name, spec.shape) or spec.num_slices)
-    return source, spec
+    return plan_create(
+        chosen,
+        accelerator_type,
+        num_slices,
+        num_nodes=num_nodes,
+        provider=chosen_provider(provider, given, user_config.load().get("provider", "local")),
+        flags=given,
+        problems=problems,
+        is_dry=dry_run,
+    )
 
 
 def asked_to_resize(
@@ -82,39 +76,28 @@ def asked_to_resize(
     return chosen, count, flags
 
 
-def _count_slices(counts: Counted, shape: SliceShape | None) -> int:
+def _without_cubes(counts: Counted, accelerator_type: str | None) -> tuple[int | None, int | None]:
+    """Return the numbers of slices and of nodes; slices of TPU types have a fixed number of nodes."""
     num_slices, num_nodes, num_cubes = counts
     if num_cubes is not None:
         if num_slices not in (None, num_cubes):
             raise UsageError("--num-cubes and --num-slices differ", hint="pass one of them")
         num_slices = num_cubes
-    if num_nodes is not None and shape and shape.kind == "tpu":
+    if num_nodes is not None and _is_tpu(accelerator_type):
         console: Console = click.get_current_context().obj
         console.warn("--num-nodes has no effect: TPU slices have a fixed number of hosts; use --num-slices")
         num_nodes = None
-    return count_slices(num_slices, num_nodes, shape.kind if shape else "")
+    return num_slices, num_nodes
 
 
-def _shape(accelerator_type: str | None) -> SliceShape:
-    if not accelerator_type:
-        raise UsageError(
-            "no accelerator type given", hint="--tpu-type v5litepod-8; `xpk accelerator list` shows all types"
-        )
-    return find_shape(accelerator_type)
+def _is_tpu(accelerator_type: str | None) -> bool:
+    try:
+        return find_shape(accelerator_type or "").kind == "tpu"
+    except UsageError:  # reported with the other problems
+        return False
 
 
 def _count(num_slices: int | None) -> int:
     if num_slices is None:
         raise UsageError("no number of slices given", hint="--num-slices N")
     return num_slices
-
-
-def _maker(kind: str, given: dict[str, str]) -> Provider:
-    if kind not in provider_names():
-        raise UsageError(f"unknown provider '{kind}'", hint=f"choose from {', '.join(maker_names())}")
-    return load_provider(kind, given)
-
-
-def _check_named(name: str, num_slices: int) -> None:
-    if found := cluster_problems(name, num_slices):
-        raise UsageError(f"cluster '{name}' cannot be created", problems=found, hint=_HINT)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import textwrap
@@ -12,8 +11,9 @@ from typing import Any
 
 import click
 
+from xpk.capacity.clusters import find_provider, given_flags
 from xpk.capacity.plan.plan import Plan
-from xpk.capacity.provider import Provider, load_provider, provider_of
+from xpk.capacity.provider import Provider
 from xpk.cli.cluster.gke_options import chosen_provider
 from xpk.cli.options import Command
 from xpk.cli.target import preferred_place
@@ -44,24 +44,13 @@ def plan_output_option(command: Command) -> Command:
     return click.option("-o", "--output", type=formats, help=text)(command)
 
 
-def given_flags(flags: dict[str, Any]) -> dict[str, str]:
-    """Return the given flags by their names, as text."""
-    return {
-        f"--{name.replace('_', '-')}": os.pathsep.join(value) if isinstance(value, tuple) else str(value)
-        for name, value in flags.items()
-        if value not in (None, False, ())
-    }
-
-
 def provider_with(cluster: str, provider: str | None, flags: dict[str, Any]) -> Provider:
     """Return the provider of a cluster, configured by the flags."""
     given = given_flags(flags)
     if "--project" not in given and provider in (None, "gke"):
         given = preferred_place(cluster) | given
-    if not given:
-        return provider_of(cluster, provider)
-    kind = chosen_provider(provider, given)
-    return load_provider(kind if kind == "gke" else provider_of(cluster, provider).name, given)
+    kind = "gke" if chosen_provider(provider, given) == "gke" else provider
+    return find_provider(cluster, kind, given)
 
 
 def ask(question: str) -> None:

@@ -145,16 +145,16 @@ class Meter:
                 self._look(status)
 
     def _look(self, status: WorkloadStatus) -> None:
-        found = None if status.phase in (Phase.QUEUED, Phase.SUSPENDED) else self._read(status)
+        progress = None if status.phase in (Phase.QUEUED, Phase.SUSPENDED) else self._read(status)
         with self._lock:
             if self._stop.is_set() or (self._status or status).phase != status.phase:
                 return
-            self.progress = found or self.progress
-            told = "" if status.phase in (Phase.RUNNING, Phase.SUCCEEDED) else f"{status.phase}: {status.reason}"
+            self.progress = progress or self.progress
+            phase = "" if status.phase in (Phase.RUNNING, Phase.SUCCEEDED) else f"{status.phase}: {status.reason}"
             if self._line.is_live:
                 lasts = f"{str(status.phase).lower()} for {duration(time.monotonic() - self._since)}"
                 width = self._line.width - 5  # room for the ^C of Ctrl-C
-                text = progress_bar(self.progress, width, told) if self.progress else lasts
+                text = progress_bar(self.progress, width, phase) if self.progress else lasts
                 self._line.show(f"   {text}")
             elif self.progress:
                 text = ", ".join(progress_words(self.progress))

@@ -63,20 +63,20 @@ class Console:
         """Columns of the terminal that stdout is, None if it is not one."""
         return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
-    def table(self, found: Sequence[Any], columns: Sequence[Column]) -> str:
+    def table(self, objects: Sequence[Any], columns: Sequence[Column]) -> str:
         """Return a table that fits the terminal."""
-        return table(found, columns, width=self.width, headers=self.headers, whole=self.output == "wide")
+        return table(objects, columns, width=self.width, headers=self.headers, whole=self.output == "wide")
 
     def items(
         self,
-        found: Iterable[Any],
+        objects: Iterable[Any],
         *,
         columns: Sequence[Column],
         wide: Sequence[Column] = (),
         data: Callable[[Any], Row],
     ) -> None:
         """Print a list: a table of `columns` (and `wide`), or each item's `data`."""
-        rows = sort_rows(found, self.sort_by)
+        rows = sort_rows(objects, self.sort_by)
         if self.output in ("json", "yaml"):
             self.data([data(item) for item in rows])
         elif self.output == "name":
@@ -85,9 +85,9 @@ class Console:
         else:
             echo(self._lines(rows, columns, wide), nl=bool(rows))
 
-    def rows(self, found: Iterable[Any], *, columns: Sequence[Column], wide: Sequence[Column] = ()) -> str:
+    def rows(self, objects: Iterable[Any], *, columns: Sequence[Column], wide: Sequence[Column] = ()) -> str:
         """Return the table that `items` prints."""
-        return self._lines(sort_rows(found, self.sort_by), columns, wide)
+        return self._lines(sort_rows(objects, self.sort_by), columns, wide)
 
     def _lines(self, rows: Sequence[Any], columns: Sequence[Column], wide: Sequence[Column]) -> str:
         return self.table(rows, [*columns, *(wide if self.output == "wide" else ())])

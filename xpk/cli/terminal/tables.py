@@ -30,7 +30,7 @@ class Column:
 
 
 def table(
-    found: Sequence[Any],
+    objects: Sequence[Any],
     columns: Sequence[Column],
     *,
     width: int | None = None,
@@ -41,10 +41,10 @@ def table(
 
     `whole`: no column is dropped or shortened.
     """
-    if not found:
+    if not objects:
         return ""
     rows = [[column.title for column in columns]] if headers else []
-    rows += [[column.cell(item) for column in columns] for item in found]
+    rows += [[column.cell(item) for column in columns] for item in objects]
     natural = [max(len(row[index]) for row in rows) for index in range(len(columns))]
     words = [
         max((len(word) for row in rows for word in row[index].split()), default=0) for index in range(len(columns))
@@ -65,17 +65,17 @@ def table(
     return "\n".join(lines)
 
 
-def sort_rows(found: Iterable[Any], column: Column | None) -> list[Any]:
+def sort_rows(objects: Iterable[Any], column: Column | None) -> list[Any]:
     """Return rows sorted by a column, which may be hidden; unknown values come last."""
     if column is None:
-        return list(found)
+        return list(objects)
     key = column.key or column.get
 
     def rank(item: Any) -> tuple[bool, Any]:
         value = key(item)
         return value in (None, "", "-"), value if value is not None else ""
 
-    return sorted(found, key=rank)
+    return sorted(objects, key=rank)
 
 
 def wrapped(text: str, width: int | None, indent: int) -> str:
@@ -107,13 +107,13 @@ def _kept(columns: Sequence[Column], least: Sequence[int], width: int) -> list[i
 
 def _shrunk(widths: list[int], least: Sequence[int], width: int) -> list[int]:
     """Return widths that fit, shrinking the widest first, down to `least`."""
-    found = list(widths)
-    while sum(found) + _GAP * (len(found) - 1) > width:
-        able = [index for index in range(len(found)) if found[index] > least[index]]
+    shrunk = list(widths)
+    while sum(shrunk) + _GAP * (len(shrunk) - 1) > width:
+        able = [index for index in range(len(shrunk)) if shrunk[index] > least[index]]
         if not able:
             break
-        found[max(able, key=lambda index: found[index])] -= 1
-    return found
+        shrunk[max(able, key=lambda index: shrunk[index])] -= 1
+    return shrunk
 
 
 def _cell(text: str, size: int, column: Column) -> list[str]:

@@ -65,11 +65,11 @@ def status(
     api, roots = provider_of(place).connect(place), output_roots(place)
 
     def read() -> Rows:
-        found, _ = reader.inspect(api, chosen, namespace, roots)
-        return [(found, read_progress(console, found, place) if console.output in ("table", "wide") else None)]
+        snapshot, _ = reader.inspect(api, chosen, namespace, roots)
+        return [(snapshot, read_progress(console, snapshot, place) if console.output in ("table", "wide") else None)]
 
     def render(rows: Rows, _: bool) -> str:
-        return "\n".join(views.status(found, progress, place, console.width) for found, progress in rows)
+        return "\n".join(views.status(snapshot, progress, place, console.width) for snapshot, progress in rows)
 
     if watch_:
         watch(console, api, read, render, namespace=namespace, until=lambda rows: rows[0][0].phase.is_final)
@@ -96,13 +96,13 @@ def describe(
     """Show a workload's status with all its hosts, restarts, mounts and events."""
     place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
     api, console = provider_of(place).connect(place), console.choosing(output)
-    found, events = reader.inspect(api, chosen, namespace, output_roots(place))
+    snapshot, events = reader.inspect(api, chosen, namespace, output_roots(place))
     if console.is_data:
-        console.data(with_progress(console, replace(found, events=events), place))
+        console.data(with_progress(console, replace(snapshot, events=events), place))
     elif console.output == "name":
-        echo(found.name)
+        echo(snapshot.name)
     else:
-        echo(views.describe(found, read_progress(console, found, place), events, place, console.width))
+        echo(views.describe(snapshot, read_progress(console, snapshot, place), events, place, console.width))
 
 
 @workload.command(cls=WorkloadCommand)
@@ -134,7 +134,7 @@ def logs(
     place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
     if options["follow"] and options["previous"]:
         raise UsageError("--follow and --previous exclude each other", hint="omit --follow")
-    wanted = logging.Wanted(
+    query = logging.LogQuery(
         slice=options["slice_id"],
         host=options["host"],
         since=parse_since(options["since"]),
@@ -144,9 +144,9 @@ def logs(
     )
     api = provider_of(place).connect(place)
     if options["follow"]:
-        lines = logging.follow_logs(api, chosen, namespace, wanted)
+        lines = logging.follow_logs(api, chosen, namespace, query)
     else:
-        lines = logging.read_logs(api, chosen, namespace, wanted, previous=options["previous"], tell=console.tell)
+        lines = logging.read_logs(api, chosen, namespace, query, previous=options["previous"], tell=console.tell)
     style = {key: options[key] for key in ("prefix", "timestamps", "raw")} | {"color": console.prints_color}
     for line in lines:
         click.echo(views.log_line(line, **style))
@@ -241,22 +241,22 @@ def port_forward(
     machine, only the address is printed; elsewhere forwarding runs until Ctrl-C.
     """
     place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
-    here, there = forwarding.parse_ports(ports)
+    local, remote = forwarding.parse_ports(ports)
     provider = provider_of(place)
     api = provider.connect(place)
     pod = reader.find_pod(api, chosen, options["namespace"], options["slice_id"], options["host"])
-    api.connect(pod, there).close()  # fail before an address is printed
+    api.connect(pod, remote).close()  # fail before an address is printed
     if provider.target(place).on_this_machine:
-        address = f"{pod['status']['podIP']}:{there}"
+        address = f"{pod['status']['podIP']}:{remote}"
         _tell_of_ray(console, api, pod, address)
         echo(address)
         return
-    with forwarding.listen(here) as listener:
+    with forwarding.listen(local) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         _tell_of_ray(console, api, pod, address)
         echo(address)  # after the token is in its file, as a program that reads this line continues at once
-        console.tell(f"forwarding to port {there} of host s{options['slice_id']}/h{options['host']}; Ctrl-C stops")
-        forwarding.serve(listener, lambda: api.connect(pod, there), console.tell)
+        console.tell(f"forwarding to port {remote} of host s{options['slice_id']}/h{options['host']}; Ctrl-C stops")
+        forwarding.serve(listener, lambda: api.connect(pod, remote), console.tell)
 
 
 @workload.command(cls=WorkloadCommand)
@@ -284,8 +284,8 @@ def report(
     from xpk.jobs.report import account as reporting  # imports jinja2, which no other command needs
 
     place, chosen, console = the_cluster(cluster), the_name("workload", name, name_flag), console.choosing(output)
-    found = reader.find(provider_of(place).connect(place), chosen, namespace)
-    account = reporting.account(found, place, output_roots(place), kill_time=kill_time)
+    status = reader.find(provider_of(place).connect(place), chosen, namespace)
+    account = reporting.account(status, place, output_roots(place), kill_time=kill_time)
     if console.is_data:
         console.data(account.figures)
         if file is None and not open_page:
@@ -302,7 +302,7 @@ def _tell_outcome(console: Console, api: ObjectApi, name: str, namespace: str, w
     try:
         ended = reader.find(api, name, namespace)
     except NotFoundError:
-        raise NotFoundError(f"workload '{name}' was deleted") from None
+        raise NotFoundError(f"workload '{name}' was deleted", hint=f"`xpk workload list{where}`") from None
     lifecycle.check_succeeded(ended, where=where, then="status")
     console.done(f"workload '{name}' succeeded")
 

@@ -15,7 +15,7 @@ from xpk.cli.durations import parse_duration
 from xpk.cli.options import cluster_option, name_argument, namespace_option, the_name
 from xpk.cli.terminal.output import FORMATS, Console
 from xpk.cli.workload import google_xpk, spec_file
-from xpk.cli.workload.options import workload_options
+from xpk.cli.workload.options import invalid_options, workload_options
 from xpk.cli.workload.request import read_request
 from xpk.cli.workload.target import find_destination
 from xpk.cli.workload.wait import await_end
@@ -29,7 +29,7 @@ from xpk.jobs.create.resolve import resolve
 from xpk.jobs.create.trainer_preflight import InProcessRunner
 from xpk.jobs.status import reader
 from xpk.model import names
-from xpk.model.errors import CapacityError, Problems, UsageError, XpkError
+from xpk.model.errors import CapacityError, Problems, XpkError
 from xpk.model.specs import WorkloadSpec
 from xpk.render import to_yaml
 
@@ -68,18 +68,20 @@ def create(ctx: click.Context, /, name: str | None, name_flag: str | None, clust
     """
     console: Console = ctx.obj.choosing(given["output"])
     chosen = the_name("workload", name, spec_file.flag_of_name(ctx, name, name_flag))
-    timeout = parse_duration(given["timeout"], "--timeout")
-    options.check_resume(resume=given["resume"], fresh=given["fresh"])
+    problems, runner = Problems(), InProcessRunner()
+    timeout = problems.read(None, parse_duration, given["timeout"], "--timeout")
+    problems.read(None, options.check_resume, resume=given["resume"], fresh=given["fresh"])
     if given["output"] == "spec":
         if not given["dry_run"]:
-            raise UsageError("-o spec requires --dry-run", hint="add --dry-run")
+            problems.add("-o spec requires --dry-run", hint="add --dry-run")
+        invalid_options(ctx, problems)
+        problems.check(f"workload '{chosen}' cannot be written as a file", hint=creating.HELP)
         click.echo(spec_file.spec_of(ctx, chosen), nl=False)
         return
-    problems = Problems()
     request = read_request(ctx, chosen, given, problems)
-    destination = find_destination(console, cluster, request, problems, dry_run=given["dry_run"])
-    resolved = resolve(request, destination, print_notices(console), problems)
-    submit.preflight(resolved, print_steps(console), InProcessRunner())
+    destination = find_destination(console, cluster, request, problems, runner, dry_run=given["dry_run"])
+    resolved = resolve(request, destination, print_notices(console), problems, runner)
+    submit.preflight(resolved, print_steps(console), runner)
     _write_manifest(resolved.spec, given["output_manifest_file"])
     if given["dry_run"]:
         _preview(console, destination, resolved.spec, given["dry_run"])

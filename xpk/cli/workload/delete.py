@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
-from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import click
@@ -16,15 +14,12 @@ from xpk.cli.google_xpk import WorkloadCommand
 from xpk.cli.options import cluster_option, names_argument, namespace_option, output_root_option, the_name
 from xpk.cli.target import output_roots, the_cluster
 from xpk.cli.terminal.output import Console, echo, interactive
-from xpk.cli.workload.filters import filter_options, filtered
+from xpk.cli.workload.filters import filter_options, is_match
 from xpk.cli.workload.target import OUT_OF_REACH
-from xpk.jobs import delete as ending
-from xpk.jobs.output import folder as output
-from xpk.jobs.output.roots import OutputRoots
-from xpk.jobs.status import reader
-from xpk.model import names
+from xpk.jobs import deletion
+from xpk.jobs.create.notice import Report
+from xpk.jobs.deletion import Deletion
 from xpk.model.errors import NotFoundError, UsageError, XpkError
-from xpk.model.status import WorkloadStatus
 
 
 @click.command(cls=WorkloadCommand)
@@ -60,157 +55,82 @@ def delete(
     Output is kept unless --with-output is given. If one of several named workloads cannot be deleted, none is.
     """
     some = bool(options["filter_by_status"] or options["filter_by_job"] or options["selector"])
-    many, named = some or options["every"], list(dict.fromkeys([*given_names, *name_flags]))
+    many, named = some or options["every"], [*given_names, *name_flags]
     if many and named:
-        raise UsageError("pass either workload names, or --all and filters, not both")
+        raise UsageError("pass either workload names, or --all and filters, not both", hint="omit one of them")
     if options["with_output"] and not options["wait"]:
         raise UsageError("--with-output and --no-wait exclude each other", hint="omit --no-wait")
     if options["dry_run"]:
+        if not many and not named:
+            console.warn("a run would be refused: deleting all workloads requires --all")
         _preview(console, named, cluster, namespace, options)
         return
     if not many and not named:
         the_name("workload", None, None)
     place = the_cluster(cluster)
     api = provider_of(place).connect(place)
-    existing = {status.name: status for status in reader.find_all(api, namespace, options["selector"])}
-    chosen = _many(existing, options) if many else _named(api, named, existing, namespace, place, options)
-    if not chosen:
+    deletions = _plan(console, api, named, namespace, place, options)
+    if many and not deletions:
         console.tell(f"no workloads on '{place}' to delete")
         return
     if many and not options["yes"]:
-        _ask(chosen, place, every=not some)
-    folders = _output_folders(api, chosen, namespace, output_roots(place)) if options["with_output"] else {}
-    _delete(console, api, chosen, namespace, folders, options)
+        _ask([each.name for each in deletions], place, every=not some)
+    deletion.carry_out(
+        api,
+        deletions,
+        namespace,
+        grace_seconds=options["grace_period"],
+        timeout=(parse_duration(options["timeout"], "--timeout") or 0.0) if options["wait"] else None,
+        ignore_not_found=options["ignore_not_found"],
+        report=_printer(console),
+    )
 
 
 def _preview(console: Console, named: list[str], cluster: str | None, namespace: str, options: dict[str, Any]) -> None:
-    """Print the workloads that would be deleted, and warn of refusals if the cluster can be reached."""
-    if not (
-        named or options["every"] or options["filter_by_status"] or options["filter_by_job"] or options["selector"]
-    ):
-        console.warn("a run would be refused: deleting all workloads requires --all")
-    chosen, folders = named, dict[str, str]()
+    """Print the workloads that would be deleted, and warn of refusals; names are printed if no cluster can be asked."""
+    deletions: list[Deletion] = []
+    api: ObjectApi | None = None
     try:
         place = the_cluster(cluster)
         api = provider_of(place).connect(place)
-        existing = {status.name: status for status in reader.find_all(api, namespace, options["selector"])}
-    except OUT_OF_REACH as error:
-        console.warn(f"a run would be refused: {error.message}")
-    else:
-        chosen, folders = _foreseen(console, api, named, existing, namespace, place, options)
-    for one in chosen:
-        echo(f"workload '{one}' would be deleted" + (f", and its output {folders[one]}" if folders.get(one) else ""))
-    if not chosen:
+        deletions = _plan(console, api, named, namespace, place, options)
+    except XpkError as error:
+        if api is None and not isinstance(error, OUT_OF_REACH):
+            raise
+        for problem in error.problems if isinstance(error, UsageError) else [error.message]:
+            console.warn(f"a run would be refused: {problem}")
+        if isinstance(error, OUT_OF_REACH) and not (api and isinstance(error, NotFoundError)):
+            deletions = [Deletion(one) for one in dict.fromkeys(named)]
+    for each in deletions:
+        output = f", and its output {each.output_dir}" if each.output_dir else ""
+        echo(f"workload '{each.name}' would be deleted{output}")
+    if not deletions:
         console.tell("no workloads would be deleted")
 
 
-def _foreseen(
-    console: Console,
-    api: ObjectApi,
-    named: list[str],
-    existing: dict[str, WorkloadStatus],
-    namespace: str,
-    place: str,
-    options: dict[str, Any],
-) -> tuple[list[str], dict[str, str]]:
-    """Return the workloads that a run would delete and their output folders; empty if it would be refused."""
-    folders: dict[str, str] = {}
-    try:
-        chosen = _named(api, named, existing, namespace, place, options) if named else _many(existing, options)
-        if options["with_output"]:
-            folders = _output_folders(api, chosen, namespace, output_roots(place))
-        for one in [one for one in chosen if one not in existing]:
-            try:
-                ending.claimed_output(api, one, namespace)  # its hosts may still be running
-            except NotFoundError as error:
-                chosen.remove(one)
-                console.tell(error.message)
-    except XpkError as error:
-        for problem in error.problems if isinstance(error, UsageError) else [error.message]:
-            console.warn(f"a run would be refused: {problem}")
-        return [], {}
-    return chosen, folders
+def _plan(
+    console: Console, api: ObjectApi, named: list[str], namespace: str, cluster: str, options: dict[str, Any]
+) -> list[Deletion]:
+    """Return the deletions of the named workloads; without names, of those that pass the filters."""
+    roots = output_roots(cluster) if options["with_output"] else None
+    if named:
+        return deletion.plan_named(
+            api,
+            named,
+            namespace,
+            cluster=cluster,
+            roots=roots,
+            force=options["yes"],
+            ignore_not_found=options["ignore_not_found"],
+            report=_printer(console),
+        )
+    matches = partial(is_match, phase=options["filter_by_status"], text=options["filter_by_job"])
+    return deletion.plan_all(api, namespace, labels=options["selector"], matches=matches, roots=roots)
 
 
-def _named(
-    api: ObjectApi,
-    named: list[str],
-    existing: Mapping[str, WorkloadStatus],
-    namespace: str,
-    cluster: str,
-    options: dict[str, Any],
-) -> list[str]:
-    """Return the named workloads, queued ones first. Raises all problems together."""
-    wrong: list[XpkError] = []
-    for one in named:
-        try:
-            if one not in existing and not options["ignore_not_found"]:
-                ending.claimed_output(api, one, namespace)  # its hosts may still be running
-            elif one in existing and not options["yes"]:
-                ending.check_ours(existing[one], where=names.where(cluster, namespace))
-        except XpkError as error:
-            wrong.append(error)
-    if len(wrong) > 1:
-        problems = [error.message for error in wrong]
-        refusal = UsageError(problems[0], problems=problems, hint="nothing was deleted; omit these names")
-        if len(codes := {error.exit_code for error in wrong}) == 1:
-            refusal.exit_code = codes.pop()
-        raise refusal
-    if wrong:
-        raise wrong[0]
-    waiting = [status.name for status in ending.in_order([existing[one] for one in named if one in existing])]
-    return [*waiting, *(one for one in named if one not in existing)]
-
-
-def _output_folders(api: ObjectApi, chosen: list[str], namespace: str, roots: OutputRoots) -> dict[str, str]:
-    """Return the output folder of each workload to delete. Raises ConflictError before any workload is ended."""
-    folders = {}
-    for one in chosen:
-        with suppress(NotFoundError):  # reported when the workload is ended
-            folders[one] = roots.to_remove(one, namespace, ending.claimed_output(api, one, namespace))
-    return folders
-
-
-def _delete(
-    console: Console,
-    api: ObjectApi,
-    chosen: list[str],
-    namespace: str,
-    folders: Mapping[str, str],
-    options: dict[str, Any],
-) -> None:
-    """End all workloads before waiting for the first: capacity that one frees must not admit the next."""
-    timeout, grace = parse_duration(options["timeout"], "--timeout") or 0.0, options["grace_period"]
-    ended: list[str] = []
-    failed: list[XpkError] = []
-    for one in chosen:
-        try:
-            ending.end(api, one, namespace, grace_seconds=grace)
-            ended.append(one)
-        except NotFoundError as error:
-            if len(chosen) == 1 and not options["ignore_not_found"]:
-                raise
-            console.tell(error.message)
-    begun = time.monotonic()
-    for one in ended:
-        try:
-            if options["wait"]:
-                ending.await_end(api, one, namespace, timeout=timeout, begun=begun, hurried=grace == 0)
-            if folder := folders.get(one):
-                output.remove_output(folder)
-            console.done(f"workload '{one}' deleted")
-        except XpkError as error:
-            failed.append(error)
-    for each in failed[1:]:
-        console.tell(f" • {each.message}")
-    if failed:
-        raise failed[0]
-
-
-def _many(existing: dict[str, WorkloadStatus], options: dict[str, Any]) -> list[str]:
-    """Return the names of the selected workloads created by xpk; others have to be named."""
-    found = filtered(existing.values(), options["filter_by_status"], options["filter_by_job"])
-    return [status.name for status in ending.in_order(found) if status.maker == "xpk"]
+def _printer(console: Console) -> Report:
+    """Return a printer of the notices of a deletion."""
+    return lambda notice: console.warn(notice.text) if notice.is_warning else console.done(notice.text)
 
 
 def _ask(chosen: list[str], cluster: str, *, every: bool) -> None:

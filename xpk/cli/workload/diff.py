@@ -53,28 +53,30 @@ def diff(ctx: click.Context, /, name: str | None, name_flag: str | None, cluster
             place = the_cluster(cluster)
             api = provider_of(place).connect(place)
             pair = [difference.running(api, each, options["namespace"]) for each in (chosen, other)]
-            found = difference.of_two(*pair)
+            compared = difference.of_two(*pair)
         else:
-            problems = Problems()
+            problems, runner = Problems(), InProcessRunner()
             request = read_request(ctx, chosen, options, problems)
-            destination = find_destination(console, cluster, request, problems)
-            resolved = resolve(request, destination, print_notices(console), problems)
+            destination = find_destination(console, cluster, request, problems, runner)
+            resolved = resolve(request, destination, print_notices(console), problems, runner)
             api = destination.reached()
             have = difference.running(api, chosen, request.namespace)
-            preflight(resolved, print_steps(console), InProcessRunner())
-            found = difference.with_create(api, have, resolved.spec)
-    _print(console, chosen, other, found)
-    ctx.exit(_DIFFERENT if found.text else 0)
+            preflight(resolved, print_steps(console), runner)
+            compared = difference.with_create(api, have, resolved.spec)
+    _print(console, chosen, other, compared)
+    ctx.exit(_DIFFERENT if compared.text else 0)
 
 
-def _print(console: Console, name: str, other: str | None, found: difference.Difference) -> None:
+def _print(console: Console, name: str, other: str | None, compared: difference.Difference) -> None:
     if console.is_data:
-        fields = [dict(each) for each in found.fields]
-        console.data({"name": name, "other": other, "equal": not found.text, "fields": fields, "diff": found.text})
+        fields = [dict(each) for each in compared.fields]
+        console.data(
+            {"name": name, "other": other, "equal": not compared.text, "fields": fields, "diff": compared.text}
+        )
     elif console.output == "name":
-        echo(name if found.text else "", nl=bool(found.text))
-    elif found.text:
-        echo(found.text, nl=False)
+        echo(name if compared.text else "", nl=bool(compared.text))
+    elif compared.text:
+        echo(compared.text, nl=False)
     else:
         console.tell("no difference")
 

@@ -51,7 +51,7 @@ def estimate(ctx: click.Context, /, cluster: str | None, namespace: str, **optio
         shape = creating.choose_shape(queue, None, cluster=place)[0]
     chosen = ["--config", options["config"]] if options["config"] else []
     chosen += [word for setting in options["settings"] for word in ("--set", setting)]
-    found = memory_estimate.estimate(
+    figures = memory_estimate.estimate(
         InProcessRunner(),
         shape,
         options["num_slices"],
@@ -59,9 +59,9 @@ def estimate(ctx: click.Context, /, cluster: str | None, namespace: str, **optio
         report=print_notices(console),
     )
     if console.is_data:
-        console.data(found)
+        console.data(figures)
         return
-    for key, value in found.items():
+    for key, value in figures.items():
         echo(f"{key + ':':<19}{_shown(value)}")
 
 

@@ -35,18 +35,22 @@ def filter_options(command: Command) -> Command:
     return click.option("--filter-by-status", type=statuses, help="Select only workloads in this state.")(command)
 
 
-def filtered(found: Iterable[WorkloadStatus], status: str | None, job: str | None) -> list[WorkloadStatus]:
+def filtered(statuses: Iterable[WorkloadStatus], status: str | None, job: str | None) -> list[WorkloadStatus]:
     """Return the workloads that pass both filters; an absent filter passes all."""
-    phases = FILTERS[(status or "EVERYTHING").upper()]
-    return [each for each in found if each.phase in phases and (job or "") in each.name]
+    return [each for each in statuses if is_match(each, phase=status, text=job)]
+
+
+def is_match(status: WorkloadStatus, *, phase: str | None, text: str | None) -> bool:
+    """Return whether a workload passes both filters; an absent filter passes all."""
+    return status.phase in FILTERS[(phase or "EVERYTHING").upper()] and (text or "") in status.name
 
 
 def _labels(_ctx: click.Context, _param: click.Parameter, text: str | None) -> dict[str, str]:
     """Return the labels of `a=b,c=d`. Raises UsageError for other selectors, which local clusters do not support."""
-    found = {}
+    labels = {}
     for part in filter(None, (text or "").split(",")):
         key, equals, value = part.partition("=")
         if not equals or not key or key.endswith("!"):
             raise UsageError(f"invalid selector '{part}'", hint="--selector KEY=VALUE, or KEY=VALUE,KEY=VALUE")
-        found[key.strip()] = value.removeprefix("=").strip()
-    return found
+        labels[key.strip()] = value.removeprefix("=").strip()
+    return labels

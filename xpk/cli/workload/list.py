@@ -65,7 +65,7 @@ def list_(
     if options["watch_"]:
         watch(console, api, read, render, namespace=where)
         return
-    found = read()
-    console.items(found, columns=columns, wide=views.WIDE, data=asdict)
-    if not found:
+    statuses = read()
+    console.items(statuses, columns=columns, wide=views.WIDE, data=asdict)
+    if not statuses:
         console.tell(f"no workloads on '{place}'")

@@ -11,7 +11,9 @@ import click
 
 from xpk.cli import complete
 from xpk.cli.options import Command, accelerator_option
+from xpk.jobs.create.create import HELP
 from xpk.jobs.create.workload import Option, Workload, options_of
+from xpk.model.errors import Problems
 
 Decorator = Callable[[Command], Command]
 
@@ -44,6 +46,30 @@ _OF_FIELD: dict[str, tuple[Decorator[Any], ...]] = {
         ),
     ),
 }
+_INVALID = "xpk.invalid-options"
+
+
+class _FieldOption(click.Option):
+    """An option of a field. An invalid value is kept for `invalid_options`, and the default replaces it."""
+
+    def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
+        """Convert a value."""
+        try:
+            return super().type_cast_value(ctx, value)
+        except click.BadParameter as error:
+            if ctx.resilient_parsing:
+                raise
+            ctx.meta.setdefault(_INVALID, []).append(error)
+            return _DEFAULTS[self.name or ""]
+
+
+def invalid_options(ctx: click.Context, problems: Problems) -> None:
+    """Record a problem for each option of a field whose value click could not convert."""
+    for error in ctx.meta.get(_INVALID, ()):
+        problems.add(error.format_message().rstrip("."), hint=HELP)
+
+
+_DEFAULTS = {option.parameter: field.default for field, option in options_of(Workload) if option}
 _COMPLETIONS = {"priority": complete.priorities, "queue": complete.queues}
 
 
@@ -73,6 +99,7 @@ def _click_option(field: Field[Any], option: Option) -> Decorator[Any]:
             more |= {"default": default, "show_default": True}
     if option.variable:
         more |= {"envvar": option.variable, "show_envvar": True}
+    more |= {"cls": _FieldOption}
     return click.option(*option.flags, option.parameter, shell_complete=_COMPLETIONS.get(field.name), **more)
 
 

@@ -9,6 +9,7 @@ import click
 
 from xpk.cli.durations import parse_duration
 from xpk.cli.workload import google_xpk
+from xpk.cli.workload.options import invalid_options
 from xpk.jobs.create import capacity_choice, options
 from xpk.jobs.create.workload import Option, Workload, options_of
 from xpk.model.errors import Problems
@@ -21,6 +22,7 @@ def read_request(ctx: click.Context, name: str, given: dict[str, Any], problems:
 
     Raises UsageError for options of Google's xpk that exclude others.
     """
+    invalid_options(ctx, problems)
     google_xpk.translate(ctx, given)
     values: dict[str, Any] = {}
     for field, option in options_of(Workload):

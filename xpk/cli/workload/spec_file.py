@@ -99,14 +99,14 @@ def spec_of(ctx: click.Context, name: str) -> str:
 
 def _fields(command: click.Command) -> Fields:
     """Return the parameter of each field of a file."""
-    found: dict[str, click.Parameter] = {}
+    fields: dict[str, click.Parameter] = {}
     for parameter in command.params:
         if parameter.name == "name_flag":
-            found["name"] = parameter
+            fields["name"] = parameter
         elif isinstance(parameter, click.Option) and not parameter.hidden and parameter.name not in _NOT_OF_A_WORKLOAD:
             long = next((flag for flag in parameter.opts if flag.startswith("--")), parameter.opts[0])
-            found[long.lstrip("-")] = parameter
-    return found
+            fields[long.lstrip("-")] = parameter
+    return fields
 
 
 def _load(file: Path) -> dict[str, Any]:
@@ -171,8 +171,8 @@ def _value(parameter: click.Parameter, field: str, value: Any, file: Path) -> An
     if isinstance(parameter.type, click.types.IntParamType | click.types.FloatParamType):
         is_int = isinstance(parameter.type, click.types.IntParamType)
         if isinstance(value, bool) or (is_int and isinstance(value, float)):
-            wanted = "an integer" if is_int else "a number"
-            raise UsageError(f"{file}: {field} must be {wanted}, got {_yaml_word(value)}", hint=_HINT)
+            expected = "an integer" if is_int else "a number"
+            raise UsageError(f"{file}: {field} must be {expected}, got {_yaml_word(value)}", hint=_HINT)
         return value
     return _strings({field: value}, file)[0]
 

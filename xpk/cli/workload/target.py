@@ -21,22 +21,30 @@ from xpk.model.errors import (
     XpkError,
 )
 from xpk.model.specs import Target
+from xpk.proc import Runner
 
 # Errors of an unreachable cluster.
 OUT_OF_REACH = (AuthorizationError, MissingToolError, NotFoundError, TimedOutError, UnavailableError)
 
 
 def find_destination(
-    console: Console, cluster: str | None, request: Workload, problems: Problems, *, dry_run: str | None = None
+    console: Console,
+    cluster: str | None,
+    request: Workload,
+    problems: Problems,
+    runner: Runner,
+    *,
+    dry_run: str | None = None,
 ) -> Destination:
     """Return the target cluster. In a client-side dry run, an unreachable one is assumed to be a new GKE cluster.
 
-    Raises the error about the cluster, combined with `problems` and all other problems of the request.
+    Raises the error about the cluster, combined with `problems` and all other problems of the request. `runner` starts
+    the trainer, which checks its settings.
     """
     try:
         return _find(console, cluster, request, is_dry=dry_run == "client")
     except XpkError as error:
-        raise with_problems_of(request, error, problems) from error
+        raise with_problems_of(request, error, problems, runner) from error
 
 
 def _find(console: Console, cluster: str | None, request: Workload, *, is_dry: bool) -> Destination:

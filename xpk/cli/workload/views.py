@@ -85,42 +85,46 @@ def log_line(line: HostLine, *, prefix: bool, timestamps: bool, raw: bool = Fals
     return text.encode(errors="surrogateescape")
 
 
-def status(found: WorkloadStatus, progress: Progress | None, cluster: str, width: int | None = None) -> str:
+def status(workload: WorkloadStatus, progress: Progress | None, cluster: str, width: int | None = None) -> str:
     """Return a workload's phase, its reason, and the next command, in lines of `width` columns."""
-    size = f"{found.num_slices} x {found.accelerator_type or 'unknown type'}, {counted(found.num_hosts, 'host')}"
-    lines = [("size", size + (f", priority {found.priority}" if found.priority else ""))]
-    if found.maker != "xpk":
-        lines.insert(0, ("made by", f"{found.maker}, not xpk"))
-    lines += _queue_lines(found)
-    lines += [("trouble", str(trouble)) for trouble in found.troubles[:_ROWS_SHOWN]]
+    size = (
+        f"{workload.num_slices} x {workload.accelerator_type or 'unknown type'}, {counted(workload.num_hosts, 'host')}"
+    )
+    lines = [("size", size + (f", priority {workload.priority}" if workload.priority else ""))]
+    if workload.maker != "xpk":
+        lines.insert(0, ("made by", f"{workload.maker}, not xpk"))
+    lines += _queue_lines(workload)
+    lines += [("trouble", str(trouble)) for trouble in workload.troubles[:_ROWS_SHOWN]]
     if progress:
-        words = progress_words(progress if found.phase is Phase.RUNNING else replace(progress, eta_seconds=None))
+        words = progress_words(progress if workload.phase is Phase.RUNNING else replace(progress, eta_seconds=None))
         lines.append(("progress", ", ".join(words)))
-    lines += _restart_lines(found, progress.replacements if progress else 0)
-    lines.append(("created", f"{age(found.created)} ago" + (f" by {found.user}" if found.user else "")))
-    if found.finished:
-        lines.append(("finished", f"{age(found.finished)} ago"))
-    if found.output_dir:
-        lines.append(("output", found.output_dir))
-    if not found.phase.is_final:
-        told = [event for event in found.events if event.reason not in _SAID]
-        lines += _event_lines(told[-_ROWS_SHOWN:])
-    lines.append(("next", next_command(found, progress, cluster)))
-    return "\n".join([_headline(found, width), *(_fact(*line, width) for line in lines)])
+        if progress.goodput is not None:
+            lines.append(("goodput", f"{progress.goodput:.1%} of the wall time in productive steps"))
+    lines += _restart_lines(workload, progress.replacements if progress else 0)
+    lines.append(("created", f"{age(workload.created)} ago" + (f" by {workload.user}" if workload.user else "")))
+    if workload.finished:
+        lines.append(("finished", f"{age(workload.finished)} ago"))
+    if workload.output_dir:
+        lines.append(("output", workload.output_dir))
+    if not workload.phase.is_final:
+        events = [event for event in workload.events if event.reason not in _SAID]
+        lines += _event_lines(events[-_ROWS_SHOWN:])
+    lines.append(("next", next_command(workload, progress, cluster)))
+    return "\n".join([_headline(workload, width), *(_fact(*line, width) for line in lines)])
 
 
 def describe(
-    found: WorkloadStatus,
+    workload: WorkloadStatus,
     progress: Progress | None,
     events: Sequence[Occurrence],
     cluster: str,
     width: int | None = None,
 ) -> str:
     """Return the status, every host and every event, in lines of `width` columns."""
-    parts = [status(replace(found, events=()), progress, cluster, width)]
-    parts.append(_fact("command", shlex.join(found.command), width))
-    parts += [*(_fact("" if index else "mounts", str(mount), width) for index, mount in enumerate(found.mounts)), ""]
-    parts.append(table(found.hosts, _HOST_COLUMNS, width=width) or "no hosts yet")
+    parts = [status(replace(workload, events=()), progress, cluster, width)]
+    parts.append(_fact("command", shlex.join(workload.command), width))
+    parts += [*(_fact("" if index else "mounts", str(mount), width) for index, mount in enumerate(workload.mounts)), ""]
+    parts.append(table(workload.hosts, _HOST_COLUMNS, width=width) or "no hosts yet")
     parts += ["", table(events, _EVENT_COLUMNS, width=width) or "no events"]
     return "\n".join(parts)
 
@@ -130,89 +134,93 @@ def _fact(title: str, text: str, width: int | None) -> str:
     return line if title in ("next", "output", "command") else wrapped(line, width, _INDENT)  # unwrapped for copying
 
 
-def _headline(found: WorkloadStatus, width: int | None) -> str:
+def _headline(workload: WorkloadStatus, width: int | None) -> str:
     """Return the name, the phase and its reason; the reason of missing quota is in slices, not in Kueue's words."""
-    reason = next((text for each in found.quota if (text := _short_of(found, each))), found.reason)
-    line = wrapped(f"{found.name}: {found.phase} — {reason}", width, 2)
-    return line.replace(f": {found.phase} ", f": {click.style(str(found.phase), fg=_COLOURS.get(found.phase))} ", 1)
+    reason = next((text for each in workload.quota if (text := _short_of(workload, each))), workload.reason)
+    line = wrapped(f"{workload.name}: {workload.phase} — {reason}", width, 2)
+    return line.replace(
+        f": {workload.phase} ", f": {click.style(str(workload.phase), fg=_COLOURS.get(workload.phase))} ", 1
+    )
 
 
-def _short_of(found: WorkloadStatus, quota: Quota) -> str:
+def _short_of(workload: WorkloadStatus, quota: Quota) -> str:
     """Return the slices that a queued workload waits for, in words; "" if they are free."""
-    each = quota.needed / max(1, found.num_slices)
+    each = quota.needed / max(1, workload.num_slices)
     if quota.free >= quota.needed or not each:
         return ""
-    wanted = f"{counted(found.num_slices, 'slice')} of {quota.flavor}"
+    request = f"{counted(workload.num_slices, 'slice')} of {quota.flavor}"
     if quota.needed > quota.most:
-        return f"needs {wanted}, but its queue can have at most {quota.most // each:g}"
+        return f"needs {request}, but its queue can have at most {quota.most // each:g}"
     holders = ", ".join(share.workload for share in quota.holders[:_ROWS_SHOWN])
-    return f"waiting for {wanted}: {quota.free // each:g} free" + (f", held by {holders}" if holders else "")
+    return f"waiting for {request}: {quota.free // each:g} free" + (f", held by {holders}" if holders else "")
 
 
-def next_command(found: WorkloadStatus, progress: Progress | None, cluster: str) -> str:
+def next_command(workload: WorkloadStatus, progress: Progress | None, cluster: str) -> str:
     """Return the most useful next command."""
-    where = found.name + names.where(cluster, found.namespace)
-    if found.phase is Phase.QUEUED:
-        return _next_of_queued(found, cluster, where)
-    if found.phase is Phase.SUSPENDED:
-        return f"xpk workload {'resume' if found.queue else 'describe'} {where}"
-    if found.phase is Phase.SUCCEEDED:
+    where = workload.name + names.where(cluster, workload.namespace)
+    if workload.phase is Phase.QUEUED:
+        return _next_of_queued(workload, cluster, where)
+    if workload.phase is Phase.SUSPENDED:
+        return f"xpk workload {'resume' if workload.queue else 'describe'} {where}"
+    if workload.phase is Phase.SUCCEEDED:
         return f"xpk workload {'report' if progress else 'logs'} {where}"
-    if found.phase is Phase.FAILED:
-        bad = next((host for host in found.hosts if host.exit_code not in (None, 0, 75, 143)), None)
+    if workload.phase is Phase.FAILED:
+        bad = next((host for host in workload.hosts if host.exit_code not in (None, 0, 75, 143)), None)
         return f"xpk workload logs {where}" + (f" --slice {bad.slice} --host {bad.host}" if bad else "")
-    if found.phase is Phase.UNKNOWN:
-        return f"kubectl get jobset {found.name} -n {found.namespace} -o yaml"
-    reasons = {trouble.reason for trouble in found.troubles}
+    if workload.phase is Phase.UNKNOWN:
+        return f"kubectl get jobset {workload.name} -n {workload.namespace} -o yaml"
+    reasons = {trouble.reason for trouble in workload.troubles}
     if any("Image" in reason for reason in reasons):
         return f"xpk workload delete {where}"  # an image is fixed for a workload's life
     if reasons & {"Unschedulable", "NodeLost"}:
         return f"xpk cluster describe {cluster}"
     if reasons:
         return f"xpk workload describe {where}"
-    if found.phase is Phase.RESTARTING and found.previous_logs:
+    if workload.phase is Phase.RESTARTING and workload.previous_logs:
         return f"xpk workload logs {where} --previous"
     return f"xpk workload logs {where} -f"
 
 
-def _next_of_queued(found: WorkloadStatus, cluster: str, where: str) -> str:
-    if any(each.needed > each.most for each in found.quota):
+def _next_of_queued(workload: WorkloadStatus, cluster: str, where: str) -> str:
+    if any(each.needed > each.most for each in workload.quota):
         return f"xpk workload delete {where}"  # it will never fit
-    if any(each.type == "QuotaReserved" and each.reason == "Inadmissible" for each in found.conditions):
+    if any(each.type == "QuotaReserved" and each.reason == "Inadmissible" for each in workload.conditions):
         return f"xpk cluster describe {cluster}"
-    if _has_quota(found):
+    if _has_quota(workload):
         return f"xpk workload describe {where}"
-    others = [*found.ahead, *(share.workload for each in found.quota for share in each.holders)]
+    others = [*workload.ahead, *(share.workload for each in workload.quota for share in each.holders)]
     everywhere = any("/" in other for other in others)
     return "xpk workload list" + (
-        f" --cluster {cluster} --all-namespaces" if everywhere else names.where(cluster, found.namespace)
+        f" --cluster {cluster} --all-namespaces" if everywhere else names.where(cluster, workload.namespace)
     )
 
 
-def _has_quota(found: WorkloadStatus) -> bool:
-    reserved = any(each.type == "QuotaReserved" and each.status == "True" for each in found.conditions)
-    return reserved and found.position is None
+def _has_quota(workload: WorkloadStatus) -> bool:
+    reserved = any(each.type == "QuotaReserved" and each.status == "True" for each in workload.conditions)
+    return reserved and workload.position is None
 
 
-def _queue_lines(found: WorkloadStatus) -> list[tuple[str, str]]:
+def _queue_lines(workload: WorkloadStatus) -> list[tuple[str, str]]:
     """Return lines about a queued workload: position, workloads ahead, quota, and Kueue's conditions."""
-    if found.phase is not Phase.QUEUED:
+    if workload.phase is not Phase.QUEUED:
         return []
-    place = f"{found.position} in queue {found.queue}" if found.position else "not in the queue yet"
-    if _has_quota(found):
+    place = f"{workload.position} in queue {workload.queue}" if workload.position else "not in the queue yet"
+    if _has_quota(workload):
         place = "past the queue: quota reserved, waiting for admission checks"
-    if found.cluster_queue:
-        place += f" (ClusterQueue {found.cluster_queue})"
-    more = f" and {len(found.ahead) - _ROWS_SHOWN} more" if len(found.ahead) > _ROWS_SHOWN else ""
-    behind = f"; behind {', '.join(found.ahead[:_ROWS_SHOWN])}{more}" if found.ahead else ""
-    lines = [("position", f"{place}{behind}"), *(("quota", _quota_words(each)) for each in found.quota)]
+    if workload.cluster_queue:
+        place += f" (ClusterQueue {workload.cluster_queue})"
+    more = f" and {len(workload.ahead) - _ROWS_SHOWN} more" if len(workload.ahead) > _ROWS_SHOWN else ""
+    behind = f"; behind {', '.join(workload.ahead[:_ROWS_SHOWN])}{more}" if workload.ahead else ""
+    lines = [("position", f"{place}{behind}"), *(("quota", _quota_words(each)) for each in workload.quota)]
     # The status with which a condition keeps the workload from running.
     bad = {"QuotaReserved": "False", "Admitted": "False", "Evicted": "True", "Preempted": "True"}
-    told = ", ".join(
-        f"{each.type} {each.reason} {age(each.time)}" for each in found.conditions if bad.get(each.type) == each.status
+    states = ", ".join(
+        f"{each.type} {each.reason} {age(each.time)}"
+        for each in workload.conditions
+        if bad.get(each.type) == each.status
     )
-    said = found.reason if any(_short_of(found, each) for each in found.quota) else ""
-    return [*lines, *([("kueue", ": ".join(filter(None, (told, said))))] if told or said else [])]
+    said = workload.reason if any(_short_of(workload, each) for each in workload.quota) else ""
+    return [*lines, *([("kueue", ": ".join(filter(None, (states, said))))] if states or said else [])]
 
 
 def _quota_words(quota: Quota) -> str:
@@ -229,16 +237,16 @@ def _quota_words(quota: Quota) -> str:
     )
 
 
-def _restart_lines(found: WorkloadStatus, replacements: int) -> list[tuple[str, str]]:
-    others = found.restarts - found.restarts_counted
+def _restart_lines(workload: WorkloadStatus, replacements: int) -> list[tuple[str, str]]:
+    others = workload.restarts - workload.restarts_counted
     more = f" ({others} more not counted)" if others else ""
-    lines = [f"{found.restarts_counted} of {found.max_restarts} allowed{more}"]
+    lines = [f"{workload.restarts_counted} of {workload.max_restarts} allowed{more}"]
     if replacements:
         lines.append(f"and {counted(replacements, 'replacement')} of trainers on the same hosts, which count as well")
-    shown = found.restart_history[-_ROWS_SHOWN:]
+    shown = workload.restart_history[-_ROWS_SHOWN:]
     lines += [f"{restart.time[:19]}Z  {restart.cause}" for restart in shown]
-    if 0 < len(shown) < found.restarts:
-        lines.append(f"and {found.restarts - len(shown)} earlier")
+    if 0 < len(shown) < workload.restarts:
+        lines.append(f"and {workload.restarts - len(shown)} earlier")
     return [("" if index else "restarts", line) for index, line in enumerate(lines)]
 
 

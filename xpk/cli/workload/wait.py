@@ -16,18 +16,20 @@ from xpk.cli.workload import views
 from xpk.jobs import lifecycle
 from xpk.jobs.output import folder as output
 from xpk.jobs.output.roots import OutputRoots
+from xpk.jobs.status.goodput import with_goodput
 from xpk.model import names
 from xpk.model.errors import ConflictError, XpkError
 from xpk.model.status import Phase, WorkloadStatus
 
 
-def read_progress(console: Console, found: WorkloadStatus, cluster: str) -> output.Progress | None:
-    """Return a workload's progress; None, with a warning, if its output cannot be read."""
+def read_progress(console: Console, workload: WorkloadStatus, cluster: str) -> output.Progress | None:
+    """Return a workload's progress with its goodput; None, with a warning, if its output cannot be read."""
+    roots = output_roots(cluster)
     try:
-        progress = _progress(found, output_roots(cluster))
+        progress = _progress(workload, roots)
         if progress and progress.ignored_lines:
             console.tell(f"warning: ignored {progress.ignored_lines} damaged lines at the end of metrics.jsonl")
-        return progress
+        return progress and with_goodput(progress, roots.to_read(workload), workload)
     except XpkError as error:
         console.tell(f"warning: cannot read the progress: {error.message}")
         if isinstance(error, ConflictError):
@@ -94,8 +96,11 @@ def wait_for(console: Console, cluster: str, name: str, namespace: str, timeout:
     lifecycle.check_succeeded(ended, where=names.where(cluster, namespace))
 
 
-def with_progress(console: Console, found: WorkloadStatus, cluster: str) -> dict[str, Any]:
+def with_progress(console: Console, workload: WorkloadStatus, cluster: str) -> dict[str, Any]:
     """Return a workload's status, its progress and the next command, as data."""
-    progress = None if found.phase is Phase.QUEUED else read_progress(console, found, cluster)
-    after = {"progress": asdict(progress) if progress else None, "next": views.next_command(found, progress, cluster)}
-    return {**asdict(found), **after}
+    progress = None if workload.phase is Phase.QUEUED else read_progress(console, workload, cluster)
+    after = {
+        "progress": asdict(progress) if progress else None,
+        "next": views.next_command(workload, progress, cluster),
+    }
+    return {**asdict(workload), **after}

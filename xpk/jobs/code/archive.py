@@ -42,11 +42,11 @@ def check_folder(folder: Path) -> None:
 def pack(folder: Path) -> Archive:
     """Return a folder as an archive without ignored files. Raises UsageError with all problems."""
     check_folder(folder)
-    found = list(_walk(folder, _patterns(folder)))
-    if not any(entry.is_symlink() or entry.is_file() for entry in found):
+    entries = list(_walk(folder, _patterns(folder)))
+    if not any(entry.is_symlink() or entry.is_file() for entry in entries):
         raise UsageError(f"--script-dir: there are no files in '{folder}'", hint="--script-dir DIR")
-    _check_size(folder, found)
-    problems = [problem for entry in found if (problem := _problem(folder, entry))]
+    _check_size(folder, entries)
+    problems = [problem for entry in entries if (problem := _problem(folder, entry))]
     if problems:
         raise UsageError(
             f"'{folder}' cannot be shipped",
@@ -55,7 +55,7 @@ def pack(folder: Path) -> Archive:
         )
     raw, files, size = io.BytesIO(), 0, 0
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        for entry in found:
+        for entry in entries:
             try:
                 info, content = _member(entry, entry.relative_to(folder).as_posix())
             except OSError as error:
@@ -127,9 +127,9 @@ def _ignored(entry: Path, relative: Path, patterns: list[str]) -> bool:
     for pattern in patterns:
         if pattern.endswith("/") and not folder:
             continue
-        wanted = PurePosixPath(pattern.strip("/")).parts
+        pattern_parts = PurePosixPath(pattern.strip("/")).parts
         parts = relative.parts if "/" in pattern.rstrip("/") else relative.parts[-1:]
-        if len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted)):
+        if len(parts) == len(pattern_parts) and all(map(fnmatchcase, parts, pattern_parts)):
             return True
     return False
 
@@ -151,9 +151,9 @@ def _problem(folder: Path, entry: Path) -> str:
     return ""
 
 
-def _check_size(folder: Path, found: list[Path]) -> None:
+def _check_size(folder: Path, entries: list[Path]) -> None:
     sizes: Counter[str] = Counter()
-    for entry in found:
+    for entry in entries:
         if not entry.is_symlink() and entry.is_file():
             sizes[entry.relative_to(folder).parts[0]] += entry.stat().st_size
     total = sum(sizes.values())

@@ -66,36 +66,36 @@ def upload(api: ObjectApi, archive: Archive, code: Code, target: Target) -> bool
     return new
 
 
-def find_configmap(api: ObjectApi, wanted: Obj) -> Obj | None:
+def find_configmap(api: ObjectApi, configmap: Obj) -> Obj | None:
     """Return the existing ConfigMap of this content, None if there is none."""
-    meta = wanted["metadata"]
+    meta = configmap["metadata"]
     try:
         return api.get("ConfigMap", meta["name"], meta["namespace"])
     except NotFoundError:
         return None
 
 
-def share_configmap(api: ObjectApi, wanted: Obj, have: Obj | None, owner: Obj) -> None:
+def share_configmap(api: ObjectApi, configmap: Obj, have: Obj | None, owner: Obj) -> None:
     """Create the ConfigMap, or add the workload `owner` to the owners of the existing one.
 
     Kubernetes deletes it with its last owner, including after a time to live, when xpk is not running.
     """
-    meta, reference = wanted["metadata"], owner_reference(owner)
+    meta, reference = configmap["metadata"], owner_reference(owner)
     for _ in range(_TRIES):
         try:
             if have is None:
-                api.create({**wanted, "metadata": {**meta, "ownerReferences": [reference]}})
+                api.create({**configmap, "metadata": {**meta, "ownerReferences": [reference]}})
                 return
-            there = have["metadata"]
-            if reference in (owners := there.get("ownerReferences", [])):
+            existing_meta = have["metadata"]
+            if reference in (owners := existing_meta.get("ownerReferences", [])):
                 return
             owners = [*owners, reference]
             # With the version that was read, so that a concurrent owner is not lost.
-            change = {"ownerReferences": owners, "resourceVersion": there["resourceVersion"]}
+            change = {"ownerReferences": owners, "resourceVersion": existing_meta["resourceVersion"]}
             api.patch("ConfigMap", meta["name"], {"metadata": change}, meta["namespace"])
             return
         except (ConflictError, NotFoundError):
-            have = find_configmap(api, wanted)
+            have = find_configmap(api, configmap)
     raise ConflictError(f"ConfigMap '{meta['name']}' was modified concurrently", hint="run the command again")
 
 

@@ -11,8 +11,8 @@ from xpk.model.specs import Target
 
 def capacity_of_flags(*, on_demand: bool, spot: bool, flex: bool, reservation: str | None) -> str | None:
     """Return the capacity that flags select, None without any. Raises UsageError."""
-    given = {capacities.ON_DEMAND: on_demand, capacities.SPOT: spot, capacities.FLEX: flex}
-    asked = [capacity for capacity, is_given in given.items() if is_given]
+    flags = {capacities.ON_DEMAND: on_demand, capacities.SPOT: spot, capacities.FLEX: flex}
+    asked = [capacity for capacity, is_given in flags.items() if is_given]
     if reservation is not None:
         if not capacities.RESERVATION.fullmatch(reservation):
             raise UsageError(

@@ -121,7 +121,7 @@ def create_workload(api: ObjectApi, spec: WorkloadSpec, *, cluster: str) -> bool
     """
     *configmaps, jobset = render_workload(spec)
     # Read before anything is created, to find out whether this user may.
-    existing = [upload.find_configmap(api, wanted) for wanted in configmaps]
+    existing = [upload.find_configmap(api, configmap) for configmap in configmaps]
     is_ours = True
     try:
         made = api.create(jobset)
@@ -130,8 +130,8 @@ def create_workload(api: ObjectApi, spec: WorkloadSpec, *, cluster: str) -> bool
     except UnavailableError as error:
         made = _created_despite(api, jobset, error)
     try:
-        for wanted, have in zip(configmaps, existing, strict=True):
-            upload.share_configmap(api, wanted, have, made)
+        for configmap, have in zip(configmaps, existing, strict=True):
+            upload.share_configmap(api, configmap, have, made)
         for secret in render_peer_secret(spec):
             _create_secret(api, secret, made)
     except BaseException:
@@ -145,8 +145,8 @@ def create_workload(api: ObjectApi, spec: WorkloadSpec, *, cluster: str) -> bool
 def _interrupted(api: ObjectApi, spec: WorkloadSpec, cluster: str, error: ConflictError) -> Obj:
     """Return the existing JobSet if it is equal and its creation was interrupted. Raises NameTaken otherwise."""
     have = api.get("JobSet", spec.name, spec.namespace)
-    wanted, secrets = render_workload(spec)[-1], render_peer_secret(spec)
-    if not secrets or maker_of(have) != "xpk" or different_fields(wanted["spec"], have["spec"]):
+    rendered, secrets = render_workload(spec)[-1], render_peer_secret(spec)
+    if not secrets or maker_of(have) != "xpk" or different_fields(rendered["spec"], have["spec"]):
         raise _taken(have, spec, cluster) from error
     try:
         for secret in secrets:
@@ -185,25 +185,25 @@ def _create_secret(api: ObjectApi, secret: Obj, owner: Obj) -> None:
     )
 
 
-def _check_replaceable(existing: Obj, wanted: Obj) -> None:
+def _check_replaceable(existing: Obj, meta: Obj) -> None:
     """Raise NameTaken for the metadata of a Secret that xpk did not create for a workload of this name."""
     labels = existing.get("labels") or {}
-    if any(labels.get(key) != value for key, value in wanted["labels"].items()):
+    if any(labels.get(key) != value for key, value in meta["labels"].items()):
         raise NameTaken(
-            f"Secret '{wanted['name']}' already exists in namespace '{wanted['namespace']}', not made by xpk",
+            f"Secret '{meta['name']}' already exists in namespace '{meta['namespace']}', not made by xpk",
             hint="choose another name",
-            resource=f"Secret '{wanted['name']}'",
+            resource=f"Secret '{meta['name']}'",
         )
 
 
-def _created_despite(api: ObjectApi, wanted: Obj, error: UnavailableError) -> Obj:
+def _created_despite(api: ObjectApi, obj: Obj, error: UnavailableError) -> Obj:
     """Return the JobSet that a server created although its answer was lost. Raises `error` if it did not."""
-    meta = wanted["metadata"]
+    meta = obj["metadata"]
     try:
         have = api.get("JobSet", meta["name"], meta["namespace"])
     except XpkError:
         raise error from None
-    if different_fields(wanted["spec"], have["spec"]):
+    if different_fields(obj["spec"], have["spec"]):
         raise error
     return have
 
@@ -309,8 +309,8 @@ def _taken(have: Obj, spec: WorkloadSpec, cluster: str) -> NameTaken:
             hint="choose another name",
             resource=resource,
         )
-    wanted = render_workload(spec)[-1]
-    changed = different_fields(wanted["spec"], have["spec"])
+    rendered = render_workload(spec)[-1]
+    changed = different_fields(rendered["spec"], have["spec"])
     what = f"with other settings ({', '.join(changed[:3])})" if changed else "with the same settings"
     it = spec.name + names.where(cluster, spec.namespace)
     return NameTaken(
@@ -320,21 +320,21 @@ def _taken(have: Obj, spec: WorkloadSpec, cluster: str) -> NameTaken:
     )
 
 
-def different_fields(wanted: Any, have: Any, path: str = "") -> list[str]:
+def different_fields(new: Any, have: Any, path: str = "") -> list[str]:
     """Return the paths of `wanted` whose values `have` lacks; additional fields of `have` are ignored."""
-    if isinstance(wanted, dict) and isinstance(have, dict):
+    if isinstance(new, dict) and isinstance(have, dict):
         return [
-            found
-            for key in wanted
-            for found in different_fields(wanted[key], have.get(key), f"{path}.{key}".lstrip("."))
+            difference
+            for key in new
+            for difference in different_fields(new[key], have.get(key), f"{path}.{key}".lstrip("."))
         ]
-    if isinstance(wanted, list) and isinstance(have, list) and len(wanted) == len(have):
+    if isinstance(new, list) and isinstance(have, list) and len(new) == len(have):
         return [
-            found
-            for index, (left, right) in enumerate(zip(wanted, have, strict=True))
-            for found in different_fields(left, right, f"{path}[{names_of(left, index)}]")
+            difference
+            for index, (left, right) in enumerate(zip(new, have, strict=True))
+            for difference in different_fields(left, right, f"{path}[{names_of(left, index)}]")
         ]
-    return [] if wanted == have else [path]
+    return [] if new == have else [path]
 
 
 def names_of(item: Any, index: int) -> str:

@@ -105,14 +105,14 @@ def _templates(stated: Obj) -> Iterator[Obj]:
         yield job["template"]["spec"]["template"]
 
 
-def _forget_placement(have: Obj, wanted: Obj) -> None:
+def _forget_placement(have: Obj, new: Obj) -> None:
     """Drop the nodes that Kueue's flavor added when it admitted a workload."""
     selector, tolerations = have["spec"].get("nodeSelector"), have["spec"].get("tolerations")
     if selector:
-        asked = wanted["spec"].get("nodeSelector") or {}
+        asked = new["spec"].get("nodeSelector") or {}
         have["spec"]["nodeSelector"] = {key: value for key, value in selector.items() if key in asked}
     if tolerations:
-        known = {each.get("key") for each in wanted["spec"].get("tolerations") or ()}
+        known = {each.get("key") for each in new["spec"].get("tolerations") or ()}
         have["spec"]["tolerations"] = [each for each in tolerations if each.get("key") in known]
 
 

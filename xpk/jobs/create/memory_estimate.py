@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Literal, TypedDict
 
 from xpk.jobs.create.notice import Report, ignore
 from xpk.jobs.create.trainer_preflight import WARNING, ask_trainer, report_warnings
@@ -16,6 +16,31 @@ from xpk.proc import Runner
 _ERROR = 0.15  # relative error of the estimate, above all that were measured (docs/results.md)
 
 
+class Estimate(TypedDict):
+    """Estimate of a run of the bundled trainer; sizes are for one chip unless they are for the whole run."""
+
+    config: str  # name of the configuration, or the path of its file
+    tpu_type: str  # accelerator type of the slices
+    num_slices: int  # of the request
+    chips: int  # of all slices
+    mesh: dict[str, int]  # size of each axis: dp, stages, fsdp and tp
+    parameters: int  # of the model
+    global_batch: int  # examples a step
+    hbm_gib: float  # memory of a chip that a program can use
+    fits: bool  # whether `peak_gib` is at most `hbm_gib`
+    peak_gib: float  # peak memory of a step
+    state_gib: float  # parameters and the optimizer's state
+    activations_gib: float  # memory that depends on the batch
+    flops_per_step: float  # of the whole run, without recomputation
+    dcn_gib_per_step: float  # sent between slices
+    ici_gib_per_step: float  # sent inside a slice
+    step_seconds: float  # lower bound of a step's time
+    bound_by: Literal["compute", "ici", "dcn"]  # what takes longest
+    tokens_per_second: int  # of the whole run
+    mfu_bound: float  # upper bound of the model FLOPs utilization, 0 to 1; the peak counts int8 products
+    emfu_bound: float  # the same against the bfloat16 peak; may exceed 1 with int8 products
+
+
 def estimate(
     runner: Runner,
     shape: SliceShape,
@@ -23,7 +48,7 @@ def estimate(
     trainer_args: Sequence[str],
     folder: Path | None = None,
     report: Report = ignore,
-) -> dict[str, Any]:
+) -> Estimate:
     """Return the trainer's estimate of a run (docs/results.md names its fields); report the trainer's warnings.
 
     Raises UsageError for settings that the trainer refuses, and for accelerators that it cannot estimate.
@@ -37,8 +62,8 @@ def estimate(
         lines = [line for line in result.stderr.strip().splitlines() if not line.startswith(WARNING)]
         problems = [line.removeprefix("error: ") for line in lines] or [result.last_line]
         raise UsageError("cannot estimate this run", problems=problems, hint="`xpk workload estimate --help`")
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
+    figures: Estimate = json.loads(result.stdout)
+    return figures
 
 
 def check_memory(
@@ -49,14 +74,14 @@ def check_memory(
     A run that cannot be estimated passes: `check_trainer` reports the problems of its settings, and all warnings.
     """
     try:
-        found = estimate(runner, shape, num_slices, trainer_args, folder)
+        figures = estimate(runner, shape, num_slices, trainer_args, folder)
     except UsageError:
         return ""
-    peak, most = found["peak_gib"], found["hbm_gib"]
-    needs = f"{found['config']} needs about {peak:.1f} GiB of each chip's memory, {shape.name} has {most} GiB"
+    peak, most = figures["peak_gib"], figures["hbm_gib"]
+    needs = f"{figures['config']} needs about {peak:.1f} GiB of each chip's memory, {shape.name} has {most} GiB"
     if peak > most * (1 + _ERROR):
         raise CapacityError(
             needs,
             hint="use a smaller data.batch_per_chip, a larger mesh.tp or larger slices; --no-estimate skips this check",
         )
-    return "" if found["fits"] else f"{needs}: it may not fit; `python -m trainer compile` shows whether it does"
+    return "" if figures["fits"] else f"{needs}: it may not fit; `python -m trainer compile` shows whether it does"

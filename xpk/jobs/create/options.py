@@ -159,14 +159,14 @@ def files_here(texts: Iterable[str]) -> list[str]:
             words += shlex.split(text)
         except ValueError:  # unclosed quotes: bash reports them
             words += text.split()
-    found = []
+    local_files = []
     for before, word in zip(["", *words], words, strict=False):
         name = word.rstrip(";&|)").rpartition("=")[2]
         module = name.replace(".", "/")
         files = (f"{module}.py", f"{module}/__main__.py") if before == "-m" else (name,)
         if any(map(_is_here, files)):
-            found.append(name)
-    return found
+            local_files.append(name)
+    return local_files
 
 
 def _is_here(name: str) -> bool:
@@ -195,10 +195,10 @@ def choose_image(asked: str | None, target: Target, *, cluster: str, needs_train
 
 def check_local_path(trainer_args: Sequence[str], spec: WorkloadSpec) -> None:
     """Raise UsageError if local checkpoints would be deleted with the pods that they must outlive."""
-    told = [word[found.end() :] for word in trainer_args if (found := _LOCAL_PATH.match(word))]
-    if not told or not told[-1] or spec.target.on_this_machine:
+    paths = [word[match.end() :] for word in trainer_args if (match := _LOCAL_PATH.match(word))]
+    if not paths or not paths[-1] or spec.target.on_this_machine:
         return
-    path, kept = PurePosixPath(told[-1]), (spec.node_folder, spec.target.shared_folder)
+    path, kept = PurePosixPath(paths[-1]), (spec.node_folder, spec.target.shared_folder)
     if not any(folder and path.is_relative_to(folder) for folder in kept):
         raise UsageError(
             f"checkpoint.local_path={path} is a folder of the pods, and is deleted with them",

@@ -34,7 +34,7 @@ def fit_namespace(api: ObjectApi, spec: WorkloadSpec) -> WorkloadSpec:
 def _enforced(api: ObjectApi, namespace: str) -> str:
     """Return the level that a namespace enforces, "" for none, or if this user may not read it."""
     try:
-        found = api.get("Namespace", namespace)
+        namespace_obj = api.get("Namespace", namespace)
     except (AuthorizationError, NotFoundError):
         return ""
-    return str((found["metadata"].get("labels") or {}).get(_ENFORCE, ""))
+    return str((namespace_obj["metadata"].get("labels") or {}).get(_ENFORCE, ""))

@@ -12,7 +12,7 @@ from xpk.jobs import mounts
 from xpk.jobs.code import archive as script
 from xpk.jobs.code import upload
 from xpk.jobs.code.archive import Archive
-from xpk.jobs.create import capacity_choice, create, options, pod_security
+from xpk.jobs.create import capacity_choice, create, options, pod_security, trainer_preflight
 from xpk.jobs.create.checks import valid_fields
 from xpk.jobs.create.destination import Destination
 from xpk.jobs.create.notice import Notice, Report, ignore
@@ -22,6 +22,7 @@ from xpk.model.accelerators import SliceShape, find_shape
 from xpk.model.errors import Problems, UsageError, XpkError
 from xpk.model.mounts import Mount
 from xpk.model.specs import Target, WorkloadSpec, count_slices
+from xpk.proc import LocalRunner, Runner
 
 # Fields of a request that the cluster or other fields complete.
 _COMPLETED = {"num_slices", "capacity", "queue", "image", "command", "peer_watch", "env", "mounts"}
@@ -41,11 +42,16 @@ class Resolved:
 
 
 def resolve(
-    request: Workload, destination: Destination, report: Report = ignore, problems: Problems | None = None
+    request: Workload,
+    destination: Destination,
+    report: Report = ignore,
+    problems: Problems | None = None,
+    runner: Runner | None = None,
 ) -> Resolved:
     """Return the spec of a workload on a cluster, with its code packed.
 
-    `problems` holds earlier problems of the request. Raises UsageError with all problems, ConflictError if the cluster
+    `problems` holds earlier problems of the request; if there are any, the bundled trainer, started by `runner`, checks
+    its settings too. Raises UsageError with all problems, ConflictError if the cluster
     does not have the capacity, NotFoundError for a missing storage.
     """
     wrong = problems or Problems()
@@ -53,17 +59,20 @@ def resolve(
     try:
         chosen, request, archive = _choose(request, destination, report, wrong)
     except XpkError as error:
-        raise with_problems_of(request, error, wrong) from error
+        raise with_problems_of(request, error, wrong, runner) from error
     if not request.script_dir and (files := options.files_here([request.command or "", *request.args])):
         text = f"hosts do not see the current folder: '{files[0]}' is not shipped; --script-dir . ships it"
         report(Notice(text, is_warning=True))
     spec = _spec(request, destination, chosen, archive, wrong)
+    if wrong:
+        _check_settings(request, wrong, runner)
+        wrong.check(_refused(request), hint=create.HELP)
     if destination.api:
         spec = pod_security.fit_namespace(destination.api, spec)
     return Resolved(request, spec, archive)
 
 
-def with_problems_of(request: Workload, error: XpkError, problems: Problems) -> XpkError:
+def with_problems_of(request: Workload, error: XpkError, problems: Problems, runner: Runner | None = None) -> XpkError:
     """Return `error`, about the cluster, combined with all problems that do not depend on the cluster."""
     request = valid_fields(request, problems)
     _check_choices(request, problems)
@@ -82,7 +91,15 @@ def with_problems_of(request: Workload, error: XpkError, problems: Problems) -> 
         env=request.env,
     )
     problems.read(None, create.check_spec, spec)
+    _check_settings(request, problems, runner)
     return problems.joined(error, _refused(request), hint=create.HELP)
+
+
+def _check_settings(request: Workload, problems: Problems, runner: Runner | None) -> None:
+    """Check the trainer's settings, without the size that they depend on."""
+    if request.runs_trainer and request.args:
+        args, folder = tuple(request.args), Path(request.script_dir) if request.script_dir else None
+        problems.read(None, trainer_preflight.check_settings, runner or LocalRunner(), request.name, args, folder)
 
 
 def _check_choices(request: Workload, problems: Problems) -> str | None:
@@ -98,7 +115,6 @@ class _Choice:
     shape: SliceShape
     within: SliceShape | None
     capacity: str
-    num_slices: int
     storages: tuple[Mount, ...]
     image: str
 
@@ -121,7 +137,6 @@ def _choose(
         shape=shape,
         within=within,
         capacity=wrong.read("", capacity_choice.choose, target, (within or shape).name, capacity, cluster=cluster),
-        num_slices=wrong.read(1, count_slices, request.num_slices, request.num_nodes, shape.kind),
         storages=wrong.read((), _storages, request, destination, report),
         image=wrong.read(options.TRAINER_IMAGE, _image, request, destination, report),
     )
@@ -155,7 +170,7 @@ def _fit(request: Workload, target: Target, shape: SliceShape, report: Report) -
 def _spec(
     request: Workload, destination: Destination, chosen: _Choice, archive: Archive | None, wrong: Problems
 ) -> WorkloadSpec:
-    """Return the spec. Raises UsageError with all problems."""
+    """Return the spec; `wrong` has its problems."""
     own, shape = destination.target, chosen.shape
     target = wrong.read(own, folder.at_root, own, request.output_root)
     code = wrong.read(None, upload.place, archive, own, target) if archive else None
@@ -164,7 +179,7 @@ def _spec(
         **_passed(request),
         shape=shape,
         within=chosen.within,
-        num_slices=chosen.num_slices,
+        num_slices=wrong.read(1, count_slices, request.num_slices, request.num_nodes, shape.kind),
         capacity=chosen.capacity,
         queue=destination.queue.name,
         target=target,
@@ -185,7 +200,6 @@ def _spec(
     )
     wrong.read(None, create.check_spec, spec)
     wrong.read(None, create.check_run_duration, destination.queue, spec, cluster=destination.cluster)
-    wrong.check(_refused(request), hint=create.HELP)
     return spec
 
 

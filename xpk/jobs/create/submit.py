@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,8 +66,8 @@ def preflight(resolved: Resolved, report: Report = ignore, runner: Runner | None
     if spec.target.on_this_machine:
         trainer_preflight.check_trainer_installed()
     see_data = spec.target.emulated and not spec.mounts
-    with tempfile.TemporaryDirectory(prefix="xpk-empty-") as empty:  # as hosts start without --script-dir
-        folder = Path(request.script_dir or empty)
+    script_dir = Path(request.script_dir) if request.script_dir else None
+    with trainer_preflight.start_folder(script_dir) as folder:
         trainer_preflight.check_trainer(runner, spec, args, see_data=see_data, folder=folder, report=report)
         if request.check_memory and spec.shape.kind == "tpu":
             warning = memory_estimate.check_memory(runner, spec.shape, spec.num_slices, args, folder)

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -42,24 +43,45 @@ def check_trainer(
     report_warnings(result, report)
     if result.exit_code == 0:
         return
-    problems = _problems(result.stdout)
-    if not problems and result.exit_code in (2, 42):
+    _raise_problems(result, spec.name)
+    if result.exit_code in (2, 42):
         message = f"invalid trainer arguments: {result.last_line.removeprefix('error: ')}"
         raise UsageError(message, hint="`xpk docs trainer-settings` lists every setting")
-    if not problems:
-        raise XpkError(
-            f"the trainer cannot check its configuration: {result.last_line}",
-            hint=f"`PYTHONPATH={workloads_dir()} python -m trainer check` shows more",
-        )
+    raise XpkError(
+        f"the trainer cannot check its configuration: {result.last_line}",
+        hint=f"`PYTHONPATH={workloads_dir()} python -m trainer check` shows more",
+    )
+
+
+def check_settings(runner: Runner, name: str, trainer_args: Sequence[str], script_dir: Path | None = None) -> None:
+    """Check the settings of the workload `name`, whose size is unknown. Raises UsageError with all problems."""
+    unknown_size = ("--num-slices", "1", "--hosts-per-slice", "1", "--chips-per-host", "1", "--settings-only")
+    with start_folder(script_dir if script_dir and script_dir.is_dir() else None) as folder:
+        _raise_problems(ask_trainer(runner, "check", [*unknown_size, *trainer_args], folder), name)
+
+
+@contextlib.contextmanager
+def start_folder(script_dir: Path | None) -> Iterator[Path]:
+    """Return the folder that hosts start in a copy of: an empty one without `script_dir`."""
+    if script_dir:
+        yield script_dir
+        return
+    with tempfile.TemporaryDirectory(prefix="xpk-empty-") as empty:
+        yield Path(empty)
+
+
+def _raise_problems(result: Result, name: str) -> None:
+    """Raise UsageError for the problems that the trainer has printed, if there are any."""
     lines = [
         f"{problem['message']} ({problem['hint']})" if problem.get("hint") else problem["message"]
-        for problem in problems
+        for problem in _problems(result.stdout)
     ]
-    raise UsageError(
-        f"invalid trainer configuration for workload '{spec.name}'",
-        problems=lines,
-        hint="`xpk docs trainer-settings` lists every setting",
-    )
+    if lines:
+        raise UsageError(
+            f"invalid trainer configuration for workload '{name}'",
+            problems=lines,
+            hint="`xpk docs trainer-settings` lists every setting",
+        )
 
 
 def ask_trainer(runner: Runner, command: str, arguments: Sequence[str], folder: Path | None = None) -> Result:
@@ -150,7 +172,7 @@ def _is_installed(package: str) -> bool:
 
 def _problems(stdout: str) -> list[dict[str, str]]:
     try:
-        found: list[dict[str, str]] = json.loads(stdout)["problems"]
+        problems: list[dict[str, str]] = json.loads(stdout)["problems"]
     except (ValueError, KeyError, TypeError):
         return []
-    return found
+    return problems

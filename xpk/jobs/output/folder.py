@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from xpk.jobs.output.json_lines import parse, read_number, read_whole
 from xpk.model.errors import OutputExists, TimedOutError, UsageError, XpkError
 from xpk.model.specs import Target
-from xpk.storage import Folder, in_bucket, open_folder, url_problems
+from xpk.storage import Folder, address_problems, in_bucket, open_folder
 
 Found = TypeVar("Found")
 
@@ -26,15 +26,16 @@ _PATIENCE = 3.0  # seconds that a command waits for a bucket that is not its mai
 class Progress:
     """The newest recorded step of a trainer. Rates are medians over the newest steps."""
 
-    step: int
+    step: int  # number of the step
     loss: float | None  # None: not finite
-    step_seconds: float | None = None
+    step_seconds: float | None = None  # time of a step
     replacements: int = 0  # restarts of all trainers by Ray's driver, without the JobSet
-    total_steps: int | None = None
-    throughput: float | None = None
+    total_steps: int | None = None  # steps of the run
+    throughput: float | None = None  # in `throughput_unit`, of all hosts
     throughput_unit: str | None = None  # tokens/s or images/s
     eta_seconds: float | None = None  # until step `total_steps`, at the recent pace including evaluations and saves
     ignored_lines: int = 0  # damaged or foreign lines among the newest
+    goodput: float | None = None  # share of the run's wall time in productive steps; None: its records were not read
 
 
 def at_root(target: Target, root: str | None) -> Target:
@@ -44,7 +45,7 @@ def at_root(target: Target, root: str | None) -> Target:
     """
     if root is None:
         return target
-    if problems := url_problems(root):
+    if problems := address_problems(root):
         raise UsageError(problems[0], problems=[f"--output-root: {each}" for each in problems], hint="gs://BUCKET/PATH")
     if in_bucket(root):
         return replace(target, output_root=root.rstrip("/"))
@@ -98,12 +99,12 @@ def promptly(url: str, look: Callable[[Folder], Found]) -> Found:
     folder = open_folder(url)
     if not in_bucket(url):
         return look(folder)
-    found: list[Found] = []
+    results: list[Found] = []
     failed: list[XpkError] = []
 
     def ask() -> None:
         try:
-            found.append(look(folder))
+            results.append(look(folder))
         except XpkError as error:
             failed.append(error)
 
@@ -111,17 +112,17 @@ def promptly(url: str, look: Callable[[Folder], Found]) -> Found:
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
     asking.join(_PATIENCE)
-    if found:
-        return found[0]
+    if results:
+        return results[0]
     raise failed[0] if failed else TimedOutError(f"cannot read {url}: no answer after {_PATIENCE:g} s")
 
 
 def _progress_under_ray(folder: Folder) -> Progress | None:
-    found = _progress(folder)
-    if found is None:
+    progress = _progress(folder)
+    if progress is None:
         return None
     kept = parse(folder.read_end("ray.json", _TAIL) or b"") or {}  # may be incomplete while it is written
-    return replace(found, replacements=read_whole(kept, "replaced") or 0)
+    return replace(progress, replacements=read_whole(kept, "replaced") or 0)
 
 
 def _progress(folder: Folder) -> Progress | None:

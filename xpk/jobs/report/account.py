@@ -13,7 +13,7 @@ from typing import Any
 
 from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.report.goodput import goodput, lost_steps, recovery_seconds
-from xpk.jobs.report.pace import slow_hosts
+from xpk.jobs.report.pace import SlowHost, slow_hosts
 from xpk.jobs.report.page import ReportFacts, RestartFact, render_report
 from xpk.jobs.report.record import RunRecord, read_folder
 from xpk.model.accelerators import find_shape
@@ -29,6 +29,28 @@ class Account:
     record: RunRecord
     facts: ReportFacts
     figures: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """Key figures of a run."""
+
+    workload: str  # its name
+    state: str  # phase of the workload
+    slices: int  # requested slices
+    hosts: int  # of all slices
+    steps: int  # newest step
+    step_seconds: dict[str, float]  # p50, p90, p99 and max; empty before the first step
+    slow_hosts: list[SlowHost]  # conclusive findings first
+    restarts: int  # of the JobSet
+    lost_steps: int  # finished steps that restarts have undone
+    recovery_seconds: float | None  # of the slowest recovery; with --kill-time, of the one from that time
+    initial_loss: float | None  # of the first recorded step
+    final_loss: float | None  # of the newest step
+    eval_loss: float | None  # of the newest evaluation
+    goodput: float  # share of the time spent on steps that count, 0 to 1
+    wall_seconds: float  # from the first start
+    seconds_by_cause: dict[str, float]  # sums to `wall_seconds`
 
 
 def account(status: WorkloadStatus, cluster: str, roots: OutputRoots, *, kill_time: float | None = None) -> Account:
@@ -60,13 +82,13 @@ def account(status: WorkloadStatus, cluster: str, roots: OutputRoots, *, kill_ti
         end=None if status.phase.is_final else time.time(),
         written=time.time(),
     )
-    return Account(record, facts, _figures(status, record, facts))
+    return Account(record, facts, asdict(_figures(status, record, facts)))
 
 
-def write_page(found: Account, file: Path) -> Path:
+def write_page(account: Account, file: Path) -> Path:
     """Write the report and return its path. Raises XpkError if it cannot be written."""
     try:
-        file.write_text(render_report(found.record, found.facts), encoding="utf-8")
+        file.write_text(render_report(account.record, account.facts), encoding="utf-8")
     except (OSError, ValueError) as error:
         raise XpkError(
             f"cannot write {file}: {getattr(error, 'strerror', None) or error}", hint="choose another --file"
@@ -74,27 +96,27 @@ def write_page(found: Account, file: Path) -> Path:
     return file
 
 
-def _figures(status: WorkloadStatus, record: RunRecord, facts: ReportFacts) -> dict[str, Any]:
+def _figures(status: WorkloadStatus, record: RunRecord, facts: ReportFacts) -> Figures:
     steps, evals = record.steps, record.evals
     spent = goodput(record, end=facts.end)
-    return {
-        "workload": status.name,
-        "state": str(status.phase),
-        "slices": status.num_slices,
-        "hosts": status.num_slices * status.hosts_per_slice,
-        "steps": steps[-1].step if steps else 0,
-        "step_seconds": percentiles(line.seconds for line in steps),
-        "slow_hosts": [asdict(one) for one in slow_hosts(record)],
-        "restarts": status.restarts,
-        "lost_steps": lost_steps(record),
-        "recovery_seconds": recovery_seconds(record, kill_time=facts.kill_time),
-        "initial_loss": _finite(steps[0].loss) if steps else None,
-        "final_loss": _finite(steps[-1].loss) if steps else None,
-        "eval_loss": _finite(evals[-1].loss) if evals else None,
-        "goodput": round(spent.goodput, 4),
-        "wall_seconds": spent.wall / 1e6,
-        "seconds_by_cause": {str(cause): spent.seconds(cause) for cause in spent.microseconds},
-    }
+    return Figures(
+        workload=status.name,
+        state=str(status.phase),
+        slices=status.num_slices,
+        hosts=status.num_hosts,
+        steps=steps[-1].step if steps else 0,
+        step_seconds=percentiles(line.seconds for line in steps),
+        slow_hosts=slow_hosts(record),
+        restarts=status.restarts,
+        lost_steps=lost_steps(record),
+        recovery_seconds=recovery_seconds(record, kill_time=facts.kill_time),
+        initial_loss=_finite(steps[0].loss) if steps else None,
+        final_loss=_finite(steps[-1].loss) if steps else None,
+        eval_loss=_finite(evals[-1].loss) if evals else None,
+        goodput=round(spent.goodput, 4),
+        wall_seconds=spent.wall / 1e6,
+        seconds_by_cause={str(cause): spent.seconds(cause) for cause in spent.microseconds},
+    )
 
 
 def _finite(loss: float) -> float | None:
@@ -104,14 +126,14 @@ def _finite(loss: float) -> float | None:
 
 def _settings(command: tuple[str, ...]) -> dict[str, str]:
     """Return the trainer's `--config` and `--set` values from its command line."""
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for flag, value in itertools.pairwise(command):
         if flag == "--config":
-            found["config"] = value
+            settings["config"] = value
         elif flag == "--set":
             key, _, setting = value.partition("=")
-            found[key] = setting
-    return found or {"command": shlex.join(command)}
+            settings[key] = setting
+    return settings or {"command": shlex.join(command)}
 
 
 def _unix(stamp: str) -> float | None:

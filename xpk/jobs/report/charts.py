@@ -235,11 +235,11 @@ def _summary(plot: Plot) -> str:
     return f"{plot.label}: {ends}{marked}" if ends else plot.label
 
 
-def rules(found: Sequence[tuple[float, str]], left: float, right: float) -> tuple[Rule, ...]:
+def rules(marks: Sequence[tuple[float, str]], left: float, right: float) -> tuple[Rule, ...]:
     """Return vertical lines; labels that would overlap the previous one are omitted."""
     drawn: list[Rule] = []
     taken = -math.inf
-    for x, label in sorted(found):
+    for x, label in sorted(marks):
         width = len(label) * _LETTER
         anchor = "start" if x < (left + right) / 2 else "end"
         begin = x if anchor == "start" else x - width
@@ -249,11 +249,11 @@ def rules(found: Sequence[tuple[float, str]], left: float, right: float) -> tupl
     return tuple(drawn)
 
 
-def bands(found: Iterable[tuple[float, float, str, str]]) -> tuple[Band, ...]:
+def bands(spans: Iterable[tuple[float, float, str, str]]) -> tuple[Band, ...]:
     """Return vertical bands, labelled if they are wide enough."""
     return tuple(
         Band(begin, round(end - begin, 1), title, label if end - begin > len(label) * _LETTER + 6 else "")
-        for begin, end, label, title in found
+        for begin, end, label, title in spans
     )
 
 
@@ -281,9 +281,9 @@ def _x_range(plot: Plot) -> tuple[float, float]:
 
 
 def _y_range(plot: Plot) -> tuple[float, float]:
-    found = [point[1] for series in plot.series for point in series.points]
-    found += [mark[2] for mark in plot.marks]
-    values = [value for value in found if math.isfinite(value)]
+    heights = [point[1] for series in plot.series for point in series.points]
+    heights += [mark[2] for mark in plot.marks]
+    values = [value for value in heights if math.isfinite(value)]
     low, high = min(values, default=0.0), max(values, default=1.0)
     margin = (high - low) * 0.05 or abs(high) * 0.05 or 0.5
     return (0.0 if 0 <= low < margin else low - margin), high + margin

@@ -33,11 +33,11 @@ def _lost_runs(run: Run) -> list[list[StepRecord]]:
     by_attempt: dict[int, list[StepRecord]] = {}
     for line in run.record.lost_steps:
         by_attempt.setdefault(line.attempt, []).append(line)
-    found = []
+    runs = []
     for lines in by_attempt.values():
         before = kept.get(lines[0].step - 1)
-        found.append([before, *lines] if before and before.attempt == lines[0].attempt else lines)
-    return found
+        runs.append([before, *lines] if before and before.attempt == lines[0].attempt else lines)
+    return runs
 
 
 def _failures(run: Run) -> list[tuple[Attempt, str]]:

@@ -152,18 +152,18 @@ def goodput(record: RunRecord, *, end: float | None = None) -> Goodput:
     progress to the start of the next attempt is down time after a failure, and suspended otherwise.
     """
     total = dict.fromkeys(Cause, 0)
-    found = attempts(record)
-    if not found:
+    all_attempts = attempts(record)
+    if not all_attempts:
         return Goodput(microseconds=total)
-    origin = min(attempt.start for attempt in found)
-    last = max(attempt.end for attempt in found)
+    origin = min(attempt.start for attempt in all_attempts)
+    last = max(attempt.end for attempt in all_attempts)
     stop = _micro(max(last if end is None else end, origin) - origin)
     spans = _spans(record, origin)
     opened = 0
-    for index, attempt in enumerate(found):
-        closed = _micro(found[index + 1].start - origin) if index + 1 < len(found) else stop
+    for index, attempt in enumerate(all_attempts):
+        closed = _micro(all_attempts[index + 1].start - origin) if index + 1 < len(all_attempts) else stop
         closed = max(opened, min(closed, stop))
-        failed = index + 1 < len(found) or attempt.ended not in ("done", "running")
+        failed = index + 1 < len(all_attempts) or attempt.ended not in ("done", "running")
         worked = max(opened, min(_micro(attempt.last_work - origin), closed)) if failed else closed
         for cause, amount in _paint(spans[attempt.number], opened, worked).items():
             total[cause] += amount
@@ -178,17 +178,17 @@ def recoveries(record: RunRecord, *, kill_time: float | None = None) -> tuple[Re
     It begins at `kill_time` for the attempt that was killed then, else at the attempt's last progress.
     An attempt that failed without finishing a step is part of the preceding recovery.
     """
-    found = attempts(record)
+    all_attempts = attempts(record)
     recovered = []
-    for index, failed in enumerate(found):
-        follows_failure = index > 0 and not found[index - 1].waiting
+    for index, failed in enumerate(all_attempts):
+        follows_failure = index > 0 and not all_attempts[index - 1].waiting
         if failed.waiting or (follows_failure and failed.first_step is None):
             continue
-        later = found[index + 1 :]
+        later = all_attempts[index + 1 :]
         after = next((one for one in later if one.first_step_time is not None or one.waiting), None)
         if after is None or after.first_step_time is None:
             continue
-        killed_now = kill_time is not None and failed.start <= kill_time < found[index + 1].start
+        killed_now = kill_time is not None and failed.start <= kill_time < all_attempts[index + 1].start
         since = kill_time if killed_now and kill_time is not None else failed.last_work
         since = min(since, after.first_step_time)
         recovered.append(
@@ -205,9 +205,9 @@ def recoveries(record: RunRecord, *, kill_time: float | None = None) -> tuple[Re
 
 def recovery_seconds(record: RunRecord, *, kill_time: float | None = None) -> float | None:
     """Return the seconds of the recovery from a kill, or of the slowest recovery; None if there is none."""
-    found = recoveries(record, kill_time=kill_time)
-    of_kill = [recovery for recovery in found if recovery.since == kill_time]
-    return max((recovery.seconds for recovery in of_kill or found), default=None)
+    all_recoveries = recoveries(record, kill_time=kill_time)
+    of_kill = [recovery for recovery in all_recoveries if recovery.since == kill_time]
+    return max((recovery.seconds for recovery in of_kill or all_recoveries), default=None)
 
 
 def _all_events(record: RunRecord) -> Iterator[Event]:
@@ -330,14 +330,14 @@ def _recovery_parts(
 ) -> tuple[RecoveryPart, ...]:
     """Return the phases of a recovery; each ends when the slowest host has completed it."""
     events = list(_all_events(record))
-    told = [
+    notices = [
         event.time
         for event in events
         if event.attempt == failed.number and event.name in ("fail", "peer_lost", "preempt")
     ]
     marks: list[tuple[str, float | None]] = [
-        ("detection", min(told, default=None)),
-        ("teardown", failed.end if told else None),
+        ("detection", min(notices, default=None)),
+        ("teardown", failed.end if notices else None),
     ]
     for name in ("start", "init", "data"):
         marks.append((name, max(_times(events, after, name, until), default=None)))

@@ -60,13 +60,13 @@ def number_lives(hosts: Sequence[Sequence[Life]]) -> list[list[int]]:
 
 def _in_time(hosts: Sequence[Sequence[Life]]) -> list[_Placed]:
     """Return all lives by their begin; those of one host stay in order even if its clock jumped."""
-    found: list[_Placed] = []
+    placed: list[_Placed] = []
     for host, lives in enumerate(hosts):
         latest = float("-inf")
         for place, life in enumerate(lives):
             latest = max(latest, life.begin)
-            found.append(_Placed(begin=latest, host=host, place=place, life=life))
-    return sorted(found, key=attrgetter("begin"))
+            placed.append(_Placed(begin=latest, host=host, place=place, life=life))
+    return sorted(placed, key=attrgetter("begin"))
 
 
 def _home(groups: Sequence[list[_Placed]], one: _Placed) -> list[_Placed] | None:

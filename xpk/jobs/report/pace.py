@@ -19,12 +19,12 @@ class SlowHost:
     matrix products. `conclusive`: the trainer found it slow in most comparisons.
     """
 
-    host: str
-    reason: str
-    times: int
-    comparisons: int
-    own: float
-    median: float
+    host: str  # label such as `s1/h0`
+    reason: str  # data, host or chip
+    times: int  # comparisons in which it was slower
+    comparisons: int  # all comparisons
+    own: float  # average seconds of this host
+    median: float  # average seconds of the median host
     conclusive: bool
 
     @property
@@ -38,26 +38,26 @@ class SlowHost:
 
 def slow_hosts(record: RunRecord) -> list[SlowHost]:
     """Return the hosts that process 0 found slower in its comparisons (event `pace`), conclusive findings first."""
-    told = [event for events in record.events.values() for event in events if event.name == "pace"]
-    found: dict[tuple[str, str], list[tuple[float, float, bool]]] = {}
-    for event in told:
+    paces = [event for events in record.events.values() for event in events if event.name == "pace"]
+    comparisons: dict[tuple[str, str], list[tuple[float, float, bool]]] = {}
+    for event in paces:
         named = event.details.get("slow")
         for one in named if isinstance(named, list) else []:
             host, reason = one.get("host"), one.get("reason")
             if isinstance(host, str) and reason in REASONS:
                 measured = _number(one.get("own")), _number(one.get("median"))
-                found.setdefault((host, reason), []).append((*measured, one.get("conclusive") is True))
+                comparisons.setdefault((host, reason), []).append((*measured, one.get("conclusive") is True))
     lines = [
         SlowHost(
             host=host,
             reason=reason,
             times=len(times),
-            comparisons=len(told),
+            comparisons=len(paces),
             own=sum(own for own, _, _ in times) / len(times),
             median=sum(median for _, median, _ in times) / len(times),
             conclusive=any(conclusive for _, _, conclusive in times),
         )
-        for (host, reason), times in found.items()
+        for (host, reason), times in comparisons.items()
     ]
     return sorted(lines, key=lambda line: (not line.conclusive, (line.median - line.own) * line.times))
 

@@ -99,13 +99,13 @@ class RecoveryView:
 
 def render_report(record: RunRecord, facts: ReportFacts) -> str:
     """Return the page for a run."""
-    found = attempts(record)
+    all_attempts = attempts(record)
     run = Run(
         record,
-        found,
+        all_attempts,
         goodput(record, end=facts.end),
         recoveries(record, kill_time=facts.kill_time),
-        min((attempt.start for attempt in found), default=0.0),
+        min((attempt.start for attempt in all_attempts), default=0.0),
     )
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -250,8 +250,8 @@ _LEGS: Mapping[str, tuple[str, str, str]] = {
 _NOTICE_AND_SAVE = ("save", "Notice and save", "until all hosts had received the signal and the checkpoint was saved")
 
 
-def _recovery(recovery: Recovery, found: Sequence[Attempt]) -> RecoveryView:
-    preempted = any(one.number == recovery.failed_attempt and one.ended == "preempted" for one in found)
+def _recovery(recovery: Recovery, all_attempts: Sequence[Attempt]) -> RecoveryView:
+    preempted = any(one.number == recovery.failed_attempt and one.ended == "preempted" for one in all_attempts)
     legs = {**_LEGS, "detection": _NOTICE_AND_SAVE} if preempted else _LEGS
     parts = []
     untold = ""
@@ -278,24 +278,26 @@ def _recovery(recovery: Recovery, found: Sequence[Attempt]) -> RecoveryView:
 _NEAR = 60.0  # maximum seconds between the control plane's time of a restart and the hosts'
 
 
-def _told(found: Sequence[Attempt], facts: Sequence[RestartFact]) -> tuple[list[RestartFact | None], list[RestartFact]]:
+def _reports(
+    attempts: Sequence[Attempt], facts: Sequence[RestartFact]
+) -> tuple[list[RestartFact | None], list[RestartFact]]:
     """Return the control plane's report of each ending but the last, and its remaining reports.
 
     It reports only restarts, and only since the workload was last created. A report is assigned by its time;
     without one, to the first ending that has none.
     """
-    told: list[RestartFact | None] = [None] * max(0, len(found) - 1)
+    reports: list[RestartFact | None] = [None] * max(0, len(attempts) - 1)
     others = []
     for fact in facts:
-        free = [index for index, known in enumerate(told) if known is None and not found[index].waiting]
+        free = [index for index, known in enumerate(reports) if known is None and not attempts[index].waiting]
         if (time := fact.time) is not None:
-            away = {index: max(found[index].last_work - time, time - found[index + 1].start) for index in free}
+            away = {index: max(attempts[index].last_work - time, time - attempts[index + 1].start) for index in free}
             free = sorted((index for index in free if away[index] < _NEAR), key=lambda index: max(0.0, away[index]))
         if free:
-            told[free[0]] = fact
+            reports[free[0]] = fact
         else:
             others.append(fact)
-    return told, others
+    return reports, others
 
 
 def _host(failed: Attempt | None) -> str:
@@ -308,8 +310,8 @@ def _host(failed: Attempt | None) -> str:
 def _restarts(run: Run, facts: Sequence[RestartFact]) -> list[RestartLine]:
     by_failed = {recovery.failed_attempt: recovery for recovery in run.recoveries}
     lines = []
-    told, others = _told(run.attempts, facts)
-    pairs = [(*pair, fact) for pair, fact in zip(itertools.pairwise(run.attempts), told, strict=True)]
+    reports, others = _reports(run.attempts, facts)
+    pairs = [(*pair, fact) for pair, fact in zip(itertools.pairwise(run.attempts), reports, strict=True)]
     for number, (failed, after, fact) in enumerate([*pairs, *((None, None, fact) for fact in others)], start=1):
         recovery = by_failed.get(failed.number) if failed else None
         when = failure_time(run, failed) if failed else (fact.time - run.origin if fact and fact.time else None)

@@ -118,9 +118,9 @@ class RunRecord:
     @property
     def attempts(self) -> tuple[int, ...]:
         """Numbers of the attempts with any record, ascending."""
-        found = {line.attempt for line in (*self.steps, *self.lost_steps)}
-        found.update(event.attempt for events in self.events.values() for event in events)
-        return tuple(sorted(found))
+        numbers = {line.attempt for line in (*self.steps, *self.lost_steps)}
+        numbers.update(event.attempt for events in self.events.values() for event in events)
+        return tuple(sorted(numbers))
 
     @property
     def finished(self) -> bool:
@@ -155,7 +155,7 @@ def read_record(reader: Reader) -> RunRecord:
             damaged += host_damaged + sum("event" in line for line in host_lines) - len(host_events)
             for event in host_events:
                 events.setdefault(event.host, []).append(event)
-    events = {host: _without_ghosts(found) for host, found in events.items()}
+    events = {host: _without_ghosts(listed) for host, listed in events.items()}
     restart_counts, events, steps, evals = _renumbered(events, steps, evals)
     restored = _restored_steps(events)
     counting_steps, lost_steps = _sort_out(steps, restored)
@@ -204,8 +204,8 @@ def _step(line: Mapping[str, Any]) -> StepRecord | None:
     time, step, loss = read_number(line, "time", _TIMES), read_whole(line, "step"), _loss(line, "loss")
     if time is None or step is None or loss is None:
         return None
-    told = line.get("memory")
-    memory: Mapping[str, Any] = told if isinstance(told, dict) else {}
+    usage = line.get("memory")
+    memory: Mapping[str, Any] = usage if isinstance(usage, dict) else {}
     return StepRecord(
         time=time,
         attempt=read_whole(line, "attempt", _MOST_ATTEMPTS) or 0,
@@ -262,11 +262,15 @@ def _renumbered(
     events: Mapping[HostId, list[Event]], steps: list[StepRecord], evals: list[EvalRecord]
 ) -> tuple[dict[int, int], dict[HostId, list[Event]], list[StepRecord], list[EvalRecord]]:
     """Return the trainer's numbers by attempt, and all records with the attempt in place of the trainer's number."""
-    lives_of = {host: _lives(found) for host, found in events.items()}
-    told = {life.attempt for lives, _ in lives_of.values() for life in lives}
-    hosts = [*(lives for lives, _ in lives_of.values()), _lives_without_events(told, steps, evals)]
+    lives_of = {host: _lives(host_events) for host, host_events in events.items()}
+    attempts = {life.attempt for lives, _ in lives_of.values() for life in lives}
+    hosts = [*(lives for lives, _ in lives_of.values()), _lives_without_events(attempts, steps, evals)]
     numbers = number_lives(hosts)
-    numbered = [pair for lives, found in zip(hosts, numbers, strict=True) for pair in zip(found, lives, strict=True)]
+    numbered = [
+        pair
+        for lives, life_numbers in zip(hosts, numbers, strict=True)
+        for pair in zip(life_numbers, lives, strict=True)
+    ]
     first: dict[int, Life] = {}
     for number, life in sorted(numbered, key=lambda pair: (pair[0], pair[1].begin)):
         first.setdefault(number, life)
@@ -276,21 +280,25 @@ def _renumbered(
         names.append(max(life.attempt, names[-1] + 1 if names else 0))
     begins = dict(zip(names, first.values(), strict=True))
     renumbered = {
-        host: [replace(event, attempt=names[found[life]]) for event, life in zip(events[host], life_of, strict=True)]
-        for (host, (_, life_of)), found in zip(lives_of.items(), numbers, strict=False)
+        host: [
+            replace(event, attempt=names[life_numbers[life]]) for event, life in zip(events[host], life_of, strict=True)
+        ]
+        for (host, (_, life_of)), life_numbers in zip(lives_of.items(), numbers, strict=False)
     }
     counts = {name: life.attempt for name, life in begins.items()}
     return counts, renumbered, _placed(steps, begins), _placed(evals, begins)
 
 
-def _lives_without_events(told: Set[int], steps: Sequence[StepRecord], evals: Sequence[EvalRecord]) -> list[Life]:
+def _lives_without_events(
+    known_attempts: Set[int], steps: Sequence[StepRecord], evals: Sequence[EvalRecord]
+) -> list[Life]:
     """Return attempts that only the metrics have, since their events are lost, as lives of one more host."""
     begins: dict[int, float] = {}
     seen = [(line.attempt, line.time - line.seconds) for line in steps]
     for attempt, begin in seen + [(line.attempt, line.time) for line in evals]:
         begins[attempt] = min(begin, begins.get(attempt, begin))
     in_time = sorted(begins.items(), key=lambda item: item[1])
-    return [Life(begin=begin, attempt=attempt) for attempt, begin in in_time if attempt not in told]
+    return [Life(begin=begin, attempt=attempt) for attempt, begin in in_time if attempt not in known_attempts]
 
 
 def _without_ghosts(events: list[Event]) -> list[Event]:
@@ -341,7 +349,7 @@ def _placed(lines: Sequence[Line], begins: _Begins) -> list[Line]:
 def _restored_steps(events: Mapping[HostId, Sequence[Event]]) -> dict[int, int]:
     """Return, for each attempt that restored, the step from which it resumed."""
     restored: dict[int, int] = {}
-    for event in (event for found in events.values() for event in found):
+    for event in (event for host_events in events.values() for event in host_events):
         if event.name == "restore" and event.step is not None:
             restored[event.attempt] = min(event.step, restored.get(event.attempt, event.step))
     return restored

@@ -104,14 +104,14 @@ def lives(record: RunRecord, attempts: Sequence[Attempt], kill_time: float | Non
         return []
     origin = min(attempt.start for attempt in attempts)
     lost_since = _lost_since(record)
-    found = {
+    life_of = {
         host: _life(host, events, attempts, origin, lost_since, kill_time) for host, events in record.events.items()
     }
-    if len(found) <= MOST_ROWS:
-        return list(found.values())
-    slices = sorted({host.slice for host in found})
+    if len(life_of) <= MOST_ROWS:
+        return list(life_of.values())
+    slices = sorted({host.slice for host in life_of})
     size = -(-len(slices) // MOST_ROWS)
-    return [_merged(found, slices[at : at + size]) for at in range(0, len(slices), size)]
+    return [_merged(life_of, slices[at : at + size]) for at in range(0, len(slices), size)]
 
 
 def draw_timeline(
@@ -256,9 +256,9 @@ def _attempt_spans(own: Sequence[Event], attempt: Attempt, lost_since: float | N
     return spans + spans_of(within)
 
 
-def _merged(found: Mapping[HostId, Life], slices: Sequence[int]) -> Life:
+def _merged(lives: Mapping[HostId, Life], slices: Sequence[int]) -> Life:
     """Return one row for all hosts of some slices."""
-    members = [life for host, life in found.items() if host.slice in slices]
+    members = [life for host, life in lives.items() if host.slice in slices]
     extent: dict[tuple[int, Cause, int], Span] = {}
     for life in members:
         seen: dict[tuple[int, Cause], int] = {}

@@ -85,7 +85,7 @@ def _failed(count: int) -> str:
 
 def _verdict(workload: Obj) -> re.Match[str] | None:
     for kind in ("DeactivationTarget", "Evicted"):
-        found = condition(workload, kind)
-        if found.get("status") == "True" and (match := _VERDICT.search(str(found.get("message", "")))):
+        verdict = condition(workload, kind)
+        if verdict.get("status") == "True" and (match := _VERDICT.search(str(verdict.get("message", "")))):
             return match
     return None

@@ -30,16 +30,16 @@ def troubles(pods: Iterable[Obj], events: Iterable[Obj]) -> tuple[Trouble, ...]:
     `events`: those of the JobSet, its Jobs and its pods.
     """
     pods, events = sorted(pods, key=host_key), list(events)
-    found: dict[tuple[str, str, str | None], list[str]] = {}
+    hosts_of: dict[tuple[str, str, str | None], list[str]] = {}
     for pod in pods:
         for reason, message, image in _of_pod(pod, events):
-            found.setdefault((reason, message, image), []).append(host_label(pod))
+            hosts_of.setdefault((reason, message, image), []).append(host_label(pod))
     if not pods:
         for reason, message in _no_pods(events):
-            found.setdefault((reason, message, None), [])
+            hosts_of.setdefault((reason, message, None), [])
     return tuple(
         Trouble(reason=reason, message=message, image=image, hosts=tuple(hosts))
-        for (reason, message, image), hosts in found.items()
+        for (reason, message, image), hosts in hosts_of.items()
     )
 
 

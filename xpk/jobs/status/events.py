@@ -39,29 +39,29 @@ def events_of(jobset: Obj, snapshot: Snapshot) -> list[Obj]:
         begun = when(event_times(event)[1]) >= when(meta["creationTimestamp"])
         return names is not None and begun and bool(names.fullmatch(str(about.get("name"))))
 
-    found = [event for event in snapshot.events if is_ours(event)]
-    return sorted(found, key=lambda event: (when(event_times(event)[1]), str(event["metadata"].get("uid"))))
+    events = [event for event in snapshot.events if is_ours(event)]
+    return sorted(events, key=lambda event: (when(event_times(event)[1]), str(event["metadata"].get("uid"))))
 
 
 def occurrences(events: Iterable[Obj]) -> tuple[Occurrence, ...]:
     """Return events for people: equal events of several objects are merged."""
-    found: dict[tuple[str, str, str, str], list[Obj]] = {}
+    groups: dict[tuple[str, str, str, str], list[Obj]] = {}
     for event in events:
         about = event.get("involvedObject") or {}
         name = str(about.get("name", ""))
         # Messages of hosts and Jobs differ only by their names.
         message = str(event.get("message", "")).replace(f"{about.get('namespace')}/{name}", "it").replace(name, "it")
         key = (str(event.get("type", "Normal")), str(event.get("reason", "")), str(about.get("kind")), message)
-        found.setdefault(key, []).append(event)
-    rows = [_occurrence(*key, same) for key, same in found.items()]
+        groups.setdefault(key, []).append(event)
+    rows = [_occurrence(*key, same) for key, same in groups.items()]
     return tuple(sorted(rows, key=lambda row: when(row.time)))
 
 
 def telling(events: Iterable[Obj]) -> list[Obj]:
     """Return the events that a healthy workload does not have."""
-    found = [event for event in events if event.get("reason") not in _ROUTINE and not is_passing(event)]
+    notable = [event for event in events if event.get("reason") not in _ROUTINE and not is_passing(event)]
     # kubelet repeats the failure of an image pull without its reason.
-    return [event for event in found if not str(event.get("message", "")).startswith("Error: ")]
+    return [event for event in notable if not str(event.get("message", "")).startswith("Error: ")]
 
 
 def _occurrence(kind: str, reason: str, about: str, message: str, same: list[Obj]) -> Occurrence:

@@ -33,8 +33,8 @@ class Snapshot:
 
 def jobs_in(spec: Obj) -> list[Obj]:
     """Return the replicated jobs of a JobSet's spec, which may have none."""
-    found: list[Obj] = spec.get("replicatedJobs") or []
-    return found
+    jobs: list[Obj] = spec.get("replicatedJobs") or []
+    return jobs
 
 
 def condition(obj: Obj | None, kind: str) -> Mapping[str, Any]:

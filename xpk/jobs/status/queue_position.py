@@ -96,11 +96,11 @@ def quota_for(workload: Obj, snapshot: Snapshot, kind: str) -> tuple[Quota, ...]
     cohort = members(queue, snapshot.cluster_queues)
     lenders = {item["metadata"]["name"] for item in cohort}
     everybody = [allotments(item) for item in cohort]
-    found = []
+    quotas = []
     for (item, resource), mine in allotments(queue).items():
         if resource in needs:
             lent = [each[item, resource] for each in everybody if (item, resource) in each]
-            found.append(
+            quotas.append(
                 Quota(
                     flavor=item,
                     resource=resource,
@@ -112,7 +112,7 @@ def quota_for(workload: Obj, snapshot: Snapshot, kind: str) -> tuple[Quota, ...]
                     holders=_holders(workload, snapshot, lenders, (item, resource)),
                 )
             )
-    return tuple([each for each in found if type_of(each.flavor) == kind] or found)
+    return tuple([each for each in quotas if type_of(each.flavor) == kind] or quotas)
 
 
 def _holders(workload: Obj, snapshot: Snapshot, lenders: Collection[str], what: Key) -> tuple[Share, ...]:
@@ -140,11 +140,11 @@ def _holders(workload: Obj, snapshot: Snapshot, lenders: Collection[str], what: 
 def _needs(workload: Obj) -> dict[str, float]:
     """Return the total requests of a workload's hosts by resource."""
     total: dict[str, float] = {}
-    told = workload.get("status", {}).get("resourceRequests") or []
+    resource_requests = workload.get("status", {}).get("resourceRequests") or []
     amounts: Iterator[tuple[str, float]] = (
-        (name, quantity(amount)) for item in told for name, amount in (item.get("resources") or {}).items()
+        (name, quantity(amount)) for item in resource_requests for name, amount in (item.get("resources") or {}).items()
     )
-    if not told:  # Kueue reports requests only while the workload waits
+    if not resource_requests:  # Kueue reports requests only while the workload waits
         pod_sets: list[dict[str, Any]] = workload["spec"].get("podSets") or []
         amounts = (
             (name, amount * int(item.get("count", 1)))
@@ -182,8 +182,8 @@ def _name(workload: Obj, asking: Obj) -> str:
     """Return the name of a workload's owner, with its namespace if that differs from the one of `asking`."""
     meta = workload["metadata"]
     owner = next(iter(meta.get("ownerReferences") or []), {"name": meta["name"]})
-    there, here = meta.get("namespace", "default"), asking["metadata"].get("namespace", "default")
-    return str(owner["name"]) if there == here else f"{there}/{owner['name']}"
+    own_namespace, asking_namespace = meta.get("namespace", "default"), asking["metadata"].get("namespace", "default")
+    return str(owner["name"]) if own_namespace == asking_namespace else f"{own_namespace}/{owner['name']}"
 
 
 def _whole(amount: float) -> float:

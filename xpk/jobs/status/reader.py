@@ -35,6 +35,7 @@ from xpk.model.accelerators import type_of_nodes
 from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError, UsageError
 from xpk.model.status import HostStatus, Occurrence, Phase, WorkloadStatus, exit_words
 from xpk.model.terminal import printable
+from xpk.render.supervisor import command_of
 
 _log = logging.getLogger(__name__)
 _MANAGED_BY = "app.kubernetes.io/managed-by"
@@ -75,8 +76,8 @@ def find_pod(api: ObjectApi, name: str, namespace: str, slice_id: int, host: int
     for known in status.hosts:
         if (known.slice, known.host) == (slice_id, host):
             return api.get("Pod", known.pod, namespace)
-    there = ", ".join(known.label for known in status.hosts) or "none"
-    raise NotFoundError(f"'{name}' has no host s{slice_id}/h{host} now", hint=f"there are: {there}")
+    labels = ", ".join(known.label for known in status.hosts) or "none"
+    raise NotFoundError(f"'{name}' has no host s{slice_id}/h{host} now", hint=f"there are: {labels}")
 
 
 def find_all(
@@ -84,8 +85,8 @@ def find_all(
 ) -> list[WorkloadStatus]:
     """Return the status of every workload, oldest first, with a fixed number of requests."""
     snapshot = take(api, namespace, selector=selector)
-    found = [read(jobset, snapshot) for jobset in snapshot.jobsets]
-    return sorted(found, key=lambda status: (status.created, status.name))
+    statuses = [read(jobset, snapshot) for jobset in snapshot.jobsets]
+    return sorted(statuses, key=lambda status: (status.created, status.name))
 
 
 def take(
@@ -196,7 +197,7 @@ def _read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
         # A workload with reserved quota does not wait for quota.
         quota=queue_position.quota_for(queued, snapshot, kind) if queued and ahead is not None else (),
         user=annotations.get(names.USER_ANNOTATION, ""),
-        command=_command(jobset),
+        command=command_of(_pod_spec(jobset)["containers"][0]),
         output_dir=annotations.get(names.OUTPUT_ANNOTATION, ""),
         hosts=hosts,
         troubles=wrong,
@@ -223,13 +224,6 @@ def _pod_spec(jobset: Obj) -> Obj:
 def _type(jobset: Obj) -> str:
     annotations = jobset["metadata"].get("annotations") or {}
     return annotations.get(names.TYPE_ANNOTATION) or type_of_nodes(_pod_spec(jobset).get("nodeSelector") or {})
-
-
-def _command(jobset: Obj) -> tuple[str, ...]:
-    container = _pod_spec(jobset)["containers"][0]
-    command, args = container.get("command") or [], container.get("args") or []
-    watched = any(variable["name"] == names.PEER_WATCH_VARIABLE for variable in container.get("env") or [])
-    return tuple(args if watched else (*command, *args))
 
 
 def maker_of(jobset: Obj) -> str:
@@ -275,12 +269,12 @@ def _phase(
     return Phase.STARTING, f"{running} of {counted(size, 'host')} running"
 
 
-def _failure(found: Mapping[str, Any], hosts: Iterable[HostStatus], events: list[Obj], uid: str) -> str:
+def _failure(failed_condition: Mapping[str, Any], hosts: Iterable[HostStatus], events: list[Obj], uid: str) -> str:
     """Return the reason of a JobSet's failure: the first host that failed by itself, else the controller's message."""
     failed = [host for host in hosts if host.exit_code not in (None, 0)]
     own = [host for host in failed if host.exit_code not in (75, 143)] or failed
     first = min(own, key=lambda host: host.finished or "", default=None)
-    note = _FAILURES.get(str(found.get("reason")), "")
+    note = _FAILURES.get(str(failed_condition.get("reason")), "")
     if first is not None:
         said = str(first.reason) if " " in str(first.reason) else ""  # the message of an init container
         cause = (
@@ -288,10 +282,10 @@ def _failure(found: Mapping[str, Any], hosts: Iterable[HostStatus], events: list
             if said
             else f"host {first.label} ended with {exit_words(first.exit_code or 0)}"
         )
-    elif (told := last_failure(events, uid)) and told.host:
-        cause = "host s{}/h{} ".format(*told.host) + told.words
+    elif (failure := last_failure(events, uid)) and failure.host:
+        cause = "host s{}/h{} ".format(*failure.host) + failure.words
     else:
-        return f"{found.get('reason', '')}: {short(found.get('message'), 300)}"
+        return f"{failed_condition.get('reason', '')}: {short(failed_condition.get('message'), 300)}"
     return f"{cause}, {note}" if note else cause
 
 
@@ -306,8 +300,8 @@ def _hosts(pods: Iterable[Obj], attempt: str) -> tuple[HostStatus, ...]:
 def _host(pod: Obj, slice_id: int, host: int) -> HostStatus:
     status = pod.get("status", {})
     # By its name: kubelet sorts containers, and injected ones may come before the user's program.
-    there, ours = status.get("containerStatuses") or [{}], container_of(pod)
-    container = next((each for each in there if each.get("name") == ours), there[0])
+    containers, ours = status.get("containerStatuses") or [{}], container_of(pod)
+    container = next((each for each in containers if each.get("name") == ours), containers[0])
     ended = container.get("state", {}).get("terminated") or failed_start(pod)
     running = container.get("state", {}).get("running") or {}
     scheme, _, pid = str(container.get("containerID", "")).partition("://")

@@ -54,17 +54,17 @@ def restarts(events: Sequence[Obj], uid: str, count: int) -> tuple[Restart, ...]
     """Return the restarts of the JobSet `uid` that its events report; `count` is the total number of restarts."""
     marks = _marks(events, uid)
     groups = _groups(events, marks)
-    found = []
+    history = []
     for index, (time, message) in enumerate(marks):
-        found.append(_restart(groups.pop(index, []), time, message))
+        history.append(_restart(groups.pop(index, []), time, message))
     # Restarts for the same Job are one event with a first and a last time; failures in between are restarts, too.
     last = when(marks[-1][0]) if marks else None
-    found += [_restart(group, group[0].time, "") for group in groups.values() if last and when(group[0].time) < last]
-    found.sort(key=lambda restart: when(restart.time))
-    first = count - len(found)
+    history += [_restart(group, group[0].time, "") for group in groups.values() if last and when(group[0].time) < last]
+    history.sort(key=lambda restart: when(restart.time))
+    first = count - len(history)
     return tuple(
         replace(each, attempt=first + index) if first >= 0 else each
-        for index, each in enumerate(found[-count or None :])
+        for index, each in enumerate(history[-count or None :])
     )
 
 
@@ -78,21 +78,21 @@ def last_failure(events: Sequence[Obj], uid: str) -> Failure | None:
 def with_output(status: WorkloadStatus, roots: OutputRoots) -> WorkloadStatus:
     """Return a status with causes from the hosts' records for restarts that events do not explain."""
     known = {restart.attempt: restart for restart in status.restart_history}
-    wanted = [
+    unexplained = [
         attempt
         for attempt in range(max(0, status.restarts - _MOST_ATTEMPTS), status.restarts)
         if attempt not in known or known[attempt].host is None or known[attempt].exit_code == _PEER_LOST
     ]
-    if not wanted or not status.output_dir:
+    if not unexplained or not status.output_dir:
         return status
     try:
         written = promptly(roots.to_read(status), lambda folder: _written(folder, when(status.created)))
     except XpkError:  # reported when the progress is read
         return status
-    for attempt in wanted:
+    for attempt in unexplained:
         if attempt in written:
-            told = written[attempt]
-            known[attempt] = replace(told, time=known[attempt].time) if attempt in known else told
+            recorded = written[attempt]
+            known[attempt] = replace(recorded, time=known[attempt].time) if attempt in known else recorded
     unknown = [restart for restart in status.restart_history if restart.attempt is None]
     numbered = [known[attempt] for attempt in sorted(key for key in known if key is not None)]
     return replace(status, restart_history=tuple([*unknown, *numbered]))
@@ -100,15 +100,15 @@ def with_output(status: WorkloadStatus, roots: OutputRoots) -> WorkloadStatus:
 
 def _marks(events: Iterable[Obj], uid: str) -> list[tuple[str, str]]:
     """Return the time and the message of each of JobSet's restarts."""
-    found = []
+    marks = []
     for event in events:
         if (event.get("involvedObject") or {}).get("uid") != uid:
             continue
         if str(event.get("reason", "")).startswith(_MARKS):
             first, last, count = event_times(event)
             message = str(event.get("message", ""))
-            found += [(time, message) for time in ([first, last] if count > 1 else [last])]
-    return sorted(found, key=lambda mark: when(mark[0]))
+            marks += [(time, message) for time in ([first, last] if count > 1 else [last])]
+    return sorted(marks, key=lambda mark: when(mark[0]))
 
 
 def _groups(events: Sequence[Obj], marks: list[tuple[str, str]]) -> dict[int, list[Failure]]:
@@ -118,21 +118,21 @@ def _groups(events: Sequence[Obj], marks: list[tuple[str, str]]) -> dict[int, li
     """
     if any(is_local(event) for event in events):
         return _local_groups(events)
-    found: dict[int, list[Failure]] = {}
+    groups: dict[int, list[Failure]] = {}
     spare = 1 + len(marks)
     for failure in sorted(filter(None, (_of_job(event, events) for event in events)), key=lambda each: when(each.time)):
         index = sum(when(time) + _LATE < when(failure.time) for time, _ in marks)
-        group = found.get(index, [])
+        group = groups.get(index, [])
         if any(each.job == failure.job for each in group):
-            found[spare], spare = group, spare + 1
+            groups[spare], spare = group, spare + 1
             group = []
-        found[index] = [*group, failure]
-    return found
+        groups[index] = [*group, failure]
+    return groups
 
 
 def _local_groups(events: Iterable[Obj]) -> dict[int, list[Failure]]:
     """Return the same for the local control plane, which has an event for each host's end, in order."""
-    found: dict[int, list[Failure]] = {}
+    groups: dict[int, list[Failure]] = {}
     index = 0
     ordered = sorted(events, key=lambda event: (event_times(event)[1], str(event["metadata"].get("uid"))))
     for event in ordered:
@@ -143,8 +143,8 @@ def _local_groups(events: Iterable[Obj]) -> dict[int, list[Failure]]:
         elif said and about.get("kind") == "Pod" and event.get("type") == "Warning":
             name, time = str(about["name"]), event_times(event)[1]
             failure = Failure(time=time, job=_job_of(name), words=said[1], host=_host_of(name), exit_code=int(said[2]))
-            found.setdefault(index, []).append(failure)
-    return found
+            groups.setdefault(index, []).append(failure)
+    return groups
 
 
 def _of_job(event: Obj, events: Iterable[Obj]) -> Failure | None:
@@ -168,12 +168,12 @@ def _disruption(pod: str, events: Iterable[Obj]) -> str:
     """Return the reason why a pod was evicted, in words."""
     about = [event for event in events if (event.get("involvedObject") or {}).get("name") == pod]
     placed = next((str(e.get("message")).rpartition(" to ")[2] for e in about if e.get("reason") == "Scheduled"), "")
-    told = next((event for event in about if event.get("reason") in _EVICTED), None)
-    if told is None:
+    eviction = next((event for event in about if event.get("reason") in _EVICTED), None)
+    if eviction is None:
         return "was evicted" + (f" from node {placed}" if placed else "")
-    if told["reason"] in _LOST_NODE:
+    if eviction["reason"] in _LOST_NODE:
         return f"was on node {placed or 'of its own'}, which was lost or drained"
-    return f"was evicted: {short(told.get('message'))}"
+    return f"was evicted: {short(eviction.get('message'))}"
 
 
 def _only_failed_pod(job: Obj, events: Iterable[Obj]) -> str:
@@ -233,13 +233,13 @@ def _written(folder: Folder, since: datetime) -> dict[int, Restart]:
     from xpk.jobs.report.goodput import attempts
     from xpk.jobs.report.record import read_record
 
-    found = {}
+    causes = {}
     for attempt in attempts(read_record(_EventsOnly(folder))):
         host = attempt.cause_host
         if attempt.ended not in ("failed", "host lost") or host is None or attempt.end < since.timestamp():
             continue
         said = attempt.reason.removeprefix(f"{host}: ").removeprefix(f"{host} ")
-        found[attempt.restart_count] = Restart(
+        causes[attempt.restart_count] = Restart(
             time=datetime.fromtimestamp(attempt.end, UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
             cause=f"host s{host.slice}/h{host.host} {said}"
             if said == "died"
@@ -248,4 +248,4 @@ def _written(folder: Folder, since: datetime) -> dict[int, Restart]:
             slice=host.slice,
             host=host.host,
         )
-    return found
+    return causes

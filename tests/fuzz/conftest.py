@@ -1,0 +1,125 @@
+"""The number of inputs, and the command line in a folder of its own with what holds after every command.
+
+`make test` tries the same few hundred inputs each time; `make fuzz` tries thousands of others.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from xpk.cli.main import INTERRUPTED, main
+from xpk.local.cluster import delete_cluster
+from xpk.model import errors
+from xpk.model.terminal import printable
+
+EXAMPLES = int(os.environ.get("XPK_FUZZ_EXAMPLES", "400"))
+CODES = {0, 125, INTERRUPTED} | {
+    each.exit_code for each in vars(errors).values() if isinstance(each, type) and issubclass(each, errors.XpkError)
+}
+PROGRAMS = ("bash", "true")  # that commands find: no docker, no kubectl and no gcloud
+ANSWERS = {("workload diff", 1), ("cluster health", 1), ("config get", 3)}  # codes that are no errors
+
+
+def inputs(share: float) -> settings:
+    """Settings of a test that has a share of all inputs."""
+    return settings(
+        max_examples=max(10, round(EXAMPLES * share)),
+        derandomize="XPK_FUZZ_EXAMPLES" not in os.environ,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+@dataclass
+class CommandLine:
+    """`xpk` in this process, on a cluster `fz` with a workload `w0`."""
+
+    folder: Path
+
+    def run(self, *arguments: str) -> tuple[int, str]:
+        """Return the exit code and stderr of a command; its stdout is not kept."""
+        out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+        with redirect_stdout(out), redirect_stderr(err):
+            code = main(arguments)
+        err.seek(0)
+        return code, err.read()
+
+    def check(self, *arguments: str) -> str:
+        """Run a command; check its code, its errors and its time, and that a failure changes nothing. Return stderr."""
+        before, began = (self._objects(), self._files()), time.process_time()
+        code, err = self.run(*arguments)
+        assert time.process_time() - began < 10
+        assert code in CODES and "internal error" not in err and "Traceback" not in err, err[-2000:]
+        assert len(err) < 20_000 and printable(err) == err, "escaped and shortened"
+        if code and (" ".join(arguments[:2]), code) not in ANSWERS:
+            lines = err.splitlines()
+            assert any(line.startswith("error: ") for line in lines) and lines[-1].startswith("  hint: "), err[-2000:]
+        if code:
+            assert (self._objects(), self._files()) == before, "nothing is half done"
+        elif "--dry-run" in arguments:  # which may write its plan to a file that the user names
+            assert self._objects() == before[0]
+        shutil.rmtree(self.folder / "config", ignore_errors=True)
+        return err
+
+    def _objects(self) -> set[str]:
+        """Return the names of all clusters, and of all objects of `fz`."""
+        store = sqlite3.connect(f"file:{self.folder}/state/clusters/fz/store.db?mode=ro", uri=True)
+        try:
+            objects = {str(row) for row in store.execute("select kind, namespace, name from objects")}
+        finally:
+            store.close()
+        return objects | {each.name for each in (self.folder / "state" / "clusters").iterdir()}
+
+    def _files(self) -> set[Path]:
+        """Return all files outside of clusters."""
+        return {each for place in (self.folder / "work", self.folder / "config") for each in place.rglob("*")}
+
+
+@pytest.fixture(scope="module")
+def command_line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
+    """The command line, with a folder of odd files as the working directory."""
+    folder = tmp_path_factory.mktemp("fuzz")
+    for name in ("bin", "work", "state"):
+        (folder / name).mkdir()
+    for program in PROGRAMS:
+        (folder / "bin" / program).symlink_to(shutil.which(program) or f"/bin/{program}")
+    odd_files(folder / "work")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [each for each in os.environ if each.startswith("XPK_")]:
+            patch.delenv(name)
+        for name, value in {"XPK_STATE_DIR": "state", "XPK_CONFIG_DIR": "config", "HOME": "work"}.items():
+            patch.setenv(name, str(folder / value))
+        patch.setenv("KUBECONFIG", str(folder / "none"))
+        patch.setenv("PATH", str(folder / "bin"))
+        patch.setattr("sys.stdin", io.StringIO())
+        patch.chdir(folder / "work")
+        made = CommandLine(folder)
+        for line in ("cluster create fz --tpu-type v4-8", "workload create w0 --cluster fz --command true --wait"):
+            code, err = made.run(*line.split())
+            assert code == 0, err
+        yield made
+        for place in (folder / "state" / "clusters").iterdir():
+            delete_cluster(place, force=True)
+
+
+def odd_files(folder: Path) -> None:
+    """Make files that are none."""
+    os.mkfifo(folder / "fifo")
+    (folder / "device").symlink_to("/dev/zero")
+    (folder / "loop").symlink_to("loop")
+    (folder / "folder").mkdir()
+    (folder / "binary").write_bytes(b"\xff\xfe\x00")
+    (folder / "deep").write_bytes(b"[" * 20_000)
+    with (folder / "huge").open("wb") as file:
+        file.truncate(10 << 30)

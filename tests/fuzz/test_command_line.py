@@ -1,0 +1,143 @@
+"""Values that no user means, for every option and argument: each is taken, or refused in a line, at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.fuzz.conftest import CommandLine, inputs
+from xpk.cli.main import xpk
+
+DIGITS = "9" * 5000
+LONG = "a" * 300
+GKE = ("cluster", "create", "c", "--provider", "gke", "--project", "p", "--zone", "z-a", "--tpu-type", "v5litepod-8",
+       "--num-slices", "1", "--dry-run")  # fmt: skip
+CREATE = ("workload", "create", "w", "--cluster", "fz", "--command", "true")
+
+# What a command needs besides the value that is tried. Others take the name of the workload or the cluster.
+VALID = {
+    "workload create": ("wx", "--cluster", "fz", "--command", "true"),
+    "workload estimate": (),
+    "workload list": ("--cluster", "fz"),
+    "cluster create": ("cx", "--tpu-type", "v4-8"),
+    "cluster adapt": ("ctx",),
+    "cluster list": (),
+    "queue create": ("qx", "--cluster", "fz", "--num-slices", "1"),
+    "queue list": ("--cluster", "fz"),
+    "storage create": ("s0", "--cluster", "fz", "--mount-point", "/data", "--size", "10"),
+    "storage attach": ("s0", "--cluster", "fz", "--mount-point", "/data"),
+    "storage list": ("--cluster", "fz"),
+    "data prepare": ("binary", "--out", "prepared"),
+}
+NAMED = {"workload": ("w0", "--cluster", "fz"), "queue": ("q0", "--cluster", "fz"), "storage": ("s0",)}
+NAMED |= {"cluster": ("fz",), "image": ("i0",), "config": ("cluster",), "accelerator": ("v4-8",)}
+
+TEXTS = ["", " ", "\t", "a\nb", "\0", "a\0b", "a" * 64, LONG, "é", "\u202eevil", "日本語", "😀", "\ud800", "{{7*7}}",
+         "{% for x in y %}", "!!python/object/apply:os.system ['id']", "*a", "&a [*a]", "$(id)", "; id #", "'\"", "--",
+         "-", "-x", "-1", "0", "-0", "1e400", "nan", "-inf", "9" * 23, "2147483648", DIGITS, f"{DIGITS}s", "1.5",
+         "0x10", "1_000", "١٢", "²", "true", "null", "..", "a/b", "gs://", "gs://b", "gs:///x", "gs://b/../x",
+         "http://127.0.0.1:9/", "=", "=x", "A=", "a=b", "1A=x", "a b", "\x1b[31mred", "\x1b]0;title\x07", "%s%n", "0s",
+         "1h", "-5m", "1w", "1,2", "256", "-1,0", "v4-8", "v4-8\n", "v5litepod-99999999999", "source=x,target=/",
+         "source=gs://b/p,target=/../x", "target=/x", "source=x,target=/tmp,subpath=../..", "[", "(", "(a+)+$",
+         "default", "w0", "fz", "context:x", "fifo", "device", "loop", "folder", "binary", "deep", "huge", "missing",
+         "x" * 100_000]  # fmt: skip
+# Without `/`: no test writes outside of its folder.
+WORDS = st.text(st.characters(exclude_characters="/"), max_size=12)
+PIECES = st.lists(st.sampled_from(["=", ",", ":", ".", "-", "9", "v5litepod", "gs:", "x", " ", "\n"]), max_size=8)
+VALUES = st.sampled_from(TEXTS) | WORDS | st.integers().map(str) | PIECES.map("".join)
+
+
+def leaves(
+    command: click.Command, path: tuple[str, ...], context: click.Context
+) -> Iterator[tuple[str, click.Command]]:
+    """Yield every command that is no group, with its path."""
+    if not isinstance(command, click.Group):
+        yield " ".join(path), command
+        return
+    for name in command.list_commands(context):
+        member = command.get_command(context, name)
+        assert member is not None
+        yield from leaves(member, (*path, name), click.Context(member, parent=context, info_name=name))
+
+
+COMMANDS = dict(leaves(xpk, (), click.Context(xpk, info_name="xpk")))
+PLACES = [
+    (path, parameter)
+    for path, command in COMMANDS.items()
+    for parameter in command.params
+    if isinstance(parameter, click.Argument) or (isinstance(parameter, click.Option) and not parameter.is_flag)
+]
+
+
+def line(path: str, parameter: click.Parameter, value: str) -> list[str]:
+    """Return a command line that would be valid but for one value."""
+    others = list(VALID.get(path, NAMED.get(path.split()[0], ())))
+    if isinstance(parameter, click.Argument):
+        words = [*others[1:], *(["--"] if value.startswith("-") else []), value]
+    else:
+        option = parameter.opts[0]
+        if option in others:
+            del others[others.index(option) : others.index(option) + 2]
+        words = [*others, f"{option}={value}" if option.startswith("--") else option + value]
+    dry = any("--dry-run" in each.opts for each in COMMANDS[path].params)
+    return [*path.split(), *(["--dry-run"] if dry else []), *words]
+
+
+@inputs(0.5)
+@given(place=st.sampled_from(PLACES), value=VALUES)
+def test_any_value_of_any_option(command_line: CommandLine, place: tuple[str, click.Parameter], value: str) -> None:
+    command_line.check(*line(*place, value))
+
+
+def refused(command_line: CommandLine, *arguments: str) -> str:
+    err = command_line.check(*arguments)
+    assert err.startswith("error: ") and len(err) < 10_000, err[:500]
+    return err
+
+
+@pytest.mark.parametrize("file", ["fifo", "device", "folder", "binary", "huge", LONG])
+def test_files_that_are_none(command_line: CommandLine, file: str) -> None:
+    assert "cannot read --env-file" in refused(command_line, *CREATE, "--env-file", file)
+    refused(command_line, *GKE, "--prices", file)
+    refused(command_line, *CREATE, "--script-dir", file) if file != "folder" else None
+    refused(command_line, "workload", "create", "-f", file)
+
+
+@pytest.mark.parametrize("file", ["fifo", "device", "folder", "binary", "huge"])
+def test_preferences_and_ignore_files_that_are_none(command_line: CommandLine, file: str) -> None:
+    config, code = command_line.folder / "config", command_line.folder / "work" / f"code-{file}"
+    odd = command_line.folder / "work" / file
+    config.mkdir()
+    code.mkdir()
+    (code / "run.sh").write_text("true")
+    (code / ".xpkignore").symlink_to(odd)
+    (config / "preferences.toml").symlink_to(odd)
+    assert "preferences.toml" in refused(command_line, "config", "list")
+    assert ".xpkignore" in refused(command_line, *CREATE, "--script-dir", str(code))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (*CREATE, "--env-file", "a\0b"),
+        ("workload", "report", "w", "--cluster", "fz", "--file", "\ud800"),
+        ("workload", "logs", "w", "--cluster", "fz", "--tail", "99999999999999999999999"),
+        ("workload", "report", "w", "--cluster", "fz", "--file", LONG),
+        (*GKE, "--enable-autoprovisioning", "--autoprovisioning-max-memory", DIGITS),
+        (*GKE, "--enable-autoprovisioning", "--autoprovisioning-max-cpu", DIGITS),
+        (*GKE, "--custom-cluster-arguments", "--a=b " * 170_000),
+        ("cluster", "create", LONG, "--tpu-type", "v5litepod-8"),
+        ("cluster", "delete", LONG),
+        ("workload", "list", "--cluster", LONG),
+        (*CREATE, "--num-slices", DIGITS),
+        (*CREATE, "--max-restarts", "9" * 30),
+        ("workload", "wait", "w", "--cluster", "fz", "--timeout", DIGITS),
+        ("workload", "delete", "w0", "--all", "--cluster", "fz"),
+    ],
+)
+def test_arguments_that_nobody_means(command_line: CommandLine, arguments: tuple[str, ...]) -> None:
+    refused(command_line, *arguments)

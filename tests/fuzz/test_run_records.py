@@ -1,0 +1,118 @@
+"""Output folders that a program, or another writer of the bucket, filled with anything: a report is still made."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.fuzz.conftest import inputs
+from tests.jobs.objects import ROOTS, jobset
+from tests.jobs.report.runs import one_kill
+from xpk.jobs.output.folder import latest_progress
+from xpk.jobs.report.account import account, write_page
+from xpk.jobs.report.page import ReportFacts, render_report
+from xpk.jobs.report.record import RunRecord, read_record
+from xpk.jobs.status.fields import Snapshot
+from xpk.jobs.status.reader import read
+from xpk.model import names
+
+NOW = 1_800_000_000.0
+FACTS = ReportFacts(
+    workload="w", cluster="c", accelerator="v5litepod-8", slices=2, hosts_per_slice=2, chips_per_host=4,
+    state="Running", command=("true",), config={}, restarts=(), kill_time=None, end=NOW + 100, written=NOW,
+)  # fmt: skip
+LINES = [
+    b'{"step": Infinity, "loss": 1, "time": 1800000001}',
+    b'{"step": 999, "time": 1800000001, "loss": 1' + b"0" * 400 + b"}",
+    b'{"step": 999, "time": 1800000001, "loss": 1' + b"0" * 5000 + b"}",
+    b"[" * 6000,
+    b'{"a":' * 2000,
+    b'{"step": 999, "loss": 1, "time": 1e308}',
+    b'{"step": 999, "loss": 1, "time": -1e15}',
+    b'{"step": 1e400, "loss": 1e400, "time": NaN}',
+    b'{"step": "5.5", "loss": "x", "time": 1800000001}',
+    b'{"step": 999, "loss": 1, "time": 1800000001, "attempt": 1e300, "step_seconds": 1e300}',
+    b"\xff\xfe\x00" * 100,
+    b'{"step": 999, "loss": {}, "time": 1800000001, "step_seconds": []}',
+]
+EVENTS = [
+    b'{"time": 1800000001, "event": "start", "slice": 0, "host": 0, "attempt": 1000000000000000}',
+    b'{"time": 1800000001, "event": "start", "slice": 1000000000000000, "host": 0, "attempt": 0}',
+    b'{"time": 1e308, "event": "restore", "slice": 0, "host": 0, "attempt": 0, "seconds": 1e308, "step": -1}',
+    b'{"time": 1800000001, "event": "\\u001b[2J", "slice": 0, "host": 0, "attempt": 0, "reason": {"a": []}}',
+]
+ODD: list[Any] = [0, -1, 1, 5, 2**63, 10**400, 1e308, -1e308, 1e-308, float("inf"), float("nan"), NOW, 4e9, 0.5, -NOW]
+ODD += [True, None, "", "x", [], {}, [[]], "\x1b[2J", "\ud800"]
+VALUES = st.sampled_from(ODD)
+NAMES = st.sampled_from(
+    ["start", "init", "data", "restore", "compile", "save", "eval", "done", "fail", "peer_lost", "terminated", "x"]
+)
+
+
+@dataclass
+class Files:
+    """A folder in memory."""
+
+    metrics: bytes
+    events: dict[str, bytes] = field(default_factory=dict)
+    result: bytes | None = None
+
+    def read(self, path: str) -> bytes | None:
+        return {"metrics.jsonl": self.metrics, "result.json": self.result}.get(path)
+
+    def read_all(self, folder: str) -> dict[str, bytes]:
+        return self.events
+
+
+def lines_of(*keys: str, **fixed: st.SearchStrategy[Any]) -> st.SearchStrategy[bytes]:
+    lines = st.fixed_dictionaries(fixed, optional=dict.fromkeys(keys, VALUES))
+    return st.lists(lines, max_size=6).map(lambda rows: b"\n".join(json.dumps(row).encode() for row in rows))
+
+
+@inputs(0.15)
+@given(
+    lines_of("time", "step", "attempt", "loss", "eval_loss", "step_seconds", "grad_norm", "mfu", "tokens_per_second"),
+    lines_of("time", "slice", "host", "attempt", "step", "seconds", "reason", "peer", "read", event=NAMES | VALUES),
+    lines_of("steps", "final_loss"),
+)
+def test_any_values_make_a_page(metrics: bytes, events: bytes, result: bytes) -> None:
+    assert "<svg" in page(read_record(Files(metrics, {"s0-h0.jsonl": events, "s0-h1.jsonl": events}, result)))
+
+
+def page(record: RunRecord) -> str:
+    began = time.monotonic()
+    made = render_report(record, FACTS)
+    assert time.monotonic() - began < 10
+    return made
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_one_bad_line_costs_itself(tmp_path: Path, line: bytes) -> None:
+    folder = one_kill(tmp_path)
+    clean = read_record(Files((folder / "metrics.jsonl").read_bytes()))
+    with (folder / "metrics.jsonl").open("ab") as file:
+        file.write(line + b"\n")
+    status = read(jobset(annotations={names.OUTPUT_ANNOTATION: str(folder), names.TYPE_ANNOTATION: "v5litepod-8"}),
+                  Snapshot(jobsets=[]))  # fmt: skip
+    found = account(status, "dev", ROOTS)
+    assert found.record.steps[:150] == clean.steps and found.record.damaged_lines <= 1
+    assert "<svg" in write_page(found, tmp_path / "page.html").read_text()
+    json.dumps(found.figures, allow_nan=False)
+    progress = latest_progress(str(folder))
+    assert progress and progress.step in (150, 999)
+
+
+@pytest.mark.parametrize("line", EVENTS)
+def test_one_bad_event_costs_itself(tmp_path: Path, line: bytes) -> None:
+    folder = one_kill(tmp_path)
+    with (folder / "events" / "s0-h0.jsonl").open("ab") as file:
+        file.write(line + b"\n")
+    made = page(read_record(Files((folder / "metrics.jsonl").read_bytes(), {"s0-h0.jsonl": line})))
+    assert "<svg" in made and "\x1b" not in made

@@ -1,0 +1,83 @@
+"""Goodput in `workload status`: the figure of the report, from records that are small enough."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.jobs.objects import ROOTS, jobset
+from tests.jobs.report.runs import START, RunWriter, one_kill
+from xpk.cli.workload import views
+from xpk.jobs.output.folder import Progress, latest_progress
+from xpk.jobs.report.account import account
+from xpk.jobs.status.fields import Snapshot
+from xpk.jobs.status.goodput import MOST_BYTES, with_goodput
+from xpk.jobs.status.reader import read
+from xpk.model import names
+from xpk.model.status import Phase, WorkloadStatus
+
+COMPLETED = [{"type": "Completed", "status": "True"}]
+
+
+def status_of(folder: Path, replicas: int = 2, hosts: int = 2, **status: Any) -> WorkloadStatus:
+    """The status of a workload of 2 x 2 hosts that writes to a folder."""
+    made = jobset(annotations={names.OUTPUT_ANNOTATION: str(folder), names.TYPE_ANNOTATION: "v5litepod-8"}, **status)
+    (job,) = made["spec"]["replicatedJobs"]
+    job["replicas"], job["template"]["spec"]["parallelism"] = replicas, hosts
+    return read(made, Snapshot(jobsets=[]))
+
+
+def shown(folder: Path, status: WorkloadStatus) -> Progress:
+    """The progress as `workload status` shows it."""
+    progress = latest_progress(str(folder))
+    assert progress is not None and progress.goodput is None
+    return with_goodput(progress, str(folder), status)
+
+
+def test_it_is_the_figure_of_the_report(tmp_path: Path) -> None:
+    status = status_of(one_kill(tmp_path), conditions=COMPLETED)
+    assert status.phase is Phase.SUCCEEDED
+    progress = shown(tmp_path, status)
+    reported = account(status, "dev", ROOTS).figures["goodput"]
+    assert progress.goodput == reported and 0.5 < reported < 1
+    assert f"goodput    {reported:.1%} of the wall time" in views.status(status, progress, "dev")
+
+
+def test_a_run_that_has_not_ended_is_accounted_until_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunWriter(tmp_path)
+    run.bring_up(0)
+    run.steps(1, 30, each=0.5)
+    run.write()
+    monkeypatch.setattr("time.time", lambda: START + 30)
+    assert shown(tmp_path, status_of(tmp_path)).goodput == 0.5
+
+
+def test_records_beyond_the_limit_are_not_read(tmp_path: Path) -> None:
+    status = status_of(one_kill(tmp_path), conditions=COMPLETED)
+    events = tmp_path / "events" / "s1-h1.jsonl"
+    os.truncate(events, MOST_BYTES)
+    assert shown(tmp_path, status).goodput is None
+    assert "goodput" not in views.status(status, shown(tmp_path, status), "dev")
+    events.unlink()
+    (tmp_path / "events" / "of-nobody.jsonl").symlink_to("/dev/zero")
+    assert shown(tmp_path, status).goodput is not None
+
+
+def test_objects_that_claim_many_hosts_cause_no_reads(tmp_path: Path) -> None:
+    assert shown(one_kill(tmp_path), status_of(tmp_path, replicas=10**9)).goodput is None
+
+
+def test_metrics_of_another_program_have_none(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 2, "loss": 7}\n')
+    assert shown(tmp_path, status_of(tmp_path)).goodput is None
+
+
+def test_events_that_cannot_be_read_leave_the_progress(tmp_path: Path) -> None:
+    status = status_of(one_kill(tmp_path))
+    events = tmp_path / "events" / "s0-h0.jsonl"
+    events.unlink()
+    os.mkfifo(events)
+    assert shown(tmp_path, status).step == 150 and shown(tmp_path, status).goodput is None

@@ -1,0 +1,325 @@
+"""The supervisor of a host's command, run from its file as a pod runs it."""
+
+from __future__ import annotations
+
+import ast
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import xpk_shared
+from xpk.render.supervisor import FILE, START, supervisor_archive
+
+SECONDS = 30.0
+# The calm before SIGKILL is shorter, and the first host says whom it has met.
+PATIENT = """
+import resource, sys
+sys.path.insert(0, "supervisor.pyz")
+from xpk_shared.links import handshake
+from xpk_shared.supervisor import main
+
+class Gate(handshake.Gate):
+    def admit(self, link, hello):
+        welcome = super().admit(link, hello)
+        if welcome:
+            main.say(f"met {hello['hello']}")
+        return welcome
+
+from xpk_shared.links import hub
+hub.Gate, main._CALM_SECONDS = Gate, 0.5
+sys.exit(main.main(sys.argv[1:]))
+"""
+PROGRAM = PATIENT.replace("sys.exit", "main._MEET_SECONDS = 0.1; sys.exit")
+SECRET = "0123456789abcdef" * 4
+WAITS = "trap '' TERM; echo up; sleep 1000 & wait; wait"  # as in a collective
+OBEYS = "trap 'echo saved; exit 143' TERM; echo up; sleep 1000 & wait"
+
+Start = Callable[..., "Host"]
+
+
+class Host:
+    """One host of two slices of two, or of the only one."""
+
+    def __init__(
+        self, number: int, command: str, folder: Path, port: int, attempt: int, program: str, slices: int
+    ) -> None:
+        env = {
+            "PATH": os.environ["PATH"],
+            "XPK_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
+            "XPK_JOB_ID": "a-job",
+            "XPK_PEER_SECRET_FILE": str(folder / "secret"),
+            "XPK_RESTART_ATTEMPT": str(attempt),
+            "XPK_HOSTS_PER_SLICE": str(slices),
+            "MEGASCALE_NUM_SLICES": str(slices),
+            "MEGASCALE_SLICE_ID": str(number // 2),
+            "TPU_WORKER_ID": str(number % 2),
+        }
+        self.number, self.port = number, port + 2
+        self.log = folder / f"{number}.log"
+        argv = [sys.executable, "-I", "-c", program, "bash", "-c", command]
+        with self.log.open("w") as file:
+            self.process = subprocess.Popen(argv, env=env, stdout=file, stderr=file, cwd=folder)
+
+    def says(self, text: str) -> None:
+        """Wait for a line of it."""
+        deadline = time.monotonic() + SECONDS
+        while text not in self.log.read_text():
+            assert time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.02)
+
+    def ends(self, code: int) -> None:
+        """Wait for its end."""
+        assert self.process.wait(SECONDS) == code, self.log.read_text()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start a host; none is left."""
+    with socket.create_server(("", 0)) as taken:
+        free = taken.getsockname()[1] - 2
+    hosts: list[Host] = []
+    (tmp_path / "secret").write_text(SECRET)
+    (tmp_path / "supervisor.pyz").write_bytes(supervisor_archive())
+
+    def started(
+        number: int, command: str, attempt: int = 0, program: str = PROGRAM, *, port: int = free, slices: int = 2
+    ) -> Host:
+        hosts.append(Host(number, command, tmp_path, port, attempt, program, slices))
+        return hosts[-1]
+
+    yield started
+    for host in hosts:
+        if host.process.poll() is None:
+            # Its command is a session of its own, and ends with its group.
+            children = Path(f"/proc/{host.process.pid}/task/{host.process.pid}/children").read_text().split()
+            for child in children:
+                os.killpg(int(child), signal.SIGKILL)
+            host.process.kill()
+            host.process.wait()
+
+
+def connected(hosts: list[Host]) -> None:
+    """Wait until the first host has welcomed all others."""
+    for host in hosts[1:]:
+        hosts[0].says(f"met {host.number}\n")
+
+
+@pytest.mark.parametrize("victim", [0, 3])
+def test_a_host_that_dies_ends_the_commands_of_all_others_and_they_wait_for_kubernetes(
+    start: Start, victim: int
+) -> None:
+    hosts = [start(number, WAITS) for number in range(4)]
+    connected(hosts)
+    hosts[victim].process.kill()
+    others = [host for host in hosts if host is not hosts[victim]]
+    for host in others:
+        host.says(f"host s{victim // 2}/h{victim % 2} is gone")
+    time.sleep(0.5)
+    assert all(host.process.poll() is None for host in others), "the first host's end is the cause, not theirs"
+    for host in others:
+        host.process.terminate()
+    began = time.monotonic()
+    for host in others:
+        host.ends(143)
+    assert time.monotonic() - began < 15, "nobody waits for the grace period"
+
+
+def test_a_command_that_fails_is_a_lost_host_with_its_own_exit_code(start: Start) -> None:
+    hosts = [start(number, WAITS) for number in range(2)] + [start(2, "sleep 2; exit 7")]
+    connected(hosts)
+    hosts[2].ends(7)
+    hosts[0].says("host s1/h0 is gone")
+    hosts[1].says("host s1/h0 is gone")
+
+
+@pytest.mark.parametrize("victim", [0, 3])
+def test_a_command_that_fails_before_the_hosts_have_met_is_noticed_too(start: Start, victim: int) -> None:
+    failed = start(victim, "exit 7", program=PATIENT)
+    others = [start(number, WAITS) for number in range(4) if number != victim]
+    failed.ends(7)
+    for host in others:
+        host.says(f"host s{victim // 2}/h{victim % 2} is gone")
+
+
+def test_a_host_that_joins_late_hears_of_the_first_loss(start: Start) -> None:
+    hosts = [start(number, WAITS) for number in (0, 1, 3)]
+    connected(hosts)
+    hosts[2].process.kill()
+    hosts[1].says("host s1/h1 is gone")
+    time.sleep(0.5)  # host 1 has hung up, which is not a loss
+    start(2, WAITS).says("host s1/h1 is gone")
+
+
+def test_hosts_that_end_well_or_are_asked_to_end_are_not_lost(start: Start, tmp_path: Path) -> None:
+    well, asked = f"until [ -e '{tmp_path}/end' ]; do sleep 0.1; done; echo done", OBEYS
+    hosts = [start(0, WAITS), start(1, well), start(2, asked), start(3, WAITS)]
+    connected(hosts)
+    (tmp_path / "end").touch()
+    hosts[1].ends(0)
+    hosts[2].says("up")
+    hosts[2].process.terminate()
+    hosts[2].ends(143)
+    assert "saved" in hosts[2].log.read_text()
+    time.sleep(0.5)
+    for host in (hosts[0], hosts[3]):
+        assert host.process.poll() is None and "is gone" not in host.log.read_text()
+
+
+def test_who_was_asked_to_end_has_its_grace_period(start: Start) -> None:
+    saves = "trap 'sleep 2; echo saved; exit 143' TERM; echo up; sleep 1000 & wait"
+    hosts = [start(0, saves), start(1, WAITS)]
+    connected(hosts)
+    hosts[0].says("up")
+    hosts[0].process.terminate()
+    time.sleep(0.3)
+    hosts[1].process.kill()
+    hosts[0].ends(143)
+    assert "saved" in hosts[0].log.read_text()
+
+
+def test_all_processes_of_a_command_are_told_and_waited_for(start: Start) -> None:
+    inner = "trap 'sleep 1; echo inner saved; exit 0' TERM; echo up; sleep 1000 & wait"
+    host = start(0, f'bash -c "{inner}"; echo after')
+    host.says("up")
+    host.process.terminate()
+    host.process.wait(SECONDS)
+    assert "inner saved" in host.log.read_text()
+
+
+def test_a_command_with_a_trap_decides_what_its_processes_hear(start: Start) -> None:
+    deaf = "trap 'echo heard' TERM; sleep 2; echo over"
+    host = start(0, f'bash -c "{deaf}" & trap "wait; exit 9" TERM; echo up; wait')
+    host.says("up")
+    time.sleep(0.5)
+    host.process.terminate()
+    host.ends(9)
+    assert "over" in host.log.read_text() and "heard" not in host.log.read_text()
+
+
+def test_hosts_of_another_attempt_are_strangers(start: Start) -> None:
+    first, stale = start(0, WAITS, 1), start(1, WAITS, 0)
+    time.sleep(1.5)
+    stale.process.kill()
+    time.sleep(0.5)
+    assert first.process.poll() is None and "is gone" not in first.log.read_text()
+
+
+def test_a_taken_port_or_missing_peers_never_end_a_command(start: Start) -> None:
+    first = start(0, "sleep 1; exit 3")
+    second = start(0, "sleep 2; exit 4")  # finds the port taken
+    first.ends(3)
+    second.ends(4)
+    alone = start(1, "sleep 1; exit 5")
+    alone.ends(5)
+
+
+def test_exit_codes_and_signals_arrive(start: Start) -> None:
+    start(0, "exit 42").ends(42)
+    start(0, "kill -KILL $$").ends(137)
+    told = start(0, "trap 'echo told; exit 9' USR1; echo up; sleep 1000 & wait")
+    told.says("up")
+    told.process.send_signal(signal.SIGUSR1)
+    told.ends(9)
+
+
+def test_without_the_environment_of_a_host_or_python_the_command_runs_alone(tmp_path: Path) -> None:
+    file = tmp_path / "supervisor.pyz"
+    file.write_bytes(supervisor_archive())
+    argv = [*START[:2], START[2].replace(FILE, str(file)), "bash", "-c", "echo alone; exit 6"]
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "bash").symlink_to("/bin/bash")
+    for path in (os.environ["PATH"], str(tmp_path / "bin")):
+        done = subprocess.run(argv, env={"PATH": path}, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (6, "alone\n", "")
+
+
+def test_a_users_modules_do_not_replace_those_of_the_supervisor(start: Start, tmp_path: Path) -> None:
+    for name in ("selectors", "xpk_shared"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(99)\n")
+    host = {"PYTHONPATH": str(tmp_path), "PATH": os.environ["PATH"], "XPK_COORDINATOR_ADDRESS": "127.0.0.1:1"}
+    host |= {"XPK_JOB_ID": "j", "XPK_PEER_SECRET_FILE": "secret", "XPK_RESTART_ATTEMPT": "0", "TPU_WORKER_ID": "0"}
+    host |= {"XPK_HOSTS_PER_SLICE": "1", "MEGASCALE_NUM_SLICES": "1", "MEGASCALE_SLICE_ID": "0"}
+    start(0, "exit 0").ends(0)  # the file is there
+    argv = [*START[:2], START[2].replace(FILE, "supervisor.pyz"), "bash", "-c", "echo $PYTHONPATH; exit 5"]
+    done = subprocess.run(argv, env=host, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (5, f"{tmp_path}\n", "")
+
+
+def test_silent_strangers_are_hung_up_on_and_keep_nobody_out_or_busy(start: Start) -> None:
+    limits = "resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40)); handshake._SECONDS = 1.5; sys.exit"
+    first = start(0, WAITS, program=PROGRAM.replace("sys.exit", limits))
+    first.says("up")
+    deadline = time.monotonic() + SECONDS
+    strangers: list[socket.socket] = []
+    while len(strangers) < 120 and time.monotonic() < deadline:
+        with suppress(OSError):
+            strangers.append(socket.create_connection(("127.0.0.1", first.port), timeout=1))
+    strangers[0].settimeout(SECONDS)
+    before, began = cpu(first), time.monotonic()
+    second = start(1, WAITS)
+    assert strangers[0].recv(100).startswith(b'{"challenge"') and strangers[0].recv(100) == b"", "hung up on"
+    assert cpu(first) - before < 0.3 * (time.monotonic() - began) + 0.2
+    for stranger in strangers:
+        stranger.close()
+    connected([first, second])
+    second.process.kill()
+    first.says("host s0/h1 is gone")
+
+
+def cpu(host: Host) -> float:
+    """Return the seconds that a host's program has computed."""
+    fields = Path(f"/proc/{host.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_143_is_a_failure_unless_a_host_was_asked_to_end(start: Start) -> None:
+    alone = start(0, "exit 143", slices=1)
+    alone.ends(1)
+    assert "the command ended with 143, but no host was asked to end: exit code 1" in alone.log.read_text()
+    hosts = [start(0, WAITS), start(1, "until [ -e end ]; do sleep 0.05; done; exit 143"), start(2, OBEYS)]
+    connected(hosts)
+    hosts[2].says("up")
+    hosts[2].process.terminate()
+    hosts[2].ends(143)
+    (hosts[1].log.parent / "end").touch()
+    hosts[1].ends(143)  # it has heard of the other in its own way
+
+
+def test_without_a_readable_secret_the_command_runs_unwatched(start: Start, tmp_path: Path) -> None:
+    alone = start(1, "exit 5")
+    (tmp_path / "secret").unlink()
+    other = start(2, "exit 6")
+    alone.ends(5)
+    other.ends(6)
+    assert "cannot read" in other.log.read_text()
+
+
+def test_the_file_is_the_same_each_time_and_small() -> None:
+    content = supervisor_archive()
+    supervisor_archive.cache_clear()
+    assert supervisor_archive() == content and len(content) < 100_000
+
+
+SOURCES = [
+    file
+    for folder in ("", "links", "supervisor")
+    for file in sorted((Path(xpk_shared.__file__).parent / folder).glob("*.py"))
+    if folder or file.name == "__init__.py"
+]
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=lambda file: f"{file.parent.name}/{file.name}")
+def test_the_program_is_python_3_8_with_the_standard_library(file: Path) -> None:
+    tree = ast.parse(file.read_text(), feature_version=(3, 8))
+    imports = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    modules = {getattr(node, "module", None) or node.names[0].name for node in imports}
+    assert {module.partition(".")[0] for module in modules} <= {"xpk_shared", *sys.stdlib_module_names}
+    assert "__future__" in modules or not modules or file.name == "__main__.py", "annotations would be evaluated"

@@ -1,0 +1,160 @@
+"""JSON Schemas of what commands print with `-o json`, and docs/json.md, both from the types of the values."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import io
+import re
+import tokenize
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any, Literal
+
+from xpk.capacity.provider import ClusterInfo
+from xpk.capacity.queues.reading import QueueInfo
+from xpk.capacity.queues.workloads import QueuedWorkload
+from xpk.jobs.create.memory_estimate import Estimate
+from xpk.jobs.output.folder import Progress
+from xpk.jobs.report.account import Figures
+from xpk.model.status import WorkloadStatus
+
+HEAD = """# JSON output
+
+Generated from the program by `make golden`. `-o json` prints these objects, `-o yaml` the same as YAML. Times are RFC
+3339, durations are seconds, `null` means that a value is unknown or does not apply. New fields may be added; no other
+field is renamed or removed without an entry in the changelog.
+
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkloadWithProgress(WorkloadStatus):
+    """Status of a workload with its progress and the next command."""
+
+    progress: Progress | None = None  # of the bundled trainer; null before the first step
+    next: str = ""  # command to run next
+
+
+@dataclasses.dataclass(frozen=True)
+class QueueWithWorkloads(QueueInfo):
+    """A queue with its workloads that have not finished."""
+
+    workloads: tuple[QueuedWorkload, ...] = ()  # that have not finished
+
+
+OUTPUTS: Mapping[str, object] = {
+    "xpk workload list": list[WorkloadStatus],
+    "xpk workload status": WorkloadWithProgress,
+    "xpk workload describe": WorkloadWithProgress,
+    "xpk workload wait": WorkloadWithProgress,
+    "xpk workload create": WorkloadStatus,
+    "xpk workload report": Figures,
+    "xpk workload estimate": Estimate,
+    "xpk cluster list": list[ClusterInfo],
+    "xpk cluster describe": ClusterInfo,
+    "xpk queue list": list[QueueInfo],
+    "xpk queue describe": QueueWithWorkloads,
+}
+_SIMPLE = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
+
+
+def schema_of(kind: Any) -> dict[str, Any]:
+    """Return the JSON Schema of values of a type; objects have no other fields."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind in _SIMPLE:
+        return {"type": _SIMPLE[kind]}
+    if origin in (typing.Union, types.UnionType):
+        return {"anyOf": [schema_of(each) for each in arguments]}
+    if origin is Literal:
+        return {"enum": list(arguments)}
+    if origin in (list, tuple):
+        return {"type": "array", "items": schema_of(arguments[0])}
+    if origin in (dict, Mapping):
+        return {"type": "object", "additionalProperties": schema_of(arguments[1])}
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return {"enum": [str(each) for each in kind]}
+    properties = {name: schema_of(each) for name, each in fields_of(kind).items()}
+    return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+
+
+def fields_of(kind: type) -> dict[str, Any]:
+    """Return the fields of a dataclass or a TypedDict with their types."""
+    hints = typing.get_type_hints(kind)
+    names = [field.name for field in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else [*hints]
+    return {name: hints[name] for name in names}
+
+
+def reference() -> str:
+    """Return docs/json.md as it should be."""
+    parts, nested = [HEAD, "| command | output |", "|---|---|"], list[type]()
+    for command, kind in OUTPUTS.items():
+        parts.append(f"| `{command}` | {_described(kind, nested)} |")
+    parts.append("")
+    for kind in nested:  # grows while the fields of its types are described
+        summary, _, _ = (inspect.getdoc(kind) or "").partition("\n\n")
+        base = kind.__base__ if dataclasses.is_dataclass(kind.__base__) else None
+        also = f" It has the fields of {_described(base, nested)}, and:" if base else ""
+        parts += [f"## {kind.__name__}", " ".join(summary.split()) + also, ""]
+        parts += ["| field | type | meaning |", "|---|---|---|"]
+        meanings, known = meanings_of(kind), fields_of(base) if base else {}
+        for name, each in fields_of(kind).items():
+            if name in known:
+                continue
+            parts.append(f"| `{name}` | {_described(each, nested)} | {meanings.get(name, '').replace('|', '/')} |")
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _described(kind: Any, nested: list[type]) -> str:
+    """Return a type in words; types with fields are linked and added to `nested`."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind in _SIMPLE:
+        return _SIMPLE[kind]
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_described(each, nested) for each in arguments)
+    if origin is Literal:
+        return " or ".join(f"`{each}`" for each in arguments)
+    if origin in (list, tuple):
+        return f"array of {_described(arguments[0], nested)}"
+    if origin in (dict, Mapping):
+        return f"object of {_described(arguments[1], nested)}"
+    if issubclass(kind, StrEnum):
+        return ", ".join(f"`{each}`" for each in kind)
+    if kind not in nested:
+        nested.append(kind)
+    return f"[{kind.__name__}](#{kind.__name__.lower()})"
+
+
+def meanings_of(kind: type) -> dict[str, str]:
+    """Return the meanings of fields: comments beside them, or clauses of the docstring such as "`free`: available"."""
+    found: dict[str, str] = {}
+    for base in reversed([base for base in kind.__mro__ if base.__module__.startswith(("xpk.", "tools."))]):
+        for names, meaning in re.findall(r"((?:`\w+`(?:, | and )?)+): (.+?)(?=[;.](?:\s|$))", _one_line(base)):
+            found |= {name: meaning for name in re.findall(r"`(\w+)`", names)}
+        found |= {name: said for name, said in comments_of(inspect.getsource(base)).items() if said}
+    return found
+
+
+def _one_line(kind: type) -> str:
+    return " ".join((kind.__doc__ or "").split())
+
+
+def words_of(source: str) -> Sequence[tokenize.TokenInfo]:
+    """Return the words of a program, comments among them."""
+    return list(tokenize.generate_tokens(io.StringIO(source).readline))
+
+
+def comments_of(source: str) -> dict[str, str]:
+    """Return what stands behind each field of a class, which may take several lines."""
+    (kind,) = ast.parse(source).body
+    assert isinstance(kind, ast.ClassDef)
+    said = {word.start[0]: word.string.lstrip("# ") for word in words_of(source) if word.type == tokenize.COMMENT}
+    return {
+        field.target.id: " ".join(said[n] for n in range(field.lineno, (field.end_lineno or 0) + 1) if n in said)
+        for field in kind.body
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+    }

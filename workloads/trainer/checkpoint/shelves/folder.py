@@ -1,0 +1,123 @@
+"""Checkpoints in a folder, renamed into place."""
+
+import contextlib
+import functools
+import os
+import shutil
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+from trainer.checkpoint.shelves import manifest, ocdbt
+from xpk_shared.storage import open_place
+
+
+class FolderShelf:
+    """A `Shelf` in a folder: `.saving-...` is aborted, a number is complete, others are to be removed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def claim(self, attempt: int) -> str:
+        """Remove the remains of aborted saves. Needs no fence: a rename never replaces an existing checkpoint.
+
+        Raises FatalError if there are checkpoints of another program.
+        """
+        unsealed = [path for path in self._numbered() if not _is_sealed(path)]
+        for path in unsealed:
+            if not self._is_half(path):
+                raise manifest.foreign(path)
+        self._remove([*unsealed, *self._folder.glob(".saving-*"), *self._folder.glob(".removing-*")])
+        return str(attempt)
+
+    def steps(self) -> list[int]:
+        """Return the numbers of the folders that have a manifest."""
+        return sorted(int(path.name) for path in self._numbered() if _is_sealed(path))
+
+    def draft(self, step: int, claim: str) -> str:
+        """Create the folder that is renamed when it is complete."""
+        draft = self._draft(step, claim)
+        draft.mkdir(parents=True, exist_ok=True)
+        return str(draft)
+
+    def commit(self, step: int, claim: str, notes: dict[str, Any]) -> None:
+        """Write the manifest, then rename; both survive a power failure."""
+        draft = self._draft(step, claim)
+        open_place(draft / manifest.MANIFEST).write(manifest.manifest(manifest.sums(draft), notes))
+        os.replace(draft, self._folder / str(step))
+        _sync_folder(self._folder)
+
+    def discard(self, step: int, claim: str) -> None:
+        """Remove the draft."""
+        self._remove([self._draft(step, claim)])
+
+    def damage(self, step: int) -> str:
+        """Compare sizes with the manifest, then read everything and compare checksums."""
+        folder = self._folder / str(step)
+        return manifest.damage(folder, functools.partial(ocdbt.inside, f"file://{folder}/"))
+
+    def notes(self, step: int) -> dict[str, Any]:
+        """Return the notes of a complete checkpoint."""
+        return manifest.notes((self._folder / str(step) / manifest.MANIFEST).read_bytes())
+
+    def content(self, step: int, notes: dict[str, Any]) -> str:
+        """Return the folder that Orbax wrote."""
+        return str(self._folder / str(step) / notes.get(manifest.INSIDE, ""))
+
+    def set_aside(self, step: int) -> None:
+        """Rename it, so that its number is free."""
+        aside = self._folder / f".damaged-{step}"
+        self._remove([aside])
+        os.replace(self._folder / str(step), aside)
+
+    def keep(self, newest: int, committed: int, unread: Collection[int] = ()) -> None:
+        """Remove older and damaged checkpoints; each is renamed first, so that none is ever partial."""
+
+        def is_whole(step: int) -> bool:
+            return step not in unread and manifest.has_sizes(self._folder / str(step))
+
+        self._remove(self._folder.glob(".removing-*"))  # free the names for renames
+        for old in manifest.outdated([step for step in self.steps() if step <= committed], newest, is_whole):
+            with contextlib.suppress(OSError):
+                os.replace(self._folder / str(old), self._folder / f".removing-{old}")
+        self._remove([*self._folder.glob(".removing-*"), *self._folder.glob(".damaged-*")])
+
+    def _numbered(self) -> list[Path]:
+        return sorted(path for path in self._folder.glob("*") if path.name.isdigit())
+
+    def _is_half(self, path: Path) -> bool:
+        """Return whether a folder without a manifest is a part of our checkpoint, as in a mounted bucket.
+
+        There a rename copies. Anywhere else a folder has its manifest before it has its number.
+        """
+        halves = self._folder.glob(f".saving-{path.name}-*"), self._folder.glob(f".removing-{path.name}")
+        return any(True for half in halves for _ in half)
+
+    def _draft(self, step: int, claim: str) -> Path:
+        return self._folder / f".saving-{step}-{claim}"
+
+    @staticmethod
+    def _remove(paths: Iterable[Path]) -> None:
+        for path in paths:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+
+def _is_sealed(path: Path) -> bool:
+    """Return whether a checkpoint has a manifest; True if the disk fails, so that reading it reports the error."""
+    try:
+        return (path / manifest.MANIFEST).is_file()
+    except OSError:
+        return True
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename itself survive a power failure."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,104 @@
+"""Copies of bucket files on this host's disk, where they can be mapped: one of each file, of its newest generation.
+
+A file on a disk is its own copy. Copies are shared by all hosts of this machine.
+"""
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from trainer.errors import FatalError, Problem
+from trainer.storage.scratch import scratch
+from xpk_shared.storage import Place
+
+
+@contextlib.contextmanager
+def draft(place: Place) -> Iterator[Path]:
+    """Create a file of this host for `adopt`; it is removed unless it was moved away."""
+    if place.path is not None:
+        place.path.parent.mkdir(parents=True, exist_ok=True)
+    with _making(scratch() if place.path is None else place.path.parent) as file:  # a rename must stay on one disk
+        yield file
+
+
+def adopt(place: Place, file: Path) -> None:
+    """Move a `draft` to its place; for a bucket it becomes this host's copy."""
+    generation = place.adopt(file).changed
+    if place.path is None:
+        _keep(place, file, generation)
+
+
+def complete(place: Place, digest: str) -> Path:
+    """Return the path of a copy, verified against the object's size and `digest`, the first digits of its SHA-256.
+
+    Raises FatalError if the object is damaged. That of a file on a disk was computed when it was made.
+    """
+    if place.path is not None:
+        return place.path
+    entry = place.entry()
+    copy = _copy(place, entry.changed)
+    if not (copy.is_file() and copy.stat().st_size == entry.size and _sha256(copy).startswith(digest)):
+        with _making(scratch()) as file:
+            place.download(file)
+            if not _sha256(file).startswith(digest):
+                message = f"{place} is damaged: its SHA-256 does not begin with {digest}"
+                raise FatalError(Problem(message, "Delete it and its .json to prepare it again from the source"))
+            _keep(place, file, entry.changed)
+    return copy
+
+
+def partial(place: Place, size: int) -> Path | None:
+    """Return the path of a copy of `size` bytes, complete or sparse, whose content is not verified.
+
+    None for a file on a disk. Raises FatalError if the object has another size.
+    """
+    if place.path is not None:
+        return None
+    entry = place.entry()
+    if entry.size != size:
+        message = f"{str(place)!r} has {entry.size:,} bytes but should have {size:,}"
+        raise FatalError(Problem(message, "Copy it here again, or prepare the data set again"))
+    whole, parts = _copy(place, entry.changed), _copy(place, f"{entry.changed}.parts")
+    if whole.is_file() and whole.stat().st_size == size:
+        return whole
+    if not (parts.is_file() and parts.stat().st_size == size):
+        with _making(scratch()) as file:
+            os.truncate(file, size)
+            _forget_older(place, entry.changed)
+            os.replace(file, parts)
+    return parts
+
+
+def _copy(place: Place, generation: int | str) -> Path:
+    return scratch() / f"{hashlib.sha256(str(place).encode()).hexdigest()[:16]}-{generation}"
+
+
+def _keep(place: Place, file: Path, generation: int) -> None:
+    """Store a file as this host's copy, replacing older ones."""
+    _forget_older(place, generation)
+    os.replace(file, _copy(place, generation))
+
+
+def _forget_older(place: Place, generation: int) -> None:
+    """Remove the copies of other generations; another job may be using this one's."""
+    kept = {_copy(place, generation), _copy(place, f"{generation}.parts")}
+    for old in set(scratch().glob(_copy(place, "*").name)) - kept:
+        old.unlink(missing_ok=True)
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+@contextlib.contextmanager
+def _making(folder: Path) -> Iterator[Path]:
+    descriptor, name = tempfile.mkstemp(dir=folder, prefix="making-")
+    os.close(descriptor)
+    try:
+        yield Path(name)
+    finally:
+        Path(name).unlink(missing_ok=True)

@@ -1,0 +1,69 @@
+"""Base of both ends of the links: open connections, and heartbeats."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from xpk_shared.links.connection import Link, line
+from xpk_shared.links.handshake import Identity
+
+
+@dataclass(frozen=True)
+class Beats:
+    """Heartbeats, and the silence after which a host counts as dead."""
+
+    seconds: float = 2.0  # between beats
+    silent_seconds: float = 20.0  # importing JAX on a busy machine may keep a host silent for seconds
+
+
+@dataclass(frozen=True)
+class Handlers:
+    """Functions that are called on a background thread, each with the number of the host concerned as last argument."""
+
+    lost: Callable[[int], None]  # it died
+    told: Callable[[str, int], None]  # it told all others something
+    message: Callable[[dict[str, Any], int], None] = lambda message, number: None  # it sent any other message
+
+
+class Endpoint:
+    """One host's end of its links. Without `beats`, a host may be silent for ever."""
+
+    def __init__(
+        self, identity: Identity, number: int, absent: set[int], handlers: Handlers, beats: Beats | None
+    ) -> None:
+        self.number = number
+        self.absent = absent  # hosts that this end waits for and that have never connected
+        self.links: dict[int, Link] = {}
+        self._changed = threading.Condition()
+        self._is_closing = False
+        self._identity, self._handlers, self._beats = identity, handlers, beats
+
+    def send(self, content: bytes, but: int = -1) -> None:
+        """Send all connected hosts but one a message made by `line`: it may be long, and the hosts many."""
+        for number, link in list(self.links.items()):
+            if number != but and not link.has_left:
+                link.send(content)
+
+    def _start(self, work: Callable[..., None], *args: object) -> None:
+        """Start the thread that reads, and the one of the heartbeats."""
+        threading.Thread(target=work, args=args, name="links", daemon=True).start()
+        if self._beats:
+            threading.Thread(target=self._beat, args=(self._beats,), name="links-beat", daemon=True).start()
+
+    def _beat(self, beats: Beats) -> None:
+        """Show that this host is alive, and cut the connections of hosts that fell silent."""
+        beat, woke = line({"beat": self.number}), time.monotonic()
+        while not self._is_closing:
+            time.sleep(beats.seconds)
+            now = time.monotonic()
+            for link in [link for link in list(self.links.values()) if not link.has_left]:
+                link.beat(beat)
+                if now - woke > 2 * beats.seconds:  # this host itself was suspended and has not listened
+                    link.heard = now
+                if now - link.heard > beats.silent_seconds and not self._is_closing:
+                    link.cut()
+            woke = now

@@ -1,0 +1,17 @@
+"""Errors of links between hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class PeerAbsent(Exception):
+    """Another host did not connect in time; `missing` has the process ids that are known."""
+
+    def __init__(self, message: str, missing: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.missing = tuple(missing)
+
+
+class AddressError(Exception):
+    """This host cannot listen on its own address."""

@@ -1,0 +1,109 @@
+"""The hub's end: takes the other hosts in, and tells all of them when one is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+from typing import Any
+
+from xpk_shared.links.connection import MAX_MESSAGE_BYTES, Link, line, listen
+from xpk_shared.links.endpoint import Beats, Endpoint, Handlers
+from xpk_shared.links.handshake import HANDSHAKE_SECONDS, PROTOCOL_ERRORS, Gate, Identity
+
+
+class Hub(Endpoint):
+    """Process 0 of a job of `hosts` hosts."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        hosts: int,
+        handlers: Handlers,
+        *,
+        beats: Beats | None = None,
+        handshake_seconds: float = HANDSHAKE_SECONDS,
+    ) -> None:
+        super().__init__(identity, 0, set(range(1, hosts)), handlers, beats)
+        self._hosts, self._handshake_seconds = hosts, handshake_seconds
+        self._news: list[bytes] = []  # what all hosts were sent; those that join later are too
+
+    def open(self, address: str, port: int) -> None:
+        """Listen at an address, "" for all of this host's. Raises AddressError."""
+        self._start(self._serve, listen(address, port))
+
+    def tell(self, what: str) -> None:
+        """Tell all hosts."""
+        self._publish({"tell": what, "by": 0})
+
+    def leave(self, seconds: float = 0.0) -> None:
+        """Announce that this host's end is not a death, after the others have, for which it waits some time."""
+        with self._changed:
+            self._changed.wait_for(lambda: all(link.has_left for link in self.links.values()), seconds)
+        self._is_closing = True
+        self._publish({"bye": 0})
+
+    def _publish(self, message: dict[str, Any], but: int = -1) -> None:
+        """Send a message to all hosts but one, including those that join later."""
+        with self._changed:
+            self._news.append(line(message))
+            self.send(self._news[-1], but)
+
+    def _serve(self, listener: socket.socket) -> None:
+        """Accept hosts and read their messages."""
+        with selectors.DefaultSelector() as selector:
+            gate = Gate(listener, selector, self._identity, self._hosts, self._handshake_seconds)
+            while True:
+                for key, _ in selector.select(gate.tend()):
+                    if key.data is None:
+                        gate.accept()
+                    elif not self._hear(gate, key.data):
+                        gate.close(key.data)
+                        self._part(key.data)
+
+    def _hear(self, gate: Gate, link: Link) -> bool:
+        """Act on data from a connection; return False when it is over."""
+        messages = link.receive()
+        with contextlib.suppress(*PROTOCOL_ERRORS):
+            return messages is not None and all(self._understand(gate, link, message) for message in messages)
+        return False
+
+    def _understand(self, gate: Gate, link: Link, message: dict[str, Any]) -> bool:
+        """Act on one message; return False for one of a stranger, unless it is a valid hello."""
+        if link.peer < 0:
+            welcome = b"" if message["hello"] in self.links else gate.admit(link, message)
+            return bool(welcome) and self._join(link, message["hello"], welcome)
+        if "tell" in message:
+            self._publish({"tell": message["tell"], "by": link.peer}, but=link.peer)
+            self._handlers.told(message["tell"], link.peer)
+        elif "bye" in message:
+            with self._changed:
+                link.has_left = True
+                self._changed.notify_all()
+        else:
+            self._handlers.message(message, link.peer)
+        return True
+
+    def _join(self, link: Link, number: int, welcome: bytes) -> bool:
+        """Register a host that completed the handshake."""
+        with self._changed:
+            link.peer, link.longest = number, MAX_MESSAGE_BYTES
+            link.send(b"".join([welcome, *self._news]))
+            self.links[number] = link
+            is_last = self.absent == {number}
+            self.absent.discard(number)
+        if is_last:
+            self._publish({"ready": True})
+            self._handlers.message({"ready": True}, 0)
+        return True
+
+    def _part(self, link: Link) -> None:
+        """Act on the end of a connection: it is a death, unless the host has announced it."""
+        if link.peer < 0:
+            return
+        with self._changed:
+            del self.links[link.peer]
+            self._changed.notify_all()
+        if not link.has_left and not self._is_closing:
+            self._publish({"lost": link.peer})
+            self._handlers.lost(link.peer)

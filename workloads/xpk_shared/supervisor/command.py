@@ -1,0 +1,52 @@
+"""The user's command as a child process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+
+
+class Command:
+    """The user's command: a session of its own, so that all of its processes can get a signal.
+
+    Raises OSError if it cannot be started.
+    """
+
+    def __init__(self, argv: list[str]) -> None:
+        self.code: int | None = None
+        self._orphaned = False
+        self._process = subprocess.Popen(argv, start_new_session=True)
+
+    def forward(self, number: int) -> None:
+        """Send a signal to its first process, as a container would: the others are its affair while it runs."""
+        if self.code is None:
+            os.kill(self._process.pid, number)
+        else:
+            self.signal_all(number)
+
+    def signal_all(self, number: int) -> bool:
+        """Send a signal to all of its processes; return whether there are any."""
+        try:
+            os.killpg(self._process.pid, number)
+        except ProcessLookupError:
+            return False
+        return True
+
+    @property
+    def is_saving(self) -> bool:
+        """True if processes are left that only this program has asked to end."""
+        return self._orphaned and self.signal_all(0)
+
+    def reap(self) -> None:
+        """Take note of processes that have ended: the first of a container inherits those of others."""
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                if pid == self._process.pid:
+                    if os.WIFSIGNALED(status):  # it has forwarded nothing, as a shell without a trap does not
+                        self._orphaned = self.signal_all(signal.SIGTERM)
+                    self.code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)

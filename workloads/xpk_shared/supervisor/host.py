@@ -1,0 +1,61 @@
+"""This host's place in the job, from its environment, and lines for people."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_PORT_OFFSET = 2  # from the coordinator's; the port between is the bundled trainer's
+
+
+@dataclass(frozen=True)
+class Host:
+    """One host of several; `address` and `port` are where the first one listens."""
+
+    number: int
+    hosts: int
+    hosts_per_slice: int
+    address: str
+    port: int
+    job: str
+    attempt: int
+    secret_file: str
+
+    def name(self, number: int) -> str:
+        """Return the name of a host of the job for people."""
+        slice_id, host = divmod(number, self.hosts_per_slice)
+        return f"s{slice_id}/h{host}"
+
+    def read_secret(self) -> bytes:
+        """Return the workload's secret, b"" if it cannot be read."""
+        try:
+            return Path(self.secret_file).read_bytes().strip()
+        except OSError as error:
+            say(f"cannot read {self.secret_file} ({error.strerror}): a lost host will be noticed late")
+            return b""
+
+
+def read_host(environ: Mapping[str, str]) -> Host | None:
+    """Return this host as docs/environment.md describes it, None without such an environment."""
+    try:
+        hosts_per_slice = int(environ["XPK_HOSTS_PER_SLICE"])
+        address, _, port = environ["XPK_COORDINATOR_ADDRESS"].rpartition(":")
+        return Host(
+            number=int(environ["MEGASCALE_SLICE_ID"]) * hosts_per_slice + int(environ["TPU_WORKER_ID"]),
+            hosts=int(environ["MEGASCALE_NUM_SLICES"]) * hosts_per_slice,
+            hosts_per_slice=hosts_per_slice,
+            address=address,
+            port=int(port) + _PORT_OFFSET,
+            job=environ["XPK_JOB_ID"],
+            attempt=int(environ["XPK_RESTART_ATTEMPT"]),
+            secret_file=environ["XPK_PEER_SECRET_FILE"],
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+def say(text: str) -> None:
+    """Print a line among those of the command."""
+    print(f"xpk: {text}", file=sys.stderr, flush=True)

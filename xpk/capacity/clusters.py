@@ -1,0 +1,117 @@
+"""Requests for clusters, checked as a whole, and the list of all clusters."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from xpk.capacity.plan.plan import Plan
+from xpk.capacity.provider import (
+    Checks,
+    ClusterInfo,
+    Provider,
+    check_free,
+    load_provider,
+    maker_names,
+    provider_names,
+    provider_of,
+    slices_there,
+)
+from xpk.model.accelerators import SliceShape, find_shape
+from xpk.model.errors import Problems, UsageError, XpkError
+from xpk.model.specs import ClusterSpec, cluster_problems, count_slices
+
+_HINT = "see `xpk cluster create --help`"
+
+
+def given_flags(options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the given options of a provider by their flags, as text; None, False and () are not given."""
+    return {
+        f"--{name.replace('_', '-')}": os.pathsep.join(value) if isinstance(value, tuple) else str(value)
+        for name, value in options.items()
+        if value not in (None, False, ())
+    }
+
+
+def plan_create(
+    name: str,
+    accelerator_type: str | None,
+    num_slices: int | None,
+    *,
+    num_nodes: int | None = None,
+    provider: str = "local",
+    flags: Mapping[str, str] | None = None,
+    problems: Problems | None = None,
+    is_dry: bool = False,
+) -> tuple[ClusterSpec, Plan]:
+    """Return the spec of a cluster, and the plan that creates it or completes its missing parts.
+
+    `num_slices`: None keeps the slices of an existing cluster; 1 in a new one. `problems`: found before. `is_dry`:
+    values that only a real run needs may be missing. Raises UsageError with all problems, and ConflictError if a
+    cluster of this name exists in another shape or of another provider.
+    """
+    problems = problems or Problems()
+    given = dict(flags or {})
+    shape: SliceShape | None = problems.read(None, _find_shape, accelerator_type)
+    count = problems.read(
+        1 if num_slices is None else num_slices, count_slices, num_slices, num_nodes, shape.kind if shape else ""
+    )
+    source: Provider | None = problems.read(None, _load_maker, provider, given)
+    spec = ClusterSpec(name=name, shape=shape, num_slices=count) if shape else None
+    if isinstance(source, Checks):
+        problems.read(None, partial(source.check_create, lenient=is_dry), spec)
+    if not spec or not source:  # not checked by the provider
+        problems.read(None, _check_named, name, count or int("--enable-autoprovisioning" in given))
+    problems.check(f"cluster '{name}' cannot be created", hint=_HINT)
+    assert spec and source
+    if num_slices is None and num_nodes is None:  # keep the existing number of slices
+        spec = replace(spec, num_slices=slices_there(source, spec.name, spec.shape) or spec.num_slices)
+    check_free(spec.name, source.name)
+    return spec, source.plan_create(spec)
+
+
+def find_clusters(
+    provider: str | None = None,
+    flags: Mapping[str, str] | None = None,
+    *,
+    warn: Callable[[str], None] = lambda text: None,
+) -> list[ClusterInfo]:
+    """Return the descriptions of all clusters, or of those of one provider; `warn` gets the errors of broken ones."""
+    found = []
+    for kind in [provider] if provider else provider_names():
+        source = load_provider(kind, flags)
+        for name in source.names():
+            try:
+                found.append(source.describe(name))
+            except XpkError as error:  # a broken cluster must not hide the others
+                warn(error.message)
+    return found
+
+
+def find_provider(cluster: str, provider: str | None = None, flags: Mapping[str, str] | None = None) -> Provider:
+    """Return the provider of a cluster, configured by flags. Raises NotFoundError, UsageError for unknown flags."""
+    if not flags:
+        return provider_of(cluster, provider)
+    return load_provider(provider if provider == "gke" else provider_of(cluster, provider).name, flags)
+
+
+def _find_shape(accelerator_type: str | None) -> SliceShape:
+    if not accelerator_type:
+        raise UsageError(
+            "no accelerator type given", hint="--tpu-type v5litepod-8; `xpk accelerator list` shows all types"
+        )
+    return find_shape(accelerator_type)
+
+
+def _load_maker(kind: str, given: dict[str, str]) -> Provider:
+    if kind not in provider_names():
+        raise UsageError(f"unknown provider '{kind}'", hint=f"choose from {', '.join(maker_names())}")
+    return load_provider(kind, given)
+
+
+def _check_named(name: str, num_slices: int) -> None:
+    if found := cluster_problems(name, num_slices):
+        raise UsageError(f"cluster '{name}' cannot be created", problems=found, hint=_HINT)

@@ -1,0 +1,147 @@
+"""Deletion of one or several workloads: all of them are checked before the first one is deleted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from xpk.api.base import ObjectApi
+from xpk.jobs.create.notice import Notice, Report, ignore
+from xpk.jobs.delete import await_end, check_ours, claimed_output, end
+from xpk.jobs.output.folder import remove_output
+from xpk.jobs.output.roots import OutputRoots
+from xpk.jobs.status.reader import find_all
+from xpk.model import names
+from xpk.model.errors import NotFoundError, UsageError, XpkError
+from xpk.model.status import Phase, WorkloadStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """A workload to delete. `output_dir` is deleted with it; "" if its output stays."""
+
+    name: str
+    output_dir: str = ""
+
+
+def plan_named(
+    api: ObjectApi,
+    named: Sequence[str],
+    namespace: str,
+    *,
+    cluster: str,
+    roots: OutputRoots | None = None,
+    force: bool = False,
+    ignore_not_found: bool = False,
+    report: Report = ignore,
+) -> list[Deletion]:
+    """Return the deletions of named workloads, queued ones first; with their output if there are `roots`.
+
+    Raises NotFoundError unless `ignore_not_found` is set, ConflictError for a workload of another tool unless `force`
+    is set, or for output that is not below `roots`, and UsageError for several of these.
+    """
+    existing = {status.name: status for status in find_all(api, namespace)}
+    ended: list[str] = []  # before, but their hosts may still be running
+    refused: list[XpkError] = []
+    for one in dict.fromkeys(named):
+        try:
+            if one not in existing:
+                claimed_output(api, one, namespace)
+                ended.append(one)
+            elif not force:
+                check_ours(existing[one], where=names.where(cluster, namespace))
+        except XpkError as error:
+            if ignore_not_found and isinstance(error, NotFoundError):
+                report(Notice(error.message, is_warning=True))
+            else:
+                refused.append(error)
+    _check(refused)
+    chosen = [status.name for status in _in_order([existing[one] for one in named if one in existing])]
+    return _with_output(api, [*dict.fromkeys(chosen), *ended], namespace, roots)
+
+
+def plan_all(
+    api: ObjectApi,
+    namespace: str,
+    *,
+    labels: Mapping[str, str] | None = None,
+    matches: Callable[[WorkloadStatus], bool] = lambda status: True,
+    roots: OutputRoots | None = None,
+) -> list[Deletion]:
+    """Return the deletions of all matching workloads that xpk created, queued ones first.
+
+    Raises ConflictError for output that is not below `roots`.
+    """
+    found = [status for status in find_all(api, namespace, labels) if status.maker == "xpk" and matches(status)]
+    return _with_output(api, [status.name for status in _in_order(found)], namespace, roots)
+
+
+def carry_out(
+    api: ObjectApi,
+    deletions: Sequence[Deletion],
+    namespace: str,
+    *,
+    grace_seconds: int | None = None,
+    timeout: float | None = 120.0,
+    ignore_not_found: bool = False,
+    report: Report = ignore,
+) -> None:
+    """Delete workloads, wait `timeout` seconds for their hosts (None: do not wait), then remove their output.
+
+    All are ended before the first wait: capacity that one frees must not admit the next. Raises NotFoundError for a
+    single workload that is gone, and the first failure, once the others are deleted.
+    """
+    ended: list[Deletion] = []
+    for each in deletions:
+        try:
+            end(api, each.name, namespace, grace_seconds=grace_seconds)
+            ended.append(each)
+        except NotFoundError as error:
+            if len(deletions) == 1 and not ignore_not_found:
+                raise
+            report(Notice(error.message, is_warning=True))
+    begun = time.monotonic()
+    failed: list[XpkError] = []
+    for each in ended:
+        try:
+            if timeout is not None:
+                await_end(api, each.name, namespace, timeout=timeout, begun=begun, hurried=grace_seconds == 0)
+            if each.output_dir:
+                remove_output(each.output_dir)
+            report(Notice(f"workload '{each.name}' deleted"))
+        except XpkError as error:
+            failed.append(error)
+    for other in failed[1:]:
+        report(Notice(other.message, is_warning=True))
+    if failed:
+        raise failed[0]
+
+
+def _check(refused: list[XpkError]) -> None:
+    """Raise a single error as it is, several as one UsageError; an exit code that all share is kept."""
+    if len(refused) == 1:
+        raise refused[0]
+    if refused:
+        problems = [error.message for error in refused]
+        combined = UsageError(problems[0], problems=problems, hint="nothing was deleted; omit these names")
+        if len(codes := {error.exit_code for error in refused}) == 1:
+            combined.exit_code = codes.pop()
+        raise combined
+
+
+def _in_order(statuses: list[WorkloadStatus]) -> list[WorkloadStatus]:
+    """Return workloads in the order of deletion: queued ones first, so that none is admitted in between."""
+    return sorted(statuses, key=lambda status: status.phase is not Phase.QUEUED)
+
+
+def _with_output(api: ObjectApi, chosen: list[str], namespace: str, roots: OutputRoots | None) -> list[Deletion]:
+    """Return the deletions of workloads. Raises ConflictError for output that is not below `roots`."""
+    if roots is None:
+        return [Deletion(one) for one in chosen]
+    folders: dict[str, str] = {}
+    for one in chosen:
+        with suppress(NotFoundError):  # reported when the workload is ended
+            folders[one] = roots.to_remove(one, namespace, claimed_output(api, one, namespace))
+    return [Deletion(one, folders.get(one, "")) for one in chosen]

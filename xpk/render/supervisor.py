@@ -1,0 +1,53 @@
+"""The supervisor of a `--command` in pods: the file of its program, and the command that starts it."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from xpk.model import names
+from xpk.model.specs import WorkloadSpec
+
+FILE = f"{names.PEER_SECRET_FOLDER}/{names.SUPERVISOR_KEY}"
+_ALONE = 'exec "$0" "$@"'
+# The arguments are the user's command. An image without Python runs it alone. -I: no module of the user's is imported.
+START = ("bash", "-c", f'command -v python3 > /dev/null && exec python3 -I {FILE} "$0" "$@"; {_ALONE}')
+_PACKAGES = ("links", "supervisor")  # of xpk_shared
+_TIME = (1980, 1, 1, 0, 0, 0)  # the earliest that the format has: equal programs are equal files
+
+
+def is_supervised(spec: WorkloadSpec) -> bool:
+    """Return whether the supervisor runs the command. On a local cluster the control plane does its part."""
+    return spec.peer_watch and not spec.target.on_this_machine
+
+
+def command_of(container: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the command of a host's container without the supervisor, which earlier versions started otherwise."""
+    command, args = container.get("command") or [], container.get("args") or []
+    supervised = args and len(command) == len(START) and command[-1].endswith(_ALONE)
+    return tuple(args if supervised else (*command, *args))
+
+
+@cache
+def supervisor_archive() -> bytes:
+    """Return the supervisor as a file that any Python 3.8 or later runs: an uncompressed zip archive."""
+    root = files("xpk_shared")
+    sources = {
+        f"xpk_shared/{package}/{file.name}": file.read_bytes()
+        for package in _PACKAGES
+        for file in (root / package).iterdir()
+        if file.name.endswith(".py")
+    }
+    sources["xpk_shared/__init__.py"] = (root / "__init__.py").read_bytes()
+    sources["__main__.py"] = sources["xpk_shared/supervisor/__main__.py"]
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:  # uncompressed: an image's Python may lack zlib
+        for name in sorted(sources):
+            entry = zipfile.ZipInfo(name, _TIME)
+            entry.create_system = 3  # Unix, on every machine
+            archive.writestr(entry, sources[name])
+    return content.getvalue()
