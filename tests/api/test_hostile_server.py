@@ -20,9 +20,9 @@ from tests.api.scripted_server import kubeconfig
 from xpk.api.kubernetes import KubernetesApi
 from xpk.api.limits import Limits
 from xpk.api.timing import time_limit
-from xpk.jobs.delete import await_end
 from xpk.jobs.lifecycle import wait
 from xpk.jobs.status.reader import find, find_all
+from xpk.jobs.termination import await_end
 from xpk.model.errors import AuthorizationError, ConflictError, TimedOutError, UnavailableError, XpkError
 from xpk.model.status import Phase
 from xpk.model.terminal import printable

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from tests.conformance.ground import FOREVER, SHAPE, Ground, Outcome, case
 from xpk.api.base import Obj
-from xpk.jobs import delete, lifecycle
+from xpk.jobs import lifecycle, termination
 from xpk.model.status import Phase
 
 DUMP = 'exec python3 -S -c "import json, os; print(json.dumps(dict(os.environ)))"'
@@ -175,8 +175,8 @@ def what_is_deleted_while_it_runs_may_save(ground: Ground) -> None:
     ground.submit("saver", f"{save} echo up; sleep 1000 & wait")
     ground.running("saver")
     ground.await_line("saver", "up")
-    delete.end(ground.api, "saver", ground.namespace)
-    delete.await_end(ground.api, "saver", ground.namespace, timeout=40 * ground.patience)
+    termination.end(ground.api, "saver", ground.namespace)
+    termination.await_end(ground.api, "saver", ground.namespace, timeout=40 * ground.patience)
     ground.hold(lambda: not ground.api.list("Workload", ground.namespace))
     assert ground.api.list("JobSet", ground.namespace) == []
     ground.submit("saver", f"{save} true")
@@ -191,7 +191,7 @@ def what_is_deleted_in_the_queue_never_runs(ground: Ground) -> None:
     ground.submit("b", FOREVER)
     ground.queued("b", "couldn't assign flavors to pod set slice-job: insufficient unused quota")
     assert ground.pods("b") == []
-    delete.end(ground.api, "b", ground.namespace)
-    delete.await_end(ground.api, "b", ground.namespace, timeout=20 * ground.patience)
+    termination.end(ground.api, "b", ground.namespace)
+    termination.await_end(ground.api, "b", ground.namespace, timeout=20 * ground.patience)
     ground.hold(lambda: len(ground.api.list("Workload", ground.namespace)) == 1)
     assert ground.status("a").phase is Phase.RUNNING

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.conformance.ground import FOREVER, Ground, case
 from xpk.api.base import Obj
-from xpk.jobs import delete, lifecycle
+from xpk.jobs import lifecycle, termination
 from xpk.model.status import Phase
 
 WAITING = "couldn't assign flavors to pod set slice-job: insufficient "
@@ -33,7 +33,7 @@ def the_queue_goes_by_priority_and_then_by_age(ground: Ground) -> None:
         found = ground.until(name, lambda status: status.position == len(ahead) + 1)
         assert found.ahead == tuple(ahead)
         ahead.append(name)
-    delete.end(ground.api, "first", ground.namespace)
+    termination.end(ground.api, "first", ground.namespace)
     assert [ground.ended(name).phase for name in ahead] == [Phase.SUCCEEDED] * 4
     admitted = {name: str(ground.status(name).started) for name in ahead}
     assert sorted(ahead, key=lambda name: admitted[name]) == ahead
@@ -112,7 +112,7 @@ def what_is_suspended_leaves_the_queue(ground: Ground) -> None:
     lifecycle.set_active(ground.api, "napping", ground.namespace, active=False)
     ground.until("napping", lambda status: status.phase is Phase.SUSPENDED)
     assert (ground.status("next").position, ground.status("next").ahead) == (1, ())
-    delete.end(ground.api, "first", ground.namespace)
+    termination.end(ground.api, "first", ground.namespace)
     assert ground.ended("next").phase is Phase.SUCCEEDED
     assert ground.status("napping").phase is Phase.SUSPENDED
     lifecycle.set_active(ground.api, "napping", ground.namespace, active=True)
@@ -135,7 +135,7 @@ def queues_of_two_namespaces_share_a_quota(ground: Ground) -> None:
         return [[each.get("status", {}).get(count, -1) for count in counts] for each in (*local, queue)]
 
     ground.hold(lambda: counted() == [[0, 1, 1], [1, 0, 0], [1, 1, 1]])
-    delete.end(ground.api, "same", ground.namespace)
+    termination.end(ground.api, "same", ground.namespace)
     ground.running("same", namespace=ground.neighbour)
     ground.hold(lambda: counted() == [[0, 0, 0], [0, 1, 1], [0, 1, 1]])
 
@@ -156,7 +156,7 @@ def what_a_queue_lent_comes_back_to_it(ground: Ground) -> None:
     (quota,) = found.quota
     assert (quota.quota, quota.needed, quota.free, quota.most) == (8, 16, 8, 16)
     assert [share.workload for share in quota.holders] == [f"{ground.neighbour}/small"]
-    delete.end(ground.api, "small", ground.neighbour)
+    termination.end(ground.api, "small", ground.neighbour)
     assert ground.ended("whole").phase is Phase.SUCCEEDED
 
 

@@ -13,7 +13,7 @@ from tests.cli.conftest import Xpk
 from tests.cli.conftest import dev as dev
 from tests.cli.conftest import state as state
 from tests.cli.conftest import xpk as xpk
-from tests.report.runs import RunWriter
+from tests.jobs.report.runs import RunWriter
 from tools.json_reference import OUTPUTS, reference, schema_of
 
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from xpk.api.base import ObjectApi
 from xpk.jobs.create.notice import Notice, Report, ignore
-from xpk.jobs.delete import await_end, check_ours, claimed_output, end
 from xpk.jobs.output.folder import remove_output
 from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.status.reader import find_all
+from xpk.jobs.termination import await_end, check_ours, claimed_output, end
 from xpk.model import names
 from xpk.model.errors import NotFoundError, UsageError, XpkError
 from xpk.model.status import Phase, WorkloadStatus

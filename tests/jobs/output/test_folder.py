@@ -11,7 +11,7 @@ import pytest
 
 from e2e import bucket
 from tests.jobs.objects import ROOTS, jobset
-from xpk.jobs.delete import delete
+from xpk.jobs.deletion import plan_named
 from xpk.jobs.output.folder import Progress, at_root, latest_progress
 from xpk.model import names
 from xpk.model.errors import ConflictError, UsageError, XpkError
@@ -44,7 +44,7 @@ def test_a_folder_that_is_not_the_workloads_own_is_not_deleted(tmp_path: Path) -
     (tmp_path / "thesis").write_text("precious")
     api = FakeApi([{"kind": "JobSet", **jobset(annotations={names.OUTPUT_ANNOTATION: str(tmp_path)})}])
     with pytest.raises(ConflictError, match="the output of 'w' is not removed"):
-        delete(api, "w", "default", roots=ROOTS)
+        plan_named(api, ["w"], "default", cluster="c", roots=ROOTS)
     assert (tmp_path / "thesis").exists() and api.get("JobSet", "w", "default"), "nothing is deleted before"
 
 

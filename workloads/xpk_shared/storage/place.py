@@ -57,7 +57,7 @@ class Place(Protocol):
     """A file or folder; `str()` is its path or address. Methods raise the errors of `errors.py`."""
 
     path: Path | None  # on this machine; None in a bucket
-    _read_ahead = MAX_CONCURRENT
+    _read_ahead: int = MAX_CONCURRENT
 
     def __truediv__(self, name: str) -> Place: ...
 

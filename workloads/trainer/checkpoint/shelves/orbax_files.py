@@ -9,7 +9,7 @@ from typing import Any
 
 import fsspec  # type: ignore[import-untyped]
 
-from xpk_shared.storage import split_address
+from xpk_shared.storage.address import split_address
 from xpk_shared.storage.bucket import Bucket
 
 

@@ -1,4 +1,4 @@
-"""Deletion of a workload: the JobSet is deleted at once, its hosts end after saving their state."""
+"""The end of a workload: the JobSet is deleted at once, its hosts end after saving their state."""
 
 from __future__ import annotations
 
