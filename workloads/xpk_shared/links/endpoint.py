@@ -30,7 +30,7 @@ class Handlers:
 
 
 class Endpoint:
-    """One host's end of its links. Without `beats`, a host may be silent for ever."""
+    """One host's end of its links. Without `beats`, a host may be silent without a limit."""
 
     def __init__(
         self, identity: Identity, number: int, absent: set[int], handlers: Handlers, beats: Beats | None
