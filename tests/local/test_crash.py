@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.local.cases import ended, hurry, jobset, pid, running, set_up, status
+from tests.local.killing import kill_daemon
 from tests.waiting import until
 from xpk.local import environment, process, shim, starter
 from xpk.local.api import LocalApi
@@ -23,11 +24,6 @@ from xpk.local.store import FILE, Store
 from xpk.model.errors import NotFoundError, XpkError
 
 FOREVER = "trap 'exit 143' TERM; while :; do sleep 0.02; done"
-
-
-def kill_daemon(folder: Path) -> None:
-    assert process.tell(folder / starter.LOCK, signal.SIGKILL)
-    until(lambda: not process.is_locked(folder / starter.LOCK))
 
 
 def test_daemon_killed_and_hosts_adopted(api: LocalApi, folder: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.capacity.adapted.test_provider import node
+from tests.capacity.adapted.nodes import node
 from xpk.api.base import Obj
 from xpk.capacity.images import cache, pull_status
 from xpk.capacity.images.cache import Wanted

@@ -16,8 +16,8 @@ import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from tests.trainer.checkpoint.test_local import tier
-from tests.trainer.hosts.test_peers import connected
+from tests.trainer.checkpoint.tiers import tier
+from tests.trainer.hosts.connections import connected
 from tests.trainer.small import SETTINGS
 from trainer import config, evaluation, resume, saves, setup, train
 from trainer.checkpoint import shards as pieces
