@@ -118,6 +118,13 @@ def test_doubles_are_passed_in_not_patched() -> None:
     assert {name: targets for name, targets in found.items() if targets} == PATCHED
 
 
+def test_tests_share_modules_that_hold_no_tests() -> None:
+    files = [path for folder in ("tests", "e2e") for path in (ROOT / folder).rglob("*.py")]
+    origins = {path.relative_to(ROOT).as_posix(): imported(ast.parse(path.read_text("utf-8"))) for path in files}
+    wrong = [f"{file}: {name}" for file, names in origins.items() for name in names.values() if ".test_" in name]
+    assert not wrong
+
+
 @pytest.mark.parametrize(
     "line",
     [
