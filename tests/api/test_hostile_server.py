@@ -18,6 +18,7 @@ from tests.api import hostile
 from tests.api.hostile import JOBSET, POD, event, has, jobset, listed, logs, sends, serving, status, watches
 from tests.api.scripted_server import kubeconfig
 from xpk.api.kubernetes import KubernetesApi
+from xpk.api.limits import Limits
 from xpk.api.timing import time_limit
 from xpk.jobs.lifecycle import wait
 from xpk.jobs.status.reader import find, find_all
@@ -46,8 +47,11 @@ class Pauses:
             raise Enough
 
 
-def api(folder: Path, server: str, pause: Callable[[float], None] = lambda seconds: None) -> KubernetesApi:
-    return KubernetesApi(kubeconfig=kubeconfig(folder, server, token="SECRET"), pause=pause)
+def api(
+    folder: Path, server: str, pause: Callable[[float], None] = lambda seconds: None, **limits: Any
+) -> KubernetesApi:
+    config = kubeconfig(folder, server, token="SECRET")
+    return KubernetesApi(kubeconfig=config, pause=pause, limits=Limits(**limits))
 
 
 ANYWHERE: dict[str, tuple[Mode, str]] = {
@@ -117,15 +121,14 @@ def test_a_list_that_is_none(tmp_path: Path, name: str) -> None:
     assert server in error.value.message and error.value.hint and len(seen) <= 2
 
 
-def test_a_list_that_never_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xpk.api.kubernetes._BURST", 10)
+def test_a_list_that_never_ends(tmp_path: Path) -> None:
     pages = iter(range(10**9))
 
     def mode(request: hostile.Request) -> None:
         request.send(200, listed(more=str(next(pages))))
 
     with serving(mode) as (server, seen), pytest.raises(Enough):
-        api(tmp_path, server, Pauses(10)).list("Pod")
+        api(tmp_path, server, Pauses(10), read_burst=10).list("Pod")
     assert len(seen) < 10 + 2 * 10 + 5, "two a second, after the first ten"
 
 
@@ -273,12 +276,10 @@ def test_a_server_that_takes_for_ever_has_the_time_that_the_user_gave(tmp_path: 
 
 @pytest.mark.parametrize("asks", ["get", "create"])
 def test_without_a_limit_of_the_users_there_is_one_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, asks: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, asks: str
 ) -> None:
-    monkeypatch.setattr("xpk.api.transport._TOTAL_SECONDS", 0.4)
-    monkeypatch.setattr("xpk.api.transport._NOTICE_SECONDS", 0.1)
     with serving(hostile.drip_headers) as (server, seen), pytest.raises(UnavailableError) as error:
-        client = api(tmp_path, server)
+        client = api(tmp_path, server, total_seconds=0.4, notice_seconds=0.1)
         client.get("JobSet", "w") if asks == "get" else client.create(JOBSET)
     assert ("the request may have been carried out" in error.value.message) is (asks == "create")
     assert len(seen) == 1 and "has not answered for" in caplog.text
@@ -369,18 +370,14 @@ def test_the_user_is_told_once_that_it_is_tried_again(tmp_path: Path, caplog: py
     assert "retrying for up to" in said and server in said and "\x1b" not in said
 
 
-def test_an_answer_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xpk.api.transport._MAX_BYTES", 1 << 20)
+def test_an_answer_that_is_too_large(tmp_path: Path) -> None:
     with serving(sends(200, b" " * (2 << 20))) as (server, seen), pytest.raises(XpkError, match="larger than 1 MiB"):
-        api(tmp_path, server).list("Pod")
+        api(tmp_path, server, max_bytes=1 << 20).list("Pod")
     assert len(seen) == 1
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_so_is_one_that_becomes_too_large_when_it_is_unpacked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunked: bool
-) -> None:
-    monkeypatch.setattr("xpk.api.transport._MAX_BYTES", 1 << 20)
+def test_so_is_one_that_becomes_too_large_when_it_is_unpacked(tmp_path: Path, chunked: bool) -> None:
     packed = gzip.compress(gzip.compress(b" " * (1 << 26)))
 
     def bomb(request: hostile.Request) -> None:
@@ -391,7 +388,7 @@ def test_so_is_one_that_becomes_too_large_when_it_is_unpacked(
         request.wfile.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(packed), packed) if chunked else packed)
 
     with serving(bomb) as (server, seen), pytest.raises(XpkError, match="larger than 1 MiB"):
-        api(tmp_path, server).list("Pod")
+        api(tmp_path, server, max_bytes=1 << 20).list("Pod")
     assert len(seen) == 1
 
 
@@ -424,11 +421,10 @@ def test_a_line_of_a_log_that_does_not_end_is_cut(tmp_path: Path) -> None:
 
 
 def test_a_log_that_comes_too_slowly_is_given_up_unless_it_is_followed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr("xpk.api.transport._SLOW_SECONDS", 0.2)
     with serving(hostile.drip) as (server, _), pytest.raises(UnavailableError, match="too slow"):
-        list(api(tmp_path, server).logs(POD))
+        list(api(tmp_path, server, slow_seconds=0.2).logs(POD))
 
 
 def test_a_followed_log_that_ends_at_once_is_asked_for_seldom(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from tests.api.hostile import JOBSET, sends, serving
 from tests.api.scripted_server import kubeconfig
 from xpk.api.kubefile import only_context
 from xpk.api.kubernetes import KubernetesApi
+from xpk.api.limits import Limits
 from xpk.model.errors import AuthorizationError, MissingToolError, UsageError, XpkError
 
 LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 30))
@@ -141,11 +142,12 @@ def test_a_program_that_gives_no_credentials(tmp_path: Path, program: str, tells
     assert "\x1b" not in error.value.message and "SECRET" not in error.value.message
 
 
-def test_a_program_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xpk.api.credentials._SECONDS", 0.3)
+def test_a_program_that_hangs_is_given_up(tmp_path: Path) -> None:
     begun = time.monotonic()
     with pytest.raises(AuthorizationError, match=r"timed out after 0\.3s") as error:
-        KubernetesApi(kubeconfig=plugin(tmp_path, "import time; time.sleep(100)"))
+        KubernetesApi(
+            kubeconfig=plugin(tmp_path, "import time; time.sleep(100)"), limits=Limits(credential_seconds=0.3)
+        )
     assert time.monotonic() - begun < 10 and "plugin.py" in error.value.hint
 
 
@@ -177,8 +179,7 @@ def test_a_program_is_not_run_for_each_request(tmp_path: Path, lives: int | None
     assert len(seen) == 20 and (tmp_path / "plugin.py.runs").read_text() == "x"
 
 
-def test_credentials_that_have_expired_are_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xpk.api.credentials._RENEWAL_SECONDS", 0.0)
+def test_credentials_that_have_expired_are_renewed(tmp_path: Path) -> None:
     tokens: list[str] = []
 
     def mode(request: hostile.Request) -> None:
@@ -189,7 +190,7 @@ def test_credentials_that_have_expired_are_renewed(tmp_path: Path, monkeypatch: 
         "print(", "found['status']['token'] += str(os.path.getsize(__file__ + '.runs'))\nprint("
     )
     with serving(mode) as (server, _):
-        api = KubernetesApi(kubeconfig=plugin(tmp_path, program, server))
+        api = KubernetesApi(kubeconfig=plugin(tmp_path, program, server), limits=Limits(renewal_seconds=0.0))
         for _ in range(2):
             api.get("JobSet", "w")
     assert tokens == ["Bearer t2", "Bearer t3"]

@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
+from tests.api.kubeconfigs import kubeconfig
 from xpk.api.kubeconfig import new_client
 from xpk.api.kubefile import only_context
 from xpk.model.errors import NotFoundError, UsageError, XpkError
-
-
-def kubeconfig(*contexts: str, current: str = "") -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": current,
-        "contexts": [{"name": name, "context": {"cluster": f"{name}-c", "user": f"{name}-u"}} for name in contexts],
-        "clusters": [
-            {"name": f"{name}-c", "cluster": {"server": "https://x", "certificate-authority": "ca.crt"}}
-            for name in contexts
-        ],
-        "users": [{"name": f"{name}-u", "user": {"token": f"secret of {name}"}} for name in contexts],
-    }
 
 
 def write(file: Path, content: object) -> Path:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.api.scripted_server import Answer, Script, Slow, kubeconfig, serving
 from xpk.api.kubernetes import KubernetesApi
+from xpk.api.limits import Limits
 from xpk.api.paths import container_of
 from xpk.model.errors import NotFoundError, UnavailableError, UsageError
 from xpk.testing import FakeRunner
@@ -106,7 +107,8 @@ def test_a_container_that_has_not_started_ends_no_followed_log(tmp_path: Path) -
         }
     )
     with serving(script) as server:
-        assert [line.text for line in api(tmp_path, server).logs(pod("host"), follow=True)] == ["hello"]
+        client = KubernetesApi(kubeconfig=kubeconfig(tmp_path, server), limits=Limits(quiet_seconds=0.2))
+        assert [line.text for line in client.logs(pod("host"), follow=True)] == ["hello"]
 
 
 def test_followed_logs_do_not_wait_for_each_other(tmp_path: Path) -> None:
@@ -147,8 +149,7 @@ def test_a_line_that_was_cut_off_is_read_again_whole(tmp_path: Path) -> None:
         assert [line.text for line in api(tmp_path, server).logs(pod("host"), follow=True)] == ["one", "two"]
 
 
-def test_a_connection_that_was_dropped_unnoticed_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xpk.api.kubernetes._QUIET_SECONDS", 0.2)
+def test_a_connection_that_was_dropped_unnoticed_is_made_again(tmp_path: Path) -> None:
     script = Script(
         {
             f"GET {PODS}/p/log": [(200, Slow(1.0)), (200, "2026-01-01T00:00:00.1Z hello\n")],
@@ -156,7 +157,8 @@ def test_a_connection_that_was_dropped_unnoticed_is_made_again(tmp_path: Path, m
         }
     )
     with serving(script) as server:
-        assert [line.text for line in api(tmp_path, server).logs(pod("host"), follow=True)] == ["hello"]
+        client = KubernetesApi(kubeconfig=kubeconfig(tmp_path, server), limits=Limits(quiet_seconds=0.2))
+        assert [line.text for line in client.logs(pod("host"), follow=True)] == ["hello"]
 
 
 def test_other_refusals_of_a_log_are_told(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from xpk.model import errors
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = [*sorted((ROOT / "xpk").rglob("*.py")), *sorted((ROOT / "workloads").rglob("*.py"))]
+PACKAGES = {"xpk", "trainer", "xpk_ray", "xpk_shared"}
 MOST_MODULE_LINES, MOST_FUNCTION_LINES = 400, 50
 HEAVY = ("kubernetes", "google", "ray", "jax", "rich", "yaml", "jinja2", "sqlite3")
 
@@ -82,7 +83,74 @@ def test_help_imports_nothing_heavy() -> None:
     assert all(command in done.stdout for command in COMMANDS)
 
 
-def test_doubles_are_shipped_not_patched() -> None:
-    for file in (ROOT / "tests").rglob("*.py"):
-        text = file.read_text(encoding="utf-8")
-        assert "mock.patch" not in text.replace('"mock.patch"', ""), file
+# The provider that `cluster adapt` makes itself would need a real API server; e2e/test_gke_emulator.py has one.
+PATCHED = {"tests/capacity/gke/test_upstream.py": ["xpk.capacity.gke.reach.KnownClusters"]}
+
+
+def imported(tree: ast.AST) -> dict[str, str]:
+    """Return the names that a file imports, with their modules."""
+    names: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            names |= {alias.asname or alias.name.partition(".")[0]: alias.name for alias in node.names}
+    return names
+
+
+def made(tree: ast.AST, names: dict[str, str]) -> dict[str, str]:
+    """Return the variables that are assigned the result of a call of an imported name, with that name."""
+    return {
+        target.id: origin
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and (origin := names.get(root(node.value)))
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+
+def root(node: ast.AST) -> str:
+    """Return the name with which an expression begins, "" if it begins otherwise."""
+    while isinstance(node, ast.Attribute | ast.Call | ast.Subscript):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def replaced(tree: ast.AST) -> list[str]:
+    """Return the parts of our packages that a test replaces by `setattr` or `patch`."""
+    names = imported(tree)
+    names = made(tree, names) | names
+    targets = [
+        node.args[0].value if isinstance(node.args[0], ast.Constant) else names.get(root(node.args[0]), "")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and node.args and isinstance(node.func, ast.Attribute)
+        if node.func.attr == "setattr" or "mock" in root(node.func) or node.func.attr == "object"
+    ]
+    return [target for target in map(str, targets) if target.partition(".")[0] in PACKAGES]
+
+
+def test_doubles_are_passed_in_not_patched() -> None:
+    files = [path for folder in ("tests", "e2e") for path in (ROOT / folder).rglob("*.py")]
+    found = {path.relative_to(ROOT).as_posix(): replaced(ast.parse(path.read_text("utf-8"))) for path in files}
+    assert {name: targets for name, targets in found.items() if targets} == PATCHED
+
+
+def test_tests_share_modules_that_hold_no_tests() -> None:
+    files = [path for folder in ("tests", "e2e") for path in (ROOT / folder).rglob("*.py")]
+    origins = {path.relative_to(ROOT).as_posix(): imported(ast.parse(path.read_text("utf-8"))) for path in files}
+    wrong = [f"{file}: {name}" for file, names in origins.items() for name in names.values() if ".test_" in name]
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'patch.setattr("xpk.jobs.logs._PAUSE", 1)',
+        "patch.setattr(logs, '_PAUSE', 1)",
+        "patch.setattr(logs.time, 'sleep', print)",
+        "reader = logs.Reader(); patch.setattr(reader, 'read', print)",
+        "mock.patch('xpk.jobs.logs.read_logs')",
+    ],
+)
+def test_a_double_that_is_patched_is_noticed(line: str) -> None:
+    assert replaced(ast.parse(f"from xpk.jobs import logs\n{line}"))

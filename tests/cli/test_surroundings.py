@@ -9,17 +9,10 @@ import pytest
 
 from tests.api.scripted_server import Script, kubeconfig, serving
 from tests.cli.conftest import Xpk
+from tests.cli.messages import one_line
 from xpk.capacity.local.provider import LocalProvider
 
 SERVER = "GET /api/v1/nodes"
-
-
-def one_line(err: str) -> str:
-    """Check that the output is one error and one next step."""
-    assert "Traceback" not in err and "internal error" not in err
-    error, following = err.strip().splitlines()
-    assert error.startswith("error: ") and following.startswith("  hint: "), err
-    return error
 
 
 @pytest.fixture

@@ -7,12 +7,13 @@ import inspect
 import os
 import re
 import tokenize
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 import pytest
 
+from tests.docs.command_tree import commands
 from tools.json_reference import comments_of, reference, words_of
 from trainer.config import sections
 from trainer.errors import ExitCode
@@ -36,16 +37,6 @@ Generated from `workloads/trainer/config.py` by `make golden`. `--config NAME` s
 that [models](models.md) lists or the path of a YAML file; `--set section.key=value` changes one setting and may be
 repeated.
 """
-
-
-def commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
-    """Yield every command below a group."""
-    for name in group.list_commands(click.Context(group)):
-        command = group.get_command(click.Context(group), name)
-        assert command is not None
-        yield f"{path} {name}", command
-        if isinstance(command, click.Group):
-            yield from commands(command, f"{path} {name}")
 
 
 def cli_reference() -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from tests.docs.test_docs import commands
+from tests.docs.command_tree import commands
 from tools.man_pages import escaped, main, pages
 from xpk.cli.main import xpk
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fuzz.conftest import CommandLine, inputs
-from tests.fuzz.test_command_line import COMMANDS, TEXTS, WORDS
+from tests.fuzz.inputs import COMMANDS, TEXTS, WORDS
 from xpk.api.kubefile import only_context
 from xpk.api.kubernetes import KubernetesApi
 from xpk.model.errors import XpkError

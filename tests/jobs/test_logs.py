@@ -12,7 +12,6 @@ import pytest
 from tests.jobs.objects import RUNNING, Obj, jobset, pod
 from xpk.api.base import LogLine
 from xpk.api.server_errors import NotStartedError
-from xpk.jobs import logs
 from xpk.jobs.logs import LogQuery, follow_logs, read_logs
 from xpk.model.errors import AuthorizationError, NotFoundError, UnavailableError, UsageError, XpkError
 from xpk.testing import FakeApi
@@ -52,11 +51,10 @@ class OneFails(FakeApi):
 @pytest.mark.parametrize(
     "error", [AuthorizationError("may not get pods/log"), UsageError("is not valid"), ValueError("no time")]
 )
-def test_a_log_that_cannot_be_read_ends_the_command(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "_TRY_PAUSE", 0.01)
+def test_a_log_that_cannot_be_read_ends_the_command(error: Exception) -> None:
     api = OneFails([sized(2, 1), labelled(0), labelled(1)], error)
     with pytest.raises(type(error), match=str(error)):
-        list(follow_logs(api, "w", "default", LogQuery()))
+        list(follow_logs(api, "w", "default", LogQuery(), pause=lambda seconds: None))
 
 
 class Restarted(FakeApi):
@@ -80,10 +78,10 @@ class Restarted(FakeApi):
             self.patch("JobSet", "w", {"status": {"conditions": [{"type": "Completed", "status": "True"}]}})
 
 
-def test_a_server_that_does_not_know_its_rules_yet_is_outlasted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "_TRY_PAUSE", 0.01)
+def test_a_server_that_does_not_know_its_rules_yet_is_outlasted() -> None:
     api = Restarted([sized(2, 1), labelled(0), labelled(1)])
-    assert {line.text for line in follow_logs(api, "w", "default", LogQuery())} == {"pod-0", "pod-1"}
+    lines = follow_logs(api, "w", "default", LogQuery(), pause=lambda seconds: None)
+    assert {line.text for line in lines} == {"pod-0", "pod-1"}
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ def kueue(found: Obj) -> Obj:
     return found | {"kind": "Workload"}
 
 
-def suspend(api: FakeApi) -> None:
-    lifecycle.set_active(api, "w", "default", active=False)
+def suspend(api: FakeApi, **limits: float) -> None:
+    lifecycle.set_active(api, "w", "default", active=False, **limits)
 
 
 class Slow(FakeApi):
@@ -41,10 +41,9 @@ def test_a_workload_that_was_just_created_is_waited_for() -> None:
     assert api.get("Workload", "jobset-w")["spec"]["active"] is False
 
 
-def test_one_that_is_never_taken_up_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifecycle, "_QUEUED_SECONDS", 0.3)
+def test_one_that_is_never_taken_up_is_told() -> None:
     with pytest.raises(NotFoundError, match="is not queued: Kueue has not picked it up") as error:
-        suspend(FakeApi([jobset() | {"kind": "JobSet"}]))
+        suspend(FakeApi([jobset() | {"kind": "JobSet"}]), pickup_seconds=0.3)
     assert "kueue-system" in error.value.hint
 
 

@@ -19,7 +19,7 @@ from xpk.local.api import LocalApi
 from xpk.local.cluster import create_cluster, delete_cluster
 from xpk.local.environment import expand
 from xpk.local.objects import merge_applied, merge_patch, new_uid, quantity
-from xpk.local.store import Store, Transaction
+from xpk.local.store import CHANGES_KEPT, Store, Transaction
 from xpk.model.errors import ConflictError, UsageError
 
 JSON = st.recursive(
@@ -185,13 +185,15 @@ def test_what_jobset_does_not_let_change(api: LocalApi) -> None:
         api.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}})
 
 
-def test_watch_starts_over_when_it_is_too_late(api: LocalApi, folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xpk.local.store._CHANGES_KEPT", 3)
+def test_watch_starts_over_when_it_is_too_late(api: LocalApi, folder: Path) -> None:
     watch = api.watch("Node", timeout=5)
     assert len(list(itertools.islice(watch, 4))) == 4
     api.delete("Node", "c-np-0-0")
     for number in range(5):
         api.apply(node(7, number))
+    with Store(folder) as store, store.transaction() as tx:
+        for number in range(CHANGES_KEPT - 3):
+            tx.put({"kind": "Event", "metadata": {"name": "filler", "namespace": "default"}, "number": number})
     seen = list(itertools.islice(watch, 9))
     assert (seen[0][0], seen[0][1]["metadata"]["name"]) == ("DELETED", "c-np-0-0")
     assert {o["metadata"]["name"] for c, o in seen if c == "ADDED"} == {f"c-np-7-{number}" for number in range(5)}

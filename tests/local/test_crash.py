@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.local.cases import ended, hurry, jobset, pid, running, set_up, status
+from tests.local.killing import kill_daemon
 from tests.waiting import until
 from xpk.local import environment, process, shim, starter
 from xpk.local.api import LocalApi
@@ -23,11 +24,6 @@ from xpk.local.store import FILE, Store
 from xpk.model.errors import NotFoundError, XpkError
 
 FOREVER = "trap 'exit 143' TERM; while :; do sleep 0.02; done"
-
-
-def kill_daemon(folder: Path) -> None:
-    assert process.tell(folder / starter.LOCK, signal.SIGKILL)
-    until(lambda: not process.is_locked(folder / starter.LOCK))
 
 
 def test_daemon_killed_and_hosts_adopted(api: LocalApi, folder: Path) -> None:
@@ -265,10 +261,11 @@ def test_damaged_store(api: LocalApi, folder: Path) -> None:
     create_cluster(folder)
 
 
-def test_locked_store(api: LocalApi, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xpk.local.store._BUSY_SECONDS", 0.1)
-    with Store(folder) as store, store.transaction(), pytest.raises(XpkError, match="locked by another process"):
-        api.create(jobset("a", "true"))
+def test_locked_store(api: LocalApi, folder: Path) -> None:
+    with Store(folder) as store, store.transaction(), Store(folder, busy_seconds=0.1) as late:
+        locked = late.transaction()
+        with pytest.raises(XpkError, match="locked by another process"):
+            locked.__enter__()
 
 
 def test_folder_that_cannot_be_written(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.local.cases import jobset, set_up
-from tests.local.test_crash import kill_daemon
+from tests.local.killing import kill_daemon
 from xpk.capacity.local.provider import LocalProvider
 from xpk.capacity.state import state_of
 from xpk.local import process, starter

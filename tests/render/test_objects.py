@@ -14,6 +14,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.render.workloads import EMULATED, ON_GKE, ON_KIND, workload
 from xpk.jobs.create.options import Ray, ray_command
 from xpk.model.accelerators import find_shape
 from xpk.model.mounts import Mount
@@ -32,27 +33,6 @@ from xpk.render import (
 from xpk.render.supervisor import command_of
 
 GOLDEN = Path(__file__).parent / "golden"
-EMULATED = Target(emulated=True, sets_slice_environment=True, output_root="/output", on_this_machine=True)
-ON_KIND = Target(
-    emulated=True,
-    sets_slice_environment=True,
-    output_root="/shared/output",
-    shared_folder="/shared/output",
-    fenced=True,
-)
-ON_GKE = Target(emulated=False, sets_slice_environment=False, output_root="gs://bucket/output")
-
-
-def workload(**changes: Any) -> WorkloadSpec:
-    given: dict[str, Any] = {
-        "name": "demo",
-        "shape": find_shape("v5litepod-8"),
-        "num_slices": 2,
-        "command": ("python", "-m", "trainer", "train", "--config", "tiny"),
-        "target": EMULATED,
-        "image": "xpk-trainer",
-    }
-    return WorkloadSpec(**(given | changes))
 
 
 def asking_for(capacity: str) -> list[dict[str, Any]]:

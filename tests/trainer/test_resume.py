@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests.trainer.checkpoint.test_manager import Store
+from tests.trainer.checkpoint.stores import Store
 from tests.trainer.emulated import TEXT, Trainer
 from tests.trainer.small import Cluster, arguments, run_alone, start
 from trainer.data import batches

@@ -54,39 +54,56 @@ def test_a_file_that_tells_nothing_of_this_job_is_no_harm(content: bytes | None,
     assert (budget(tmp_path, 1).replaced, budget(tmp_path, 1).restarts) == (0, 1)
 
 
-@pytest.fixture
-def attempts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """Run a driver whose attempts end as told; return its exit code and how many attempts it made."""
-    ray = SimpleNamespace(kill=lambda actor: None)
-    monkeypatch.setattr(driver, "joined", lambda launcher: ray)
-    monkeypatch.setattr(driver, "slices", list)
-    monkeypatch.setattr(driver._Driver, "_make", lambda self: [])
-
-    def run(most: int, *outcomes: int | Failure) -> tuple[int, int]:
-        left = list(outcomes)
-        monkeypatch.setattr(driver._Driver, "_attempt", lambda self, actors: left.pop(0))
-        host = Host(job_id="j", output_dir=str(tmp_path))
-        launcher: Any = SimpleNamespace(host=host, ships_code=False, stopping=SimpleNamespace(is_set=lambda: False))
-        return driver._Driver(launcher, Config(), most).run(), len(outcomes) - len(left)
-
-    return run
+class Dying(Exception):
+    """In place of Ray's errors."""
 
 
-def test_the_driver_ends_for_good_when_nothing_is_left(attempts: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    died = Failure(1, "slice 1 host 0: its trainer died")
-    assert attempts(0, died) == (1, 1)  # nothing was replaced: the JobSet's own count is the budget
-    assert attempts(3, died, died, died) == (42, 3)  # it was 1 restart and 2 replacements
+class Ray:
+    """In place of Ray: one host, whose trainers die one after the other."""
+
+    exceptions = SimpleNamespace(RayError=Dying)
+
+    def __init__(self) -> None:
+        self.attempts = 0
+
+    def remote(self, **_: object) -> Any:
+        """Return a decorator whose actors are this object."""
+        return lambda actor: SimpleNamespace(options=lambda **_: SimpleNamespace(remote=self._start))
+
+    def _start(self, **_: object) -> Any:
+        self.attempts += 1
+        return SimpleNamespace(meeting_place=SimpleNamespace(remote=lambda: None))
+
+    def get(self, call: object) -> None:
+        raise Dying("the actor died")
+
+    def kill(self, actor: object) -> None:
+        """Do nothing: it is dead."""
+
+
+def run(folder: Path, most: int, **doubles: Any) -> tuple[int, int]:
+    """Run a driver whose trainers die; return its exit code and how many attempts it made."""
+    ray = Ray()
+    host = Host(job_id="j", output_dir=str(folder))
+    launcher: Any = SimpleNamespace(host=host, ships_code=False, stopping=SimpleNamespace(is_set=lambda: False))
+    one = SimpleNamespace(hosts=1, options=lambda host: {})
+    doubles = {"connect": lambda launcher: ray, "reserve": lambda: [one], **doubles}
+    return driver.Driver(launcher, Config(), most, **doubles).run(), ray.attempts
+
+
+def test_the_driver_ends_for_good_when_nothing_is_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path, 0) == (1, 1)  # nothing was replaced: the JobSet's own count is the budget
+    assert run(tmp_path, 3) == (42, 3)  # it was 1 restart and 2 replacements
     assert "no restart is left: 2 by new trainers and 1 by the JobSet, of 3" in "".join(capsys.readouterr())
-    assert attempts(3, 0) == (42, 0)
+    assert run(tmp_path, 3) == (42, 0)
 
 
-def test_an_output_that_may_not_be_used_is_no_crash(attempts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_output_that_may_not_be_used_is_no_crash(tmp_path: Path) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(driver, "Budget", refuse)
     with pytest.raises(FatalError, match="cannot be used: Permission denied"):
-        attempts(3, 0)
+        run(tmp_path, 3, open_budget=refuse)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +116,7 @@ def test_an_output_that_may_not_be_used_is_no_crash(attempts: Any, monkeypatch: 
 )
 def test_a_trainer_that_gives_no_reason_is_named(codes: dict[int, int], failure: Failure, tmp_path: Path) -> None:
     host = Host(job_id="j", output_dir=str(tmp_path), hosts_per_slice=2)
-    one = driver._Driver(SimpleNamespace(host=host, ships_code=False), Config(), 3)  # type: ignore[arg-type]
+    one = driver.Driver(SimpleNamespace(host=host, ships_code=False), Config(), 3)  # type: ignore[arg-type]
     assert one._judge({process: Report(0, ExitCode(code)) for process, code in codes.items()}, {}) == failure
 
 
@@ -109,4 +126,4 @@ def test_output_in_the_home_folder_is_not_written_beside_shipped_code(
     monkeypatch.setenv("HOME", str(tmp_path))
     launcher: Any = SimpleNamespace(host=Host(job_id="j"), ships_code=True)
     asked = dataclasses.replace(Config(), run=dataclasses.replace(Config().run, output_dir="~/out"))
-    assert driver._Driver(launcher, asked, 3)._config.run.output_dir == str(tmp_path / "out")
+    assert driver.Driver(launcher, asked, 3)._config.run.output_dir == str(tmp_path / "out")

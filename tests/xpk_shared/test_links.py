@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from xpk_shared.links.connection import dial, line, listen
-from xpk_shared.links.endpoint import Handlers
+from xpk_shared.links.endpoint import Beats, Handlers
 from xpk_shared.links.errors import PeerAbsent
 from xpk_shared.links.handshake import Identity
 from xpk_shared.links.hub import Hub
@@ -37,20 +37,20 @@ def handlers(heard: Heard) -> Handlers:
     )
 
 
-def opened(hosts: int, *, beats: bool = False) -> tuple[Hub, Heard, int]:
+def opened(hosts: int, **limits: Any) -> tuple[Hub, Heard, int]:
     """Return a hub that listens, what it hears, and its port."""
     with listen(HERE, 0) as taken:
         port = taken.getsockname()[1]
     heard: Heard = queue.Queue()
-    hub = Hub(OURS, hosts, handlers(heard), beats=beats)
+    hub = Hub(OURS, hosts, handlers(heard), **limits)
     hub.open(HERE, port)
     return hub, heard, port
 
 
-def joined(number: int, port: int, *, beats: bool = False, identity: Identity = OURS) -> tuple[Member, Heard]:
+def joined(number: int, port: int, *, beats: Beats | None = None) -> tuple[Member, Heard]:
     """Return a host that has joined, and what it hears."""
     heard: Heard = queue.Queue()
-    member = Member(identity, number, handlers(heard), beats=beats)
+    member = Member(OURS, number, handlers(heard), beats=beats)
     member.join(HERE, port, time.monotonic() + SECONDS)
     return member, heard
 
@@ -107,11 +107,10 @@ def test_what_a_host_says_before_it_is_connected_arrives_with_it() -> None:
     assert others[0].empty() and other.empty(), "its end is not a death"
 
 
-def test_a_host_that_falls_silent_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xpk_shared.links.endpoint.BEAT_SECONDS", 0.1)
-    monkeypatch.setattr("xpk_shared.links.endpoint.SILENT_SECONDS", 1.0)
-    _, heard, port = opened(3, beats=True)
-    lively, other = joined(1, port, beats=True)
+def test_a_host_that_falls_silent_is_lost() -> None:
+    beats = Beats(seconds=0.1, silent_seconds=1.0)
+    _, heard, port = opened(3, beats=beats)
+    lively, other = joined(1, port, beats=beats)
     joined(2, port)
     hears(heard, READY, ("lost", 2))
     hears(other, READY, ("lost", 2))
@@ -119,11 +118,11 @@ def test_a_host_that_falls_silent_is_lost(monkeypatch: pytest.MonkeyPatch) -> No
     hears(heard, ("stop", 1))
 
 
-def test_a_long_message_to_one_host_keeps_no_beat_from_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xpk_shared.links.endpoint.BEAT_SECONDS", 0.05)
-    hub, heard, port = opened(3, beats=True)
-    joined(1, port, beats=True)
-    other, _ = joined(2, port, beats=True)
+def test_a_long_message_to_one_host_keeps_no_beat_from_the_others() -> None:
+    beats = Beats(seconds=0.05)
+    hub, heard, port = opened(3, beats=beats)
+    joined(1, port, beats=beats)
+    other, _ = joined(2, port, beats=beats)
     with hub.links[1]._sending:  # as while a host is slow to take what it is told
         before = other.links[0].heard
         deadline = time.monotonic() + SECONDS
@@ -220,9 +219,8 @@ def dialled(port: int) -> socket.socket:
     return sock
 
 
-def test_silent_strangers_are_hung_up_on_and_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xpk_shared.links.handshake._SECONDS", 0.5)
-    hub, _, port = opened(2)
+def test_silent_strangers_are_hung_up_on_and_keep_nobody_out() -> None:
+    hub, _, port = opened(2, handshake_seconds=0.5)
     with contextlib.ExitStack() as strangers:
         silent = [strangers.enter_context(dialled(port)) for _ in range(100)]
         joined(1, port)

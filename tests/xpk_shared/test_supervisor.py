@@ -21,23 +21,28 @@ from xpk.render.supervisor import FILE, START, supervisor_archive
 SECONDS = 30.0
 # The calm before SIGKILL is shorter, and the first host says whom it has met.
 PATIENT = """
-import resource, sys
+import functools, resource, sys, threading, time
 sys.path.insert(0, "supervisor.pyz")
-from xpk_shared.links import handshake
-from xpk_shared.supervisor import main
+from xpk_shared.supervisor.host import say
+from xpk_shared.supervisor.main import Limits, main
+from xpk_shared.supervisor.peers import Peers
 
-class Gate(handshake.Gate):
-    def admit(self, link, hello):
-        welcome = super().admit(link, hello)
-        if welcome:
-            main.say(f"met {hello['hello']}")
-        return welcome
+class Talkative(Peers):
+    def connect(self):
+        threading.Thread(target=self.introduce, args=(set(self._end.absent),), daemon=True).start()
+        super().connect()
 
-from xpk_shared.links import hub
-hub.Gate, main._CALM_SECONDS = Gate, 0.5
-sys.exit(main.main(sys.argv[1:]))
+    def introduce(self, absent):
+        while absent:
+            for number in absent - self._end.absent:
+                say(f"met {number}")
+            absent &= self._end.absent
+            time.sleep(0.02)
+
+peers, limits = Talkative, Limits(calm_seconds=0.5)
+sys.exit(main(sys.argv[1:], limits=limits, open_peers=peers))
 """
-PROGRAM = PATIENT.replace("sys.exit", "main._MEET_SECONDS = 0.1; sys.exit")
+PROGRAM = PATIENT.replace("calm_seconds=0.5", "calm_seconds=0.5, meet_seconds=0.1")
 SECRET = "0123456789abcdef" * 4
 WAITS = "trap '' TERM; echo up; sleep 1000 & wait; wait"  # as in a collective
 OBEYS = "trap 'echo saved; exit 143' TERM; echo up; sleep 1000 & wait"
@@ -254,8 +259,9 @@ def test_a_users_modules_do_not_replace_those_of_the_supervisor(start: Start, tm
 
 
 def test_silent_strangers_are_hung_up_on_and_keep_nobody_out_or_busy(start: Start) -> None:
-    limits = "resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40)); handshake._SECONDS = 1.5; sys.exit"
-    first = start(0, WAITS, program=PROGRAM.replace("sys.exit", limits))
+    limits = "resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))"
+    hurried = "peers = functools.partial(peers, handshake_seconds=1.5)"
+    first = start(0, WAITS, program=PROGRAM.replace("sys.exit", f"{limits}; {hurried}; sys.exit"))
     first.says("up")
     deadline = time.monotonic() + SECONDS
     strangers: list[socket.socket] = []

@@ -5,6 +5,7 @@
 import dataclasses
 import os
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -18,7 +19,7 @@ from trainer.checkpoint.local import LocalTier
 from trainer.checkpoint.manager import Checkpoints
 from trainer.checkpoint.replica_check import Replicas
 from trainer.checkpoint.shelves import open_shelf
-from trainer.config import Config
+from trainer.config import Config, Model
 from trainer.data import batches, dataset, prepare, reader, synthetic_images
 from trainer.data.dataset import Corpus
 from trainer.data.reader import Reader
@@ -195,7 +196,7 @@ def _compiler(job: Job, traits: consistency.Traits) -> Compiler:
     return Compiler(cache, job.peers, (lambda: Executables(programs, traits)) if keeps_programs else None)
 
 
-def _corpus(job: Job, batch: int) -> tuple[Corpus, tuple[int, ...]]:
+def _corpus(job: Job, batch: int, prepared: Callable[[Job], Corpus] | None = None) -> tuple[Corpus, tuple[int, ...]]:
     """Prepare or find the data set on process 0 and announce it; only hosts that load data open it.
 
     Returns (data set, records of each of its files).
@@ -203,16 +204,17 @@ def _corpus(job: Job, batch: int) -> tuple[Corpus, tuple[int, ...]]:
     began = time.monotonic()
     with timeouts.data(job, "the data set to be made", own=job.is_first):
         if job.is_first:
-            corpus, counts = _checked(job, batch)
+            corpus = (prepared or _prepared)(job)
+            counts = _checked(job, corpus, batch)
             job.peers.announce("corpus", [dataclasses.asdict(corpus), counts])
         notes, counts = job.peers.await_("corpus")
     job.events.write("data", None, time.monotonic() - began, records=sum(counts))
     return dataset.from_notes(notes["path"], notes), tuple(counts)
 
 
-def _checked(job: Job, batch: int) -> tuple[Corpus, tuple[int, ...]]:
-    """Prepare the data set and check that it suffices; print its defects. Returns it and the records of its files."""
-    config, corpus = job.config, _prepared(job)
+def _checked(job: Job, corpus: Corpus, batch: int) -> tuple[int, ...]:
+    """Check that the data set suffices, and print its defects; return the records of its files."""
+    config = job.config
     counts = reader.counts(corpus, config.model)
     dataset.check_corpus(config, corpus, sum(counts), batch)
     if corpus.skipped:
@@ -220,18 +222,24 @@ def _checked(job: Job, batch: int) -> tuple[Corpus, tuple[int, ...]]:
     if config.model.packed:
         full = corpus.tokens / (sum(counts) * record(config.model).length // 2)
         metrics.say(f"data: {corpus.documents:,} documents fill {full:.0%} of {sum(counts):,} packed examples")
-    return corpus, counts
+    return counts
 
 
 def _reader(
-    job: Job, tokens: Corpus, counts: tuple[int, ...], order: Order, shards: set[int], examples: int
+    job: Job,
+    tokens: Corpus,
+    counts: tuple[int, ...],
+    order: Order,
+    shards: set[int],
+    examples: int,
+    opened: Callable[[Corpus, Model, tuple[int, ...]], Reader] = Reader,
 ) -> Reader | None:
     """Open the files of this host's shards and of the held-out records; wait until all hosts have done so.
 
     Files in a bucket are copied here, as a step that waited for them would look hung. A host that trains on few
     `examples` of a file copies them when it reads them.
     """
-    read = Reader(tokens, job.config.model, counts) if shards else None
+    read = opened(tokens, job.config.model, counts) if shards else None
     if read is not None:
         with timeouts.data(job, "its copy of the data", own=True):
             read.fetch([*map(order.range_of, shards), range(order.records, sum(counts))], examples)

@@ -20,13 +20,13 @@ from trainer.hosts import timeouts
 from trainer.hosts.job import Address, Job, leave
 from trainer.models import registry
 from trainer.observe.step_log import Flags, Pending
-from trainer.observe.stragglers import percentiles
 from trainer.resume import compiled, first_state
 from trainer.schedule import ANY_SAVE, STEP_ENDING, Action, RunSchedule
 from trainer.setup import Run, set_up
 from trainer.step import programs as step
 from trainer.step.programs import State
 from trainer.telemetry import metrics
+from xpk_shared.percentiles import percentiles
 
 _FLUSH_SECONDS = 60.0  # for the last metrics, which the result is computed from
 

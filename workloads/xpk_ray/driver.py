@@ -8,7 +8,7 @@ It runs in the head's launcher. Attempt numbers increase with new actors as well
 import dataclasses
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from trainer.config import Config, warn
@@ -21,6 +21,7 @@ from xpk_ray.actor import Report, Trainer
 from xpk_ray.budget import Budget
 from xpk_ray.launcher import Launcher, Work, joined
 from xpk_ray.slices import Slice, one_line, slices
+from xpk_shared.storage import Place
 
 _CALL_SECONDS = 2.0  # target duration of a call of several steps, and so the delay of a SIGTERM to the trainers
 _VERDICT_SECONDS = 3.0  # from the first failure until all reports are in
@@ -46,22 +47,34 @@ def training(arguments: Sequence[str], restarts: int) -> Work:
     def run(launcher: Launcher) -> int:
         for warning in warnings:  # here, as only the head runs this
             warn(warning)
-        return _Driver(launcher, config, restarts).run()
+        return Driver(launcher, config, restarts).run()
 
     return run
 
 
-class _Driver:
-    def __init__(self, launcher: Launcher, config: Config, restarts: int) -> None:
+class Driver:
+    """Attempts of a training job: actors on all hosts, until they end or no restart is left."""
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        config: Config,
+        restarts: int,
+        *,
+        connect: Callable[[Launcher], Any] = joined,
+        reserve: Callable[[], list[Slice]] = slices,
+        open_budget: Callable[[Place, str, int], Budget] = Budget,
+    ) -> None:
         output_dir = config.run.output_dir
         if output_dir and "://" not in output_dir and launcher.ships_code:  # actors start in another folder
             output_dir = os.path.abspath(os.path.expanduser(output_dir))
             config = dataclasses.replace(config, run=dataclasses.replace(config.run, output_dir=output_dir))
         self._launcher, self._config = launcher, config
+        self._connect, self._reserve = connect, reserve
         self._host: Host = launcher.host
         where = config.run.output_dir or self._host.output_dir or f"output/{config.name}"
         try:
-            self._budget = Budget(open_place(where), self._host.job_id, restarts)
+            self._budget = open_budget(open_place(where), self._host.job_id, restarts)
         except PermissionError as error:  # permanent, unlike an outage
             raise FatalError(Problem(f"{where} cannot be used: {reason(error)}", "Use --set run.output_dir")) from error
         self._ray: Any = None
@@ -69,13 +82,13 @@ class _Driver:
 
     def run(self) -> int:
         """Train to the end; return the exit code of all hosts."""
-        self._ray = joined(self._launcher)
+        self._ray = self._connect(self._launcher)
         if self._launcher.stopping.is_set():
             return ExitCode.PREEMPTED
         self._budget.begin()
         if self._budget.is_overdrawn:
             return self._nothing_left()
-        self._slices = slices()
+        self._slices = self._reserve()
         while True:
             actors = self._make()
             outcome = self._attempt(actors)

@@ -11,20 +11,22 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from xpk.api.limits import Limits
 from xpk.model.errors import AuthorizationError, MissingToolError, TimedOutError, XpkError
 from xpk.model.terminal import printable
 from xpk.proc import run_limited
 
-_SECONDS, _INTERACTIVE_SECONDS = 20.0, 300.0  # time limits: without a terminal, and with a user at one
+_INTERACTIVE_SECONDS = 300.0  # time limit with a user at a terminal
 _MAX_BYTES = 1 << 20
-_EARLY_SECONDS, _RENEWAL_SECONDS = 60.0, 10.0  # renewed this long before they expire, and no more often than that
+_EARLY_SECONDS = 60.0  # renewed this long before they expire
 _HINT = "log in again with your cluster provider's command"
 
 
 class CredentialPlugin:
     """A program that prints an ExecCredential. It runs once, and again when the credential has expired."""
 
-    def __init__(self, plugin: Mapping[str, Any], cluster: Mapping[str, Any]) -> None:
+    def __init__(self, plugin: Mapping[str, Any], cluster: Mapping[str, Any], limits: Limits) -> None:
+        self._limits = limits
         args, env = plugin.get("args") or [], plugin.get("env") or []
         if not isinstance(plugin.get("command"), str) or not plugin["command"]:
             raise _wrong("its exec has no command")
@@ -46,7 +48,7 @@ class CredentialPlugin:
 
     def user(self) -> dict[str, str]:
         """Return the credential in the form of a kubeconfig's user."""
-        if not self._status or (self._is_over() and time.monotonic() - self._ran > _RENEWAL_SECONDS):
+        if not self._status or (self._is_over() and time.monotonic() - self._ran > self._limits.renewal_seconds):
             self._status = self._run()
             self._ran = time.monotonic()
         if self._status.get("token"):
@@ -62,7 +64,7 @@ class CredentialPlugin:
 
     def _run(self) -> dict[str, Any]:
         name = printable(self._argv[0], limit=200)
-        seconds = _INTERACTIVE_SECONDS if self._interactive else _SECONDS
+        seconds = _INTERACTIVE_SECONDS if self._interactive else self._limits.credential_seconds
         try:
             done = run_limited(
                 self._argv, env=self._environ, seconds=seconds, most=_MAX_BYTES, interactive=self._interactive

@@ -12,6 +12,7 @@ from kubernetes import client, config
 
 from xpk.api.credentials import CredentialPlugin, check_token
 from xpk.api.kubefile import only_context
+from xpk.api.limits import DEFAULT, Limits
 from xpk.model.errors import AuthorizationError, UsageError, XpkError
 from xpk.model.terminal import printable
 
@@ -19,7 +20,7 @@ _HINT = "`kubectl config view` shows it; without one KUBECONFIG or ~/.kube/confi
 _MAX_TOKEN_BYTES = 1 << 20
 
 
-def new_client(kubeconfig: Path | None, context: str | None) -> client.ApiClient:
+def new_client(kubeconfig: Path | None, context: str | None, limits: Limits = DEFAULT) -> client.ApiClient:
     """Return a client for a context. Raises XpkError, NotFoundError, AuthorizationError or MissingToolError."""
     named = f"kubeconfig {kubeconfig}" if kubeconfig else "kubeconfig"
     chosen = only_context(context, file=kubeconfig)
@@ -31,7 +32,7 @@ def new_client(kubeconfig: Path | None, context: str | None) -> client.ApiClient
     if user.get("tokenFile") and not user.get("token"):
         user["token"] = _token_of(Path(user.pop("tokenFile")))
     elif isinstance(user.get("exec"), dict) and not user.get("token"):
-        plugin = CredentialPlugin(user.pop("exec"), cluster)
+        plugin = CredentialPlugin(user.pop("exec"), cluster, limits)
         user.update(plugin.user())
     configuration = client.Configuration()
     configuration.retries = False  # Transport retries; the client must not log its own retries

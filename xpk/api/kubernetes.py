@@ -24,6 +24,7 @@ from xpk.api.base import MANAGER, Applied, Change, Connection, LogLine, Obj, Obj
 from xpk.api.kinds import EVERY_KIND as KINDS
 from xpk.api.kinds import Kind
 from xpk.api.kubeconfig import new_client
+from xpk.api.limits import DEFAULT, Limits
 from xpk.api.paths import access_review, container_of, dry, kind_of, path_of, selecting
 from xpk.api.podlog import AWAY, read_log
 from xpk.api.portforward import open_port
@@ -35,15 +36,14 @@ from xpk.model.terminal import printable
 from xpk.proc import LocalRunner, Runner
 
 _AWAY_SECONDS = 300.0  # how long a followed log survives an unreachable server
-_QUIET_SECONDS = 120.0  # of silence, then a log is requested again: the connection may have been dropped unnoticed
 _WATCH_SECONDS = 290  # servers end watches themselves after five minutes or more
 _SHORT_SECONDS = 5.0  # a watch that ends sooner is restarted after a pause that doubles
 _PAGE = 500  # objects per page of a list
 _MAX_PAGES = 2000
 _LIST_SECONDS = 600.0
 _LISTS = 5  # tries of a list that expires while it is read
-_RATE, _BURST = 2.0, 300  # reads per second in the long run, and burst
-_LOG_RATE, _LOG_BURST = 0.5, 6  # the same for each followed log, so that logs do not delay other reads
+_RATE = 2.0  # reads per second in the long run
+_LOG_RATE, _LOG_BURST = 0.5, 6  # the same for each followed log, and burst, so that logs do not delay other reads
 _MAX_LOG_LINE_BYTES = 1 << 20
 
 
@@ -57,14 +57,15 @@ class KubernetesApi:
         context: str | None = None,
         pause: Callable[[float], None] = time.sleep,
         runner: Runner | None = None,
+        limits: Limits = DEFAULT,
     ) -> None:
-        self._pause = pause
+        self._pause, self._limits = pause, limits
         self._runner = runner or LocalRunner()
         self._place = [f"--kubeconfig={kubeconfig}"] if kubeconfig else []
         self._place += [f"--context={context}"] if context else []
-        self._client = new_client(kubeconfig, context)
-        self._transport = Transport(self._client, pause)
-        self._pace = Pace(_RATE, _BURST, pause)
+        self._client = new_client(kubeconfig, context, limits)
+        self._transport = Transport(self._client, pause, limits)
+        self._pace = Pace(_RATE, limits.read_burst, pause)
         self._watch_pauses: dict[str, Backoff] = defaultdict(Backoff)  # by path, of watches that end too soon
 
     def server_version(self) -> str:
@@ -165,7 +166,7 @@ class KubernetesApi:
         def stream(query: dict[str, str], last_line: bool) -> Iterator[str]:
             pace.take()
             return self._transport.stream(
-                path, {**query, "container": container_of(pod)}, quiet=_QUIET_SECONDS, last_line=last_line,
+                path, {**query, "container": container_of(pod)}, quiet=self._limits.quiet_seconds, last_line=last_line,
                 must_flow=not follow, most=_MAX_LOG_LINE_BYTES,
             )  # fmt: skip
 

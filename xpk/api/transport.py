@@ -26,6 +26,7 @@ from urllib3.exceptions import HTTPError
 from xpk.api import connection
 from xpk.api.answers import parsed
 from xpk.api.base import Obj
+from xpk.api.limits import Limits
 from xpk.api.server_errors import budget_of, explain, other_version
 from xpk.api.timing import Backoff, Pause, seconds_left, within
 from xpk.model.errors import MissingToolError, TimedOutError, UnavailableError, XpkError
@@ -33,11 +34,10 @@ from xpk.model.errors import MissingToolError, TimedOutError, UnavailableError, 
 JSON = "application/json"
 _BUSY = (408, 429, 500, 502, 503, 504)
 _TRIES, _FIRST_PAUSE = 6, 0.3  # seconds
-_TOTAL_SECONDS = 30.0  # for one request, including retries
 _CONNECT_SECONDS = 5.0
-_NOTICE_SECONDS, _NOTICE_TRIES = 10.0, 2  # then the user is told that the server does not answer
-_MAX_BYTES, _MAX_ERROR_BYTES, _MAX_LINE_BYTES = 128 << 20, 1 << 20, 32 << 20
-_SLOW_SECONDS, _SLOW_BYTES = 60.0, 1024  # a slower log is given up, unless it is followed
+_NOTICE_TRIES = 2  # then the user is told that the server does not answer
+_MAX_ERROR_BYTES, _MAX_LINE_BYTES = 1 << 20, 32 << 20
+_SLOW_BYTES = 1024  # a slower log is given up, unless it is followed
 _CHUNK = 1 << 16
 
 T = TypeVar("T")
@@ -47,9 +47,9 @@ _log = logging.getLogger(__name__)
 class Transport:
     """Requests to the API server that a client is configured for."""
 
-    def __init__(self, client: ApiClient, pause: Pause) -> None:
+    def __init__(self, client: ApiClient, pause: Pause, limits: Limits) -> None:
         self.host = str(client.configuration.host)
-        self._client, self._pause = client, pause
+        self._client, self._pause, self._limits = client, pause, limits
         self._not_before = 0.0  # end of the Retry-After delay, a time of time.monotonic
         self._told = False
 
@@ -64,7 +64,7 @@ class Transport:
         about: Obj | None = None,
     ) -> Obj:
         """Send a request, retry it while the server is busy or unavailable, and return its response."""
-        ends = time.monotonic() + min(_TOTAL_SECONDS, seconds_left())
+        ends = time.monotonic() + min(self._limits.total_seconds, seconds_left())
         backoff = Backoff(_FIRST_PAUSE)
         cause: Exception
         for left in reversed(range(_TRIES)):
@@ -107,7 +107,7 @@ class Transport:
         HTTPError if nothing arrives for `quiet` seconds, and UnavailableError for a server that is too slow with its
         headers or, with `must_flow`, with its body.
         """
-        begins = time.monotonic() + min(_TOTAL_SECONDS, seconds_left())
+        begins = time.monotonic() + min(self._limits.total_seconds, seconds_left())
         send = self._prepared("GET", path, query, None, {"Content-Type": JSON}, quiet)
         try:
             answer = self._within(begins, send, "GET")
@@ -115,7 +115,8 @@ class Transport:
             raise self._explained(error, "GET", path, None) from error
         response: urllib3.HTTPResponse = answer.response
         with _closing(response, ends):
-            yield from _lines(_flowing(self.host, response) if must_flow else _chunks(response), most, last_line)
+            chunks = _flowing(self.host, response, self._limits.slow_seconds) if must_flow else _chunks(response)
+            yield from _lines(chunks, most, last_line)
 
     def _read(
         self, method: str, path: str, query: Mapping[str, str] | None, body: Obj | None, content: str, ends: float
@@ -128,7 +129,7 @@ class Transport:
         def work() -> bytes:
             answer = send()
             with _closing(answer.response, None):
-                return _whole(self.host, answer.response, _MAX_BYTES)
+                return _whole(self.host, answer.response, self._limits.max_bytes)
 
         return self._within(ends, work, method)
 
@@ -162,9 +163,10 @@ class Transport:
     def _within(self, ends: float, work: Callable[[], T], method: str) -> T:
         """Return the result of `work`. Raises UnavailableError or TimedOutError if it is not done at `ends`."""
         seconds = max(0.01, ends - time.monotonic())
-        notice = partial(self._tell, f"has not answered for {_NOTICE_SECONDS:g} s; waiting", ends)
+        quiet = self._limits.notice_seconds
+        notice = partial(self._tell, f"has not answered for {quiet:g} s; waiting", ends)
         try:
-            return within(seconds, work, notice_after=_NOTICE_SECONDS, notice=notice)
+            return within(seconds, work, notice_after=quiet, notice=notice)
         except TimeoutError as error:
             raise self._too_late("timed out", method == "POST") from error
 
@@ -198,7 +200,7 @@ class Transport:
     def _obey_retry_after(self) -> None:
         """Pause as long as the server asks. Raises UnavailableError if that exceeds the time limit."""
         pause = self._not_before - time.monotonic()
-        if pause > min(_TOTAL_SECONDS, seconds_left()):
+        if pause > min(self._limits.total_seconds, seconds_left()):
             late = connection.too_late(self.host, f"it asks to wait {pause:.0f} s before a retry")
             raise self._in_time(late, pause)
         if pause > 0:
@@ -215,7 +217,7 @@ class Transport:
         parts = path.split("/")
         if error.status == 404 and isinstance(explained, MissingToolError):
             with suppress(ApiException, HTTPError, XpkError, TypeError, KeyError):
-                ends = time.monotonic() + min(_TOTAL_SECONDS, seconds_left())
+                ends = time.monotonic() + min(self._limits.total_seconds, seconds_left())
                 group = parsed(self.host, self._read("GET", f"/apis/{parts[2]}", None, None, JSON, ends))
                 served = [str(item["version"]) for item in group.get("versions") or []]
                 if served and parts[3] not in served:
@@ -269,13 +271,13 @@ def _whole(host: str, response: urllib3.HTTPResponse, most: int) -> bytes:
     return b"".join(parts)
 
 
-def _flowing(host: str, response: urllib3.HTTPResponse) -> Iterator[bytes]:
-    """Yield the chunks of a response. Raises UnavailableError if fewer than 1 KiB arrive within a minute."""
+def _flowing(host: str, response: urllib3.HTTPResponse, seconds: float) -> Iterator[bytes]:
+    """Yield the chunks of a response. Raises UnavailableError if fewer than 1 KiB arrive in `seconds`."""
     begun, size = time.monotonic(), 0
     while chunk := response.read1(_CHUNK, decode_content=True):
         yield chunk
         size += len(chunk)
-        if time.monotonic() - begun > _SLOW_SECONDS:
+        if time.monotonic() - begun > seconds:
             if size < _SLOW_BYTES:
                 raise connection.too_late(host, "its response is too slow", sent=False)
             begun, size = time.monotonic(), 0

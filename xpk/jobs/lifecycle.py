@@ -16,9 +16,9 @@ from xpk.model.errors import ConflictError, NotFoundError, TimedOutError, Unavai
 from xpk.model.status import Phase, WorkloadStatus
 
 _PAUSE = 0.5  # seconds between requests to an unreachable server
-_QUEUED_SECONDS = 10.0  # maximum time for Kueue to pick up a new workload
+_PICKUP_SECONDS = 10.0  # maximum time for Kueue to pick up a new workload
 _LOOK_AGAIN = 10.0  # seconds after which the status is read despite a silent watch; a read takes several requests
-_REFUSED_SECONDS = 30.0  # grace period of a refused image pull: kubelet retries after 10 s and 20 s
+_PULL_GRACE_SECONDS = 30.0  # grace period of a refused image pull: kubelet retries after 10 s and 20 s
 
 
 def follow_status(
@@ -88,6 +88,7 @@ def wait(
     tell: Callable[[WorkloadStatus], None] = lambda status: None,
     where: str = "",
     must_start: bool = False,
+    pull_grace_seconds: float = _PULL_GRACE_SECONDS,
 ) -> WorkloadStatus:
     """Wait until a workload ends and return its status; `tell` is called with every change.
 
@@ -101,7 +102,7 @@ def wait(
                 tell(status)
             last_told = status
             if must_start:
-                check_images(status, refused, where=where)
+                check_images(status, refused, where=where, grace_seconds=pull_grace_seconds)
     if status is None or not status.phase.is_final:
         phase = status.phase if status else "unknown"
         raise TimedOutError(
@@ -117,6 +118,7 @@ def check_images(
     *,
     where: str = "",
     clock: Callable[[], float] = time.monotonic,
+    grace_seconds: float = _PULL_GRACE_SECONDS,
 ) -> None:
     """Raise WorkloadFailedError for a workload with an image that cannot be pulled.
 
@@ -130,7 +132,7 @@ def check_images(
         if not trouble.image or not is_hopeless_pull(trouble.reason, trouble.message):
             continue
         since = refused.setdefault(trouble.image, clock())
-        if is_missing_image(trouble.reason, trouble.message) or clock() - since >= _REFUSED_SECONDS:
+        if is_missing_image(trouble.reason, trouble.message) or clock() - since >= grace_seconds:
             raise WorkloadFailedError(
                 f"workload '{status.name}' cannot start: image {trouble.image} cannot be pulled: {trouble.message}",
                 hint=f"`xpk workload delete {status.name}{where}`, then create it with another --docker-image, or with "
@@ -146,8 +148,10 @@ def check_succeeded(status: WorkloadStatus, *, where: str = "", then: str = "log
         )
 
 
-def set_active(api: ObjectApi, name: str, namespace: str, *, active: bool) -> None:
-    """Suspend a workload, or queue it again; waits until Kueue has picked up a new one.
+def set_active(
+    api: ObjectApi, name: str, namespace: str, *, active: bool, pickup_seconds: float = _PICKUP_SECONDS
+) -> None:
+    """Suspend a workload, or queue it again; waits up to `pickup_seconds` until Kueue has picked up a new one.
 
     Raises NotFoundError, or ConflictError if it has ended or has no queue.
     """
@@ -156,7 +160,7 @@ def set_active(api: ObjectApi, name: str, namespace: str, *, active: bool) -> No
     status = read(jobset, snapshot)
     if status.phase.is_final:
         raise ConflictError(f"workload '{name}' has ended: {status.phase}", hint=f"`xpk workload status {name}`")
-    deadline = time.monotonic() + _QUEUED_SECONDS
+    deadline = time.monotonic() + pickup_seconds
     # By its UID: an earlier workload of this name, or another kind of object, may have a Kueue Workload as well.
     while (queued := owned_by(api.list("Workload", namespace), jobset["metadata"]["uid"])) is None:
         if status.queue is None:
@@ -167,7 +171,7 @@ def set_active(api: ObjectApi, name: str, namespace: str, *, active: bool) -> No
             )
         if time.monotonic() >= deadline:
             raise NotFoundError(
-                f"workload '{name}' is not queued: Kueue has not picked it up within {_QUEUED_SECONDS:g} s",
+                f"workload '{name}' is not queued: Kueue has not picked it up within {pickup_seconds:g} s",
                 hint="try again; `kubectl get pods --namespace kueue-system` shows Kueue's controller",
             )
         time.sleep(_PAUSE)

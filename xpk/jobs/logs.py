@@ -91,7 +91,9 @@ def read_logs(
     return filter(keep, heapq.merge(*begun))
 
 
-def follow_logs(api: ObjectApi, name: str, namespace: str, query: LogQuery) -> Iterator[HostLine]:
+def follow_logs(
+    api: ObjectApi, name: str, namespace: str, query: LogQuery, *, pause: Callable[[float], None] = time.sleep
+) -> Iterator[HostLine]:
     """Yield the lines of the hosts, across restarts, until the workload ends.
 
     Raises the errors of `read_logs`, and of reading a host's log.
@@ -122,7 +124,9 @@ def follow_logs(api: ObjectApi, name: str, namespace: str, query: LogQuery) -> I
             uid = pod["metadata"]["uid"]
             started = pod.get("status", {}).get("phase", "Pending") != "Pending"
             if started and uid not in readers and uid not in passed_over:
-                readers[uid] = threading.Thread(target=_pump, args=(api, pod, asked, lines, readable), daemon=True)
+                readers[uid] = threading.Thread(
+                    target=_pump, args=(api, pod, asked, lines, readable, pause), daemon=True
+                )
                 readers[uid].start()
         while True:
             yield from filter(keep, _drain(lines))
@@ -264,7 +268,14 @@ def _some(hosts: list[str]) -> str:
     return ", ".join(hosts[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _pump(api: ObjectApi, pod: Obj, query: LogQuery, lines: _Lines, readable: threading.Event) -> None:
+def _pump(
+    api: ObjectApi,
+    pod: Obj,
+    query: LogQuery,
+    lines: _Lines,
+    readable: threading.Event,
+    pause: Callable[[float], None],
+) -> None:
     """Put a host's lines into the queue, and the exception if they cannot be read."""
     for left in reversed(range(_TRIES)):
         begun = False
@@ -282,7 +293,7 @@ def _pump(api: ObjectApi, pod: Obj, query: LogQuery, lines: _Lines, readable: th
             if not (refused and left):
                 lines.put(error)
                 return
-        time.sleep(_TRY_PAUSE)
+        pause(_TRY_PAUSE)
 
 
 def _drain(lines: _Lines) -> Iterator[HostLine]:

@@ -15,9 +15,8 @@ from xpk.model.errors import XpkError
 from xpk.storage.private import open_file
 
 FILE = "store.db"
-_CHANGES_KEPT = 2000
+CHANGES_KEPT = 2000
 _EVENTS_KEPT = 200
-_BUSY_SECONDS = 10
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS objects (
     kind TEXT, namespace TEXT, name TEXT, revision INTEGER NOT NULL, json TEXT NOT NULL, applied TEXT,
@@ -176,14 +175,14 @@ class Transaction:
         self.writes += 1
         query = "INSERT INTO changes (type, kind, json) VALUES (?, ?, ?)"
         revision = self._db.execute(query, (change, kind, text)).lastrowid or 0
-        self._db.execute("DELETE FROM changes WHERE revision <= ?", (revision - _CHANGES_KEPT,))
+        self._db.execute("DELETE FROM changes WHERE revision <= ?", (revision - CHANGES_KEPT,))
         return revision
 
 
 class Store:
-    """One connection to the store of the cluster in `folder`."""
+    """One connection to the store of the cluster in `folder`; it waits `busy_seconds` for another's transaction."""
 
-    def __init__(self, folder: Path, *, create: bool = False) -> None:
+    def __init__(self, folder: Path, *, create: bool = False, busy_seconds: float = 10.0) -> None:
         self.folder = folder
         with explained(folder):
             if create:
@@ -191,7 +190,7 @@ class Store:
             mode = "rwc" if create else "rw"
             uri = f"{(folder / FILE).absolute().as_uri()}?mode={mode}"
             self._db = sqlite3.connect(
-                uri, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True
+                uri, timeout=busy_seconds, isolation_level=None, check_same_thread=False, uri=True
             )
             try:
                 if create:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.api.test_kubefile import kubeconfig
+from tests.api.kubeconfigs import kubeconfig
+from tests.capacity.adapted.nodes import node
 from tests.capacity.machine import CONTROLLER, _react
 from xpk.api.base import Obj, ObjectApi
 from xpk.capacity.adapted.options import AdaptedOptions
@@ -22,18 +23,6 @@ from xpk.render import render_queues
 from xpk.testing import FakeApi
 
 V5E_8 = find_shape("v5litepod-8")
-
-
-def node(name: str, pool: str = "", tpus: int = 0, tpu_type: str = "v5litepod-8", **spec: object) -> Obj:
-    labels = {NODEPOOL_LABEL: pool, **find_shape(tpu_type).node_labels} if pool else {}
-    has = {"google.com/tpu": str(tpus)} if tpus else {}
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "labels": labels, "creationTimestamp": "2026-01-01T00:00:00Z"},
-        "spec": spec,
-        "status": {"capacity": has, "allocatable": has, "conditions": [{"type": "Ready", "status": "True"}]},
-    }
 
 
 def gke() -> list[Obj]:

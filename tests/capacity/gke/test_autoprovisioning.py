@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.capacity.gke.pools import add_pool
 from tests.capacity.gke.site import Site
 from xpk.capacity.gke.slices import with_limits
 from xpk.capacity.queues.planning import plan_create
@@ -15,21 +16,6 @@ from xpk.model.errors import ConflictError, UsageError
 from xpk.model.specs import ClusterSpec
 
 LIMITED: dict[str, Any] = {"enable_autoprovisioning": True, "autoprovisioning_max_chips": 128}
-
-
-def add_pool(site: Site, name: str, topology: str) -> None:
-    """Make a node pool as GKE's autoscaler makes one."""
-    pool = {
-        "name": name,
-        "initial_node_count": 4,
-        "config": {"machine_type": "ct5lp-hightpu-4t"},
-        "placement_policy": {"type": "COMPACT", "tpu_topology": topology},
-        "autoscaling": {"enabled": True, "autoprovisioned": True, "max_node_count": 4},
-    }
-    parent = "projects/p/locations/us-central1/clusters/c"
-    site.provider()._google.call("create_node_pool", {"parent": parent, "node_pool": pool})
-    while site.pools()[name] != "RUNNING":
-        pass
 
 
 def test_the_quota_is_the_limit_whatever_there_is(site: Site) -> None:

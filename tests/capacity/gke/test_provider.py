@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
+from tests.capacity.gke.pools import add_pool
 from tests.capacity.gke.site import Site
-from tests.capacity.gke.test_autoprovisioning import add_pool
 from xpk.capacity.gke.configuration import Endpoints
 from xpk.capacity.gke.provider import GkeProvider
 from xpk.capacity.provider import slices_there

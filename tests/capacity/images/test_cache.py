@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.capacity.adapted.test_provider import node
+from tests.capacity.adapted.nodes import node
 from xpk.api.base import Obj
 from xpk.capacity.images import cache, pull_status
 from xpk.capacity.images.cache import Wanted
@@ -26,6 +26,7 @@ from xpk.model.accelerators import find_shape
 from xpk.model.errors import ConflictError, NotFoundError, TimedOutError, UsageError, XpkError
 from xpk.render.hold import hold_program
 from xpk.testing import FakeApi
+from xpk_shared.percentiles import percentile
 
 TRAINER, TOOLS = "registry.example/trainer:7", "tools:1"
 DENIED = 'failed to pull and unpack image "x": failed to resolve reference "x": pull access denied'
@@ -279,7 +280,7 @@ def test_events_of_every_release_are_read(message: str, expected: tuple[bool, fl
 
 @given(st.lists(st.floats(0, 1e4), min_size=1), st.integers(1, 100))
 def test_a_percentile_is_the_least_value_that_so_many_do_not_exceed(values: list[float], percent: int) -> None:
-    found = pull_status.percentile(values, percent)
+    found = percentile(values, percent)
     assert sum(value <= found for value in values) * 100 >= percent * len(values)
     assert sum(value < found for value in values) * 100 < percent * len(values)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.capacity.adapted.test_provider import node
+from tests.capacity.adapted.nodes import node
 from tests.capacity.machine import Machine, spec
 from xpk.api.base import Obj
 from xpk.capacity.nodes import health

@@ -10,27 +10,12 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from tests.cli.conftest import Xpk
-from tests.waiting import until
-
-
-def described(xpk: Xpk, name: str, condition: Any, seconds: float = 30) -> dict[str, Any]:
-    """Return the workload's description once it fulfils a condition."""
-
-    def fulfilled() -> dict[str, Any]:
-        description: dict[str, Any] = xpk("workload", "describe", name, "-o", "json").data
-        return description if condition(description) else {}
-
-    return until(fulfilled, seconds=seconds)
-
-
-def is_running(found: dict[str, Any]) -> bool:
-    return bool(found["phase"] == "Running")
+from tests.cli.workload.descriptions import described, is_running
 
 
 def test_from_create_to_delete(dev: Xpk) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.api.scripted_server import Answer, Script, kubeconfig, serving
 from tests.cli.conftest import Xpk
-from tests.cli.test_surroundings import one_line
+from tests.cli.messages import one_line
 from tests.jobs.objects import jobset
 from xpk.jobs.output.roots import OutputRoots
 from xpk.model import names

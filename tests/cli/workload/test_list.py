@@ -8,13 +8,10 @@ import subprocess
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
 from tests.cli.conftest import Xpk
 from tests.cli.terminal.pseudo_terminal import on_terminal
 from tests.jobs.objects import jobset
 from xpk.api.base import Change, Obj
-from xpk.jobs import watch as watching
 from xpk.jobs.watch import Changes
 from xpk.testing import FakeApi
 
@@ -134,10 +131,9 @@ class Counting(FakeApi):
             yield self.later.pop(0)
 
 
-def test_a_change_between_two_looks_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "_PAUSE", 0.05)
+def test_a_change_between_two_looks_is_noticed() -> None:
     api = Counting([jobset() | {"kind": "JobSet"}])
-    changes = Changes(api, "JobSet", None)
+    changes = Changes(api, "JobSet", None, pause_seconds=0.05)
     changes.wait()  # all that is there is known now
     assert api.later == []
     api.later = [("MODIFIED", {"metadata": {"uid": "other", "resourceVersion": "9"}}), ("ADDED", {"metadata": {}})]

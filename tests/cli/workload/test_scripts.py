@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from tests.cli.conftest import Xpk
-from tests.cli.workload.test_commands import described, is_running
+from tests.cli.workload.descriptions import described, is_running
 from xpk.jobs.create.options import files_here
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -9,23 +9,15 @@ from typing import Any
 
 import pytest
 
+from tests.jobs.create.specs import SHAPE, TARGET, spec
 from xpk.api.base import Obj, ObjectApi
 from xpk.jobs.create import create
 from xpk.jobs.create.create import check_free, create_workload, read_queue
 from xpk.jobs.status.reader import find_all
-from xpk.model.accelerators import find_shape
 from xpk.model.errors import AuthorizationError, CapacityError, ConflictError, NotFoundError
-from xpk.model.specs import ClusterSpec, QueueSpec, SliceQuota, Target, WorkloadSpec
+from xpk.model.specs import ClusterSpec, QueueSpec, SliceQuota, WorkloadSpec
 from xpk.render import render_peer_secret, render_queue, render_queues, render_workload
 from xpk.testing import FakeApi
-
-SHAPE = find_shape("v5litepod-8")
-TARGET = Target(emulated=True, sets_slice_environment=True, output_root="/output")
-
-
-def spec(**changes: Any) -> WorkloadSpec:
-    given: dict[str, Any] = {"name": "w", "num_slices": 1, "command": ("true",), "target": TARGET, "image": "none"}
-    return WorkloadSpec(shape=SHAPE, **(given | changes))
 
 
 def check_fits(api: ObjectApi, wanted: WorkloadSpec, *, cluster: str) -> None:

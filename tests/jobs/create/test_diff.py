@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.jobs.create.test_create import TARGET, spec
+from tests.jobs.create.specs import TARGET, spec
 from xpk.api.base import Obj
 from xpk.jobs.create import diff as difference
 from xpk.model.errors import ConflictError, NotFoundError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.jobs.objects import Obj
-from tests.render.test_objects import EMULATED, ON_KIND, workload
+from tests.render.workloads import EMULATED, ON_KIND, workload
 from xpk.jobs.create.options import parse_secret_env
 from xpk.model.errors import UsageError
 from xpk.render import render_workload

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.jobs.report.pages import FACTS, Checker
 from tests.jobs.report.runs import START, RunWriter
-from tests.jobs.report.test_page import FACTS, Checker
 from xpk.jobs.report.goodput import Cause, attempts, goodput, lost_steps, recoveries, recovery_seconds
 from xpk.jobs.report.incarnations import Life, number_lives
 from xpk.jobs.report.page import RestartFact, render_report

@@ -120,15 +120,14 @@ def test_it_waits_where_a_registry_or_a_name_server_may_be_in_trouble_for_a_mome
         check_images(stuck, refused, clock=lambda: 75.0)
 
 
-def test_it_looks_again_though_nothing_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifecycle, "_REFUSED_SECONDS", 0.2)
+def test_it_looks_again_though_nothing_has_changed() -> None:
     host = pod(0, waiting("ErrImagePull", "pull access denied"))
     host["metadata"] |= {"namespace": "default"}
     host["metadata"]["labels"] |= {names.WORKLOAD_LABEL: "w", "jobset.sigs.k8s.io/jobset-name": "w"}
     told: list[object] = []
     with pytest.raises(WorkloadFailedError, match="cannot be pulled"):
         api = FakeApi([jobset() | {"kind": "JobSet"}, host | {"kind": "Pod"}, ADMITTED | {"kind": "Workload"}])
-        lifecycle.wait(api, "w", "default", timeout=10, tell=told.append, must_start=True)
+        lifecycle.wait(api, "w", "default", timeout=10, tell=told.append, must_start=True, pull_grace_seconds=0.2)
     assert len(told) == 1
 
 

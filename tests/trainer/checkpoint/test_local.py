@@ -3,7 +3,6 @@
 import json
 import shutil
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,24 +13,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.trainer.checkpoint.tiers import a_job, tier
 from tests.trainer.emulated import Trainer, on
-from tests.trainer.hosts.test_peers import connected, together
+from tests.trainer.hosts.connections import connected, together
 from tests.trainer.small import arguments, run_alone, start
-from trainer import config, setup
+from trainer import setup
 from trainer.checkpoint import local as local_tier
 from trainer.checkpoint.broadcast import held, spread
 from trainer.checkpoint.local import CandidateCheckpoint, LocalCheckpoint, LocalTier
 from trainer.checkpoint.shelves import open_shelf
-from trainer.hosts.bootstrap import Host
-from trainer.hosts.job import Job
-from trainer.hosts.lease import Lease
 from trainer.hosts.peers import Peers
-from trainer.hosts.signals import Stop
-from trainer.hosts.watchdog import Watchdog
 from trainer.step.compile_cache import CompileCache
 from trainer.step.compiler import Compiler
 from trainer.storage import open_place
-from trainer.telemetry.metrics import Events, JsonLines
 
 
 @pytest.fixture(scope="module")
@@ -43,23 +37,6 @@ def trainer() -> Trainer:
 def state(trainer: Trainer) -> Any:
     state = trainer.init(np.uint32(0))
     return trainer.train()(state, trainer.blocks(np.arange(8)), trainer.flags)[0]
-
-
-def a_job(folder: Path, *asked: str, peers: Peers | None = None, local: str = "ram") -> Job:
-    """Return the job of one host, of so many slices as there are peers, that writes to `folder`."""
-    peers = peers or Peers(0, 1, on_lost=lambda peer: None, on_told=lambda what, by: None)
-    settings = ["checkpoint.local_every=1", f"checkpoint.local_path={folder / local}", "observe.hang_seconds=0", *asked]
-    host = Host(num_slices=peers.processes, slice_id=peers.process_id)
-    events = Events(JsonLines(open_place(folder / f"events-{peers.process_id}")), host.slice_id, 0, 0, time.monotonic())
-    stop = Stop(lambda code: None, lambda code: None)
-    made, out = config.load("tiny", settings), open_place(folder / "out")
-    watchdog = Watchdog(host, made.observe, events, out, peers.tell, peers.answer, lambda code, seconds: None)
-    return Job(made, host, out, Lease(out, host, lambda holder, ours: None), events, peers, stop, watchdog)
-
-
-def tier(folder: Path, peers: Peers | None = None, local: str = "ram") -> LocalTier:
-    """Return the tier of such a host."""
-    return LocalTier(a_job(folder, peers=peers, local=local), {"note": 1})
 
 
 def chosen(made: LocalTier, trainer: Trainer) -> LocalCheckpoint | None:

@@ -3,10 +3,7 @@
 import errno
 import functools
 import json
-import os
-import queue
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,17 +12,14 @@ import jax
 import numpy as np
 import pytest
 
+from tests.trainer.checkpoint.stores import Errors, Store
 from tests.trainer.emulated import Trainer, on
-from tests.trainer.hosts.test_peers import connected, together
+from tests.trainer.hosts.connections import connected, together
 from trainer.checkpoint.manager import Checkpoints
-from trainer.checkpoint.shelves import manifest as integrity
-from trainer.checkpoint.shelves.folder import FolderShelf
 from trainer.errors import FatalError, StorageError
-from trainer.hosts.peers import Peers
 from trainer.step.compile_cache import CompileCache
 from trainer.step.compiler import Compiler
 from trainer.storage import open_place
-from trainer.telemetry.metrics import Events, JsonLines
 
 
 @pytest.fixture(scope="module")
@@ -37,30 +31,6 @@ def trainer() -> Trainer:
 def state(trainer: Trainer) -> Any:
     state = trainer.init(np.uint32(0))
     return trainer.train()(state, trainer.blocks(np.arange(8)), trainer.flags)[0]
-
-
-class Store:
-    """The checkpoints of one process in a folder, and the events it wrote."""
-
-    def __init__(self, folder: Path, keep: int = 3) -> None:
-        lost: queue.Queue[int] = queue.Queue()
-        self.peers = Peers(0, 1, on_lost=lost.put, on_told=lambda what, by: None)
-        self.log = folder / "events.jsonl"
-        events = Events(JsonLines(open_place(self.log)), 0, 0, 0, time.monotonic())
-        self.folder = folder / "checkpoints"
-        self.checkpoints = Checkpoints(open_place(self.folder), keep, {"note": 1}, self.peers, events)
-
-        self.checkpoints.choose()
-
-    def steps(self) -> list[int]:
-        return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdigit())
-
-    def save(self, step: int, state: Any) -> str:
-        self.checkpoints.save(step, state)
-        return self.checkpoints.wait()
-
-    def events(self, name: str) -> list[dict[str, Any]]:
-        return [e for e in map(json.loads, self.log.read_text().splitlines()) if e["event"] == name]
 
 
 @pytest.fixture
@@ -135,24 +105,15 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
 
 
 @pytest.fixture
-def unreadable(store: Store, state: Any, monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
+def unreadable(store: Store, state: Any) -> Errors:
     """Checkpoints of steps 1 and 2; what is read of a step gives the error that it has here."""
     store.save(1, state)
     store.save(2, state)
-    errors: dict[int, int] = {}
-    read = integrity._computed
-
-    def failing(path: Path, kind: integrity.Sum) -> integrity.Sum | None:
-        if code := errors.get(int(path.relative_to(store.folder).parts[0])):
-            raise OSError(code, os.strerror(code), str(path))
-        return read(path, kind)
-
-    monkeypatch.setattr(integrity, "_computed", failing)
-    return errors
+    return store.errors
 
 
 def test_one_that_a_disk_does_not_give_back_is_passed_over_and_kept(
-    store: Store, state: Any, unreadable: dict[int, int]
+    store: Store, state: Any, unreadable: Errors
 ) -> None:
     unreadable[2] = errno.EIO
     found = store.checkpoints.choose()
@@ -166,7 +127,7 @@ def test_one_that_a_disk_does_not_give_back_is_passed_over_and_kept(
 
 @pytest.mark.parametrize(("keep", "saved", "left"), [(1, 5, [5, 9]), (2, 10, [2, 9, 10])])
 def test_one_that_a_disk_does_not_give_back_pushes_out_none_that_can_be_read(
-    keep: int, saved: int, left: list[int], store: Store, state: Any, unreadable: dict[int, int]
+    keep: int, saved: int, left: list[int], store: Store, state: Any, unreadable: Errors
 ) -> None:
     store.save(9, state)
     unreadable[9] = errno.EIO
@@ -177,7 +138,7 @@ def test_one_that_a_disk_does_not_give_back_pushes_out_none_that_can_be_read(
     assert store.steps() == left
 
 
-def test_a_run_whose_checkpoints_cannot_be_read_does_not_begin_anew(store: Store, unreadable: dict[int, int]) -> None:
+def test_a_run_whose_checkpoints_cannot_be_read_does_not_begin_anew(store: Store, unreadable: Errors) -> None:
     unreadable.update({1: errno.EIO, 2: errno.EIO})
     with pytest.raises(StorageError, match=r"none of the checkpoints in .* can be read"):
         store.checkpoints.choose()
@@ -237,14 +198,10 @@ def test_all_hosts_know_of_the_newest_where_a_local_one_is_as_new(store: Store, 
 
 
 def test_a_folder_that_cannot_be_listed_costs_no_save(
-    store: Store, state: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    store: Store, state: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Or the hosts would wait for ever to hear of what is committed."""
-
-    def lost(shelf: FolderShelf) -> list[int]:
-        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(store.folder))
-
-    monkeypatch.setattr(FolderShelf, "steps", lost)
+    store.errors["steps"] = errno.ESTALE
     store.checkpoints.save(1, state)
     assert store.checkpoints.ended(60)
     assert store.checkpoints.wait() == "" and store.save(2, state) == ""

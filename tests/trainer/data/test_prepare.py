@@ -58,8 +58,8 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
     return trained(tmp_path_factory.mktemp("tokenizer"), 300)
 
 
-def reader(made: Corpus, model: Model = SMALL) -> reading.Reader:
-    return reading.Reader(made, model, reading.counts(made, model))
+def reader(made: Corpus, model: Model = SMALL, max_open: int | None = None) -> reading.Reader:
+    return reading.Reader(made, model, reading.counts(made, model), max_open=max_open)
 
 
 def test_a_data_set_of_several_files_cuts_no_document_and_is_found_again(made: Corpus, texts: Path) -> None:
@@ -119,11 +119,10 @@ def open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_no_more_files_are_open_than_the_process_may_have(many: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_files_are_open_than_the_process_may_have(many: Corpus) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     counts, before = reading.counts(many, SMALL), open_files()
-    monkeypatch.setattr("trainer.data.reader._MAX_OPEN_FILES", 2)
-    read = reader(many)
+    read = reader(many, max_open=2)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 4, hard))
     try:
         read.fetch([range(sum(counts))])
@@ -141,12 +140,9 @@ def test_half_of_the_files_that_a_process_may_have_are_open_at_most(monkeypatch:
         assert reading.most_open() == most
 
 
-def test_a_file_that_was_put_in_the_place_of_a_closed_one_is_checked_again(
-    many: Corpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("trainer.data.reader._MAX_OPEN_FILES", 1)
+def test_a_file_that_was_put_in_the_place_of_a_closed_one_is_checked_again(many: Corpus) -> None:
     file, count = Path(many.path).parent / many.files[0].name, reading.counts(many, SMALL)[0]
-    read = reader(many)
+    read = reader(many, max_open=1)
     whole = read.bytes
     read(np.array([0, count, 0]))
     assert read.bytes - whole < 2 * BIG + 3000  # what has been checked is not read as a whole once more

@@ -1,11 +1,16 @@
 """The command `compile` without a TPU compiler: what it tells of a program, and of what a compiler may say instead."""
 
 import json
+import math
+import os
+from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
 import pytest
+from jax.experimental import topologies
 
 from tests.trainer.small import SETTINGS
 from trainer import config
@@ -29,12 +34,19 @@ TWO_SLICES = ("--tpu-type", "v5e-4", "--num-slices", "2")
 class Compiler:
     """Stands for XLA's, which says `says` of every program."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, says: str) -> None:
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, says: str) -> None:
         self.says, self.asked = says, 0
-        monkeypatch.setattr(aot, "find_spec", lambda name: name)
-        monkeypatch.setattr(aot, "_NO_TPU", {})
-        monkeypatch.setattr(aot, "_devices", lambda slice_, slices: jax.devices()[: slice_.chips * slices])
+        if find_spec("libtpu") is None:
+            (folder / "libtpu").mkdir()
+            monkeypatch.syspath_prepend(folder)
+        for name in aot.NO_TPU:  # restored afterwards
+            monkeypatch.setenv(name, os.environ.get(name, ""))
+        monkeypatch.setattr(topologies, "get_topology_desc", self.describe)
         monkeypatch.setattr(jax.stages.Lowered, "compile", self.compile)
+
+    def describe(self, *, topology_name: str, num_slices: int = 1, **_: Any) -> Any:
+        chips = math.prod(map(int, topology_name.partition(":")[2].split("x")))
+        return SimpleNamespace(devices=jax.devices()[: chips * num_slices])
 
     def compile(self, *_: Any) -> Any:
         self.asked += 1
@@ -57,9 +69,9 @@ def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
     ("says", "peak"), [(TOO_LARGE, 19.5), (REFUSED, 19.5), ("RESOURCE_EXHAUSTED: it is too large", 15.75)]
 )
 def test_what_does_not_fit_has_all_fields(
-    says: str, peak: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    says: str, peak: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Compiler(monkeypatch, says)
+    Compiler(tmp_path, monkeypatch, says)
     code, out, _ = told(capsys, *TWO_SLICES, "-o", "json")
     found = json.loads(out)
     assert code == 0 and found.keys() >= ALWAYS
@@ -75,9 +87,10 @@ def test_what_does_not_fit_has_all_fields(
 
 @pytest.mark.slow
 def test_a_model_without_closed_forms_that_does_not_fit_has_its_state_and_gradients(
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    Compiler(monkeypatch, TOO_LARGE)
+    Compiler(tmp_path, monkeypatch, TOO_LARGE)
     made = config.load("tiny", ["model.family=resnet", "model.image=32", "model.width=64", "model.classes=10"])
     found = aot.compile_step(made, V5E, 2)
     assert found.keys() >= ALWAYS
@@ -87,9 +100,9 @@ def test_a_model_without_closed_forms_that_does_not_fit_has_its_state_and_gradie
 
 
 def test_other_errors_of_the_compiler_are_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Compiler(monkeypatch, "INTERNAL: Mosaic failed\nwith a long tale")
+    Compiler(tmp_path, monkeypatch, "INTERNAL: Mosaic failed\nwith a long tale")
     line = "error: XLA cannot compile this step for v5e-4: INTERNAL: Mosaic failed with a long tale. Try other settings"
     code, out, err = told(capsys, *TWO_SLICES)
     assert (code, out, err) == (42, "", f"{line} of mesh or model\n")
@@ -98,7 +111,7 @@ def test_other_errors_of_the_compiler_are_one_line(
 def test_a_program_that_cannot_be_written_is_told_before_it_is_compiled(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    compiler = Compiler(monkeypatch, TOO_LARGE)
+    compiler = Compiler(tmp_path, monkeypatch, TOO_LARGE)
     for file, why in ((tmp_path / "no" / "program", "No such file or directory"), (tmp_path, "Is a directory")):
         code, _, err = told(capsys, *TWO_SLICES, "--executable", str(file))
         assert (code, err) == (42, f"error: {file} cannot be written: {why}. Use another --executable\n")

@@ -7,57 +7,15 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Sequence
 
 import pytest
 
+from tests.trainer.hosts.connections import SECONDS, connected, host, together
 from tests.trainer.small import WORKLOADS, free_ports
 from trainer.data.dataset import TokenFile
 from trainer.errors import AddressError, FatalError, PeerAbsent
 from trainer.hosts.bootstrap import own_address
 from trainer.hosts.peers import Peers
-
-SECONDS = 20.0
-Heard = queue.Queue[tuple[str, int]]
-
-
-def host(
-    process_id: int, processes: int, heard: Heard, attempt: int = 0, job: Sequence[str] = (), secret: bytes = b""
-) -> Peers:
-    return Peers(
-        process_id,
-        processes,
-        attempt,
-        job,
-        secret=secret,
-        on_lost=lambda peer: heard.put(("lost", peer)),
-        on_told=lambda what, by: heard.put((what, by)),
-    )
-
-
-def together(actions: list[Callable[[], object]], seconds: float = SECONDS) -> list[object]:
-    """Do all at the same time, as hosts would, and return the results."""
-    results: list[object] = [None] * len(actions)
-
-    def do(n: int) -> None:
-        results[n] = actions[n]()
-
-    threads = [threading.Thread(target=do, args=(n,), daemon=True) for n in range(len(actions))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(seconds)
-        assert not thread.is_alive(), "still waiting"
-    return results
-
-
-def connected(processes: int, port: int = 0) -> tuple[list[Peers], list[Heard]]:
-    heard: list[Heard] = [queue.Queue() for _ in range(processes)]
-    hosts = [host(n, processes, heard[n]) for n in range(processes)]
-    port = port or free_ports()
-    together([lambda peers=peers: peers.connect("127.0.0.1", port, SECONDS) for peers in hosts])  # type: ignore[misc]
-    return hosts, heard
 
 
 def test_hosts_agree_and_leave_without_anyone_lost() -> None:
@@ -87,9 +45,8 @@ def test_hosts_are_told_of_a_data_set_of_very_many_files() -> None:
     assert [h.empty() for h in heard] == [True] * 2
 
 
-def test_what_is_too_long_to_be_told_is_said_and_loses_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.hosts.peers.MAX_HUB_MESSAGE_BYTES", 1000)
-    hosts, heard = connected(2)
+def test_what_is_too_long_to_be_told_is_said_and_loses_nobody() -> None:
+    hosts, heard = connected(2, max_message_bytes=1000)
     with pytest.raises(FatalError, match="cannot announce corpus to the hosts: 1,036 bytes are more than 1,000"):
         hosts[0].announce("corpus", "x" * 1000)
     hosts[0].tell("fatal")
@@ -147,8 +104,7 @@ def test_a_killed_host_is_noticed_by_all(killed: int, knows: tuple[int, ...]) ->
             process.communicate()
 
 
-def test_the_first_host_waits_for_its_name_to_stand_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.hosts.bootstrap._LOOK_SECONDS", 0.01)
+def test_the_first_host_waits_for_its_name_to_stand_for_itself() -> None:
     port = free_ports()
     told = iter([("192.0.2.1", port)] * 3 + [("127.0.0.1", port)])  # nobody's address, for documents only
     assert own_address(lambda: next(told)) == ("127.0.0.1", port)

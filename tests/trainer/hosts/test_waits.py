@@ -13,9 +13,11 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
-from tests.trainer.checkpoint.test_local import tier
-from tests.trainer.hosts.test_peers import connected
+from tests.trainer.checkpoint.tiers import tier
+from tests.trainer.hosts.connections import connected
 from tests.trainer.small import SETTINGS
 from trainer import config, evaluation, resume, saves, setup, train
 from trainer.checkpoint import shards as pieces
@@ -25,6 +27,7 @@ from trainer.errors import FatalError, Problem
 from trainer.observe.profiler import Profiler
 from trainer.observe.step_log import Pending
 from trainer.observe.stragglers import StragglerCheck
+from trainer.parallel.mesh import ALL
 from trainer.schedule import Action
 from trainer.step.compile_cache import CompileCache
 from trainer.step.compiler import Compiler
@@ -33,6 +36,7 @@ from trainer.storage.signed import SignedFiles
 
 SECONDS = 60
 STATE = {"params": jax.numpy.zeros(4)}
+MESH = Mesh(np.array(jax.devices()[:1]).reshape(1, 1, 1, 1), ALL)
 
 
 @dataclasses.dataclass
@@ -100,21 +104,18 @@ def run_of(folder: Path, *settings: str, **parts: Any) -> Any:
     return SimpleNamespace(job=job, read=None, **parts)
 
 
-def two_tiers(folder: Path) -> list[LocalTier]:
-    made = [tier(folder, peers) for peers in connected(2)[0]]
+def two_tiers(folder: Path, **doubles: Any) -> list[LocalTier]:
+    made = [tier(folder, peers, **doubles) for peers in connected(2)[0]]
     for each in made:
         each._session = "one"
     return made
 
 
-def test_of_two_hosts_the_one_whose_disk_hangs_is_to_blame(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hang: Hang
-) -> None:
-    real = pieces.write
-    monkeypatch.setattr(
-        pieces, "write", lambda folder, *rest: hang() if "s1-h0" in str(folder) else real(folder, *rest)
-    )
-    well, ill = two_tiers(tmp_path)
+def test_of_two_hosts_the_one_whose_disk_hangs_is_to_blame(tmp_path: Path, hang: Hang) -> None:
+    def write(folder: Path, *rest: Any) -> None:
+        hang() if "s1-h0" in str(folder) else pieces.write(folder, *rest)
+
+    well, ill = two_tiers(tmp_path, write=write)
     runs = [run_of(tmp_path, local=each) for each in (well, ill)]
     for run in runs:
         saves.save_locally(run, 2, STATE, tokens=2)
@@ -283,20 +284,16 @@ def test_a_program_that_is_being_written_is_not_shared_by_another_thread(tmp_pat
     assert SignedFiles(open_place(tmp_path / "shared"), b"a" * 32).read(file.name) == b"program"
 
 
-def test_data_is_made_by_process_0_and_copied_by_each_host(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hang: Hang
-) -> None:
+def test_data_is_made_by_process_0_and_copied_by_each_host(tmp_path: Path, hang: Hang) -> None:
     for first in (True, False):
         run = run_of(tmp_path, "observe.data_hang_seconds=800")
         hang.begun.clear()
         hang.over.clear()
         run.job.is_first = first
         run.job.peers = SimpleNamespace(await_=lambda key: hang(), barrier=hang)
-        monkeypatch.setattr(setup, "_prepared", lambda job: hang())
-        with under_way(hang, functools.partial(_ended, setup._corpus, run.job, 8)):
+        with under_way(hang, functools.partial(_ended, setup._corpus, run.job, 8, lambda job: hang())):
             assert run.job.watchdog.told == ("the data set to be made", first, 800.0)
     reader = SimpleNamespace(fetch=hang)
-    monkeypatch.setattr(setup, "Reader", lambda *_: reader)
     order = SimpleNamespace(range_of=lambda shard: range(3), records=3)
     for shards, told in (
         ({0}, ("its copy of the data", True, 800.0)),
@@ -304,7 +301,9 @@ def test_data_is_made_by_process_0_and_copied_by_each_host(
     ):
         hang.begun.clear()
         hang.over.clear()
-        with under_way(hang, functools.partial(_ended, setup._reader, run.job, None, (4,), order, shards, 8)):
+        with under_way(
+            hang, functools.partial(_ended, setup._reader, run.job, None, (4,), order, shards, 8, lambda *_: reader)
+        ):
             assert run.job.watchdog.told == told
         assert run.job.watchdog.now is None
 
@@ -337,25 +336,24 @@ def test_what_is_not_finite_waits_for_the_saves_under_way_and_not_for_ever(
 
 
 def test_a_program_that_comes_late_is_waited_for_before_a_save(tmp_path: Path, hang: Hang) -> None:
-    finite = Finite(SimpleNamespace(), STATE)  # type: ignore[arg-type]
+    state = jax.device_put(STATE, NamedSharding(MESH, P()))  # type: ignore[no-untyped-call]
+    finite = Finite(MESH, state)
     made = lambda name, program, state: (hang() or (lambda state: "looked"), False)  # noqa: E731
     run = run_of(tmp_path, finite=finite, compiler=made)
     run.compiler.busy = True
     found: list[Any] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trainer.checkpoint.finite_check.finite_program", lambda *_: None)
-        with under_way(hang, lambda: found.append(_checked(run, 5))):
-            while len(run.job.watchdog.all) < 2:
-                time.sleep(0.01)
-            assert run.job.watchdog.told == ("the compilation of the program 'finite'", True, 7200.0)
+    with under_way(hang, lambda: found.append(_checked(run, 5, state))):
+        while len(run.job.watchdog.all) < 2:
+            time.sleep(0.01)
+        assert run.job.watchdog.told == ("the compilation of the program 'finite'", True, 7200.0)
     assert found == ["looked"]
-    assert _checked(run, 6) == "looked"
+    assert _checked(run, 6, state) == "looked"
     assert run.job.watchdog.all.count("the compilation of the program 'finite'") == 1
 
 
-def _checked(run: Any, step: int) -> Any:
+def _checked(run: Any, step: int, state: Any) -> Any:
     with run.job.watchdog.waiting(f"step {step}", step):
-        result = saves.check_finite(run, step, STATE)
+        result = saves.check_finite(run, step, state)
         assert run.job.watchdog.told == (f"step {step}", False, 0.0), "the step goes on to be waited for"
     return result
 

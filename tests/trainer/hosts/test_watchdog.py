@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.hosts.test_peers import together
+from tests.trainer.hosts.connections import together
 from tests.trainer.small import WORKLOADS, free_ports, start
 from trainer.config import Observe
 from trainer.errors import ExitCode

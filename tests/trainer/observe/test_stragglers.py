@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.checkpoint.test_local import a_job
-from tests.trainer.hosts.test_peers import connected, together
+from tests.trainer.checkpoint.tiers import a_job
+from tests.trainer.hosts.connections import connected, together
 from tests.trainer.small import start
-from trainer.observe.stragglers import Slow, StragglerCheck, percentiles, slow_hosts
+from trainer.observe.stragglers import Slow, StragglerCheck, slow_hosts
+from xpk_shared.percentiles import percentiles
 
 SECONDS = 60
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from tests.trainer.checkpoint.test_manager import Store
+from tests.trainer.checkpoint.stores import Store
 from tests.trainer.emulated import Trainer, on
 from trainer import config, setup
 from trainer.checkpoint import compatibility

@@ -63,10 +63,15 @@ def test_an_owner_that_comes_in_the_middle_of_a_commit_leaves_no_half_of_a_check
 def test_a_commit_that_a_kill_cut_off_is_cleaned_up() -> None:
     client = cloud_storage.Client()
     place, claim = written(client, 5)
-    with pytest.MonkeyPatch.context() as killed:
-        killed.setattr(manifest, "manifest", lambda *_: exec("raise KeyboardInterrupt"))
-        with pytest.raises(KeyboardInterrupt):
-            open_shelf(place).commit(5, claim, {})
+
+    def kill(verb: str, name: str) -> None:
+        if verb == "write" and name.endswith(manifest.MANIFEST):
+            raise KeyboardInterrupt
+
+    client.before = kill
+    with pytest.raises(KeyboardInterrupt):
+        open_shelf(place).commit(5, claim, {})
+    client.before = lambda verb, name: None
     open_shelf(place).claim(1)
     assert place.folders() == []
 

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import resource
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -63,21 +64,21 @@ def test_an_earlier_attempt_never_replaces_a_checkpoint(tmp_path: Path) -> None:
 
 def test_a_copy_of_the_present_generation_is_nobodys_to_remove(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another job may be filling it block by block while this one copies the whole."""
-    monkeypatch.setattr(local_copies, "scratch", lambda: tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     place = Bucket(None, "data", "train.bin")
     for generation in ("6", "6.parts", "7.parts"):
         local_copies._copy(place, generation).touch()
     whole = tmp_path / "new"
     whole.touch()
     local_copies._keep(place, whole, 7)
-    assert {path.name.rpartition("-")[2] for path in tmp_path.iterdir()} == {"7", "7.parts"}
+    assert {path.name.rpartition("-")[2] for path in scratch().iterdir()} == {"7", "7.parts"}
 
 
 @pytest.mark.parametrize("neighbour", ["a file", "a link"])
 def test_a_neighbour_who_takes_the_name_in_the_temporary_folder_stops_nobody(
     neighbour: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     taken = tmp_path / f"xpk-trainer-{os.getuid()}"
     taken.touch() if neighbour == "a file" else taken.symlink_to(tmp_path)
     folder = scratch()

@@ -70,8 +70,9 @@ class LocalCheckpoint:
 class LocalTier:
     """The local checkpoints of one host; does nothing if `checkpoint.local_every` is 0."""
 
-    def __init__(self, job: Job, notes: dict[str, Any]) -> None:
+    def __init__(self, job: Job, notes: dict[str, Any], *, write: Callable[..., None] = shards.write) -> None:
         self.every, self._notes = job.config.checkpoint.local_every, notes
+        self._write_pieces = write
         self._peers, self._events, self._host = job.peers, job.events, job.host
         self._out, self._session, self._run = job.out, "", ""
         digest = hashlib.sha256(str(job.out).encode()).hexdigest()[:16]
@@ -220,7 +221,7 @@ class LocalTier:
         try:
             for path in (saving, written):
                 shutil.rmtree(path, ignore_errors=True)
-            shards.write(saving, held, notes)
+            self._write_pieces(saving, held, notes)
             os.replace(saving, written)
         except OSError as error:
             shutil.rmtree(saving, ignore_errors=True)

@@ -23,7 +23,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 
 from trainer.checkpoint.broadcast import held, spread
-from trainer.checkpoint.shelves import open_shelf
+from trainer.checkpoint.shelves import Shelf, open_shelf
 from trainer.errors import StorageError, reason
 from trainer.hosts.background import Background
 from trainer.hosts.own_work import OwnWork
@@ -41,9 +41,18 @@ _FLUSH_SECONDS = 10.0  # for the log lines of a checkpoint's steps, which must b
 class Checkpoints:
     """The checkpoints of a run at `place`, as used by one host."""
 
-    def __init__(self, place: Place, max_to_keep: int, notes: dict[str, Any], peers: Peers, events: Events) -> None:
+    def __init__(
+        self,
+        place: Place,
+        max_to_keep: int,
+        notes: dict[str, Any],
+        peers: Peers,
+        events: Events,
+        *,
+        shelf: Shelf | None = None,
+    ) -> None:
         self.place, self.max_to_keep, self.notes = place, max_to_keep, notes
-        self._shelf = open_shelf(place)
+        self._shelf = shelf or open_shelf(place)
         self._peers, self._events = peers, events
         self._claim = ""  # name of this attempt's saves, once all hosts know it
         self._committing = Background("commit")

@@ -67,13 +67,13 @@ def most_open() -> int:
 class Reader:
     """Reader of a data set's records by number; safe for several threads."""
 
-    def __init__(self, data: Corpus, model: Model, counts: tuple[int, ...]) -> None:
+    def __init__(self, data: Corpus, model: Model, counts: tuple[int, ...], *, max_open: int | None = None) -> None:
         self._data, self._record = data, record(model)
         self._ends_F = np.cumsum(np.array(counts, np.int64))
         self._first_F = self._ends_F - np.array(counts, np.int64)
         self._files: dict[int, _File] = {}
         self._open: OrderedDict[int, _File] = OrderedDict()  # least recently used first
-        self._most_open, self._lock = most_open(), threading.Lock()
+        self._most_open, self._lock = max_open or most_open(), threading.Lock()
         self._by_parts = False
         self._fetching = ThreadPoolExecutor(_MAX_CONCURRENT_PARTS, "parts")
 

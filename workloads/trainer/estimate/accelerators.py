@@ -113,7 +113,7 @@ def find_slice(tpu_type: str) -> Slice:
         near = difflib.get_close_matches(family, CHIPS, n=1, cutoff=0.4)
         guess = f"Did you mean {near[0]}-{size}? " if near and size else ""
         raise FatalError(Problem(f"unknown TPU type {tpu_type!r}", f"{guess}Families are {', '.join(CHIPS)}"))
-    fits = [sides for sides in _topologies(chip.dimensions) if size in _sizes(chip, sides)]
+    fits = [sides for sides in _topologies(chip.dimensions) if size in _sizes(chip.cores, sides)]
     if not fits:
         numbers = sorted({math.prod(sides) * chip.cores for sides in _topologies(chip.dimensions)})
         close = sorted(numbers, key=lambda n: abs(n - int(size)))[:4] if size.isdecimal() else numbers[-4:]
@@ -123,9 +123,10 @@ def find_slice(tpu_type: str) -> Slice:
     return Slice(name=tpu_type, chip=chip, topology=min(fits, key=lambda sides: (max(sides), sides)))
 
 
-def _sizes(chip: Chip, sides: tuple[int, ...]) -> tuple[str, str]:
+@functools.cache
+def _sizes(cores: int, sides: tuple[int, ...]) -> tuple[str, str]:
     """Return the valid sizes after the family name: the number of cores, or the topology."""
-    return str(math.prod(sides) * chip.cores), "x".join(map(str, sides))
+    return str(math.prod(sides) * cores), "x".join(map(str, sides))
 
 
 @functools.cache

@@ -29,7 +29,7 @@ _GIB = 2**30
 _NO_TOPOLOGY = ("INVALID_ARGUMENT", "NOT_FOUND", "UNIMPLEMENTED")  # libtpu's error prefixes for an unknown topology
 _NEEDED = re.compile(r"(?:\(|Used )([\d.]+)([MGT])(?:\) exceeds| of [\d.]+[MGT] hbm)")
 # Without these libtpu queries the metadata of a TPU host, logs that there is none, and requires exclusive use.
-_NO_TPU = {
+NO_TPU = {
     "JAX_PLATFORMS": "cpu",
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
@@ -47,7 +47,7 @@ def compile_step(config: Config, slice_: Slice, num_slices: int, executable: Pat
     """
     if find_spec("libtpu") is None:
         raise FatalError(Problem("there is no TPU compiler on this machine", "pip install 'xpk-multislice[tpu]'"))
-    os.environ.update(_NO_TPU)
+    os.environ.update(NO_TPU)
     devices = _devices(slice_, num_slices)
     from trainer.data import batches
     from trainer.models import registry

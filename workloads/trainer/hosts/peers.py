@@ -14,7 +14,7 @@ from typing import Any
 
 from trainer.errors import FatalError, PeerAbsent, Problem
 from xpk_shared.links.connection import MAX_HUB_MESSAGE_BYTES, line
-from xpk_shared.links.endpoint import Handlers
+from xpk_shared.links.endpoint import Beats, Handlers
 from xpk_shared.links.handshake import Identity
 from xpk_shared.links.hub import Hub
 from xpk_shared.links.member import Member
@@ -35,16 +35,17 @@ class Peers:
         job: Sequence[str] = (),
         *,
         secret: bytes = b"",
+        max_message_bytes: int = MAX_HUB_MESSAGE_BYTES,
         on_lost: Callable[[int], None],
         on_told: Callable[[str, int], None],
     ) -> None:
         self.process_id, self.processes, self.attempt = process_id, processes, attempt
-        self._on_told = on_told
+        self._on_told, self._max_message_bytes = on_told, max_message_bytes
         identity, handlers = Identity(job, attempt, secret), Handlers(on_lost, on_told, self._heard)
         self._end = (
-            Member(identity, process_id, handlers, beats=True)
+            Member(identity, process_id, handlers, beats=Beats())
             if process_id
-            else Hub(identity, processes, handlers, beats=True)
+            else Hub(identity, processes, handlers, beats=Beats())
         )
         self._reports: dict[str, dict[int, Any]] = {}
         self._announced: dict[str, Any] = {}
@@ -96,8 +97,8 @@ class Peers:
         """
         if self.processes > 1:
             content = line({"announce": key, "value": value})
-            if len(content) > MAX_HUB_MESSAGE_BYTES:
-                sizes = f"{len(content):,} bytes are more than {MAX_HUB_MESSAGE_BYTES:,}"
+            if len(content) > self._max_message_bytes:
+                sizes = f"{len(content):,} bytes are more than {self._max_message_bytes:,}"
                 message = f"cannot announce {key} to the hosts: {sizes}"
                 raise FatalError(Problem(message, "Prepare the data in fewer files: --file-tokens"))
             self._end.send(content)

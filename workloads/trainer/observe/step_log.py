@@ -20,9 +20,9 @@ from trainer.hosts.job import Job
 from trainer.models.mfu import mfu, peak
 from trainer.models.registry import family
 from trainer.observe.memory_in_use import memory_in_use
-from trainer.observe.stragglers import percentiles
 from trainer.telemetry import metrics
 from trainer.telemetry.tensorboard import EventFile
+from xpk_shared.percentiles import percentiles
 
 Ids = Callable[[int], npt.NDArray[np.int64]]  # record ids of a step; negative ids are padding
 _NAMED = 8  # records in the log line; the event has all

@@ -13,7 +13,6 @@ were in most of the recent comparisons, as a single one proves nothing.
 """
 
 import dataclasses
-import math
 import statistics
 import threading
 from collections import deque
@@ -40,15 +39,6 @@ class Slow:
     reason: str  # data, host or chip
     own: float  # its own measurement, in seconds
     median: float  # the median host's measurement
-
-
-def percentiles(seconds: Sequence[float]) -> dict[str, float]:
-    """Return p50, p90, p99 (nearest rank, so each is a measured time) and max; empty without measurements."""
-    if not seconds:
-        return {}
-    ordered = sorted(seconds)
-    ranks = {f"p{n}": ordered[max(0, math.ceil(n / 100 * len(ordered)) - 1)] for n in (50, 90, 99)}
-    return {name: round(value, 4) for name, value in (ranks | {"max": ordered[-1]}).items()}
 
 
 def slow_hosts(reports: Sequence[Mapping[str, float]], step_seconds: float) -> list[Slow]:

@@ -11,8 +11,13 @@ from typing import Any
 from xpk_shared.links.connection import Link, line
 from xpk_shared.links.handshake import Identity
 
-BEAT_SECONDS = 2.0
-SILENT_SECONDS = 20.0  # importing JAX on a busy machine may keep a host silent for seconds
+
+@dataclass(frozen=True)
+class Beats:
+    """Heartbeats, and the silence after which a host counts as dead."""
+
+    seconds: float = 2.0  # between beats
+    silent_seconds: float = 20.0  # importing JAX on a busy machine may keep a host silent for seconds
 
 
 @dataclass(frozen=True)
@@ -25,10 +30,10 @@ class Handlers:
 
 
 class Endpoint:
-    """One host's end of its links. With `beats`, a host that falls silent counts as dead."""
+    """One host's end of its links. Without `beats`, a host may be silent without a limit."""
 
     def __init__(
-        self, identity: Identity, number: int, absent: set[int], handlers: Handlers, *, beats: bool = False
+        self, identity: Identity, number: int, absent: set[int], handlers: Handlers, beats: Beats | None
     ) -> None:
         self.number = number
         self.absent = absent  # hosts that this end waits for and that have never connected
@@ -47,18 +52,18 @@ class Endpoint:
         """Start the thread that reads, and the one of the heartbeats."""
         threading.Thread(target=work, args=args, name="links", daemon=True).start()
         if self._beats:
-            threading.Thread(target=self._beat, name="links-beat", daemon=True).start()
+            threading.Thread(target=self._beat, args=(self._beats,), name="links-beat", daemon=True).start()
 
-    def _beat(self) -> None:
+    def _beat(self, beats: Beats) -> None:
         """Show that this host is alive, and cut the connections of hosts that fell silent."""
         beat, woke = line({"beat": self.number}), time.monotonic()
         while not self._is_closing:
-            time.sleep(BEAT_SECONDS)
+            time.sleep(beats.seconds)
             now = time.monotonic()
             for link in [link for link in list(self.links.values()) if not link.has_left]:
                 link.beat(beat)
-                if now - woke > 2 * BEAT_SECONDS:  # this host itself was suspended and has not listened
+                if now - woke > 2 * beats.seconds:  # this host itself was suspended and has not listened
                     link.heard = now
-                if now - link.heard > SILENT_SECONDS and not self._is_closing:
+                if now - link.heard > beats.silent_seconds and not self._is_closing:
                     link.cut()
             woke = now

@@ -26,7 +26,7 @@ from typing import Any
 from xpk_shared.links.connection import Link, line
 
 PROTOCOL_ERRORS = (TypeError, ValueError, KeyError, AttributeError)  # raised by messages that no host sends
-_SECONDS = 5.0  # deadline of a handshake
+HANDSHAKE_SECONDS = 5.0  # deadline of a handshake
 _PAUSE_SECONDS = 0.5
 _STRANGERS = 64  # minimum of the limit on connections without a handshake
 _MAX_MESSAGE_BYTES = 1024  # bytes in a stranger's message
@@ -53,8 +53,11 @@ class Gate:
     descriptors are lacking.
     """
 
-    def __init__(self, listener: socket.socket, selector: selectors.BaseSelector, me: Identity, hosts: int) -> None:
+    def __init__(
+        self, listener: socket.socket, selector: selectors.BaseSelector, me: Identity, hosts: int, seconds: float
+    ) -> None:
         self._listener, self._selector, self._me, self._hosts = listener, selector, me, hosts
+        self._seconds = seconds  # for a handshake
         self._strangers: dict[Link, tuple[str, float]] = {}  # challenge and deadline of each
         self._resumes: float | None = 0.0
 
@@ -75,7 +78,7 @@ class Gate:
         except OSError:  # it is closed already, or there are no descriptors left
             self._pause()
             return
-        self._strangers[link] = challenge, time.monotonic() + _SECONDS
+        self._strangers[link] = challenge, time.monotonic() + self._seconds
         self._selector.register(link.sock, selectors.EVENT_READ, link)
         link.send(line({"challenge": challenge}))
         if not self._has_room:
@@ -118,7 +121,7 @@ def introduce(
     """
     nonce = secrets.token_hex(16)
     with contextlib.suppress(*PROTOCOL_ERRORS):
-        (said,) = _next(link, min(deadline, time.monotonic() + 2 * _SECONDS)) or [{}]
+        (said,) = _next(link, min(deadline, time.monotonic() + 2 * HANDSHAKE_SECONDS)) or [{}]
         challenge = str(said["challenge"])
         greet(link, line({"hello": number, "nonce": nonce, "proof": me.proof("host", number, challenge, nonce)}))
         first, *others = _next(link, deadline) or [{}]

@@ -8,16 +8,24 @@ import socket
 from typing import Any
 
 from xpk_shared.links.connection import MAX_MESSAGE_BYTES, Link, line, listen
-from xpk_shared.links.endpoint import Endpoint, Handlers
-from xpk_shared.links.handshake import PROTOCOL_ERRORS, Gate, Identity
+from xpk_shared.links.endpoint import Beats, Endpoint, Handlers
+from xpk_shared.links.handshake import HANDSHAKE_SECONDS, PROTOCOL_ERRORS, Gate, Identity
 
 
 class Hub(Endpoint):
     """Process 0 of a job of `hosts` hosts."""
 
-    def __init__(self, identity: Identity, hosts: int, handlers: Handlers, *, beats: bool = False) -> None:
-        super().__init__(identity, 0, set(range(1, hosts)), handlers, beats=beats)
-        self._hosts = hosts
+    def __init__(
+        self,
+        identity: Identity,
+        hosts: int,
+        handlers: Handlers,
+        *,
+        beats: Beats | None = None,
+        handshake_seconds: float = HANDSHAKE_SECONDS,
+    ) -> None:
+        super().__init__(identity, 0, set(range(1, hosts)), handlers, beats)
+        self._hosts, self._handshake_seconds = hosts, handshake_seconds
         self._news: list[bytes] = []  # what all hosts were sent; those that join later are too
 
     def open(self, address: str, port: int) -> None:
@@ -44,7 +52,7 @@ class Hub(Endpoint):
     def _serve(self, listener: socket.socket) -> None:
         """Accept hosts and read their messages."""
         with selectors.DefaultSelector() as selector:
-            gate = Gate(listener, selector, self._identity, self._hosts)
+            gate = Gate(listener, selector, self._identity, self._hosts, self._handshake_seconds)
             while True:
                 for key, _ in selector.select(gate.tend()):
                     if key.data is None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from xpk_shared.links.connection import MAX_HUB_MESSAGE_BYTES, Link, dial, line
-from xpk_shared.links.endpoint import Endpoint, Handlers
+from xpk_shared.links.endpoint import Beats, Endpoint, Handlers
 from xpk_shared.links.errors import PeerAbsent
 from xpk_shared.links.handshake import PROTOCOL_ERRORS, Identity, introduce
 
@@ -20,8 +20,8 @@ _AGAIN_SECONDS = 0.2
 class Member(Endpoint):
     """Host `number` of a job, not the first."""
 
-    def __init__(self, identity: Identity, number: int, handlers: Handlers, *, beats: bool = False) -> None:
-        super().__init__(identity, number, {0}, handlers, beats=beats)
+    def __init__(self, identity: Identity, number: int, handlers: Handlers, *, beats: Beats | None = None) -> None:
+        super().__init__(identity, number, {0}, handlers, beats)
         self._said: list[bytes] = []  # what this host has told all others, before or after it connected
 
     def join(self, address: str, port: int, deadline: float = math.inf, again: Callable[[], str] | None = None) -> str:

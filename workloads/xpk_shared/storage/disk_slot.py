@@ -13,23 +13,23 @@ import stat
 import time
 from pathlib import Path
 
-_AGAIN_SECONDS, _PATIENCE_SECONDS = 0.1, 5.0  # for a version that is listed but cannot be read yet, or not any more
+_AGAIN_SECONDS = 0.1  # between reads of a version that is listed but cannot be read
 _NOT_THERE = {errno.ENOENT, errno.ESTALE}
 _NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK}
 
 
 class DiskSlot:
-    """A `Slot` on a file system."""
+    """A `Slot` on a file system; a listed version that cannot be read is retried for `patience_seconds`."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, *, patience_seconds: float = 5.0) -> None:
+        self._path, self._patience_seconds = path, patience_seconds
 
     def look(self) -> tuple[int, bytes]:
         """Read the newest version; retry if it was replaced meanwhile, or is still empty.
 
         A network file system may show either for some time. If it persists, the content counts as unknown.
         """
-        deadline = time.monotonic() + _PATIENCE_SECONDS
+        deadline = time.monotonic() + self._patience_seconds
         while version := self._newest():
             content = _content(self._file(version))
             if content or time.monotonic() > deadline:

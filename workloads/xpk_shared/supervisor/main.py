@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from xpk_shared.supervisor.command import Command
 from xpk_shared.supervisor.host import Host, read_host, say
@@ -13,15 +14,23 @@ from xpk_shared.supervisor.peers import Peers
 from xpk_shared.supervisor.signals import END, Signals
 
 _FAILED, _PEER_LOST, _NOT_STARTED, _ASKED_TO_END = 1, 75, 127, 143
-_CALM_SECONDS, _END_SECONDS, _POLL_SECONDS, _IDLE_SECONDS = 1.0, 60.0, 0.2, 60.0
-_MEET_SECONDS = 10.0  # for which a host that has failed at once waits to be known to those it fails
+_END_SECONDS, _POLL_SECONDS, _IDLE_SECONDS = 60.0, 0.2, 60.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Time limits of a supervisor in seconds."""
+
+    calm_seconds: float = 1.0  # from SIGTERM to SIGKILL after a loss, and for word of another host that was asked
+    meet_seconds: float = 10.0  # for which a host that has failed at once waits to be known to those it fails
 
 
 class Supervisor:
     """Supervisor of one command, until it has ended and nobody waits for anything."""
 
-    def __init__(self, host: Host, command: Command, peers: Peers, signals: Signals) -> None:
+    def __init__(self, host: Host, command: Command, peers: Peers, signals: Signals, limits: Limits) -> None:
         self._host, self._command, self._peers, self._signals = host, command, peers, signals
+        self._limits = limits
         self._asked = False
         self._began, self._lost_at = time.monotonic(), 0.0
 
@@ -50,7 +59,7 @@ class Supervisor:
             say(f"host {self._host.name(self._peers.lost[0])} is gone: this host's command is ended")
             self._command.forward(signal.SIGTERM)
             self._lost_at = time.monotonic()
-        if self._lost_at and time.monotonic() > self._lost_at + _CALM_SECONDS:
+        if self._lost_at and time.monotonic() > self._lost_at + self._limits.calm_seconds:
             self._command.signal_all(signal.SIGKILL)
 
     def _exit_code(self) -> int | None:
@@ -64,20 +73,26 @@ class Supervisor:
         elif code is not None and self._asked:
             return None if self._command.is_saving else code
         elif code is not None:
-            has_waited = self._peers.have_met or now > self._began + _MEET_SECONDS
+            has_waited = self._peers.have_met or now > self._began + self._limits.meet_seconds
             return self._own_code(code) if has_waited else None
         return code
 
     def _own_code(self, code: int) -> int:
         """Return the exit code of a host that nobody asked to end: 143 would not be counted as a failure."""
         # Word that another host was asked may be on its way.
-        if code == _ASKED_TO_END and not self._peers.asked.wait(_CALM_SECONDS):
+        if code == _ASKED_TO_END and not self._peers.asked.wait(self._limits.calm_seconds):
             say(f"the command ended with {code}, but no host was asked to end: exit code {_FAILED}")
             return _FAILED
         return code
 
 
-def main(argv: list[str], environ: Mapping[str, str] = os.environ) -> int:
+def main(
+    argv: list[str],
+    environ: Mapping[str, str] = os.environ,
+    *,
+    limits: Limits = Limits(),
+    open_peers: Callable[[Host, bytes, Callable[[], None]], Peers] = Peers,
+) -> int:
     """Run a command as one host of several. Returns its exit code."""
     host = read_host(environ)
     if host is None:
@@ -88,6 +103,6 @@ def main(argv: list[str], environ: Mapping[str, str] = os.environ) -> int:
     except OSError as error:
         say(f"cannot run {argv[0]}: {error.strerror}")
         return _NOT_STARTED
-    peers = Peers(host, host.read_secret(), signals.wake)
+    peers = open_peers(host, host.read_secret(), signals.wake)
     peers.connect()
-    return Supervisor(host, command, peers, signals).run()
+    return Supervisor(host, command, peers, signals, limits).run()

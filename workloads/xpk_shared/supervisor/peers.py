@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from xpk_shared.links.endpoint import Handlers
 from xpk_shared.links.errors import AddressError
-from xpk_shared.links.handshake import Identity
+from xpk_shared.links.handshake import HANDSHAKE_SECONDS, Identity
 from xpk_shared.links.hub import Hub
 from xpk_shared.links.member import Member
 from xpk_shared.supervisor.host import Host, say
@@ -18,12 +18,18 @@ _ASKED = "asked"
 class Peers:
     """This host's link to the others. `wake` is called on another thread when a host is lost."""
 
-    def __init__(self, host: Host, secret: bytes, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, host: Host, secret: bytes, wake: Callable[[], None], *, handshake_seconds: float = HANDSHAKE_SECONDS
+    ) -> None:
         self.lost: list[int] = []  # in order: hosts that end because of a loss look like another one
         self.asked = threading.Event()  # set once any host was asked to end
         self._host, self._wake = host, wake
         identity, handlers = Identity(("command", host.job), host.attempt, secret), Handlers(self._lose, self._note)
-        self._end = Member(identity, host.number, handlers) if host.number else Hub(identity, host.hosts, handlers)
+        self._end = (
+            Member(identity, host.number, handlers)
+            if host.number
+            else Hub(identity, host.hosts, handlers, handshake_seconds=handshake_seconds)
+        )
         if not secret:
             self._end.absent.clear()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from xpk.api.base import Obj, Objs
 from xpk.api.text import IMAGE_TROUBLES, image_words, is_hopeless_pull, short
 from xpk.capacity.nodes.inventory import is_ready
 from xpk.model.accelerators import CHIP_RESOURCES
+from xpk_shared.percentiles import percentile
 
 # The wording of the kubelet's events; the part after the time exists since Kubernetes 1.30.
 _PULLED = re.compile(
@@ -106,12 +106,6 @@ def fetched_of(message: str) -> Fetched | None:
     if match := _PULLED.fullmatch(message):
         return Fetched(False, seconds_of(match["time"]), int(match["size"]) if match["size"] else None)
     return Fetched(True, 0.0, None) if _PRESENT.fullmatch(message) else None
-
-
-def percentile(values: Sequence[float], percent: float) -> float:
-    """Return the percentile (nearest rank); 0 without values."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)] if ordered else 0.0
 
 
 def pulls_of(images: Mapping[str, str], nodes: Objs, pods: Objs, events: Objs) -> tuple[ImagePulls, ...]:

@@ -13,12 +13,13 @@ from typing import Any
 
 from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.report.goodput import goodput, lost_steps, recovery_seconds
-from xpk.jobs.report.pace import SlowHost, percentiles, slow_hosts
+from xpk.jobs.report.pace import SlowHost, slow_hosts
 from xpk.jobs.report.page import ReportFacts, RestartFact, render_report
 from xpk.jobs.report.record import RunRecord, read_folder
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import NotFoundError, XpkError
 from xpk.model.status import WorkloadStatus
+from xpk_shared.percentiles import percentiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ def _figures(status: WorkloadStatus, record: RunRecord, facts: ReportFacts) -> F
         slices=status.num_slices,
         hosts=status.num_hosts,
         steps=steps[-1].step if steps else 0,
-        step_seconds=percentiles(steps),
+        step_seconds=percentiles(line.seconds for line in steps),
         slow_hosts=slow_hosts(record),
         restarts=status.restarts,
         lost_steps=lost_steps(record),

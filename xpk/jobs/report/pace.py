@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from xpk.jobs.report.record import RunRecord, StepRecord
+from xpk.jobs.report.record import RunRecord
 
 REASONS = {"data": "waits for its data", "host": "is busy with other things", "chip": "has slow chips"}
 _MEASURED = {"data": "data", "host": "Python", "chip": "chips"}
@@ -35,15 +34,6 @@ class SlowHost:
             return REASONS[self.reason]
         times = "once" if self.times == 1 else f"{self.times} times"
         return f"measured slower {times} ({_MEASURED[self.reason]}); not conclusive"
-
-
-def percentiles(steps: Iterable[StepRecord]) -> dict[str, float]:
-    """Return p50, p90, p99 (nearest rank) and max of the step times in seconds; empty without steps."""
-    ordered = sorted(line.seconds for line in steps)
-    if not ordered:
-        return {}
-    ranks = {f"p{n}": ordered[max(0, math.ceil(n / 100 * len(ordered)) - 1)] for n in (50, 90, 99)}
-    return {name: round(value, 4) for name, value in (ranks | {"max": ordered[-1]}).items()}
 
 
 def slow_hosts(record: RunRecord) -> list[SlowHost]:

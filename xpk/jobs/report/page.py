@@ -18,11 +18,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from xpk.jobs.report.charts import HALF, LOW, NARROW, WIDE, Chart, Frame, Plot, draw
 from xpk.jobs.report.curves import Run, failure_rules, failure_time, gaps, loss_by_step, loss_by_time
 from xpk.jobs.report.goodput import Attempt, Cause, Goodput, Recovery, attempts, goodput, lost_steps, recoveries
-from xpk.jobs.report.pace import percentiles, slow_hosts
+from xpk.jobs.report.pace import slow_hosts
 from xpk.jobs.report.record import RunRecord, StepRecord
 from xpk.jobs.report.signals import signal_plots
 from xpk.jobs.report.timeline import Timeline, draw_timeline, lives
 from xpk.jobs.report.wording import CAUSE_EXPLANATIONS, CAUSE_NAMES, clock, count, duration, loss, percent
+from xpk_shared.percentiles import percentiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +180,7 @@ def _figures(run: Run, restarts: int) -> list[Figure]:
         repeated = len(record.lost_steps)
         executed = f"{len(steps) + repeated:,} executed" + (f", {repeated:,} repeated" if repeated else "")
         figures.append(Figure("Steps", f"{steps[-1].step:,}", executed))
-        took = percentiles(steps)
+        took = percentiles(line.seconds for line in steps)
         rest = ", ".join(f"{name} {duration(took[name])}" for name in ("p90", "p99", "max"))
         figures.append(Figure("Median step", duration(took["p50"]), rest))
         figures += _speed(steps)

@@ -1,0 +1,14 @@
+"""The end of a cluster's daemon by SIGKILL."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+from tests.waiting import until
+from xpk.local import process, starter
+
+
+def kill_daemon(folder: Path) -> None:
+    assert process.tell(folder / starter.LOCK, signal.SIGKILL)
+    until(lambda: not process.is_locked(folder / starter.LOCK))
