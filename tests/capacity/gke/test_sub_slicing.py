@@ -53,7 +53,7 @@ def test_a_cluster_with_shared_slices(shared: Site) -> None:
     assert shared.plan(3, "v6e-16", **SHARED).steps == [], "a third one is shared as well"
     assert shared.provider().target("c").sub_slicing == "v6e-16"
     with pytest.raises(ConflictError, match="was created with --sub-slicing"):
-        shared.plan(3, "v6e-16", reservation="r", zone="us-east5-a")
+        shared.plan(3, "v6e-16", reservation=("r",), zone="us-east5-a")
     with pytest.raises(ConflictError, match="slices of another type are shared already"):
         shared.plan(1, "v6e-8", **SHARED)
 
@@ -95,8 +95,8 @@ def test_where_slices_cannot_be_shared(shared: Site) -> None:
         shared.plan(1, "v5p-16", **SHARED)
     assert any("slices of v5p-16 cannot be shared" in problem for problem in caught.value.problems)
     with pytest.raises(ConflictError, match="is not a Cluster Director reservation"):
-        shared.plan(1, "v6e-16", **{**SHARED, "reservation": "plain"})
-    shared.create(1, "v6e-16", reservation="plain", zone="us-east5-a")
+        shared.plan(1, "v6e-16", **{**SHARED, "reservation": ("plain",)})
+    shared.create(1, "v6e-16", reservation=("plain",), zone="us-east5-a")
     assert shared.provider().target("c").sub_slicing is None
     with pytest.raises(ConflictError, match="was created without --sub-slicing"):
         shared.plan(1, "v6e-16", **SHARED)
