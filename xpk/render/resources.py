@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import xpk_shared
+
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
@@ -13,8 +15,13 @@ def manifests_dir() -> Path:
 
 
 def workloads_dir() -> Path:
-    """Return the folder that holds the packages `trainer`, `xpk_shared` and `xpk_ray`."""
+    """Return the folder that holds the packages `trainer` and `xpk_ray`."""
     return _first(_PACKAGE / "_workloads", _PACKAGE.parent / "workloads")
+
+
+def shared_dir() -> Path:
+    """Return the folder of the package `xpk_shared`, which hosts need too."""
+    return Path(xpk_shared.__file__).parent
 
 
 def recipe_dir() -> Path:

@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from xpk.render.resources import recipe_dir, workloads_dir
+from xpk.render.resources import recipe_dir, shared_dir, workloads_dir
 
 _RECIPE = ("Dockerfile", "requirements/image.txt", "requirements/tpu.txt")
-_PACKAGES = ("trainer", "xpk_shared", "xpk_ray")
 _TAG_LENGTH = 12
 
 
@@ -41,9 +40,9 @@ def build_context() -> Iterator[Path]:
         Path(folder, "requirements").mkdir()
         for name in _RECIPE:
             shutil.copy(recipe_dir() / name, Path(folder, name))
-        for package in _PACKAGES:
-            there = Path(folder, "workloads", package)
-            shutil.copytree(workloads_dir() / package, there, ignore=shutil.ignore_patterns("__pycache__"))
+        for package in (workloads_dir() / "trainer", workloads_dir() / "xpk_ray", shared_dir()):
+            copy = Path(folder, "workloads", package.name)
+            shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
         yield Path(folder)
 
 
