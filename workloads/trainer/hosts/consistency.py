@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import xpk_shared
 from trainer.config import Config, sections
 from trainer.errors import FatalError, Problem
 from trainer.hosts.bootstrap import Host
@@ -23,12 +24,13 @@ from trainer.hosts.peers import Peers
 _PACKAGES = ("jax", "jaxlib", "libtpu", "numpy", "optax", "orbax-checkpoint")
 _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 _OWN = {"run.output_dir", "checkpoint.local_path"}  # paths that may differ between hosts
+_CODE = (Path(__file__).parents[1], Path(xpk_shared.__file__).parent)
 _NAMED = 4  # differences, or hosts, in a line
 
 Traits = dict[str, str]
 
 
-def traits(config: Config, environ: Mapping[str, str], code: Path = Path(__file__).parents[1]) -> Traits:
+def traits(config: Config, environ: Mapping[str, str], code: Sequence[Path] = _CODE) -> Traits:
     """Return everything that hosts must agree on, by name."""
     values = {
         f"{section}.{field.name}": json.dumps(getattr(getattr(config, section), field.name))
@@ -101,10 +103,11 @@ def _version(package: str) -> str:
         return ""
 
 
-def _code(folder: Path) -> Iterator[bytes]:
-    for path in sorted([*folder.rglob("*.py"), *folder.rglob("*.yaml")]):
-        yield path.relative_to(folder).as_posix().encode()
-        yield path.read_bytes()
+def _code(folders: Sequence[Path]) -> Iterator[bytes]:
+    for folder in folders:
+        for path in sorted([*folder.rglob("*.py"), *folder.rglob("*.yaml")]):
+            yield path.relative_to(folder).as_posix().encode()
+            yield path.read_bytes()
 
 
 def _flags(text: str) -> Iterator[str]:
