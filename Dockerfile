@@ -22,6 +22,8 @@ RUN python -m pip install --ignore-installed --require-hashes --only-binary :all
 COPY workloads/trainer ./trainer
 COPY workloads/xpk_shared ./xpk_shared
 COPY workloads/xpk_ray ./xpk_ray
+# Hosts cannot write here: each start of each host would compile these modules.
+RUN python -m compileall -q trainer xpk_shared xpk_ray
 
 # Unprivileged, as the manifest requires.
 RUN useradd --uid 10001 --create-home host 2>/dev/null || adduser -D -u 10001 host

@@ -19,6 +19,8 @@
 # Variables: PYTHON (python3.11 or newer), PYTEST_ARGS.
 
 PYTHON ?= python3
+# Bytecode is kept also where the environment forbids it: tests start hundreds of processes, each would compile anew.
+unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed

@@ -21,8 +21,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)], cwd=ROOT, check=True)
     (wheel,) = folder.glob("*.whl")
-    venv.create(folder / "venv", with_pip=True)
-    pip = [str(folder / "venv" / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+    venv.create(folder / "venv")
+    pip = [sys.executable, "-m", "pip", "--python", str(folder / "venv" / "bin" / "python"), "install", "--quiet"]
     subprocess.run([*pip, "--constraint", str(ROOT / "constraints.txt"), str(wheel)], check=True, env=ONLINE)
     return folder / "venv" / "bin"
 

@@ -109,7 +109,7 @@ def test_what_a_host_says_before_it_is_connected_arrives_with_it() -> None:
 
 
 def test_a_host_that_falls_silent_is_lost() -> None:
-    beats = Beats(seconds=0.1, silent_seconds=1.0)
+    beats = Beats(seconds=0.1, silent_seconds=2.0)
     _, heard, port = opened(3, beats=beats)
     lively, other = joined(1, port, beats=beats)
     joined(2, port)
