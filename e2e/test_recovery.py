@@ -99,8 +99,9 @@ def test_sigterm_saves_and_is_not_counted(lab: Lab, undisturbed: dict[int, str],
 def test_the_heads_trainer_under_ray_is_replaced_without_a_restart(lab: Lab, undisturbed: dict[int, str]) -> None:
     # Another host's is killed in the drill on kind.
     run = start(lab, "replaced", options=("--launcher", "ray"))
+    run.await_(lambda: bool(run.steps), SECONDS)
+    before = {host["pid"] for host in run.describe()["hosts"]}  # now: on a busy machine it takes some steps
     until_step(run, INTERVAL + 3)
-    before = {host["pid"] for host in run.describe()["hosts"]}
     run.end_trainer(0, 0)
     run.await_(lambda: bool(run.steps[-1]["attempt"] == 1), SECONDS)
     assert pids(run) == before
