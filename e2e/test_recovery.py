@@ -96,6 +96,7 @@ def test_sigterm_saves_and_is_not_counted(lab: Lab, undisturbed: dict[int, str],
     assert len({event["step"] for event in run.events("preempt")}) == 1
 
 
+@pytest.mark.extended  # on kind, under Ray, that of another host is
 def test_the_heads_trainer_under_ray_is_replaced_without_a_restart(lab: Lab, undisturbed: dict[int, str]) -> None:
     # Another host's is killed in the drill on kind.
     run = start(lab, "replaced", options=("--launcher", "ray"))
@@ -120,6 +121,7 @@ def test_a_save_cut_in_half(lab: Lab, undisturbed: dict[int, str]) -> None:
     assert run.lost_steps <= INTERVAL + 1
 
 
+@pytest.mark.extended  # in a bucket: test_gcs_trainer.py
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(lab: Lab, undisturbed: dict[int, str]) -> None:
     run = start(lab, "damaged", max_restarts=0)
     run.await_(lambda: run.saved() >= 2 * INTERVAL, SECONDS)
