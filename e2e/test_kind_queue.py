@@ -156,6 +156,7 @@ def test_teams_have_parts_of_the_cluster(user: Callable[[str], User], teams: tup
     assert ada.sees("two", "-n", red)["phase"] == "Succeeded"
 
 
+@pytest.mark.extended
 def test_what_can_never_fit_is_told_what_would(user: Callable[[str], User], teams: tuple[str, str, str]) -> None:
     ada, (red, _, _) = user("ada"), teams
     whole = ("create", "big", "--command", "true", "--num-slices")

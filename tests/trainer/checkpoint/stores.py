@@ -46,7 +46,7 @@ class Store:
         events = Events(JsonLines(open_place(self.log)), 0, 0, 0, time.monotonic())
         self.folder = folder / "checkpoints"
         self.errors: Errors = {}
-        self.folder.mkdir()
+        self.folder.mkdir(exist_ok=True)
         shelf = FailingShelf(self.folder, self.errors)
         self.checkpoints = Checkpoints(open_place(self.folder), keep, {"note": 1}, self.peers, events, shelf=shelf)
         self.checkpoints.choose()
