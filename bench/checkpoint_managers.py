@@ -218,7 +218,7 @@ def killed(name: str, place: str, seconds: float) -> str:
 
 
 def save_twice(name: str, place: str) -> None:
-    """Save step 1, say so, and save step 2."""
+    """Save step 1, print a line, and save step 2."""
     manager, state = MANAGERS[name](place), state_of(2)
     manager.save(1, state_of(1))
     print("first", flush=True)
@@ -238,32 +238,32 @@ def places(in_bucket: bool) -> Iterator[Callable[[], str]]:
 
 def measure(repeat: int, kills: int, *, in_bucket: bool) -> dict[str, Any]:
     """Return times and outcomes of both managers."""
-    found: dict[str, dict[str, Any]] = {name: {"runs": [], "killed": []} for name in MANAGERS}
+    results: dict[str, dict[str, Any]] = {name: {"runs": [], "killed": []} for name in MANAGERS}
     with places(in_bucket) as place:
         for _ in range(repeat):
-            for name, outcomes in found.items():
+            for name, outcomes in results.items():
                 outcomes["runs"].append(timed(name, at := place()))
                 shutil.rmtree(at, ignore_errors=True)
         for n in range(kills):
-            for name, outcomes in found.items():
+            for name, outcomes in results.items():
                 usual = statistics.median(run["save_seconds"] for run in outcomes["runs"])
                 outcomes["killed"].append(killed(name, place(), usual * (n + 1) / (kills + 1)))
-        for name, outcomes in found.items():
+        for name, outcomes in results.items():
             outcomes["earlier attempt"] = overtaken(name, place())
             for damage in () if in_bucket else ("one bit", "truncated", "missing"):
                 outcomes[damage] = damaged(name, place(), damage)
-    return found
+    return results
 
 
-def table(found: dict[str, dict[str, Any]]) -> Iterator[str]:
+def table(results: dict[str, dict[str, Any]]) -> Iterator[str]:
     """Yield a row for every case."""
-    yield f"| case | {' | '.join(found)} |"
-    yield f"|---|{'---|' * len(found)}"
+    yield f"| case | {' | '.join(results)} |"
+    yield f"|---|{'---|' * len(results)}"
     for key in ("save_seconds", "choose_and_restore_seconds"):
-        medians = [f"{statistics.median(run[key] for run in case['runs']):.2f}" for case in found.values()]
+        medians = [f"{statistics.median(run[key] for run in case['runs']):.2f}" for case in results.values()]
         yield f"| {key} | {' | '.join(medians)} |"
-    for key in [key for key in next(iter(found.values())) if key != "runs"]:
-        cells = [case[key] for case in found.values()]
+    for key in [key for key in next(iter(results.values())) if key != "runs"]:
+        cells = [case[key] for case in results.values()]
         counted = [
             ", ".join(f"{cell.count(each)} x {each}" for each in sorted(set(cell))) if isinstance(cell, list) else cell
             for cell in cells
@@ -284,12 +284,14 @@ def main() -> None:
     if asked.save:
         save_twice(*asked.save)
         return
-    found = measure(asked.repeat, asked.kills, in_bucket=asked.bucket)
-    print(*table(found), sep="\n")
+    results = measure(asked.repeat, asked.kills, in_bucket=asked.bucket)
+    print(*table(results), sep="\n")
     kind = "bucket" if asked.bucket else "disk"
     machine = {"cores": os.cpu_count(), "load": os.getloadavg(), "orbax": version("orbax-checkpoint")}
     path = RESULTS / f"checkpoint-managers-{kind}-{datetime.now(UTC):%Y-%m-%d}.json"
-    path.write_text(json.dumps({"machine": machine, "state_bytes": ARRAYS * ROWS * ROWS * 4, **found}, indent=1) + "\n")
+    path.write_text(
+        json.dumps({"machine": machine, "state_bytes": ARRAYS * ROWS * ROWS * 4, **results}, indent=1) + "\n"
+    )
     print(f"written to {path}")
 
 

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -281,3 +282,15 @@ def _xpk() -> str:
     if not found:
         raise DrillError("there is no `xpk` command; run `pip install -e '.[trainer]'` first")
     return found
+
+
+@contextmanager
+def own_cluster(folder: Path, name: str, tpu_type: str, num_slices: int) -> Iterator[Lab]:
+    """Yield the lab of a new local cluster, which is deleted at the end."""
+    lab = Lab(folder=folder / "lab", cluster=name, say=lambda text: print(text, file=sys.stderr))
+    lab.prepare()
+    lab.create_cluster(tpu_type, num_slices)
+    try:
+        yield lab
+    finally:
+        lab.delete_cluster()

@@ -6,31 +6,17 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from e2e.harness import Lab, Workload
+from e2e.harness import Lab, Workload, own_cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 SECONDS = 300.0  # quiet: 10; other tests may run beside
 SHIPPED = ("--script-dir", str(EXAMPLES))
-
-
-@contextmanager
-def cluster(folder: Path, tpu_type: str, num_slices: int) -> Iterator[Lab]:
-    """A cluster of its own, of which nothing is left."""
-    lab = Lab(folder=folder / "lab", cluster="examples", say=lambda text: print(text, file=sys.stderr))
-    lab.prepare()
-    lab.create_cluster(tpu_type, num_slices)
-    try:
-        yield lab
-    finally:
-        lab.delete_cluster()
 
 
 def create(lab: Lab, name: str, *options: str) -> Workload:
@@ -49,7 +35,7 @@ def test_every_example_is_in_the_readme() -> None:
 
 
 def test_hosts_without_a_framework_reduce_over_sockets(tmp_path: Path) -> None:
-    with cluster(tmp_path, "n2-standard-4-2", 1) as lab:
+    with own_cluster(tmp_path, "examples", "n2-standard-4-2", 1) as lab:
         run = create(lab, "plain", *SHIPPED, "--command", "python numpy_allreduce.py")
         run.wait(SECONDS)
         assert sorted(logs(run).splitlines()) == [
@@ -61,7 +47,7 @@ def test_hosts_without_a_framework_reduce_over_sockets(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_jax_program_saves_when_it_is_suspended_and_resumes(tmp_path: Path) -> None:
-    with cluster(tmp_path, "v5litepod-8", 2) as lab:
+    with own_cluster(tmp_path, "examples", "v5litepod-8", 2) as lab:
         size = ("--num-slices", "2", "--env", "STEPS=600")
         run = create(lab, "mine", *SHIPPED, *size, "--command", "python jax_train.py")
         run.await_(lambda: any(run.folder.glob("step-*.npy")), SECONDS)
@@ -79,7 +65,7 @@ def test_a_jax_program_saves_when_it_is_suspended_and_resumes(tmp_path: Path) ->
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_bundled_trainer_takes_settings_from_a_file(tmp_path: Path) -> None:
-    with cluster(tmp_path, "v5litepod-8", 2) as lab:
+    with own_cluster(tmp_path, "examples", "v5litepod-8", 2) as lab:
         run = create(lab, "lm", "-f", str(EXAMPLES / "trainer.yaml"))
         run.wait(SECONDS)
         page = ("--file", str(tmp_path / "lm.html"), "-o", "json")
@@ -92,7 +78,7 @@ def test_the_bundled_trainer_takes_settings_from_a_file(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_ray_driver_runs_a_function_on_all_hosts(tmp_path: Path) -> None:
-    with cluster(tmp_path, "v5litepod-8", 2) as lab:
+    with own_cluster(tmp_path, "examples", "v5litepod-8", 2) as lab:
         run = create(
             lab, "rays", *SHIPPED, "--num-slices", "2", "--launcher", "ray", "--command", "python ray_hosts.py"
         )

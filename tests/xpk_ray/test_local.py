@@ -6,7 +6,6 @@ import ast
 import os
 import re
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import product
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.harness import DrillError, Lab, Workload
+from e2e.harness import DrillError, Lab, Workload, own_cluster
 from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,13 +34,8 @@ pytestmark = pytest.mark.timeout(900)
 @contextmanager
 def cluster(folder: Path, tpu_type: str, num_slices: int) -> Iterator[Lab]:
     """A cluster of its own, of which nothing is left."""
-    lab = Lab(folder=folder / "lab", cluster="rays", say=lambda text: print(text, file=sys.stderr))
-    lab.prepare()
-    lab.create_cluster(tpu_type, num_slices)
-    try:
+    with own_cluster(folder, "rays", tpu_type, num_slices) as lab:
         yield lab
-    finally:
-        lab.delete_cluster()
     assert not _left(lab)
 
 

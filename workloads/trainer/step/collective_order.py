@@ -68,8 +68,8 @@ class _Computation:
         if root.operation != "tuple":
             return True
         last = self.instructions[root.operands[index]]
-        given = last.operation == "get-tuple-element" and self.instructions[last.operands[0]].operation == "parameter"
-        return not (given and last.index == index)
+        is_own = last.operation == "get-tuple-element" and self.instructions[last.operands[0]].operation == "parameter"
+        return not (is_own and last.index == index)
 
     def uses(self, index: int) -> bool:
         """Return whether a loop's body or condition reads an element of its state, or returns it as another one."""
@@ -119,10 +119,10 @@ def _parsed(hlo: str) -> Mapping[str, _Computation]:
         if begun := _COMPUTATION.match(line):
             inside = program[begun[1]] = _Computation(program)
         elif inside is not None and (named := _NAMED.match(line)):
-            found = _INSTRUCTION.match(line)
-            if not found and " constant(" not in line:  # a constant may have several lines
+            match = _INSTRUCTION.match(line)
+            if not match and " constant(" not in line:  # a constant may have several lines
                 raise ValueError(f"unknown form of an HLO instruction: {line.strip()[:60]}")
-            inside.instructions[named[2]] = _Instruction(*found.group(1, 2, 3) if found else ("constant", "", ""))
+            inside.instructions[named[2]] = _Instruction(*match.group(1, 2, 3) if match else ("constant", "", ""))
             inside.root = named[2] if named[1] else inside.root
     if not program:
         raise ValueError("no HLO computation")
