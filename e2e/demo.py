@@ -140,11 +140,11 @@ def _follow(run: Workload, progress: Shown, until: Callable[[], bool]) -> None:
 def _kill(run: Workload, progress: Shown) -> float:
     """Kill the victim and wait for the next finished step; return when it was killed, in Unix seconds."""
     progress.end()
-    host = run.host(*VICTIM)
+    pid = run.pid(*VICTIM)
     step, saved = run.steps[-1]["step"], run.saved()
-    _say(f"$ kill -9 {host['pid']}   # slice {VICTIM[0]} host {VICTIM[1]}, after step {step}; saved: step {saved}")
+    _say(f"$ kill -9 {pid}   # slice {VICTIM[0]} host {VICTIM[1]}, after step {step}; saved: step {saved}")
     attempt = run.steps[-1]["attempt"]
-    killed = run.end_host(*VICTIM)
+    killed = run.end_program(*VICTIM)
     reason = "noticing"
     for description in run.follow(lambda: bool(run.steps[-1]["attempt"] > attempt), RECOVERY_SECONDS):
         reason = f"{description['phase']}: {description['reason']}" if description else reason

@@ -77,8 +77,12 @@ class Lab:
         return self.folder / "manifests"
 
     def kill(self, host: Mapping[str, Any], number: signal.Signals) -> None:
-        """Send a signal to the process of a host that runs. Raises ProcessLookupError if it has ended."""
+        """Send a signal to a host that runs, as Kubernetes would. Raises ProcessLookupError if it has ended."""
         os.kill(int(host["pid"]), number)
+
+    def kill_program(self, host: Mapping[str, Any], pid: int, number: signal.Signals) -> None:
+        """Send a signal to the program of a host, by its own pid. Raises ProcessLookupError if it has ended."""
+        os.kill(pid, number)
 
     def delete_cluster(self) -> None:
         """End everything on the cluster and remove it."""
@@ -157,7 +161,7 @@ class Workload:
         raise DrillError(f"slice {slice_id} host {host} is not running")
 
     def end_host(self, slice_id: int, host: int, number: signal.Signals = signal.SIGKILL) -> float:
-        """Send a signal to a host's process; return when, in Unix seconds."""
+        """Send a signal to a host as a whole, with its supervisor; return when, in Unix seconds."""
         running = self.host(slice_id, host)
         at = time.time()
         try:
@@ -166,10 +170,24 @@ class Workload:
             raise DrillError(f"slice {slice_id} host {host} ended before it was ended") from None
         return at
 
+    def end_program(self, slice_id: int, host: int, number: signal.Signals = signal.SIGKILL) -> float:
+        """Send a signal to a host's trainer alone; return when, in Unix seconds."""
+        running, pid = self.host(slice_id, host), self.pid(slice_id, host)
+        at = time.time()
+        try:
+            self.lab.kill_program(running, pid, number)
+        except ProcessLookupError:
+            raise DrillError(f"the trainer of slice {slice_id} host {host} ended before it was ended") from None
+        return at
+
+    def pid(self, slice_id: int, host: int) -> int:
+        """Return the pid of a host's newest trainer, as the host sees it."""
+        started = [e for e in self.events("start") if (e["slice"], e["host"]) == (slice_id, host)]
+        return int(started[-1]["pid"])
+
     def end_trainer(self, slice_id: int, host: int) -> float:
         """Kill the process that trains on a host, from beside it; return when, in Unix seconds."""
-        started = [e for e in self.events("start") if (e["slice"], e["host"]) == (slice_id, host)]
-        program = f"import os, time; print(time.time()); os.kill({started[-1]['pid']}, 9)"
+        program = f"import os, time; print(time.time()); os.kill({self.pid(slice_id, host)}, 9)"
         where = ("--cluster", self.lab.cluster, "--slice", str(slice_id), "--host", str(host))
         return float(self.lab.xpk("workload", "exec", self.name, *where, "--", "python", "-c", program, capture=True))
 

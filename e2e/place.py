@@ -69,6 +69,10 @@ class KindLab(Lab):
         except subprocess.CalledProcessError as error:
             raise ProcessLookupError(error.stderr) from error
 
+    def kill_program(self, host: Mapping[str, Any], pid: int, number: signal.Signals) -> None:
+        """See `Lab.kill_program`."""
+        self.kubectl("exec", host["pod"], "--", "python3", "-c", f"import os; os.kill({pid}, {int(number)})")
+
     def kubectl(self, *arguments: str) -> str:
         """Ask the cluster itself; what it says, "" if it says nothing."""
         argv = ["kubectl", f"--kubeconfig={self.state / 'kubeconfig'}", *arguments]

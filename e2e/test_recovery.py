@@ -76,10 +76,14 @@ def until_step(run: Workload, step: int) -> None:
 def test_sigkill(lab: Lab, undisturbed: dict[int, str], slice_id: int, host: int, launcher: str) -> None:
     run = start(lab, f"kill-{launcher}-s{slice_id}h{host}", options=("--launcher", launcher))
     until_step(run, INTERVAL + 3)
-    run.end_host(slice_id, host)
+    before = {known["pod"] for known in run.describe()["hosts"]}
+    run.end_host(slice_id, host) if launcher == "ray" else run.end_program(slice_id, host)
     assert finish(run) == undisturbed
     described = run.describe()
     assert described["restarts"] == described["restarts_counted"] == 1
+    assert launcher == "ray" or {known["pod"] for known in described["hosts"]} == before, (
+        "its trainers were started again where they were"
+    )
     assert run.lost_steps <= INTERVAL
     assert {event["read"] for event in run.events("restore") if event["slice"] == 1} == {False}
 

@@ -28,6 +28,7 @@ from xpk.jobs.output.folder import Progress, latest_progress
 from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.status import reader
 from xpk.jobs.status.goodput import with_goodput
+from xpk.jobs.status.in_place import with_local_restarts, with_restarts_in_place
 from xpk.model import names
 from xpk.model.errors import Problems, UsageError, XpkError
 from xpk.model.specs import Target, WorkloadSpec
@@ -122,7 +123,7 @@ class Cluster:
 
     def workloads(self, namespace: str | None = "default") -> list[WorkloadStatus]:
         """Return the status of every workload of a namespace, or of all namespaces for None, oldest first."""
-        return reader.find_all(self.api, namespace)
+        return with_local_restarts(reader.find_all(self.api, namespace), OutputRoots(lambda: self.target))
 
     def delete_workloads(
         self,
@@ -296,7 +297,7 @@ class WorkloadHandle:
         """
         from xpk.jobs.report import account as reporting  # brings the charts, which no other method needs
 
-        status = reader.find(self.cluster.api, self.name, self.namespace)
+        status = with_restarts_in_place(reader.find(self.cluster.api, self.name, self.namespace), self._roots)
         account = reporting.account(status, self.cluster.name, self._roots)
         if path is not None:
             reporting.write_page(account, Path(path))

@@ -91,6 +91,9 @@ CASES = {
     "kind-command": lambda: render_workload(
         workload(target=ON_KIND, image="xpk-trainer:0123456789ab", command=("bash", "-c", "hostname"))
     ),
+    "kind-restart-in-place": lambda: render_workload(
+        workload(target=ON_KIND, command=("python", "-m", "trainer"), restart_in_place=True, max_restarts=3)
+    ),
     "kind-peer-watch": lambda: render_workload(
         workload(target=ON_KIND, command=("bash", "-c", "python train.py"), peer_watch=True)
     ),

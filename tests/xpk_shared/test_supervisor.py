@@ -9,112 +9,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import xpk_shared
+from tests.xpk_shared.supervised import OBEYS, PATIENT, PROGRAM, SECONDS, WAITS, Host, Start, connected
 from xpk.render.supervisor import FILE, START, supervisor_archive
-
-SECONDS = 30.0
-# The calm before SIGKILL is shorter, and the first host says whom it has met.
-PATIENT = """
-import functools, resource, sys, threading, time
-sys.path.insert(0, "supervisor.pyz")
-from xpk_shared.supervisor.host import say
-from xpk_shared.supervisor.main import Limits, main
-from xpk_shared.supervisor.peers import Peers
-
-class Talkative(Peers):
-    def connect(self):
-        threading.Thread(target=self.introduce, args=(set(self._end.absent),), daemon=True).start()
-        super().connect()
-
-    def introduce(self, absent):
-        while absent:
-            for number in absent - self._end.absent:
-                say(f"met {number}")
-            absent &= self._end.absent
-            time.sleep(0.02)
-
-peers, limits = Talkative, Limits(calm_seconds=0.5)
-sys.exit(main(sys.argv[1:], limits=limits, open_peers=peers))
-"""
-PROGRAM = PATIENT.replace("calm_seconds=0.5", "calm_seconds=0.5, meet_seconds=0.1")
-SECRET = "0123456789abcdef" * 4
-WAITS = "trap '' TERM; echo up; sleep 1000 & wait; wait"  # as in a collective
-OBEYS = "trap 'echo saved; exit 143' TERM; echo up; sleep 1000 & wait"
-
-Start = Callable[..., "Host"]
-
-
-class Host:
-    """One host of two slices of two, or of the only one."""
-
-    def __init__(
-        self, number: int, command: str, folder: Path, port: int, attempt: int, program: str, slices: int
-    ) -> None:
-        env = {
-            "PATH": os.environ["PATH"],
-            "XPK_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
-            "XPK_JOB_ID": "a-job",
-            "XPK_PEER_SECRET_FILE": str(folder / "secret"),
-            "XPK_RESTART_ATTEMPT": str(attempt),
-            "XPK_HOSTS_PER_SLICE": str(slices),
-            "MEGASCALE_NUM_SLICES": str(slices),
-            "MEGASCALE_SLICE_ID": str(number // 2),
-            "TPU_WORKER_ID": str(number % 2),
-        }
-        self.number, self.port = number, port + 2
-        self.log = folder / f"{number}.log"
-        argv = [sys.executable, "-I", "-c", program, "bash", "-c", command]
-        with self.log.open("w") as file:
-            self.process = subprocess.Popen(argv, env=env, stdout=file, stderr=file, cwd=folder)
-
-    def says(self, text: str) -> None:
-        """Wait for a line of it."""
-        deadline = time.monotonic() + SECONDS
-        while text not in self.log.read_text():
-            assert time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.02)
-
-    def ends(self, code: int) -> None:
-        """Wait for its end."""
-        assert self.process.wait(SECONDS) == code, self.log.read_text()
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Start a host; none is left."""
-    with socket.create_server(("", 0)) as taken:
-        free = taken.getsockname()[1] - 2
-    hosts: list[Host] = []
-    (tmp_path / "secret").write_text(SECRET)
-    (tmp_path / "supervisor.pyz").write_bytes(supervisor_archive())
-
-    def started(
-        number: int, command: str, attempt: int = 0, program: str = PROGRAM, *, port: int = free, slices: int = 2
-    ) -> Host:
-        hosts.append(Host(number, command, tmp_path, port, attempt, program, slices))
-        return hosts[-1]
-
-    yield started
-    for host in hosts:
-        if host.process.poll() is None:
-            # Its command is a session of its own, and ends with its group.
-            children = Path(f"/proc/{host.process.pid}/task/{host.process.pid}/children").read_text().split()
-            for child in children:
-                os.killpg(int(child), signal.SIGKILL)
-            host.process.kill()
-            host.process.wait()
-
-
-def connected(hosts: list[Host]) -> None:
-    """Wait until the first host has welcomed all others."""
-    for host in hosts[1:]:
-        hosts[0].says(f"met {host.number}\n")
 
 
 @pytest.mark.parametrize("victim", [0, 3])

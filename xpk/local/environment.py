@@ -12,9 +12,11 @@ from xpk.api.base import Obj
 from xpk.local import objects as o
 from xpk.local.shim import LAST_WORD
 from xpk.model.errors import UsageError
-from xpk.model.names import PEER_SECRET_VARIABLE
+from xpk.model.names import PEER_SECRET_VARIABLE, SUPERVISOR_FILE
+from xpk_shared import supervisor
 
 MARK = "XPK_LOCAL_POD"  # lets a host be found by its environment when its supervisor is gone
+_SUPERVISOR = str(Path(supervisor.__file__).with_name("__main__.py"))  # takes the place of the file in pods
 _EMPTY = "work"  # in the pod's folder: the default working folder of a host, as in a container
 _INHERITED = ("HOME", "USER", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "TZ")
 _REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
@@ -82,7 +84,7 @@ def launch_spec(pod: Obj, addresses: Mapping[str, str], folder: Path, workloads:
     for path in (folder, empty):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return {
-        "command": [_resolve(part, pod, addresses) for part in command],
+        "command": [_resolve(part, pod, addresses).replace(SUPERVISOR_FILE, _SUPERVISOR) for part in command],
         "environment": {**inherited, **base, **variables},
         "folder": container.get("workingDir") or str(empty),
     }

@@ -25,6 +25,7 @@ LAUNCHER_ANNOTATION = "xpk.dev/launcher"
 PEER_SECRET_VARIABLE = "XPK_PEER_SECRET_FILE"  # path of the secret that all hosts of a workload share
 PEER_SECRET_FOLDER, PEER_SECRET_KEY = "/xpk/peers", "secret"
 SUPERVISOR_KEY = "supervisor.pyz"  # of the same Secret: the program that runs the command of a host
+SUPERVISOR_FILE = f"{PEER_SECRET_FOLDER}/{SUPERVISOR_KEY}"
 IMAGE_CACHE_LABEL = "xpk.dev/image-cache"  # on the objects that make nodes pull images
 RUN_SECONDS_ANNOTATION = "provreq.kueue.x-k8s.io/maxRunDurationSeconds"  # Kueue passes it on to GKE
 QUEUED_LABEL = "cloud.google.com/gke-queued"  # GKE's, on nodes of queued provisioning; their taint is called so too

@@ -21,6 +21,7 @@ _IMAGE = re.compile(
     r"(?::\w[\w.-]{0,127})?(?:@[a-z0-9]+:[0-9a-f]{32,})?",
     re.ASCII,
 )
+RESTARTS_SPENT = 78  # exit code of a host whose command may not be restarted in place once more
 FATAL_EXIT_CODES = (42, 126, 127)  # the trainer's; "not executable" and "not found" of shells
 
 
@@ -157,6 +158,7 @@ class WorkloadSpec(_Slices):
     user: str = ""
     within: SliceShape | None = None  # with sub-slicing: the type of the whole slices
     peer_watch: bool = False  # a lost host ends the command on all others at once
+    restart_in_place: bool = False  # a command that fails is started again on all hosts, without new pods
     ray: bool = False  # the command makes the hosts a Ray cluster
     node_folder: str | None = None  # folder of each node, mounted at the same path, that outlives its hosts
     mounts: tuple[Mount, ...] = ()

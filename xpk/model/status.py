@@ -162,7 +162,7 @@ class WorkloadStatus:
     num_slices: int  # requested slices
     hosts_per_slice: int  # of the largest slice
     num_hosts: int  # of all slices
-    restarts: int  # of the JobSet
+    restarts: int  # of the JobSet, and in place
     restarts_counted: int  # those that `max_restarts` limits
     max_restarts: int  # limit of `restarts_counted`
     created: str  # time of the request
@@ -186,6 +186,7 @@ class WorkloadStatus:
     mounts: tuple[Mount, ...] = ()  # storage that its hosts see
     previous_logs: bool = False  # logs of earlier attempts are kept
     launcher: str = "plain"  # plain or ray
+    restarts_in_place: int = 0  # those of `restarts` without new pods; in lists, only where the output is a folder
 
 
 _KNOWN = {
@@ -193,6 +194,7 @@ _KNOWN = {
     75: "lost a peer",
     76: "hung",
     77: "state differs from the other replicas",
+    78: "no restart is left",
 }
 
 

@@ -18,14 +18,14 @@ import yaml
 
 from xpk.model import capacities, names, sub_slices
 from xpk.model.accelerators import NODEPOOL_LABEL
-from xpk.model.specs import ClusterSpec, ImageCacheSpec, QueueSpec, SliceQuota, WorkloadSpec
+from xpk.model.specs import RESTARTS_SPENT, ClusterSpec, ImageCacheSpec, QueueSpec, SliceQuota, WorkloadSpec
 from xpk.render import mounts
 from xpk.render.environment import host_fields, host_values
 from xpk.render.hold import hold_program
 from xpk.render.peer_secret import mounted_peer_secret
 from xpk.render.priority_limit import limit_view
 from xpk.render.provisioning import flavor_labels, managed_resources
-from xpk.render.supervisor import START, is_supervised
+from xpk.render.supervisor import START, is_supervised, restart_values
 from xpk.render.template import render_template
 
 COORDINATOR_PORT = 8476  # JAX's default on TPU pods
@@ -203,12 +203,13 @@ def _host_view(spec: WorkloadSpec) -> dict[str, Any]:
     coordinator, supervised = names.host_name(spec.name, 0, 0), is_supervised(spec)
     hosts = (names.host_name(spec.name, "$(MEGASCALE_SLICE_ID)", host) for host in range(spec.shape.hosts))
     unpack, command = _unpack(spec), [_literal(part) for part in spec.command]
+    fatal = {*spec.fatal_exit_codes, *([RESTARTS_SPENT] if spec.restart_in_place else [])}
     return {
         "subdomain": names.subdomain(spec.name),
         "annotations": _annotations(spec),
         "pod_annotations": _pod_annotations(spec),
-        "fatal_exit_codes": sorted(set(spec.fatal_exit_codes)),
-        "judged_exit_codes": sorted({143, *spec.fatal_exit_codes}),  # codes that have rules of their own
+        "fatal_exit_codes": sorted(fatal),
+        "judged_exit_codes": sorted({143, *fatal}),  # codes that have rules of their own
         "node_selector": {**(spec.within or spec.shape).node_labels, **capacities.node_selector(spec.capacity)},
         "tolerated": capacities.tolerated(spec.capacity),
         "command": [*START] if supervised else command,
@@ -225,6 +226,7 @@ def _host_view(spec: WorkloadSpec) -> dict[str, Any]:
         "coordinator_address": f"{coordinator}:{COORDINATOR_PORT}",
         "megascale_address": f"{coordinator}:{MEGASCALE_PORT}",
         "worker_hostnames": ",".join(hosts),
+        "restarts": restart_values(spec),
         "env": {key: _literal(value) for key, value in host_values(spec).items()},
         "env_fields": host_fields(spec),
         "peer_secret": mounted_peer_secret(spec),  # the local control plane creates its own

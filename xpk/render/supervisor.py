@@ -1,4 +1,4 @@
-"""The supervisor of a `--command` in pods: the file of its program, and the command that starts it."""
+"""The supervisor of a host's command: the file of its program, and the command that starts it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from xpk.model import names
 from xpk.model.specs import WorkloadSpec
 
-FILE = f"{names.PEER_SECRET_FOLDER}/{names.SUPERVISOR_KEY}"
+FILE = names.SUPERVISOR_FILE
 _ALONE = 'exec "$0" "$@"'
 # The arguments are the user's command. An image without Python runs it alone. -I: no module of the user's is imported.
 START = ("bash", "-c", f'command -v python3 > /dev/null && exec python3 -I {FILE} "$0" "$@"; {_ALONE}')
@@ -21,8 +21,8 @@ _TIME = (1980, 1, 1, 0, 0, 0)  # the earliest that the format has: equal program
 
 
 def is_supervised(spec: WorkloadSpec) -> bool:
-    """Return whether the supervisor runs the command. On a local cluster the control plane does its part."""
-    return spec.peer_watch and not spec.target.on_this_machine
+    """Return whether the supervisor runs the command. A local cluster's control plane watches the hosts by itself."""
+    return spec.restart_in_place or (spec.peer_watch and not spec.target.on_this_machine)
 
 
 def command_of(container: Mapping[str, Any]) -> tuple[str, ...]:
@@ -30,6 +30,14 @@ def command_of(container: Mapping[str, Any]) -> tuple[str, ...]:
     command, args = container.get("command") or [], container.get("args") or []
     supervised = args and len(command) == len(START) and command[-1].endswith(_ALONE)
     return tuple(args if supervised else (*command, *args))
+
+
+def restart_values(spec: WorkloadSpec) -> dict[str, str]:
+    """Return the variables by which the supervisor restarts the command in place; none if it must not."""
+    if not spec.restart_in_place:
+        return {}
+    fatal = " ".join(map(str, sorted(set(spec.fatal_exit_codes))))
+    return {"XPK_MAX_RESTARTS": str(spec.max_restarts), "XPK_FATAL_EXIT_CODES": fatal}
 
 
 @cache

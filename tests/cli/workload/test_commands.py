@@ -16,6 +16,7 @@ import yaml
 
 from tests.cli.conftest import Xpk
 from tests.cli.workload.descriptions import described, is_running
+from tests.waiting import until
 
 
 def test_from_create_to_delete(dev: Xpk) -> None:
@@ -105,10 +106,44 @@ def test_exit_codes_of_wait(dev: Xpk) -> None:
     assert dev("workload", "wait", "none").code == 3
 
 
+def test_a_failed_command_is_restarted_in_place(dev: Xpk) -> None:
+    fails = '[ "$MEGASCALE_SLICE_ID$TPU_WORKER_ID" = 11 ] && exit 7; sleep 60'
+    command = f"echo attempt $XPK_RESTART_ATTEMPT; [ $XPK_RESTART_ATTEMPT = 2 ] || {{ {fails}; }}"
+    dev("workload", "create", "phoenix", "--num-slices", "2", "--max-restarts", "3", "--command", command)
+    before = {host["pod"] for host in described(dev, "phoenix", is_running)["hosts"]}
+    assert dev("workload", "wait", "phoenix", "--timeout", "60").code == 0
+    found = dev("workload", "describe", "phoenix", "-o", "json").data
+    assert found["restarts"] == found["restarts_counted"] == found["restarts_in_place"] == 2
+    causes = [(restart["attempt"], restart["cause"]) for restart in found["restart_history"]]
+    assert causes == [(n, "host s1/h1 ended with exit code 7; restarted in place") for n in (0, 1)]
+    assert {host["pod"] for host in found["hosts"]} == before
+    assert "2 of 3 allowed, 2 in place" in dev("workload", "status", "phoenix").out
+    (listed,) = dev("workload", "list", "-o", "json").data
+    assert listed["restarts"] == 2
+    assert dev("workload", "logs", "phoenix", "--no-prefix", "--slice", "1", "--host", "0").out.count("attempt ") == 3
+
+
+def test_no_restart_in_place_is_left(dev: Xpk) -> None:
+    dev("workload", "create", "bad", "--max-restarts", "1", "--command", "exit 7")
+    failed = dev("workload", "wait", "bad", "--timeout", "60")
+    assert failed.code == 8 and "ended with exit code 7, and no restart is left" in failed.err
+    found = dev("workload", "describe", "bad", "-o", "json").data
+    assert (found["restarts"], found["restarts_counted"], found["max_restarts"]) == (1, 1, 1)
+
+
+def test_without_restarts_in_place_the_hosts_are_new(dev: Xpk) -> None:
+    command = "[ $XPK_RESTART_ATTEMPT = 1 ] || exit 7"
+    dev("workload", "create", "anew", "--max-restarts", "1", "--no-restart-in-place", "--command", command)
+    assert dev("workload", "wait", "anew", "--timeout", "60").code == 0
+    found = dev("workload", "describe", "anew", "-o", "json").data
+    assert (found["restarts"], found["restarts_in_place"]) == (1, 0)
+
+
 def test_a_killed_host_restarts_the_workload(dev: Xpk) -> None:
     command = "echo attempt $XPK_RESTART_ATTEMPT; if [ $XPK_RESTART_ATTEMPT = 0 ]; then sleep 60; fi"
     dev("workload", "create", "phoenix", "--num-slices", "2", "--max-restarts", "1", "--command", command)
     hosts = described(dev, "phoenix", is_running)["hosts"]
+    until(lambda: dev("workload", "logs", "phoenix").out.count("attempt 0") == 4)
     os.kill(next(host["pid"] for host in hosts if (host["slice"], host["host"]) == (1, 1)), signal.SIGKILL)
     assert dev("workload", "wait", "phoenix", "--timeout", "30").code == 0
     found = dev("workload", "describe", "phoenix", "-o", "json").data
@@ -126,7 +161,8 @@ def test_follow_goes_on_over_a_restart(dev: Xpk) -> None:
     dev("workload", "create", "twice", "--max-restarts", "1", "--command", command)
     followed = dev("workload", "logs", "twice", "-f", "--host", "0")
     assert followed.code == 0
-    assert followed.out.splitlines() == ["s0/h0 │ attempt 0", "s0/h0 │ attempt 1"]
+    lines = [line for line in followed.out.splitlines() if "xpk: the command of host" not in line]
+    assert lines == ["s0/h0 │ attempt 0", "s0/h0 │ xpk: restart 1 in place", "s0/h0 │ attempt 1"]
     assert followed.err.splitlines()[-1] == " ✓ workload 'twice' succeeded"
 
 

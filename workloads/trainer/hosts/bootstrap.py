@@ -39,6 +39,7 @@ class Host:
     output_dir: str = ""
     workload: str = ""
     job_id: str = ""  # distinguishes jobs of the same name; empty if nothing sets it
+    in_place: str = "0"  # restarts in place since the host was created, which `attempt` includes
     secret: bytes = dataclasses.field(default=b"", repr=False)  # shared by all hosts of the job
 
     @property
@@ -92,7 +93,10 @@ def read_host(environ: Mapping[str, str]) -> Host:
     if problems:
         raise FatalError(*problems)
     names = environ.get("XPK_WORKLOAD", ""), environ.get("XPK_JOB_ID", "")
-    return Host(num_slices, slice_id, hosts_per_slice, worker_id, coordinator, number, output_dir, *names, secret)
+    in_place = environ.get("XPK_RESTARTS_IN_PLACE") or "0"
+    return Host(
+        num_slices, slice_id, hosts_per_slice, worker_id, coordinator, number, output_dir, *names, in_place, secret
+    )
 
 
 def _read_secret(file: str) -> bytes:

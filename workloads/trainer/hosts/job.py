@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import json
 import os
 import sys
 import threading
@@ -33,10 +34,11 @@ from trainer.hosts.signals import Stop
 from trainer.hosts.watchdog import Watchdog
 from trainer.storage import open_place
 from trainer.telemetry.metrics import Events, JsonLines, flush, say
-from xpk_shared.storage import Place
+from xpk_shared.storage import Place, in_bucket
 from xpk_shared.storage.errors import Unreachable
 
 Address = tuple[str, int]
+_CAUSE = "XPK_RESTART_CAUSE"
 _MEETING_SECONDS = 300.0
 FLUSH_SECONDS = 10.0  # for flushing events and metrics when the process ends
 _OPENING_SECONDS = 30.0  # for a bucket to confirm that this host can write to it
@@ -109,7 +111,8 @@ def open_job(config: Config, host: Host, ending: Callable[[ExitCode, float], Non
         say(f"{host.name(host.process_id)}: a second signal to stop; ending without a checkpoint")
         finish(ExitCode.INTERRUPTED if code == ExitCode.INTERRUPTED else ExitCode.CRASH, FLUSH_SECONDS)
 
-    names = (host.workload, host.job_id)
+    # New hosts may have the attempt number of earlier ones that were restarted in place.
+    names = (host.workload, host.job_id, host.in_place)
     me = host.process_id, host.processes, host.attempt, names
     peers = Peers(*me, secret=host.secret, on_lost=on_lost, on_told=on_told)
     watchdog = Watchdog(host, config.observe, events, out, peers.tell, peers.answer, finish)
@@ -133,6 +136,7 @@ def _open_records(
     lease = Lease(out, host, on_taken)
     try:
         _take(lease, host)
+        _record_restart(out, host, os.environ.get(_CAUSE, ""))
         lines = JsonLines(out / "events" / f"s{host.slice_id}-h{host.worker_id}.jsonl")
         events = Events(lines, host.slice_id, host.worker_id, host.attempt, began)
         events.write("start", pid=os.getpid())
@@ -143,6 +147,13 @@ def _open_records(
         message = f"output folder {str(out)!r} cannot be written: {reason(error)}"
         raise FatalError(Problem(message, "Use --set run.output_dir=FOLDER")) from error
     return lease, events
+
+
+def _record_restart(out: Place, host: Host, cause: str) -> None:
+    """Write the supervisor's record of a restart in place to a bucket, where the supervisor itself cannot."""
+    if host.process_id == 0 and cause and in_bucket(str(out)):
+        with contextlib.suppress(ValueError):  # somebody else's variable
+            JsonLines(out / "restarts.jsonl").write(json.loads(cause))
 
 
 def _take(lease: Lease, host: Host) -> None:

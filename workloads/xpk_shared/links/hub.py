@@ -34,16 +34,16 @@ class Hub(Endpoint):
 
     def tell(self, what: str) -> None:
         """Tell all hosts."""
-        self._publish({"tell": what, "by": 0})
+        self.publish({"tell": what, "by": 0})
 
     def leave(self, seconds: float = 0.0) -> None:
         """Announce that this host's end is not a death, after the others have, for which it waits some time."""
         with self._changed:
             self._changed.wait_for(lambda: all(link.has_left for link in self.links.values()), seconds)
         self._is_closing = True
-        self._publish({"bye": 0})
+        self.publish({"bye": 0})
 
-    def _publish(self, message: dict[str, Any], but: int = -1) -> None:
+    def publish(self, message: dict[str, Any], but: int = -1) -> None:
         """Send a message to all hosts but one, including those that join later."""
         with self._changed:
             self._news.append(line(message))
@@ -74,7 +74,7 @@ class Hub(Endpoint):
             welcome = b"" if message["hello"] in self.links else gate.admit(link, message)
             return bool(welcome) and self._join(link, message["hello"], welcome)
         if "tell" in message:
-            self._publish({"tell": message["tell"], "by": link.peer}, but=link.peer)
+            self.publish({"tell": message["tell"], "by": link.peer}, but=link.peer)
             self._handlers.told(message["tell"], link.peer)
         elif "bye" in message:
             with self._changed:
@@ -93,7 +93,7 @@ class Hub(Endpoint):
             is_last = self.absent == {number}
             self.absent.discard(number)
         if is_last:
-            self._publish({"ready": True})
+            self.publish({"ready": True})
             self._handlers.message({"ready": True}, 0)
         return True
 
@@ -105,5 +105,5 @@ class Hub(Endpoint):
             del self.links[link.peer]
             self._changed.notify_all()
         if not link.has_left and not self._is_closing:
-            self._publish({"lost": link.peer})
+            self.publish({"lost": link.peer})
             self._handlers.lost(link.peer)

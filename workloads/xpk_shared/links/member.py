@@ -47,19 +47,20 @@ class Member(Endpoint):
 
     def tell(self, what: str) -> None:
         """Tell all other hosts, as soon as this one is connected."""
-        self._say({"tell": what, "by": self.number})
+        self.say({"tell": what, "by": self.number})
 
     def leave(self, seconds: float = 0.0) -> None:
         """Announce that this host's end is not a death."""
         self._is_closing = True
-        self._say({"bye": self.number})
+        self.say({"bye": self.number})
 
     def _greet(self, link: Link, hello: bytes) -> None:
         with self._changed:
             self.links[0] = link  # from now on the hub would take the end of this connection for that of this host
             link.send(b"".join([hello, *self._said]))
 
-    def _say(self, message: dict[str, Any]) -> None:
+    def say(self, message: dict[str, Any]) -> None:
+        """Send the hub a message, as soon as this host is connected."""
         with self._changed:
             self._said.append(line(message))
             self.send(self._said[-1])

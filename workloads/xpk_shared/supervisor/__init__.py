@@ -1,4 +1,7 @@
-"""The supervisor of a host's command: runs the command, and watches the other hosts.
+"""The supervisor of a host's command: runs the command, watches the other hosts, and restarts all commands in place.
+
+A command that fails is started again on all hosts, in the same pods, as the first host decides (restarts.py). What
+follows is about hosts that are lost as a whole, and about workloads without restarts in place.
 
 A host that dies leaves the others in a collective that never ends. Kubernetes would then end the hosts of its slice
 and, after those, the hosts of the other slices, each with the full grace period. Therefore every host keeps a link to

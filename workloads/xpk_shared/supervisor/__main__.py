@@ -1,6 +1,10 @@
 """Entry point: `python3 supervisor.pyz COMMAND...`."""
 
+import os
 import sys
+
+if os.path.isdir(os.path.dirname(__file__)):  # a file of a folder, on a local cluster, and not of the archive
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from xpk_shared.supervisor.main import main
 

@@ -6,6 +6,10 @@ import contextlib
 import os
 import signal
 import subprocess
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+_SUBREAPER = 36  # prctl: processes that lose their parent become this program's, as those of a container's first do
 
 
 class Command:
@@ -14,10 +18,10 @@ class Command:
     Raises OSError if it cannot be started.
     """
 
-    def __init__(self, argv: list[str]) -> None:
+    def __init__(self, argv: list[str], environ: Mapping[str, str]) -> None:
         self.code: int | None = None
         self._orphaned = False
-        self._process = subprocess.Popen(argv, start_new_session=True)
+        self._process = subprocess.Popen(argv, env=dict(environ), start_new_session=True)
 
     def forward(self, number: int) -> None:
         """Send a signal to its first process, as a container would: the others are its affair while it runs."""
@@ -50,3 +54,28 @@ class Command:
                     if os.WIFSIGNALED(status):  # it has forwarded nothing, as a shell without a trap does not
                         self._orphaned = self.signal_all(signal.SIGTERM)
                     self.code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+    def clear(self, keep: Collection[int] = ()) -> None:
+        """Kill the processes that it has left behind, also those in sessions of their own: an attempt follows."""
+        self.signal_all(signal.SIGKILL)
+        while children := [pid for pid in _children() if pid not in keep]:
+            for pid in children:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, 0)
+
+
+def adopt_orphans() -> None:
+    """Let processes whose parents end become children of this one, where the system and this Python can."""
+    with contextlib.suppress(ImportError, OSError, AttributeError):
+        import ctypes  # not in every image's Python
+
+        ctypes.CDLL(None).prctl(_SUBREAPER, 1)
+
+
+def _children() -> list[int]:
+    with contextlib.suppress(OSError, ValueError):  # a kernel without the list
+        path = Path(f"/proc/self/task/{os.getpid()}/children")
+        return [int(pid) for pid in path.read_text(encoding="ascii").split()]
+    return []

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _PORT_OFFSET = 2  # from the coordinator's; the port between is the bundled trainer's
+LIMIT, FATAL = "XPK_MAX_RESTARTS", "XPK_FATAL_EXIT_CODES"
 
 
 @dataclass(frozen=True)
@@ -20,8 +21,11 @@ class Host:
     address: str
     port: int
     job: str
-    attempt: int
+    attempt: int  # of the JobSet, when this host's pod was created
     secret_file: str
+    max_restarts: int | None = None  # in place; None: the command is not restarted in place
+    fatal_codes: frozenset[int] = frozenset()  # exit codes that no restart can help
+    output_dir: str = ""
 
     def name(self, number: int) -> str:
         """Return the name of a host of the job for people."""
@@ -35,6 +39,13 @@ class Host:
         except OSError as error:
             say(f"cannot read {self.secret_file} ({error.strerror}): a lost host will be noticed late")
             return b""
+
+    def environment(self, environ: Mapping[str, str], restarts: int) -> dict[str, str]:
+        """Return the command's environment after so many restarts in place."""
+        if self.max_restarts is None:
+            return dict(environ)
+        numbers = {"XPK_RESTART_ATTEMPT": str(self.attempt + restarts), "XPK_RESTARTS_IN_PLACE": str(restarts)}
+        return {name: text for name, text in environ.items() if name not in (LIMIT, FATAL)} | numbers
 
 
 def read_host(environ: Mapping[str, str]) -> Host | None:
@@ -51,6 +62,9 @@ def read_host(environ: Mapping[str, str]) -> Host | None:
             job=environ["XPK_JOB_ID"],
             attempt=int(environ["XPK_RESTART_ATTEMPT"]),
             secret_file=environ["XPK_PEER_SECRET_FILE"],
+            max_restarts=int(environ[LIMIT]) if environ.get(LIMIT) else None,
+            fatal_codes=frozenset(map(int, environ.get(FATAL, "").split())),
+            output_dir=environ.get("XPK_OUTPUT_DIR", ""),
         )
     except (KeyError, ValueError):
         return None

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from xpk_shared.supervisor.command import Command
+from xpk_shared.supervisor.command import Command, adopt_orphans
 from xpk_shared.supervisor.host import Host, read_host, say
 from xpk_shared.supervisor.peers import Peers
+from xpk_shared.supervisor.record import CAUSE, now, restart_record, write_last_words, write_record
+from xpk_shared.supervisor.restarts import PEER_LOST, Coordinator, End, Patience
 from xpk_shared.supervisor.signals import END, Signals
 
-_FAILED, _PEER_LOST, _NOT_STARTED, _ASKED_TO_END = 1, 75, 127, 143
+_FAILED, _EXHAUSTED, _NOT_STARTED, _ASKED_TO_END = 1, 78, 127, 143
 _END_SECONDS, _POLL_SECONDS, _IDLE_SECONDS = 60.0, 0.2, 60.0
 
 
@@ -26,25 +30,50 @@ class Limits:
 
 
 class Supervisor:
-    """Supervisor of one command, until it has ended and nobody waits for anything."""
+    """Supervisor of one host's command, attempt after attempt, until nobody waits for anything."""
 
-    def __init__(self, host: Host, command: Command, peers: Peers, signals: Signals, limits: Limits) -> None:
-        self._host, self._command, self._peers, self._signals = host, command, peers, signals
-        self._limits = limits
-        self._asked = False
-        self._began, self._lost_at = time.monotonic(), 0.0
+    def __init__(
+        self, host: Host, argv: list[str], environ: Mapping[str, str], peers: Peers, signals: Signals, limits: Limits
+    ) -> None:
+        self._host, self._argv, self._environ = host, argv, environ
+        self._peers, self._signals, self._limits = peers, signals, limits
+        self._asked = self._is_done = self._is_final = self._is_silent = False
+        self._lost_at = 0.0
+        patience = Patience(meet_seconds=limits.meet_seconds)
+        self._coordinator = None if host.number else Coordinator(host, time.monotonic(), patience)
+        self._begin(0, {})
+
+    def _begin(self, restarts: int, record: dict[str, Any]) -> None:
+        """Start the command, after so many restarts in place. Raises OSError if it cannot be started."""
+        self._restarts, self._is_told, self._has_reported = restarts, False, False
+        self._stopped_at, self._ended_at = 0.0, 0.0
+        environ = self._host.environment(self._environ, restarts)
+        if record and not self._host.number and not os.path.isabs(self._host.output_dir):
+            environ[CAUSE] = json.dumps(record)
+        self._began = time.monotonic()
+        self._command = Command(self._argv, environ)
 
     def run(self) -> int:
         """Return this host's exit code."""
         while True:
-            waits = self._asked or self._lost_at or self._command.code is not None
+            waits = self._asked or self._lost_at or self._is_told or self._command.code is not None
             for number in self._signals.wait(_POLL_SECONDS if waits else _IDLE_SECONDS):
                 self._forward(number)
             self._command.reap()
+            self._report()
+            self._decide()
+            self._obey()
             self._end_for_loss()
+            self._kill_late()
             code = self._exit_code()
             if code is not None:
                 return code
+
+    @property
+    def _restarts_in_place(self) -> bool:
+        """True if the first host decides about this host's end: no host is lost, and none was asked to end."""
+        may = self._host.max_restarts is not None and self._peers.is_linked
+        return may and not self._peers.lost and not self._peers.asked.is_set()
 
     def _forward(self, number: int) -> None:
         """Forward a signal to the command; the other hosts learn of one to end first."""
@@ -53,35 +82,137 @@ class Supervisor:
             self._peers.leave(asked=True)
         self._command.forward(number)
 
+    def _report(self) -> None:
+        """Report the end of the command to the first host, once none of its processes is left."""
+        code = self._command.code
+        if code is None:
+            return
+        self._ended_at = self._ended_at or time.monotonic()
+        if self._restarts_in_place and not self._has_reported:
+            code = code if self._is_told else self._own_code(code)
+            self._has_reported = True
+            self._command.clear()
+            self._peers.report(End(self._host.number, code, self._is_told), self._restarts)
+
+    def _decide(self) -> None:
+        """On the first host: give the orders that follow from the reports."""
+        while self._coordinator and self._restarts_in_place:
+            while self._peers.reports:
+                end, restarts = self._peers.reports.popleft()
+                self._coordinator.take(end, restarts, time.monotonic())
+            order = self._coordinator.decide(time.monotonic(), self._peers.absent)
+            if order is None:
+                return
+            if "start" in order and self._coordinator.cause:
+                record = restart_record(self._host, order["start"], self._coordinator.cause, now())
+                write_record(self._host, record)
+                order["record"] = record
+            self._peers.order(order)
+
+    def _obey(self) -> None:
+        """Obey the first host's orders."""
+        while self._peers.orders:
+            order = self._peers.orders.popleft()
+            if order.get("stop") == self._restarts and self._command.code is None:
+                self._stop(order)
+            elif "pause" in order:
+                say(f"several attempts have ended early: the next begins in {order['pause']:g} s")
+            elif "start" in order and not self._asked:
+                self._restart(order)
+            elif "final" in order:
+                self._finish(order)
+            elif "done" in order:
+                self._is_done = True
+
+    def _stop(self, order: dict[str, Any]) -> None:
+        """End the command, because that of another host has failed."""
+        who = self._host.name(order["number"])
+        say(f"the command of host {who} ended with exit code {order['code']}: this host's command is ended too")
+        self._is_told, self._stopped_at = True, time.monotonic()
+        self._command.forward(signal.SIGTERM)
+
+    def _restart(self, order: dict[str, Any]) -> None:
+        """Start the command for the next attempt."""
+        say(f"restart {order['start']} in place")
+        write_last_words("")
+        try:
+            self._begin(order["start"], order.get("record", {}))
+        except OSError as error:
+            say(f"cannot run {self._argv[0]}: {error.strerror}")
+            self._command.code = _NOT_STARTED
+
+    def _finish(self, order: dict[str, Any]) -> None:
+        """Note that there is no further attempt: one host's exit code is for Kubernetes, the others wait."""
+        if order["final"] != self._host.number:
+            if order.get("silent"):
+                self._is_silent = True
+                slice_id, number = divmod(order["final"], self._host.hosts_per_slice)
+                write_last_words(f"lost slice {slice_id} host {number}")
+            self._give_up(order["final"])
+            return
+        self._is_final = True
+        if order.get("exhausted"):
+            say(f"no restart is left after {self._restarts}: exit code {_EXHAUSTED}")
+            write_last_words(f"exit code {self._command.code} after {self._restarts} restarts in place")
+            self._command.code = _EXHAUSTED
+
     def _end_for_loss(self) -> None:
-        """End the command if another host is lost."""
-        if self._peers.lost and not self._asked and not self._lost_at and self._command.code is None:
-            say(f"host {self._host.name(self._peers.lost[0])} is gone: this host's command is ended")
-            self._command.forward(signal.SIGTERM)
+        """End the command if another host is lost; one that was told to end waits for Kubernetes."""
+        if self._asked or self._lost_at:
+            return
+        if self._command.code is None and self._peers.lost:
+            self._give_up(self._peers.lost[0])
+        elif self._command.code is not None and self._is_told and not self._restarts_in_place:
             self._lost_at = time.monotonic()
-        if self._lost_at and time.monotonic() > self._lost_at + self._limits.calm_seconds:
+
+    def _give_up(self, number: int) -> None:
+        """End the command, because of a host that Kubernetes has to create again, and all others with it."""
+        self._lost_at = self._lost_at or time.monotonic()
+        if self._command.code is None:
+            say(f"host {self._host.name(number)} is gone: this host's command is ended")
+            self._stopped_at = time.monotonic()
+            self._command.forward(signal.SIGTERM)
+
+    def _kill_late(self) -> None:
+        """Kill a command that has not ended when it was told to."""
+        if self._stopped_at and time.monotonic() > self._stopped_at + self._limits.calm_seconds:
             self._command.signal_all(signal.SIGKILL)
 
     def _exit_code(self) -> int | None:
         """Return the exit code that this host can end with now, None if it has to wait."""
         code, now = self._command.code, time.monotonic()
-        if code == 0:
+        if code is None:
+            return None
+        if self._is_done or (code == 0 and not self._is_told and not self._waits_for_others(now)):
             self._peers.leave()
-        elif code is not None and self._lost_at:
-            timeout = _PEER_LOST if now > self._lost_at + _END_SECONDS else None
+            return 0
+        if self._lost_at:
+            timeout = PEER_LOST if self._is_silent or now > self._lost_at + _END_SECONDS else None
             return _ASKED_TO_END if self._asked else timeout
-        elif code is not None and self._asked:
-            return None if self._command.is_saving else code
-        elif code is not None:
-            has_waited = self._peers.have_met or now > self._began + self._limits.meet_seconds
-            return self._own_code(code) if has_waited else None
-        return code
+        if self._asked:
+            own = _ASKED_TO_END if self._is_told else code
+            return None if self._command.is_saving else own
+        if self._is_final:
+            return self._own_code(code)
+        if self._is_told or self._waits_for_others(now):
+            return None
+        has_waited = self._peers.have_met or now > self._began + self._limits.meet_seconds
+        return self._own_code(code) if has_waited else None
+
+    def _waits_for_others(self, now: float) -> bool:
+        """Return whether the first host will say what follows the end of this host's command."""
+        if not self._restarts_in_place or self._asked:
+            return False
+        # One that cannot reach the first host, or others that never reach this one, are not waited for any longer.
+        is_patient = now < max(self._began, self._ended_at) + self._limits.meet_seconds
+        return self._peers.have_met or is_patient or (self._coordinator is not None and self._command.code != 0)
 
     def _own_code(self, code: int) -> int:
         """Return the exit code of a host that nobody asked to end: 143 would not be counted as a failure."""
         # Word that another host was asked may be on its way.
         if code == _ASKED_TO_END and not self._peers.asked.wait(self._limits.calm_seconds):
             say(f"the command ended with {code}, but no host was asked to end: exit code {_FAILED}")
+            self._command.code = _FAILED
             return _FAILED
         return code
 
@@ -98,11 +229,12 @@ def main(
     if host is None:
         os.execvp(argv[0], argv)  # nothing says who the other hosts are
     signals = Signals()
+    adopt_orphans()
+    peers = open_peers(host, host.read_secret(), signals.wake)
     try:
-        command = Command(argv)
+        supervisor = Supervisor(host, argv, environ, peers, signals, limits)
     except OSError as error:
         say(f"cannot run {argv[0]}: {error.strerror}")
         return _NOT_STARTED
-    peers = open_peers(host, host.read_secret(), signals.wake)
     peers.connect()
-    return Supervisor(host, command, peers, signals, limits).run()
+    return supervisor.run()

@@ -1,9 +1,11 @@
-"""The other hosts of a command: which are lost, and whether any was asked to end."""
+"""The other hosts of a command: which are lost, whether any was asked to end, and the first host's orders."""
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from xpk_shared.links.endpoint import Handlers
 from xpk_shared.links.errors import AddressError
@@ -11,20 +13,24 @@ from xpk_shared.links.handshake import HANDSHAKE_SECONDS, Identity
 from xpk_shared.links.hub import Hub
 from xpk_shared.links.member import Member
 from xpk_shared.supervisor.host import Host, say
+from xpk_shared.supervisor.restarts import End
 
 _ASKED = "asked"
 
 
 class Peers:
-    """This host's link to the others. `wake` is called on another thread when a host is lost."""
+    """This host's link to the others. `wake` is called on another thread when there is anything new."""
 
     def __init__(
         self, host: Host, secret: bytes, wake: Callable[[], None], *, handshake_seconds: float = HANDSHAKE_SECONDS
     ) -> None:
         self.lost: list[int] = []  # in order: hosts that end because of a loss look like another one
         self.asked = threading.Event()  # set once any host was asked to end
+        self.orders: deque[dict[str, Any]] = deque()  # of the first host
+        self.reports: deque[tuple[End, int]] = deque()  # on the first host: each with the restarts in place before it
         self._host, self._wake = host, wake
-        identity, handlers = Identity(("command", host.job), host.attempt, secret), Handlers(self._lose, self._note)
+        identity = Identity(("command", host.job), host.attempt, secret)
+        handlers = Handlers(self._lose, self._note, self._hear)
         self._end = (
             Member(identity, host.number, handlers)
             if host.number
@@ -32,6 +38,7 @@ class Peers:
         )
         if not secret:
             self._end.absent.clear()
+        self.is_linked = bool(secret)  # False if this host can never connect
 
     def connect(self) -> None:
         """Listen or connect, in the background, unless this host is alone or cannot."""
@@ -46,11 +53,30 @@ class Peers:
         except AddressError as error:
             say(f"{error}: a lost host will be noticed late")
             self._end.absent.clear()
+            self.is_linked = False
 
     @property
     def have_met(self) -> bool:
         """True if this host's end will be noticed, or never can be."""
         return not self._end.absent
+
+    @property
+    def absent(self) -> frozenset[int]:
+        """Hosts that this one waits for and that have never connected."""
+        return frozenset(self._end.absent)
+
+    def report(self, end: End, restarts: int) -> None:
+        """Report the end of this host's command to the first host, as soon as this one is connected."""
+        if isinstance(self._end, Member):
+            self._end.say({"end": end.code, "told": end.told, "restarts": restarts})
+        else:
+            self.reports.append((end, restarts))
+
+    def order(self, order: dict[str, Any]) -> None:
+        """On the first host: give all hosts an order, this one included."""
+        if isinstance(self._end, Hub):
+            self._end.publish(order)
+        self.orders.append(order)
 
     def leave(self, *, asked: bool = False) -> None:
         """Announce that this host's end is not a loss, and whether it was asked to end."""
@@ -66,3 +92,12 @@ class Peers:
     def _note(self, what: str, number: int) -> None:
         if what == _ASKED:
             self.asked.set()
+            self._wake()
+
+    def _hear(self, message: dict[str, Any], number: int) -> None:
+        """Queue a message of another host: a report to the first one, or an order of it."""
+        if isinstance(self._end, Member):
+            self.orders.append(message)
+        elif "end" in message:
+            self.reports.append((End(number, int(message["end"]), bool(message["told"])), int(message["restarts"])))
+        self._wake()

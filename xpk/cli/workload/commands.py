@@ -27,6 +27,7 @@ from xpk.jobs import lifecycle
 from xpk.jobs import logs as logging
 from xpk.jobs import port_forward as forwarding
 from xpk.jobs.status import reader
+from xpk.jobs.status.in_place import with_restarts_in_place
 from xpk.model import names
 from xpk.model.errors import NotFoundError, UsageError
 
@@ -284,8 +285,9 @@ def report(
     from xpk.jobs.report import account as reporting  # imports jinja2, which no other command needs
 
     place, chosen, console = the_cluster(cluster), the_name("workload", name, name_flag), console.choosing(output)
-    status = reader.find(provider_of(place).connect(place), chosen, namespace)
-    account = reporting.account(status, place, output_roots(place), kill_time=kill_time)
+    roots = output_roots(place)
+    status = with_restarts_in_place(reader.find(provider_of(place).connect(place), chosen, namespace), roots)
+    account = reporting.account(status, place, roots, kill_time=kill_time)
     if console.is_data:
         console.data(account.figures)
         if file is None and not open_page:

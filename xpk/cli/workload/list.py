@@ -11,13 +11,14 @@ import click
 from xpk.capacity.provider import provider_of
 from xpk.cli.google_xpk import WorkloadCommand
 from xpk.cli.options import cluster_option, namespace_option, output_option
-from xpk.cli.target import the_cluster
+from xpk.cli.target import output_roots, the_cluster
 from xpk.cli.terminal.output import Console, list_options
 from xpk.cli.terminal.watch import Rows, watch, watch_option
 from xpk.cli.workload import views
 from xpk.cli.workload.filters import filter_options, filtered
 from xpk.cli.workload.wait import wait_for
 from xpk.jobs.status import reader
+from xpk.jobs.status.in_place import with_local_restarts
 from xpk.model.errors import UsageError
 
 
@@ -54,10 +55,12 @@ def list_(
     if timeout:
         raise UsageError("--timeout requires --wait-for-job-completion", hint="--wait-for-job-completion NAME")
     api, where = provider_of(place).connect(place), None if all_namespaces else namespace
+    roots = output_roots(place)
     columns = (views.NAMESPACE, *views.COLUMNS) if all_namespaces or console.output == "wide" else views.COLUMNS
 
     def read() -> Rows:
-        return filtered(reader.find_all(api, where, selector), filter_by_status, filter_by_job)
+        statuses = with_local_restarts(reader.find_all(api, where, selector), roots)
+        return filtered(statuses, filter_by_status, filter_by_job)
 
     def render(rows: Rows, begins: bool) -> str:
         return replace(console, headers=console.headers and begins).rows(rows, columns=columns, wide=views.WIDE)

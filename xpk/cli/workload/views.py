@@ -240,7 +240,8 @@ def _quota_words(quota: Quota) -> str:
 def _restart_lines(workload: WorkloadStatus, replacements: int) -> list[tuple[str, str]]:
     others = workload.restarts - workload.restarts_counted
     more = f" ({others} more not counted)" if others else ""
-    lines = [f"{workload.restarts_counted} of {workload.max_restarts} allowed{more}"]
+    where = f", {workload.restarts_in_place} in place" if workload.restarts_in_place else ""
+    lines = [f"{workload.restarts_counted} of {workload.max_restarts} allowed{where}{more}"]
     if replacements:
         lines.append(f"and {counted(replacements, 'replacement')} of trainers on the same hosts, which count as well")
     shown = workload.restart_history[-_ROWS_SHOWN:]

@@ -25,7 +25,7 @@ from xpk.model.specs import Target, WorkloadSpec, count_slices
 from xpk.proc import LocalRunner, Runner
 
 # Fields of a request that the cluster or other fields complete.
-_COMPLETED = {"num_slices", "capacity", "queue", "image", "command", "peer_watch", "env", "mounts"}
+_COMPLETED = {"num_slices", "capacity", "queue", "image", "command", "peer_watch", "restart_in_place", "env", "mounts"}
 _DUMP_FOLDER = "/mnt/xla-dump"
 _DEFAULT_SCHEDULER = "default-scheduler"
 _SMALLEST = "v5litepod-1"
@@ -188,6 +188,7 @@ def _spec(
         ray=ray is not None,
         # The trainer's hosts, and Ray's, watch each other.
         peer_watch=request.peer_watch and not request.runs_trainer and ray is None,
+        restart_in_place=request.restart_in_place and ray is None,  # Ray's driver restarts by itself
         code=code,
         working_dir=code.source if code and target.on_this_machine else None,
         env=_with_dump(options.bucket_env(target) | dict(request.env), request),

@@ -80,6 +80,11 @@ class Workload:
         "--peer-watch/--no-peer-watch",
         help="With --command: end the command on all hosts when one of them is lost; needs python3 in the image.",
     )
+    restart_in_place: bool = _option(
+        True,
+        "--restart-in-place/--no-restart-in-place",
+        help="After a failure, start the command again on all hosts in the same pods; needs python3 in the image.",
+    )
     launcher: Literal["plain", "ray"] = _option(
         "plain",
         "--launcher",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -29,15 +30,18 @@ from xpk.jobs.status.fields import (
     owned_by,
     pods_of,
 )
+from xpk.jobs.status.in_place import with_restarts_in_place
 from xpk.jobs.status.restarts import last_failure, restarts, with_output
 from xpk.model import names
 from xpk.model.accelerators import type_of_nodes
 from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError, UsageError
+from xpk.model.specs import RESTARTS_SPENT
 from xpk.model.status import HostStatus, Occurrence, Phase, WorkloadStatus, exit_words
 from xpk.model.terminal import printable
 from xpk.render.supervisor import command_of
 
 _log = logging.getLogger(__name__)
+_SPENT = re.compile(r"exit code (\d{1,3}) after \d+ restarts in place")  # the supervisor's last words
 _MANAGED_BY = "app.kubernetes.io/managed-by"
 _FAILURES = {
     "ReachedMaxRestarts": "and no restart is left",
@@ -57,8 +61,8 @@ def inspect(
     """Return one workload's status, with restarts from its output, and all its events, oldest first."""
     snapshot = take(api, namespace, name=name)
     (jobset,) = snapshot.jobsets
-    status = with_output(read(jobset, snapshot), roots)
-    kept = status.restarts > 0 and api.former_pods(namespace, {f"{PREFIX}/jobset-name": name})
+    status = with_restarts_in_place(with_output(read(jobset, snapshot), roots), roots)
+    kept = status.restarts > status.restarts_in_place and api.former_pods(namespace, {f"{PREFIX}/jobset-name": name})
     return replace(status, previous_logs=bool(kept)), happened.occurrences(happened.events_of(jobset, snapshot))
 
 
@@ -275,6 +279,8 @@ def _failure(failed_condition: Mapping[str, Any], hosts: Iterable[HostStatus], e
     own = [host for host in failed if host.exit_code not in (75, 143)] or failed
     first = min(own, key=lambda host: host.finished or "", default=None)
     note = _FAILURES.get(str(failed_condition.get("reason")), "")
+    if f"exit code {RESTARTS_SPENT} " in str(failed_condition.get("message")):
+        note = _FAILURES["ReachedMaxRestarts"]
     if first is not None:
         said = str(first.reason) if " " in str(first.reason) else ""  # the message of an init container
         cause = (
@@ -304,6 +310,9 @@ def _host(pod: Obj, slice_id: int, host: int) -> HostStatus:
     container = next((each for each in containers if each.get("name") == ours), containers[0])
     ended = container.get("state", {}).get("terminated") or failed_start(pod)
     running = container.get("state", {}).get("running") or {}
+    code, spent = ended.get("exitCode"), _SPENT.fullmatch(str(ended.get("message", "")))
+    if code == RESTARTS_SPENT and spent:  # its command's
+        code = int(spent[1])
     scheme, _, pid = str(container.get("containerID", "")).partition("://")
     phase = "NodeLost" if lost_node(pod) else status.get("phase", "Pending")
     return HostStatus(
@@ -313,7 +322,7 @@ def _host(pod: Obj, slice_id: int, host: int) -> HostStatus:
         node=pod["spec"].get("nodeName"),
         phase="Terminating" if pod["metadata"].get("deletionTimestamp") and not ended else phase,
         pid=int(pid) if scheme == "process" and running else None,
-        exit_code=ended.get("exitCode"),
+        exit_code=code,
         reason=ended.get("reason")
         or (container.get("state", {}).get("waiting") or {}).get("reason")
         or status.get("reason"),

@@ -1,0 +1,219 @@
+"""Restarts of a command in place: by the supervisors of all hosts, without Kubernetes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.xpk_shared.supervised import OBEYS, PATIENT, SECONDS, WAITS, Host, Start, connected
+from xpk_shared.supervisor.host import Host as Place
+from xpk_shared.supervisor.restarts import Coordinator, End, Patience
+
+FIRST = '[ "$XPK_RESTART_ATTEMPT" = 0 ]'
+LATER = f"{FIRST} || {{ echo again $XPK_RESTART_ATTEMPT; exit 0; }}; "
+IN_PLACE = {"XPK_MAX_RESTARTS": "3", "XPK_FATAL_EXIT_CODES": "42 127"}
+
+
+def started(start: Start, commands: dict[int, str], **more: str) -> list[Host]:
+    """Start four hosts, by default with a command that ends only with the attempt, and let them meet."""
+    slow = f"{LATER}{WAITS}"
+    hosts = [start(number, commands.get(number, slow), program=PATIENT, **{**IN_PLACE, **more}) for number in range(4)]
+    connected(hosts)
+    return hosts
+
+
+def kill_command(host: Host, number: int = signal.SIGKILL) -> None:
+    """Send a signal to the first process of a host's command."""
+    host.says("up")
+    (child,) = Path(f"/proc/{host.process.pid}/task/{host.process.pid}/children").read_text().split()
+    os.kill(int(child), number)
+
+
+@pytest.mark.parametrize("victim", [0, 3])
+def test_a_command_that_dies_is_started_again_on_all_hosts_and_no_host_ends(
+    start: Start, victim: int, tmp_path: Path
+) -> None:
+    hosts = started(start, {}, XPK_OUTPUT_DIR=str(tmp_path / "out"))
+    for host in hosts:
+        host.says("up")
+    began = time.monotonic()
+    kill_command(hosts[victim])
+    for host in hosts:
+        host.ends(0)
+        assert "again 1" in host.log.read_text()
+    assert time.monotonic() - began < 10
+    slice_id, number = divmod(victim, 2)
+    assert f"the command of host s{slice_id}/h{number} ended with exit code 137" in hosts[1].log.read_text()
+    (record,) = map(json.loads, (tmp_path / "out" / "restarts.jsonl").read_text().splitlines())
+    assert abs(record.pop("time") - time.time()) < 60
+    assert record == {
+        **{"job": "a-job", "attempt": 1, "restarts_in_place": 1},
+        **{"slice": slice_id, "host": number, "exit_code": 137},
+    }
+
+
+def test_attempts_never_overlap_and_leave_nothing_behind(start: Start, tmp_path: Path) -> None:
+    # Each attempt takes a lock for its life on each host, and starts a process that leaves its session.
+    strays = f"setsid sleep 987 & echo $! >> '{tmp_path}/strays'"
+    holds = f"exec 9> '{tmp_path}/lock'; flock -n -s 9 || echo overlap; {strays}; {LATER}{WAITS}"
+    alone = f"exec 9> '{tmp_path}/lock'; {FIRST} || flock -n -x 9 || echo overlap; {FIRST} && flock -n -s 9; "
+    hosts = started(start, {1: f"{alone}{LATER}{WAITS}", 2: holds})
+    kill_command(hosts[3])
+    for host in hosts:
+        host.ends(0)
+        assert "overlap" not in host.log.read_text()
+    for pid in (tmp_path / "strays").read_text().split():
+        assert not Path(f"/proc/{pid}").exists()
+
+
+def test_when_no_restart_is_left_one_host_says_so_with_a_code_of_its_own(start: Start) -> None:
+    hosts = started(
+        start,
+        {2: "echo $XPK_RESTARTS_IN_PLACE; sleep 0.5; exit 7", **dict.fromkeys((0, 1, 3), WAITS)},
+        XPK_MAX_RESTARTS="1",
+    )
+    hosts[2].ends(78)
+    text = hosts[2].log.read_text()
+    assert "0\n" in text and "1\n" in text and "no restart is left after 1" in text
+    for host in hosts:
+        if host.number != 2:
+            assert host.process.poll() is None, "Kubernetes ends the others"
+            host.process.terminate()
+            host.ends(143)
+
+
+@pytest.mark.parametrize(("command", "code"), [("sleep 1; exit 42", 42), ("sleep 1; exit 7", 7)])
+def test_a_code_that_no_restart_can_help_is_the_hosts_own(start: Start, command: str, code: int) -> None:
+    hosts = started(start, {1: command}, XPK_MAX_RESTARTS="0" if code == 7 else "3")
+    hosts[1].ends(code)
+    assert "restart 1" not in "".join(host.log.read_text() for host in hosts)
+
+
+def test_a_host_that_has_succeeded_waits_for_the_others_and_starts_again_with_them(start: Start) -> None:
+    hosts = started(start, {1: "echo done $XPK_RESTART_ATTEMPT"})
+    hosts[1].says("done 0")
+    kill_command(hosts[2])
+    for host in hosts:
+        host.ends(0)
+    assert "done 1" in hosts[1].log.read_text()
+
+
+def test_the_consequence_of_a_failure_is_not_its_cause() -> None:
+    coordinator = Coordinator(Place(0, 3, 1, "", 0, "j", 0, "", max_restarts=3), 0.0)
+    coordinator.take(End(0, 75, told=False), 0, 9.0)  # the connection of a dead process ends before its parent knows
+    assert coordinator.decide(9.0, ()) == {"stop": 0, "number": 0, "code": 75}
+    coordinator.take(End(2, 9, told=False), 0, 9.1)
+    coordinator.take(End(1, 143, told=True), 0, 9.2)
+    assert coordinator.decide(9.2, ()) == {"start": 1}
+    assert coordinator.cause == End(2, 9, told=False)
+
+
+def test_a_stopped_command_is_killed_and_starts_again(start: Start) -> None:
+    hosts = started(start, {})
+    kill_command(hosts[1], signal.SIGSTOP)
+    kill_command(hosts[2])
+    for host in hosts:
+        host.ends(0)
+
+
+@pytest.mark.parametrize("victim", [0, 3])
+def test_a_host_that_is_lost_itself_is_left_to_kubernetes(start: Start, victim: int) -> None:
+    hosts = started(start, {})
+    hosts[victim].process.kill()
+    others = [host for host in hosts if host is not hosts[victim]]
+    for host in others:
+        host.says(f"host s{victim // 2}/h{victim % 2} is gone")
+    time.sleep(0.5)
+    assert all(host.process.poll() is None for host in others)
+    for host in others:
+        host.process.terminate()
+        host.ends(143)
+
+
+def test_a_host_that_was_asked_to_end_is_not_restarted(start: Start) -> None:
+    hosts = started(start, {2: OBEYS})
+    hosts[2].says("up")
+    hosts[2].process.terminate()
+    hosts[2].ends(143)
+    time.sleep(0.5)
+    assert all(host.process.poll() is None for host in hosts if host.number != 2)
+    assert "restart 1" not in hosts[0].log.read_text()
+
+
+def test_a_host_that_is_asked_to_end_between_two_attempts_ends(start: Start) -> None:
+    quick = "exit 3"
+    hosts = started(start, dict.fromkeys(range(4), quick), XPK_MAX_RESTARTS="9")
+    hosts[1].says("the next begins in")
+    hosts[1].process.terminate()
+    hosts[1].process.wait(SECONDS)
+    assert hosts[1].process.returncode in (3, 143)
+
+
+def test_hosts_that_have_not_met_end_with_their_own_code(start: Start) -> None:
+    start(1, "exit 5", **IN_PLACE).ends(5)
+    start(0, "exit 6", **IN_PLACE).ends(6)
+    start(2, "true", **IN_PLACE).ends(0)
+    start(0, "true", **IN_PLACE).ends(0)
+
+
+def test_one_host_alone_restarts_in_place(start: Start) -> None:
+    host = start(0, f"{LATER}exit 3", slices=1, **IN_PLACE)
+    host.ends(0)
+    assert "again 1" in host.log.read_text()
+
+
+def test_143_without_a_request_is_a_failure_in_place_too(start: Start) -> None:
+    host = start(0, "exit 143", slices=1, **IN_PLACE | {"XPK_MAX_RESTARTS": "1"})
+    host.ends(78)
+    assert "no host was asked to end" in host.log.read_text()
+
+
+def test_a_frozen_supervisor_is_named_and_the_others_end(start: Start, tmp_path: Path) -> None:
+    place = Place(0, 2, 1, "", 0, "j", 0, "", max_restarts=3)
+    coordinator = Coordinator(place, 0.0, Patience(stop_seconds=5))
+    coordinator.take(End(0, 75, told=False), 0, 1.0)
+    assert coordinator.decide(1.0, ()) == {"stop": 0, "number": 0, "code": 75}
+    assert coordinator.decide(6.0, ()) is None
+    assert coordinator.decide(6.1, ()) == {"final": 1, "silent": True}
+    assert coordinator.decide(99.0, ()) is None
+
+
+REPORTS = st.lists(
+    st.tuples(st.integers(0, 3), st.sampled_from([0, 0, 1, 42, 75, 137]), st.booleans(), st.floats(0, 5)), max_size=60
+)
+
+
+@given(REPORTS, st.integers(0, 3))
+def test_whatever_is_reported_the_orders_keep_their_promises(
+    reports: list[tuple[int, int, bool, float]], limit: int
+) -> None:
+    place = Place(0, 4, 2, "", 0, "j", 0, "", max_restarts=limit, fatal_codes=frozenset({42}))
+    coordinator, now, ended, stopped, over = Coordinator(place, 0.0), 0.0, set[int](), False, False
+    codes: dict[int, int] = {}
+    for number, code, told, seconds in reports:
+        now += seconds
+        coordinator.take(End(number, code, told and stopped), coordinator.restarts, now)
+        ended.add(number)
+        codes.setdefault(number, code)
+        while order := coordinator.decide(now, ()):
+            assert not over, "nothing follows the last order"
+            if "start" in order:
+                assert ended == {0, 1, 2, 3}, "no two attempts overlap"
+                assert order["start"] == coordinator.restarts <= limit and 42 not in {
+                    code for code in codes.values() if not stopped
+                }
+                ended, codes, stopped = set(), {}, False
+            elif "stop" in order:
+                assert not stopped and any(codes.values())
+                stopped = True
+            elif "done" in order:
+                assert ended == {0, 1, 2, 3} and not any(codes.values())
+            over = over or "final" in order or "done" in order
+    assert over or stopped or not any(codes.values())
