@@ -27,7 +27,8 @@ DRIVER = f"""
 import os, sys, time
 sys.path.insert(0, {str(WORKLOADS)!r})
 from xpk_shared.supervisor.standby import Standby
-standby, argv = Standby(sys.argv[2:], delay_seconds=float(sys.argv[1])), sys.argv[2:]
+argv = sys.argv[2:]
+standby = Standby(argv, delay_seconds=float(sys.argv[1]), share=1.0)
 standby.prepare(os.environ)
 print(standby._process.pid, flush=True)
 while not standby.is_ready:
@@ -60,9 +61,7 @@ atexit.register(print, "at exit")
 """
 IMPORTED = "import os\nos.environ['SET_BY_IMPORT'] = '1'\nos.environ.pop('DROPPED_BY_IMPORT')\n"
 SLEEPS = "open('up', 'w').close()\nimport time\ntime.sleep(1000)\n"
-UNPRIVILEGED = (
-    ("setpriv", "--bounding-set=-sys_nice,-sys_resource") if os.geteuid() == 0 and shutil.which("setpriv") else ()
-)
+UNPRIVILEGED = ("setpriv", "--bounding-set=-sys_resource") if os.geteuid() == 0 and shutil.which("setpriv") else ()
 
 CALLS = {
     "module": ["-m", "probe", "--one", "2"],
@@ -97,7 +96,7 @@ def taken(argv: list[str], imports: str = "heavy", wrapper: tuple[str, ...] = ()
     """Run a command in an idle interpreter; return its exit code and what it printed."""
     driver = [*wrapper, PYTHON, "-c", DRIVER, "0", *argv]
     done = subprocess.run(
-        driver, env=environ(0, imports), input=".words", capture_output=True, text=True, check=False, timeout=60
+        driver, env=environ(0, imports), input=".words", capture_output=True, text=True, check=False, timeout=120
     )
     pid, ready, output = done.stdout.split("\n", 2)
     assert pid.isdigit() and ready == "ready"
@@ -178,7 +177,7 @@ def test_the_process_is_the_command_and_ends_by_sigterm(folder: Path, standby: S
 
 
 @pytest.mark.parametrize("state", ["waiting", "importing", "ready"])
-def test_it_ends_with_its_supervisor(folder: Path, state: str) -> None:
+def test_it_ends_with_its_supervisor(folder: Path, capfd: pytest.CaptureFixture[str], state: str) -> None:
     if state == "importing":
         (folder / "heavy.py").write_text(SLEEPS)
     argv = [PYTHON, "-c", DRIVER, "1000" if state == "waiting" else "0", PYTHON, "script.py"]
@@ -191,6 +190,7 @@ def test_it_ends_with_its_supervisor(folder: Path, state: str) -> None:
             until((folder / "up").exists)
         driver.kill()
     until(lambda: has_ended(pid))
+    assert capfd.readouterr().err == ""
 
 
 def has_ended(pid: int) -> bool:
@@ -220,6 +220,14 @@ def test_there_is_none_before_it_is_ready(folder: Path, standby: Standby) -> Non
     process = standby._process
     assert standby.take([PYTHON, "script.py"], environ(1)) is None
     assert process is not None and process.returncode is not None
+
+
+def test_imports_take_a_share_of_one_core(folder: Path, standby: Standby) -> None:
+    (folder / "heavy.py").write_text("import time\nwhile time.process_time() < 0.3: pass\n")
+    began = time.monotonic()
+    standby.prepare(environ())
+    until(lambda: standby.is_ready)
+    assert time.monotonic() - began > 0.25 / 0.2
 
 
 def test_there_is_none_where_memory_is_short() -> None:
@@ -311,9 +319,9 @@ def test_the_trainer_runs_in_a_standby_which_never_woke_up_before(
     host = {**one_host(folder, 0), "PYTHONPATH": str(WORKLOADS), "JAX_PLATFORMS": "cpu"}
     env = {name: value for name, value in {**environ(), **host}.items() if name != IMPORTS}
     argv = [PYTHON, "-m", "trainer", *arguments(["run.steps=2", f"data.path={WORKLOADS}", "run.output_dir=out"])]
-    standby = Standby(argv, delay_seconds=0.0)
+    standby = Standby(argv, delay_seconds=0.0, share=1.0)
     standby.prepare(env)
-    until(lambda: standby.is_ready)
+    until(lambda: standby.is_ready, seconds=120)
     assert standby._process
     before = switches(standby._process.pid)
     time.sleep(2)

@@ -16,13 +16,12 @@ import runpy
 import select
 import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
 from typing import Any, BinaryIO
 
-_SLICE_SECONDS, _SHARE = 0.01, 0.2  # of one core, for a process that cannot get its priority back
+_SLICE_SECONDS = 0.01  # of CPU time
 _FIRST_VICTIM = "1000"  # of the kernel when memory runs out
 
 
@@ -37,16 +36,12 @@ def main(channel: BinaryIO, order: dict[str, Any]) -> None:
     if select.select([fd], [], [], order["delay_seconds"])[0] or free_bytes() < order["min_free_bytes"]:
         os._exit(0)
     started_with = dict(os.environ)
-    with _ended_by(fd), _low_priority():
+    with _ended_by(fd), _paced(order["share"]):
         _import(order["imports"])
         _release_memory()
     with _first_victim():
-        os.write(fd, b"\n")
-        line = channel.readline()
-    if not line.endswith(b"\n"):
-        os._exit(0)
+        attempt = _next_attempt(channel)
     channel.close()
-    attempt = json.loads(line)
     _set_environ(attempt["environ"], started_with)
     os.chdir(attempt["cwd"])
     _set_arguments(attempt)
@@ -88,43 +83,14 @@ def _ended_by(fd: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _low_priority() -> Iterator[None]:
-    """Compute only when no other process does, or for a share of the time if the priority could not be restored."""
-    if not _can_restore_priority():
-        with _paced():
-            yield
-        return
-    policy, param = os.sched_getscheduler(0), os.sched_getparam(0)
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    yield
-    for thread in os.listdir("/proc/self/task"):  # modules may have started some
-        with contextlib.suppress(ProcessLookupError):
-            os.sched_setscheduler(int(thread), policy, param)
+def _paced(share: float) -> Iterator[None]:
+    """Sleep after each slice of CPU time, so that this process takes only a share of the time of one core.
 
-
-def _can_restore_priority() -> bool:
-    """Return whether this process can leave SCHED_IDLE, which needs a privilege; tried on a thread that ends."""
-    restored = []
-
-    def attempt() -> None:
-        with contextlib.suppress(OSError, AttributeError):
-            policy, param = os.sched_getscheduler(0), os.sched_getparam(0)
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-            os.sched_setscheduler(0, policy, param)
-            restored.append(True)
-
-    thread = threading.Thread(target=attempt)
-    thread.start()
-    thread.join()
-    return bool(restored)
-
-
-@contextlib.contextmanager
-def _paced() -> Iterator[None]:
-    """Sleep after each slice of CPU time."""
+    A low priority would need a privilege to end, and would never let the imports end on a busy node.
+    """
 
     def pause(*_: object) -> None:
-        time.sleep(_SLICE_SECONDS * (1 / _SHARE - 1))
+        time.sleep(_SLICE_SECONDS * (1 / share - 1))
         signal.setitimer(signal.ITIMER_PROF, _SLICE_SECONDS)
 
     signal.signal(signal.SIGPROF, pause)
@@ -143,6 +109,18 @@ def _import(names: list[str]) -> None:
         except BaseException as error:
             print(f"xpk: no standby: cannot import {name}: {error!r}", file=sys.stderr, flush=True)
             os._exit(1)
+
+
+def _next_attempt(channel: BinaryIO) -> dict[str, Any]:
+    """Report that this process is ready, and wait for an attempt; end with the other end of the channel."""
+    line = b""
+    with contextlib.suppress(OSError):
+        os.write(channel.fileno(), b"\n")
+        line = channel.readline()
+    if not line.endswith(b"\n"):
+        os._exit(0)
+    attempt: dict[str, Any] = json.loads(line)
+    return attempt
 
 
 def _release_memory() -> None:

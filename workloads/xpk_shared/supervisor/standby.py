@@ -69,10 +69,15 @@ def parse(argv: list[str]) -> Invocation | None:
 class Standby:
     """At most one idle interpreter, for the next attempt of a command."""
 
-    def __init__(self, argv: list[str], *, delay_seconds: float = 10.0, min_free_bytes: int = _FREE_BYTES) -> None:
-        """Start nothing yet. The interpreter begins to import `delay_seconds` after `prepare`."""
+    def __init__(
+        self, argv: list[str], *, delay_seconds: float = 10.0, share: float = 0.2, min_free_bytes: int = _FREE_BYTES
+    ) -> None:
+        """Start nothing yet.
+
+        The interpreter begins to import `delay_seconds` after `prepare`, and takes this share of one core for it.
+        """
         self._invocation = parse(argv)
-        self._delay_seconds, self._min_free_bytes = delay_seconds, min_free_bytes
+        self._limits = {"delay_seconds": delay_seconds, "share": share, "min_free_bytes": min_free_bytes}
         self._environ: dict[str, str] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
@@ -84,11 +89,10 @@ class Standby:
         if self._process or not invocation or not imports:
             return
         with suppress(OSError):
-            if free_bytes() < self._min_free_bytes:
+            if free_bytes() < self._limits["min_free_bytes"]:
                 return
             self._environ = dict(environ)
-            limits = {"delay_seconds": self._delay_seconds, "min_free_bytes": self._min_free_bytes}
-            self._start(invocation, {**asdict(invocation), **limits, "imports": imports})
+            self._start(invocation, {**asdict(invocation), **self._limits, "imports": imports})
 
     @property
     def is_ready(self) -> bool:
