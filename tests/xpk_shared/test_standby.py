@@ -274,6 +274,13 @@ def test_another_command_or_environment_gets_no_standby(
     assert standby.take(argv, environ(1, **changed)) is None
 
 
+def test_another_folder_gets_no_standby(folder: Path, standby: Standby, monkeypatch: pytest.MonkeyPatch) -> None:
+    standby.prepare(environ())
+    until(lambda: standby.is_ready)
+    monkeypatch.chdir(folder.parent)
+    assert standby.take([PYTHON, "script.py"], environ(1)) is None
+
+
 @pytest.mark.parametrize(
     ("command", "target"),
     [

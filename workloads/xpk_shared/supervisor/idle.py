@@ -32,6 +32,7 @@ def main(channel: BinaryIO, order: dict[str, Any]) -> None:
     """
     fd = channel.fileno()
     os.set_inheritable(fd, False)
+    interrupted = signal.signal(signal.SIGINT, signal.SIG_DFL)
     _set_arguments(order)
     if select.select([fd], [], [], order["delay_seconds"])[0] or free_bytes() < order["min_free_bytes"]:
         os._exit(0)
@@ -43,9 +44,8 @@ def main(channel: BinaryIO, order: dict[str, Any]) -> None:
         attempt = _next_attempt(channel)
     channel.close()
     _set_environ(attempt["environ"], started_with)
-    os.chdir(attempt["cwd"])
     _set_arguments(attempt)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, interrupted)
     _run(attempt)
 
 
@@ -102,7 +102,6 @@ def _paced(share: float) -> Iterator[None]:
 
 def _import(names: list[str]) -> None:
     """Import modules; end the process if one cannot be imported, as the command may report it better."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
     for name in names:
         try:
             importlib.import_module(name)

@@ -79,6 +79,7 @@ class Standby:
         self._invocation = parse(argv)
         self._limits = {"delay_seconds": delay_seconds, "share": share, "min_free_bytes": min_free_bytes}
         self._environ: dict[str, str] = {}
+        self._folder = ""
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
 
@@ -91,7 +92,7 @@ class Standby:
         with suppress(OSError):
             if free_bytes() < self._limits["min_free_bytes"]:
                 return
-            self._environ = dict(environ)
+            self._environ, self._folder = dict(environ), os.getcwd()
             self._start(invocation, {**asdict(invocation), **self._limits, "imports": imports})
 
     @property
@@ -109,10 +110,10 @@ class Standby:
         Either way there is no idle interpreter afterwards.
         """
         invocation, process, channel = parse(argv), self._process, self._channel
-        if process and channel and invocation and self._fits(invocation, environ) and self.is_ready:
-            attempt = {**asdict(invocation), "environ": dict(environ), "cwd": os.getcwd()}
-            with suppress(OSError):  # it has ended since
-                _send(channel, attempt)
+        with suppress(OSError):  # it has ended, or the folder is gone
+            if process and channel and invocation and self.is_ready and self._fits(invocation, environ):
+                channel.recv(len(_READY))
+                _send(channel, {**asdict(invocation), "environ": dict(environ)})
                 channel.close()
                 self._process = self._channel = None
                 process.args = argv
@@ -148,6 +149,8 @@ class Standby:
     def _fits(self, invocation: Invocation, environ: Mapping[str, str]) -> bool:
         """Return whether the interpreter would have started and imported alike for this command."""
         if self._invocation is None or invocation.fixed != self._invocation.fixed:
+            return False
+        if self._folder != os.getcwd():
             return False
         changed = {
             name for name in self._environ.keys() | environ.keys() if self._environ.get(name) != environ.get(name)
