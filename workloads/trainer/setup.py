@@ -98,8 +98,8 @@ def _order(config: Config, counts: tuple[int, ...], batch: int) -> Order:
 
 def _join(job: Job, meeting: "Future[Address]") -> consistency.Traits:
     """Join the other hosts if all agree on the traits of the run; return the traits."""
-    address = meeting.result()
     traits = consistency.traits(job.config, os.environ)
+    address = meeting.result()
     consistency.agree(job.peers, job.host, traits)
     if job.host.processes > 1:
         bootstrap.join(job.host, *address, job.peers)

@@ -9,7 +9,7 @@ from tests.trainer.small import SETTINGS, free_ports, start
 from trainer import config
 from trainer.errors import FatalError
 from trainer.hosts.bootstrap import Host
-from trainer.hosts.consistency import Traits, agree, traits
+from trainer.hosts.consistency import Traits, agree, code_traits, traits
 from trainer.hosts.peers import Peers
 
 SECONDS = 60
@@ -76,10 +76,10 @@ def test_code_that_is_not_the_same_is_noticed(tmp_path: Path) -> None:
     for name in ("one", "other"):
         (tmp_path / name / "sub").mkdir(parents=True)
         (tmp_path / name / "sub" / "part.py").write_text("A = 1\n")
-    one, other = (traits(made, {}, [tmp_path / name]) for name in ("one", "other"))
+    one, other = (traits(made, {}, code_traits([tmp_path / name])) for name in ("one", "other"))
     assert one == other
     (tmp_path / "other" / "sub" / "part.py").write_text("A = 2\n")
-    changed = traits(made, {}, [tmp_path / "other"])
+    changed = traits(made, {}, code_traits([tmp_path / "other"]))
     assert {name for name in one if one[name] != changed[name]} == {"the trainer's code"}
 
 

@@ -117,7 +117,7 @@ class Checkpoints:
         try:
             with self._own_work:
                 draft = self._shelf.draft(step, self._claim)
-                begun = _handler().async_save(_epath(draft), args=_orbax().args.PyTreeSave(state))
+                begun = _handler().async_save(_epath(draft), args=orbax().args.PyTreeSave(state))
                 writes = asyncio.run(begun) or []
         except Exception as error:
             failure = reason(error)
@@ -249,11 +249,12 @@ class Checkpoints:
 @functools.cache
 def warm_up() -> None:
     """Import Orbax on a thread: it is slow, and nothing needs it before the first save or restore."""
-    threading.Thread(target=_orbax, name="import-orbax", daemon=True).start()
+    threading.Thread(target=orbax, name="import-orbax", daemon=True).start()
 
 
 @functools.cache
-def _orbax() -> Any:
+def orbax() -> Any:
+    """Import Orbax, which is slow, and return it."""
     import orbax.checkpoint  # type: ignore[import-untyped]
 
     # We report a failed save in one line; Orbax and TensorStore would print hundreds.
@@ -264,14 +265,14 @@ def _orbax() -> Any:
 
 
 def _handler(readers: set[int] | None = None) -> Any:
-    options = _orbax().options.MultiprocessingOptions(
+    options = orbax().options.MultiprocessingOptions(
         primary_host=0 if readers is None else min(readers), active_processes=readers
     )
-    kinds = _orbax().type_handlers
+    kinds = orbax().type_handlers
     # Off: replica-parallel writing, which compiles a program for every slice of every array,
     # and one slice's hosts are enough.
     arrays = kinds.ArrayHandler(use_replica_parallel=False, enable_write_sharding_file=False)
-    return _orbax().PyTreeCheckpointHandler(
+    return orbax().PyTreeCheckpointHandler(
         use_ocdbt=True,
         multiprocessing_options=options,
         type_handler_registry=kinds.create_type_handler_registry((jax.Array, arrays)),
@@ -287,12 +288,12 @@ def _epath(path: str) -> Any:
 def _read(folder: str, mesh: Mesh, abstract: State, readers: set[int]) -> State:
     """Read a checkpoint onto the chips of the first replica only."""
     first = Mesh(mesh.devices[:1], mesh.axis_names)
-    args = _orbax().args
+    args = orbax().args
     target = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(first, leaf.sharding.spec)),
         abstract,
     )
-    restore_args = _orbax().checkpoint_utils.construct_restore_args(target)
+    restore_args = orbax().checkpoint_utils.construct_restore_args(target)
     handler = _handler(readers)
     state: State = handler.restore(_epath(folder), args=args.PyTreeRestore(item=target, restore_args=restore_args))
     return state

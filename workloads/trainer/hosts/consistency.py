@@ -6,6 +6,7 @@ process 0 announces its files and checksums, and every block that is read is ver
 """
 
 import dataclasses
+import functools
 import hashlib
 import importlib.metadata
 import json
@@ -30,17 +31,27 @@ _NAMED = 4  # differences, or hosts, in a line
 Traits = dict[str, str]
 
 
-def traits(config: Config, environ: Mapping[str, str], code: Sequence[Path] = _CODE) -> Traits:
-    """Return everything that hosts must agree on, by name."""
+def traits(config: Config, environ: Mapping[str, str], code: Traits | None = None) -> Traits:
+    """Return everything that hosts must agree on, by name; `code` replaces the traits of this code."""
     values = {
         f"{section}.{field.name}": json.dumps(getattr(getattr(config, section), field.name))
         for section, kind in sections().items()
         for field in dataclasses.fields(kind)
         if f"{section}.{field.name}" not in _OWN
     }
+    return values | (code or own_code()) | {name: " ".join(_flags(environ.get(name, ""))) for name in _FLAGS}
+
+
+@functools.cache
+def own_code() -> Traits:
+    """Return the traits of this trainer's code."""
+    return code_traits(_CODE)
+
+
+def code_traits(folders: Sequence[Path]) -> Traits:
+    """Return the traits that no setting changes: those of the code in these folders, and of what it runs on."""
     versions = {f"version of {name}": _version(name) for name in _PACKAGES}
-    values |= {"the trainer's code": _digest(_code(code)), "version of Python": platform.python_version()} | versions
-    return values | {name: " ".join(_flags(environ.get(name, ""))) for name in _FLAGS}
+    return {"the trainer's code": _digest(_code(folders)), "version of Python": platform.python_version()} | versions
 
 
 def agree(peers: Peers, host: Host, mine: Traits) -> None:

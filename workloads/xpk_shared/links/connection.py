@@ -17,7 +17,7 @@ MAX_MESSAGE_BYTES = 1 << 20  # bytes in a message; hosts send far less, stranger
 MAX_HUB_MESSAGE_BYTES = 1 << 28  # bytes in a message of the hub, which lists all files of a data set: 160 for each
 _CHUNK_BYTES = 1 << 16
 _PATIENCE_SECONDS = 1.0, 10.0  # timeouts of a connection attempt: the first, and the longest
-_MAX_PAUSE_SECONDS = 0.5  # between two attempts, each of which asks the name server; a tenth of the timeout at first
+_PAUSE_SECONDS = 0.01, 0.5  # between two attempts, each of which asks the name server: the first, and the longest
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
 
 
@@ -110,6 +110,7 @@ def dial(address: str, port: int, deadline: float, again: Callable[[], str] | No
     answer. So the first timeouts are short. Raises PeerAbsent after the deadline.
     """
     patience, longest = _PATIENCE_SECONDS
+    pause, longest_pause = _PAUSE_SECONDS
     while True:
         left = max(0.1, deadline - time.monotonic())
         try:
@@ -119,6 +120,6 @@ def dial(address: str, port: int, deadline: float, again: Callable[[], str] | No
         except OSError as error:
             if time.monotonic() > deadline:
                 raise PeerAbsent(f"cannot connect to process 0 at {address}:{port}: {error}") from error
-            time.sleep(min(patience / 10, _MAX_PAUSE_SECONDS))
-        patience = min(2 * patience, longest)
+            time.sleep(pause)
+        patience, pause = min(2 * patience, longest), min(2 * pause, longest_pause)
         address = again() if again else address
