@@ -38,7 +38,7 @@ STEP_SECONDS = 300.0  # most time to wait for steps: compiling, and a busy machi
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """The host that is ended, or only its trainer, and the way."""
+    """The host that is ended, or only its trainer, and the way. `options` are those of `workload create`."""
 
     name: str
     words: str
@@ -46,18 +46,23 @@ class Case:
     number: signal.Signals = signal.SIGKILL
     launcher: str = "plain"
     trainer_only: bool = False
+    options: tuple[str, ...] = ()
 
     def end(self, run: Workload) -> float:
         """Do it; return when, in Unix seconds."""
-        return run.end_trainer(*self.host) if self.trainer_only else run.end_host(*self.host, self.number)
+        end = run.end_program if self.trainer_only else run.end_host
+        return end(*self.host, self.number)
 
 
 CASES = (
-    Case("kill-host", "SIGKILL, slice 1 host 1", (1, 1)),
-    Case("kill-coordinator", "SIGKILL, slice 0 host 0 (coordinator)", (0, 0)),
+    Case("kill", "SIGKILL of a trainer", (1, 1), trainer_only=True),
+    Case("kill-coordinator", "of the coordinator's", (0, 0), trainer_only=True),
+    Case("kill-cold", "without standby", (1, 1), trainer_only=True, options=("--standby-imports", "none")),
+    Case("kill-new-host", "not in place", (1, 1), trainer_only=True, options=("--no-restart-in-place",)),
+    Case("kill-host", "SIGKILL of a whole host", (1, 1)),
     Case("term-host", "SIGTERM, slice 1 host 1", (1, 1), signal.SIGTERM),
-    Case("ray-kill-host", "Ray: SIGKILL, slice 1 host 1", (1, 1), launcher="ray"),
-    Case("ray-kill-trainer", "Ray: SIGKILL, trainer of slice 1 host 1", (1, 1), launcher="ray", trainer_only=True),
+    Case("ray-kill-host", "Ray: SIGKILL of a whole host", (1, 1), launcher="ray"),
+    Case("ray-kill-trainer", "Ray: SIGKILL of a trainer", (1, 1), launcher="ray", trainer_only=True),
 )
 
 
@@ -108,7 +113,7 @@ def _measure(lab: Lab, case: Case, repeat: int) -> Measured:
         "checkpoint.every": EVERY,
     }
     trainer = ["--config", "tiny", *(word for key, value in settings.items() for word in ("--set", f"{key}={value}"))]
-    options = ("--launcher", case.launcher)
+    options = ("--launcher", case.launcher, *case.options)
     run = lab.create_workload(case.name, num_slices=SLICES, max_restarts=repeat, trainer=trainer, options=options)
     ended: list[float] = []
     for turn in range(repeat):

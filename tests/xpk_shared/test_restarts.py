@@ -169,6 +169,23 @@ def test_one_host_alone_restarts_in_place(start: Start) -> None:
     assert "again 1" in host.log.read_text()
 
 
+@pytest.mark.parametrize("command", ["exec python3 program.py", "python3 program.py"], ids=["without", "with"])
+def test_the_next_attempt_takes_over_the_standby(start: Start, tmp_path: Path, command: str) -> None:
+    (tmp_path / "slow.py").write_text("import os, time; time.sleep(1); AT = os.getpid()\n")
+    (tmp_path / "program.py").write_text(
+        "import os, sys, time\n"
+        "attempt, imported = os.environ['XPK_RESTART_ATTEMPT'], 'slow' in sys.modules\n"
+        "print('attempt', attempt, imported, flush=True)\n"
+        "time.sleep(4) if attempt == '0' else None; sys.exit(9 if attempt == '0' else 0)\n"
+    )
+    program = PATIENT.replace("calm_seconds=0.5", "calm_seconds=0.5, standby_seconds=0.0")
+    standby = {"XPK_STANDBY_IMPORTS": "slow", "PYTHONPATH": str(tmp_path)}
+    host = start(0, command, program=program, slices=1, **IN_PLACE, **standby)
+    host.ends(0)
+    text = host.log.read_text()
+    assert "attempt 0 False" in text and f"attempt 1 {not command.startswith('exec')}" in text
+
+
 def test_143_without_a_request_is_a_failure_in_place_too(start: Start) -> None:
     host = start(0, "exit 143", slices=1, **IN_PLACE | {"XPK_MAX_RESTARTS": "1"})
     host.ends(78)

@@ -158,6 +158,7 @@ class WorkloadSpec(_Slices):
     user: str = ""
     within: SliceShape | None = None  # with sub-slicing: the type of the whole slices
     peer_watch: bool = False  # a lost host ends the command on all others at once
+    standby_imports: str = ""  # modules, separated by commas, of the idle interpreter for the next attempt, or "none"
     restart_in_place: bool = False  # a command that fails is started again on all hosts, without new pods
     ray: bool = False  # the command makes the hosts a Ray cluster
     node_folder: str | None = None  # folder of each node, mounted at the same path, that outlives its hosts
@@ -191,6 +192,14 @@ class WorkloadSpec(_Slices):
         if not self.command:
             found.append("the command is empty")
         found += [f"the command {problem}" for part in self.command for problem in names.text_problems(part)]
+        modules = self.standby_imports.split(",") if self.standby_imports else []
+        for name in modules:
+            if not all(part.isidentifier() for part in name.split(".")):
+                found.append(f"--standby-imports: '{name}' is not the name of a module")
+        if modules and self.ray:
+            found.append("--standby-imports: Ray's driver replaces trainers by itself; omit it with --launcher ray")
+        elif modules and not self.restart_in_place:
+            found.append("--standby-imports requires --restart-in-place")
         if self.node_folder is not None:
             found += names.node_folder_problems(self.node_folder, self.target.shared_folder)
         if self.mounts and self.target.on_this_machine:

@@ -37,7 +37,10 @@ def restart_values(spec: WorkloadSpec) -> dict[str, str]:
     if not spec.restart_in_place:
         return {}
     fatal = " ".join(map(str, sorted(set(spec.fatal_exit_codes))))
-    return {"XPK_MAX_RESTARTS": str(spec.max_restarts), "XPK_FATAL_EXIT_CODES": fatal}
+    values = {"XPK_MAX_RESTARTS": str(spec.max_restarts), "XPK_FATAL_EXIT_CODES": fatal}
+    if spec.standby_imports:
+        values["XPK_STANDBY_IMPORTS"] = "" if spec.standby_imports == "none" else spec.standby_imports
+    return values
 
 
 @cache

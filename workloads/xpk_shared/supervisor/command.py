@@ -6,8 +6,10 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+
+from xpk_shared.supervisor.standby import Standby
 
 _SUBREAPER = 36  # prctl: processes that lose their parent become this program's, as those of a container's first do
 
@@ -18,10 +20,11 @@ class Command:
     Raises OSError if it cannot be started.
     """
 
-    def __init__(self, argv: list[str], environ: Mapping[str, str]) -> None:
+    def __init__(self, argv: list[str], environ: Mapping[str, str], standby: Standby | None = None) -> None:
         self.code: int | None = None
-        self._orphaned = False
-        self._process = subprocess.Popen(argv, env=dict(environ), start_new_session=True)
+        self._orphaned, self._standby = False, standby
+        warm = standby.take(argv, environ) if standby else None
+        self._process = warm or subprocess.Popen(argv, env=dict(environ), start_new_session=True)
 
     def forward(self, number: int) -> None:
         """Send a signal to its first process, as a container would: the others are its affair while it runs."""
@@ -55,10 +58,11 @@ class Command:
                         self._orphaned = self.signal_all(signal.SIGTERM)
                     self.code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
-    def clear(self, keep: Collection[int] = ()) -> None:
+    def clear(self) -> None:
         """Kill the processes that it has left behind, also those in sessions of their own: an attempt follows."""
         self.signal_all(signal.SIGKILL)
-        while children := [pid for pid in _children() if pid not in keep]:
+        spare = self._standby.pid if self._standby else 0
+        while children := [pid for pid in _children() if pid != spare]:
             for pid in children:
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL)

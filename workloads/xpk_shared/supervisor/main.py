@@ -16,6 +16,7 @@ from xpk_shared.supervisor.peers import Peers
 from xpk_shared.supervisor.record import CAUSE, now, restart_record, write_last_words, write_record
 from xpk_shared.supervisor.restarts import PEER_LOST, Coordinator, End, Patience
 from xpk_shared.supervisor.signals import END, Signals
+from xpk_shared.supervisor.standby import Standby
 
 _FAILED, _EXHAUSTED, _NOT_STARTED, _ASKED_TO_END = 1, 78, 127, 143
 _END_SECONDS, _POLL_SECONDS, _IDLE_SECONDS = 60.0, 0.2, 60.0
@@ -27,6 +28,7 @@ class Limits:
 
     calm_seconds: float = 1.0  # from SIGTERM to SIGKILL after a loss, and for word of another host that was asked
     meet_seconds: float = 10.0  # for which a host that has failed at once waits to be known to those it fails
+    standby_seconds: float = 10.0  # from the start of an attempt to that of the standby's imports
 
 
 class Supervisor:
@@ -39,6 +41,7 @@ class Supervisor:
         self._peers, self._signals, self._limits = peers, signals, limits
         self._asked = self._is_done = self._is_final = self._is_silent = False
         self._lost_at = 0.0
+        self._standby = Standby(argv, delay_seconds=limits.standby_seconds) if host.max_restarts else None
         patience = Patience(meet_seconds=limits.meet_seconds)
         self._coordinator = None if host.number else Coordinator(host, time.monotonic(), patience)
         self._begin(0, {})
@@ -51,10 +54,19 @@ class Supervisor:
         if record and not self._host.number and not os.path.isabs(self._host.output_dir):
             environ[CAUSE] = json.dumps(record)
         self._began = time.monotonic()
-        self._command = Command(self._argv, environ)
+        self._command = Command(self._argv, environ, self._standby)
+        if self._standby:
+            self._standby.prepare(environ)
 
     def run(self) -> int:
         """Return this host's exit code."""
+        try:
+            return self._watch()
+        finally:
+            if self._standby:
+                self._standby.close()
+
+    def _watch(self) -> int:
         while True:
             waits = self._asked or self._lost_at or self._is_told or self._command.code is not None
             for number in self._signals.wait(_POLL_SECONDS if waits else _IDLE_SECONDS):

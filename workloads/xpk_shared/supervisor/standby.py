@@ -1,7 +1,8 @@
 """Warm standby: an idle interpreter that has imported what the next attempt of a command imports.
 
 An attempt of a JAX program starts with seconds of imports. The standby has made them during the attempt before, and
-holds no device. Only commands `python [options] -m MODULE ...` and `python [options] FILE.py ...` can have one.
+holds no device. Only commands `python [options] -m MODULE ...` and `python [options] FILE.py ...` can have one, also
+as the only command of a `bash -c`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ _PER_ATTEMPT = ("XPK_", "MEGASCALE_", "TPU_WORKER_")  # variables that modules d
 
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
 _SWITCHES = re.compile(r"-[bBdEIOPqsSuv]+|-[XW].+")
+_PLAIN = re.compile(r"[\w@%+=:,./ -]+")  # words that a shell passes on as they are
 _PROGRAM = ("xpk_shared.supervisor", "idle.py")
 # The rest is sent through the socket, and so the command line of the process stays readable.
 _LOADER = (
@@ -53,7 +55,9 @@ class Invocation:
 
 
 def parse(argv: list[str]) -> Invocation | None:
-    """Return the parts of a command, None if it is not a plain call of Python."""
+    """Return the parts of a command, None if it is not a plain call of Python, also by a shell."""
+    if argv[:2] == ["bash", "-c"] and len(argv) == 3 and _PLAIN.fullmatch(argv[2]):
+        argv = argv[2].split()
     if not argv or not _PYTHON.fullmatch(os.path.basename(argv[0])):
         return None
     at = 1
@@ -103,6 +107,11 @@ class Standby:
             return channel is not None and channel.recv(1, socket.MSG_PEEK) == _READY
         except OSError:
             return False
+
+    @property
+    def pid(self) -> int:
+        """Process of the idle interpreter, 0 without one."""
+        return self._process.pid if self._process else 0
 
     def take(self, argv: list[str], environ: Mapping[str, str]) -> subprocess.Popen[bytes] | None:
         """Return the idle process, which now runs this command; None if none is ready or the command does not fit.

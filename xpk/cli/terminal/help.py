@@ -32,8 +32,9 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         "--label",
     ),
     "Failure handling": (
-        "--max-restarts", "--restart-in-place", "--restart-on-exit-codes", "--fatal-exit-codes", "--peer-watch",
-        "--resume", "--fresh", "--termination-grace-period-seconds", "--ttl-seconds-after-finished",
+        "--max-restarts", "--restart-in-place", "--standby-imports", "--restart-on-exit-codes",
+        "--fatal-exit-codes", "--peer-watch", "--resume", "--fresh", "--termination-grace-period-seconds",
+        "--ttl-seconds-after-finished",
     ),
     "Control plane and nodes (gke)": (
         "--gke-version", "--release-channel", "--default-pool-cpu-machine-type", "--default-pool-cpu-num-nodes",

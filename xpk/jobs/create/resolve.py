@@ -25,7 +25,18 @@ from xpk.model.specs import Target, WorkloadSpec, count_slices
 from xpk.proc import LocalRunner, Runner
 
 # Fields of a request that the cluster or other fields complete.
-_COMPLETED = {"num_slices", "capacity", "queue", "image", "command", "peer_watch", "restart_in_place", "env", "mounts"}
+_COMPLETED = {
+    "num_slices",
+    "capacity",
+    "queue",
+    "image",
+    "command",
+    "peer_watch",
+    "restart_in_place",
+    "standby_imports",
+    "env",
+    "mounts",
+}
 _DUMP_FOLDER = "/mnt/xla-dump"
 _DEFAULT_SCHEDULER = "default-scheduler"
 _SMALLEST = "v5litepod-1"

@@ -85,6 +85,13 @@ class Workload:
         "--restart-in-place/--no-restart-in-place",
         help="After a failure, start the command again on all hosts in the same pods; needs python3 in the image.",
     )
+    standby_imports: str = _option(
+        "",
+        "--standby-imports",
+        metavar="MODULES",
+        help="With --command 'python ...': modules, such as jax,flax, that an idle interpreter of each host imports "
+        "for the next attempt; none: no idle interpreter, also for the bundled trainer.",
+    )
     launcher: Literal["plain", "ray"] = _option(
         "plain",
         "--launcher",
