@@ -124,6 +124,13 @@ def test_the_budget_defers_and_the_next_period_continues() -> None:
     assert site.actions(site.fencer(budget)) == [("fence", "n1"), ("defer", "n2")]
 
 
+def test_the_budget_is_a_tenth_of_all_nodes_in_a_large_cluster() -> None:
+    site = Site(20)
+    for index in range(4):
+        site.end_machine(f"n{index}")
+    assert [action for action, _ in site.actions()] == ["fence"] * 2 + ["defer"] * 2
+
+
 def test_the_budget_is_a_slice_unless_given() -> None:
     site = Site(3)
     for index in range(2):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -144,11 +145,11 @@ class Fencer:
         return pods_to_end(self._api, node)
 
     def _budget_for(self, nodes: Objs) -> Budget:
-        """Return the budget; by default one slice, the unit that fails as a whole."""
+        """Return the budget; by default one slice, the unit that fails as a whole, or a tenth of all nodes."""
         if self._budget:
             return self._budget
-        pools = [pool_of(node) for node in nodes]
-        return Budget(max(map(pools.count, set(pools)), default=1), self._per_seconds)
+        largest = max(Counter(map(pool_of, nodes)).values(), default=1)
+        return Budget(max(largest, len(nodes) // 10), self._per_seconds)
 
 
 @dataclass(frozen=True, slots=True)

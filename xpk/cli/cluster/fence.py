@@ -49,7 +49,7 @@ _LONGEST_SECONDS, _SHORTEST_SECONDS = 3600.0, 1.0
     "--max-nodes",
     type=click.IntRange(1),
     metavar="N",
-    help="Fence at most N nodes in the time of --per. [default: the nodes of the largest slice]",
+    help="Fence at most N nodes in the time of --per. [default: the nodes of the largest slice, or a tenth of all]",
 )
 @click.option("--per", metavar="TIME", default="10m", show_default=True, help="Period of --max-nodes.")
 @click.option("--dry-run", is_flag=True, help="Show the nodes to fence and to release without changing anything.")
