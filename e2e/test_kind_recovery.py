@@ -167,6 +167,13 @@ def ends_like_the_undisturbed_run(drill: Drill) -> None:
     assert {event["attempt"] for event in drill.run.events("done")} == {drill.restarts}
 
 
+def has_moved(drill: Drill, node: str) -> None:
+    """Check that no host is on a node any more, and that the state came from the memory of the others' nodes."""
+    restored = {event["source"] for event in drill.run.events("restore") if event["attempt"] == drill.restarts}
+    assert restored == {"local"}
+    assert node not in (drill.node(0), drill.node(1))
+
+
 def test_a_hosts_process_is_killed(drill: Drill) -> None:
     host = drill.host(1, 1)
     drill.disturb(lambda: drill.run.lab.kill(host, signal.SIGKILL), counted=True)
@@ -206,9 +213,7 @@ def test_a_node_freezes_and_its_slice_moves_to_the_spare(moving: Drill) -> None:
     node = moving.node(1)
     # The slice that stayed has the state in its nodes' memory, and gives it to the one that moved.
     moving.disturb(lambda: moving.freeze(node), counted=True, lost=3 * LOCAL_INTERVAL, seconds=DEAD_NODE_SECONDS)
-    restored = {event["source"] for event in moving.run.events("restore") if event["attempt"] == moving.restarts}
-    assert restored == {"local"}
-    assert node not in (moving.node(0), moving.node(1))
+    has_moved(moving, node)
     docker("unpause", node)  # its hosts wake up, find that the others have gone on without them, and end
 
 
@@ -217,14 +222,12 @@ def test_a_dead_node_is_fenced_and_its_slice_moves_to_the_spare(moving: Drill) -
     with moving.place.fencing() as log:
         # It is counted if a peer reports the loss before the node is fenced.
         moving.disturb(lambda: seconds.append(moving.end_machine(node)), counted=None, lost=lost, uncounted_lost=lost)
-        print(f"all hosts ran {seconds[0]:.1f} s after the end of the machine, counted: {moving.counted}")
-        print(log.read_text())
+        moving.run.lab.say(f"  all hosts ran {seconds[0]:.1f} s after the end of the machine; counted {moving.counted}")
         assert f"fenced {node}" in log.read_text()
-        assert node not in (moving.node(0), moving.node(1))
+        has_moved(moving, node)
         ends_like_the_undisturbed_run(moving)
         docker("start", node)
         await_(lambda: f"released {node}" in log.read_text(), "the node is not released")
-    moving.place.xpk(*moving.place.create)  # kubelet has forgotten the chips that the node only pretends to have
     assert seconds[0] <= FENCED_NODE_SECONDS
 
 

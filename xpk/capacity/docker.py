@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from xpk.capacity.fencing.machines import Machine, MachineState
-from xpk.capacity.fencing.marks import parse_time
+from xpk.capacity.nodes.out_of_service import parse_time
 from xpk.model.errors import MissingToolError, XpkError
 from xpk.proc import Result, Runner
 

@@ -11,7 +11,7 @@ from tests.capacity.fencing.nodes import START, Site, report, short
 from xpk.api.base import Obj
 from xpk.capacity.fencing.budget import Budget
 from xpk.capacity.fencing.machines import Machine, MachineState
-from xpk.capacity.fencing.marks import TAINT, fenced_at, reason_of
+from xpk.capacity.nodes.out_of_service import TAINT, fenced_at, reason_of
 from xpk.testing import FakeApi
 
 

@@ -9,10 +9,10 @@ import pytest
 from tests.capacity.adapted.nodes import node
 from tests.capacity.machine import Machine, spec
 from xpk.api.base import Obj
-from xpk.capacity.fencing.marks import TAINT
 from xpk.capacity.nodes import health
 from xpk.capacity.nodes.health import SliceHealth
 from xpk.capacity.nodes.inventory import cluster_info
+from xpk.capacity.nodes.out_of_service import TAINT
 from xpk.capacity.provider import ClusterInfo, SliceInfo
 from xpk.model.errors import TimedOutError
 from xpk.model.specs import ClusterSpec

@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from xpk.api.base import Obj, ObjectApi, Objs
-from xpk.capacity.fencing import marks
 from xpk.capacity.fencing.budget import Budget
 from xpk.capacity.fencing.machines import Machine, MachineState
 from xpk.capacity.fencing.pods import end_pods, pods_to_end
 from xpk.capacity.fencing.reports import lost_hosts
+from xpk.capacity.nodes import out_of_service as marks
 from xpk.capacity.nodes.inventory import in_slices, is_ready, pool_of, pool_order
 from xpk.model.errors import ConflictError, NotFoundError
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from xpk.api.base import Obj, ObjectApi, Objs
-from xpk.capacity.fencing.marks import TAINT
+from xpk.capacity.nodes.out_of_service import TAINT
 from xpk.model.errors import NotFoundError
 
 _MIRROR = "kubernetes.io/config.mirror"  # annotation of static pods

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from xpk.api.base import Obj, ObjectApi, Objs
-from xpk.capacity.fencing.marks import parse_time
+from xpk.capacity.nodes.out_of_service import parse_time
 
 _PREFIX = "jobset.sigs.k8s.io"
 _INDEX = "batch.kubernetes.io/job-completion-index"

@@ -9,8 +9,8 @@ from functools import partial
 
 from xpk.api.base import Obj, Objs
 from xpk.capacity.fencing.machines import Machine, MachineState
-from xpk.capacity.fencing.marks import parse_time
 from xpk.capacity.gke.client import Google, maybe
+from xpk.capacity.nodes.out_of_service import parse_time
 
 _PROVIDER_ID = re.compile(r"gce://([a-z0-9.:-]+)/([a-z0-9-]+)/([a-z0-9-]+)")
 _INSTANCE_ID = "container.googleapis.com/instance_id"  # GKE's annotation of nodes

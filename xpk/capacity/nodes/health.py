@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from xpk.api.base import Obj, ObjectApi, Objs
 from xpk.api.quantities import quantity
 from xpk.api.text import short
-from xpk.capacity.fencing import marks
+from xpk.capacity.nodes import out_of_service as marks
 from xpk.capacity.nodes.cordon import is_marked
 from xpk.capacity.nodes.inventory import in_slices, is_ready, pool_order, pools_of, shape_of
 from xpk.capacity.plan.executor import Activity, Step

@@ -19,7 +19,7 @@ def reason_of(node: Obj) -> str | None:
 
 
 def is_tainted(node: Obj) -> bool:
-    """Return whether a node is out of service, whoever has set the taint."""
+    """Return whether a node is out of service, by xpk or by someone else."""
     return any(taint.get("key") == TAINT for taint in node["spec"].get("taints") or [])
 
 
