@@ -3,7 +3,8 @@
     eval "$(e2e/environment/up)" && python -m bench.recovery_kind [--repeat 3]
 
 One cluster, one image, one run. A host's process is killed, and the node of a slice is frozen. The time runs from
-there until every host of the next attempt runs. See bench/README.md.
+there until every host of the next attempt runs. In one more case the node's machine is ended while
+`xpk cluster fence` runs. See bench/README.md.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -58,7 +60,8 @@ class Case:
     words: str
     side: str
     program: str
-    dead_node: bool = False
+    dead_node: bool = False  # frozen, so that nobody knows whether it is gone
+    is_fenced: bool = False  # the node's machine is ended while `xpk cluster fence` runs
 
 
 CASES = (
@@ -69,6 +72,7 @@ CASES = (
     Case("trainer-ours", "the bundled trainer", "ours", "trainer"),
     Case("node-upstream", "a node dies (shells)", "upstream", "obeys", dead_node=True),
     Case("node-ours", "a node dies (shells)", "ours", "obeys", dead_node=True),
+    Case("node-fenced", "a node dies and is fenced (shells)", "ours", "obeys", is_fenced=True),
 )
 
 
@@ -95,18 +99,32 @@ class Bench:
         for attempt in range(1 if case.dead_node else repeat):
             self._await_up(case, name, attempt)
             pod = next(pod for pod in self._pods(name, attempt) if _place_of(pod) == (1, 1))
-            began, node = time.monotonic(), pod["spec"]["nodeName"]
-            if case.dead_node:
-                docker("pause", node)
-            else:
-                self.place.lab.kill({"pod": pod["metadata"]["name"], "node": node}, signal.SIGKILL)
-            times.append(self._marks(name, node, attempt, began))
+            with self.place.fencing() if case.is_fenced else nullcontext():
+                times.append(self._lose(case, name, pod, attempt))
             reached = (f"{key} {value:.1f}" for key, value in times[-1].items() if value is not None)
             say(f"  {attempt + 1}: {', '.join(reached)}")
-            if case.dead_node:
-                docker("unpause", node)
         self._remove(name)
         return Measured(case, tuple(times))
+
+    def _lose(self, case: Case, name: str, pod: dict[str, Any], attempt: int) -> dict[str, float | None]:
+        """End a host, or its node, and return the marks; the node is back afterwards."""
+        began, node = time.monotonic(), str(pod["spec"]["nodeName"])
+        if case.dead_node:
+            docker("pause", node)
+        elif case.is_fenced:
+            docker("kill", node)
+        else:
+            self.place.lab.kill({"pod": pod["metadata"]["name"], "node": node}, signal.SIGKILL)
+        marks = self._marks(name, node, attempt, began)
+        if case.dead_node:
+            docker("unpause", node)
+        elif case.is_fenced:
+            docker("start", node)
+            until(lambda: not self._is_tainted(node), START_SECONDS, f"{node} is not released")
+        return marks
+
+    def _is_tainted(self, node: str) -> bool:
+        return "out-of-service" in self.place.kubectl("get", "node", node, "-o", "jsonpath={.spec.taints}")
 
     def _start(self, case: Case, name: str) -> None:
         if case.side == "upstream":

@@ -15,7 +15,9 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -51,6 +53,15 @@ def why_not() -> str:
 def docker(*arguments: str) -> str:
     """Run a command of Docker. Raises CalledProcessError."""
     return subprocess.run(["docker", *arguments], capture_output=True, text=True, check=True).stdout
+
+
+def await_(condition: Callable[[], object], what: str, seconds: float = 120.0) -> None:
+    """Wait until a condition is true. Raises DrillError."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise DrillError(f"{what} after {seconds:.0f} s")
+        time.sleep(0.2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,8 +183,24 @@ class Place:
         """Let all nodes work and be scheduled to."""
         for container in self.containers("--filter", "status=paused"):
             docker("unpause", container)
+        for container in self.containers("--filter", "status=exited"):
+            docker("start", container)
         for node in self.kubectl("get", "nodes", "-o", "name").split():
             self.kubectl("uncordon", node)
+            self.kubectl("taint", node, "node.kubernetes.io/out-of-service-")
+
+    @contextmanager
+    def fencing(self) -> Iterator[Path]:
+        """Fence nodes until the end; the file is what the command prints."""
+        # The same nodes die again and again: the default budget would defer the next ones.
+        argv = [*XPK, "cluster", "fence", self.cluster, "--watch", "--max-nodes", "100"]
+        file = self.folder / "fence.log"
+        with file.open("w") as log, subprocess.Popen(argv, env=self.lab.environ, stdout=log, stderr=log) as process:
+            try:
+                await_(lambda: "looking at the nodes" in file.read_text(), "the fencer does not begin")
+                yield file
+            finally:
+                process.terminate()
 
     def containers(self, *options: str) -> list[str]:
         """Return the containers of the cluster's nodes."""

@@ -17,12 +17,13 @@ import pytest
 
 from e2e.drill import HOSTS, INTERVAL, SECONDS, STEPS, await_phase, start
 from e2e.harness import DrillError, Workload
-from e2e.place import Place, docker
+from e2e.place import Place, await_, docker
 from xpk.jobs.report.goodput import Recovery, recoveries
 from xpk.jobs.report.record import read_folder
 
 # Not the times that are wanted (bench/recovery_kind has those): a loaded machine takes several times as long.
 DEAD_NODE_SECONDS = 420.0
+FENCED_NODE_SECONDS = 30.0  # from the end of the machine until containers of all hosts run; this one is wanted
 GRACE_SECONDS = 120
 NODE_MEMORY = "/dev/shm"
 LOCAL_INTERVAL = 2
@@ -46,11 +47,17 @@ class Drill:
     counted: int = 0
 
     def disturb(
-        self, act: Callable[[], None], *, counted: bool | None, lost: int = INTERVAL, seconds: float = RESTART_SECONDS
+        self,
+        act: Callable[[], None],
+        *,
+        counted: bool | None,
+        lost: int = INTERVAL,
+        uncounted_lost: int = 0,
+        seconds: float = RESTART_SECONDS,
     ) -> Recovery:
         """Do something to the run in the middle of an interval, and see it go on as it should.
 
-        `counted` is None where it depends on whether the hosts are given the time to save.
+        `counted` is None where it depends on who is faster; `uncounted_lost` steps may then be lost if it is not.
         """
         await_phase(self.run)
         before, at = len(self.run.steps), time.time()
@@ -62,7 +69,7 @@ class Drill:
         self.run.await_(lambda: bool(self.run.steps[-1]["attempt"] == self.restarts), SECONDS)
         if counted is None:
             counted = described["restarts_counted"] > self.counted
-            lost = lost if counted else 0
+            lost = lost if counted else uncounted_lost
         self.counted += counted
         assert (described["restarts"], described["restarts_counted"]) == (self.restarts, self.counted)
         assert all(self.losses[line["step"]] == line["loss_hex"] for line in self.run.steps[before:])
@@ -88,8 +95,22 @@ class Drill:
             raise DrillError(f"kubectl {' '.join(arguments)} failed")
 
     def freeze(self, node: str) -> None:
-        """Stop everything on a node, as when its machine is gone."""
+        """Stop everything on a node, as when its machine is gone; nobody can tell whether it is."""
         docker("pause", node)
+
+    def end_machine(self, node: str) -> float:
+        """End a node's machine; return the seconds until containers of all hosts of the next attempt run."""
+        begun = time.monotonic()
+        docker("kill", node)
+        await_(lambda: self._running(self.restarts + 1) == HOSTS, "not all hosts run", DEAD_NODE_SECONDS)
+        return time.monotonic() - begun
+
+    def _running(self, attempt: int) -> int:
+        """Return how many hosts of an attempt have a container that runs."""
+        prefix = "jobset.sigs.k8s.io"
+        labels = f"{prefix}/jobset-name={self.run.name},{prefix}/restart-attempt={attempt}"
+        path = "jsonpath={.items[*].status.containerStatuses[*].state.running.startedAt}"
+        return len(self.place.kubectl("get", "pods", "-l", labels, "-o", path).split())
 
     def _begun(self) -> set[tuple[int, int]]:
         """Return the hosts whose trainer has begun in the newest attempt."""
@@ -133,7 +154,7 @@ def moving(place: Place, calm: Workload) -> Iterator[Drill]:
     """The run whose nodes end; its hosts keep checkpoints in the memory of their nodes besides."""
     place.end("hosts-end")  # if one of its tests has failed, it still holds the slices
     settings = (f"checkpoint.local_every={LOCAL_INTERVAL}", f"checkpoint.local_path={NODE_MEMORY}")
-    with drilled(place, calm, "nodes-end", 1, ("--node-folder", NODE_MEMORY), *settings) as made:
+    with drilled(place, calm, "nodes-end", 2, ("--node-folder", NODE_MEMORY), *settings) as made:
         yield made
 
 
@@ -144,6 +165,13 @@ def ends_like_the_undisturbed_run(drill: Drill) -> None:
     described = drill.run.describe()
     assert (described["restarts"], described["restarts_counted"]) == (drill.restarts, drill.counted)
     assert {event["attempt"] for event in drill.run.events("done")} == {drill.restarts}
+
+
+def has_moved(drill: Drill, node: str) -> None:
+    """Check that no host is on a node any more, and that the state came from the memory of the others' nodes."""
+    restored = {event["source"] for event in drill.run.events("restore") if event["attempt"] == drill.restarts}
+    assert restored == {"local"}
+    assert node not in (drill.node(0), drill.node(1))
 
 
 def test_a_hosts_process_is_killed(drill: Drill) -> None:
@@ -180,15 +208,27 @@ def test_a_node_is_drained(moving: Drill) -> None:
     moving.kubectl("uncordon", node)
 
 
-def test_a_node_dies_and_its_slice_moves_to_the_spare(moving: Drill) -> None:
+@pytest.mark.extended
+def test_a_node_freezes_and_its_slice_moves_to_the_spare(moving: Drill) -> None:
     node = moving.node(1)
     # The slice that stayed has the state in its nodes' memory, and gives it to the one that moved.
     moving.disturb(lambda: moving.freeze(node), counted=True, lost=3 * LOCAL_INTERVAL, seconds=DEAD_NODE_SECONDS)
-    restored = {event["source"] for event in moving.run.events("restore") if event["attempt"] == moving.restarts}
-    assert restored == {"local"}
-    assert node not in (moving.node(0), moving.node(1))
+    has_moved(moving, node)
     docker("unpause", node)  # its hosts wake up, find that the others have gone on without them, and end
-    ends_like_the_undisturbed_run(moving)
+
+
+def test_a_dead_node_is_fenced_and_its_slice_moves_to_the_spare(moving: Drill) -> None:
+    node, seconds, lost = moving.node(1), list[float](), 3 * LOCAL_INTERVAL
+    with moving.place.fencing() as log:
+        # It is counted if a peer reports the loss before the node is fenced.
+        moving.disturb(lambda: seconds.append(moving.end_machine(node)), counted=None, lost=lost, uncounted_lost=lost)
+        moving.run.lab.say(f"  all hosts ran {seconds[0]:.1f} s after the end of the machine; counted {moving.counted}")
+        assert f"fenced {node}" in log.read_text()
+        has_moved(moving, node)
+        ends_like_the_undisturbed_run(moving)
+        docker("start", node)
+        await_(lambda: f"released {node}" in log.read_text(), "the node is not released")
+    assert seconds[0] <= FENCED_NODE_SECONDS
 
 
 def test_commands_that_hear_nothing_do_not_wait_for_their_grace_period(place: Place) -> None:

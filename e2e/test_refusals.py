@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -108,7 +109,7 @@ def user_of(verb: str, resource: str) -> str:
     return f"no-{verb}-{resource.partition('.')[0].replace('/', '-')}"
 
 
-USERS = ["nobody", "worker", "shipper", "sharer", "builder", *(user_of(*row[:2]) for row in NEEDED)]
+USERS = ["nobody", "worker", "shipper", "sharer", "builder", "fencer", *(user_of(*row[:2]) for row in NEEDED)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +212,7 @@ def _give_roles(server: Bare) -> None:
         given = {name: f"{user}-{name}" for name in (*INSIDE, WIDE)}
         objects += [without(documented[name], verb, resource, new) for name, new in given.items()]
         objects += _bindings(user, [given[name] for name in INSIDE], given[WIDE])
-    wide = [("builder", "xpk-clusters"), ("sharer", "xpk-queues")]
+    wide = [("builder", "xpk-clusters"), ("sharer", "xpk-queues"), ("fencer", "xpk-fencing"), ("fencer", WIDE)]
     server.apply(*objects, *(_binding("ClusterRoleBinding", *each) for each in wide))
 
 
@@ -302,6 +303,57 @@ def test_with_the_documented_roles_every_workload_command_works(run: Bare) -> No
         done = run.xpk("worker", *command)
         assert done.returncode != 6 and "Traceback" not in done.stderr, f"{command}: {done.stderr}"
     assert run.xpk("worker", *AT_ONCE).returncode == 0
+
+
+def test_the_documented_role_fences_a_node_that_peers_report_lost_and_releases_it(run: Bare) -> None:
+    fence, pod = ("cluster", "fence"), "run-slice-job-0-0-abcde"
+    refused = run.xpk("worker", *fence)
+    assert refused.returncode == 6 and "may not list leases" in refused.stderr
+    run.kubectl("patch", "configmap", "xpk-cluster", "--type=merge", "-p", '{"data": {"fenced": "true"}}')
+    run.kubectl("annotate", "pod", pod, "kueue.x-k8s.io/safe-to-forcefully-delete=true")
+    run.apply(_lease("n0", "2026-11-24T12:00:00.000000Z"), _loss("run-slice-job-1-0-abcde", "2026-11-24T12:00:25Z"))
+    _set_ready(run, "n0", "Unknown")
+    assert f"default/{pod}" in run.xpk("fencer", *fence, "--dry-run", "-o", "json").stdout
+    assert "out-of-service" not in run.kubectl("get", "node", "n0", "-o", "yaml")
+    done = run.xpk("fencer", *fence, "-o", "json")
+    assert done.returncode == 0, done.stderr
+    (action,) = json.loads(done.stdout)
+    assert (action["name"], action["action"], action["pods"]) == ("n0", "fence", [f"default/{pod}"])
+    node = run.api().get("Node", "n0")
+    assert "node.kubernetes.io/out-of-service" in {each["key"] for each in node["spec"]["taints"]}
+    assert pod not in run.kubectl("get", "pods", "-o", "name")
+    assert json.loads(run.xpk("fencer", *fence, "-o", "json").stdout) == []
+    run.apply(_lease("n0", "2026-11-24T12:05:00.000000Z"))
+    _set_ready(run, "n0", "True")
+    (action,) = json.loads(run.xpk("fencer", *fence, "-o", "json").stdout)
+    assert action["action"] == "release"
+    assert "out-of-service" not in run.kubectl("get", "node", "n0", "-o", "yaml")
+    run.kubectl("patch", "configmap", "xpk-cluster", "--type=merge", "-p", '{"data": {"fenced": "false"}}')
+
+
+def _lease(node: str, renewed: str) -> Obj:
+    meta = {"name": node, "namespace": "kube-node-lease"}
+    return {
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta,
+        "spec": {"holderIdentity": node, "leaseDurationSeconds": 40, "renewTime": renewed},
+    }  # fmt: skip
+
+
+def _loss(pod: str, time: str) -> Obj:
+    """The event of a Job whose host has lost a peer."""
+    about = {"kind": "Job", "name": pod.rsplit("-", 2)[0], "namespace": "default"}
+    message = f"Container host for pod default/{pod} failed with exit code 75 matching FailJob rule at index 3"
+    return {
+        "apiVersion": "v1", "kind": "Event", "metadata": {"name": f"{pod}.75", "namespace": "default"},
+        "involvedObject": about, "type": "Warning", "reason": "PodFailurePolicy", "message": message,
+        "firstTimestamp": time, "lastTimestamp": time, "count": 1,
+    }  # fmt: skip
+
+
+def _set_ready(bare: Bare, node: str, status: str) -> None:
+    """Set a node's condition, as the node controller or its kubelet does."""
+    conditions = [{"type": "Ready", "status": status, "reason": "Drill", "message": ""}]
+    bare.api().patch("Node", f"{node}/status", {"status": {"conditions": conditions}})
 
 
 def test_code_ships_with_the_role_for_workloads_alone(run: Bare, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from xpk.api.base import Applied, Change, Connection, LogLine, Obj, Objs, is_selected
 from xpk.api.kinds import EVERY_KIND
-from xpk.model.errors import ConflictError, MissingToolError, NameTaken, NotFoundError, ProtectedError
+from xpk.model.errors import ConflictError, MissingToolError, Modified, NameTaken, NotFoundError, ProtectedError
 from xpk.proc import Result
 
 _CREATED = "2026-01-31T12:00:00Z"
@@ -121,9 +121,13 @@ class FakeApi:
         ]
 
     def patch(self, kind: str, name: str, patch: Obj, namespace: str = "default") -> Obj:
-        """See `ObjectApi.patch`."""
+        """See `ObjectApi.patch`. Raises Modified if the patch names another version than the present one."""
         self._note("patch", kind, name)
-        return copy.deepcopy(self._store(_merged(self._find(kind, name.partition("/")[0], namespace), patch)))
+        before = self._find(kind, name.partition("/")[0], namespace)
+        version = (patch.get("metadata") or {}).get("resourceVersion")
+        if version not in (None, before["metadata"]["resourceVersion"]):
+            raise Modified(f"{kind} '{name}' was modified concurrently", resource=f"{kind} '{name}'")
+        return copy.deepcopy(self._store(_merged(before, patch)))
 
     def delete(self, kind: str, name: str, namespace: str = "default", *, grace_seconds: int | None = None) -> None:
         """See `ObjectApi.delete`. Owned objects are not deleted."""

@@ -128,7 +128,15 @@ EXECUTED = begin(
 # Commands of a workload that runs are executed by tests/docs/test_tutorial.py and the drills of e2e. The others need a
 # cloud, Docker or an existing cluster.
 PARSED = (
-    *("--version", "cluster adapt", "cluster cache-image", "cluster kubeconfig", "data prepare", "doctor"),
+    *(
+        "--version",
+        "cluster adapt",
+        "cluster cache-image",
+        "cluster fence",
+        "cluster kubeconfig",
+        "data prepare",
+        "doctor",
+    ),
     *("image build", "inspector", "workload delete", "workload describe", "workload diff", "workload exec"),
     *("workload logs", "workload port-forward", "workload report", "workload resume", "workload status"),
     *("workload suspend", "workload wait", UNPLANNED),

@@ -17,6 +17,7 @@ from xpk.capacity.nodes.inventory import shape_of
 from xpk.model.accelerators import all_shapes
 
 GKE = "cloud.google.com"
+INSTANCE_ID = "container.googleapis.com/instance_id"
 
 
 def node(wanted: NodePool, *, kwok: bool = True) -> Node:
@@ -49,7 +50,8 @@ def test_a_host_of_a_slice() -> None:
     assert found["spec"]["taints"] == [{"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"}]
     for offers in (found["status"]["capacity"], found["status"]["allocatable"]):
         assert offers["google.com/tpu"] == "4" and offers["pods"] == "15"
-    assert found["metadata"]["annotations"] == {"kwok.x-k8s.io/node": "fake"}
+    assert set(found["metadata"]["annotations"]) == {"kwok.x-k8s.io/node", INSTANCE_ID}
+    assert found["metadata"]["annotations"][INSTANCE_ID].isdecimal()
 
 
 # The labels of two nodes of GKE 1.33, as users have published them from `kubectl describe node`.
@@ -106,7 +108,7 @@ def test_a_host_with_gpus() -> None:
     assert f"{GKE}/gke-tpu-topology" not in labels_of(found)
     assert found["spec"]["taints"] == [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]
     assert found["status"]["allocatable"]["nvidia.com/gpu"] == "8"
-    assert found["metadata"]["annotations"] == {}
+    assert list(found["metadata"]["annotations"]) == [INSTANCE_ID]
 
 
 def test_nodes_of_queued_provisioning_are_kept_for_it() -> None:

@@ -123,6 +123,28 @@ def test_instances_of_pools_are_listed(emulate: Emulate) -> None:
     assert all(each["status"] == "RUNNING" for each in listed)
 
 
+def test_an_instance_is_stopped_started_and_gone_with_its_pool(emulate: Emulate) -> None:
+    cloud = emulate()
+    cluster = cloud.running_cluster()
+    cloud.done(cloud.create_slice())
+    name = cloud.rest("GET", f"zones/{ZONE}/instances")[1]["items"][-1]["name"]
+    where = f"zones/{ZONE}/instances/{name}"
+    before = cloud.rest("GET", where)[1]
+    assert before["status"] == "RUNNING" and "lastStopTimestamp" not in before
+    status, operation = cloud.rest("POST", f"{where}/stop")
+    assert (status, operation["operationType"], operation["status"]) == (200, "stop", "DONE")
+    after = cloud.rest("GET", where)[1]
+    assert (after["status"], after["id"]) == ("TERMINATED", before["id"]) and after["lastStopTimestamp"]
+    assert [each["status"] for each in cloud.rest("GET", f"zones/{ZONE}/instances")[1]["items"]][-1] == "TERMINATED"
+    cloud.rest("POST", f"{where}/start")
+    assert cloud.rest("GET", where)[1]["status"] == "RUNNING"
+    cloud.rest("POST", f"{where}/stop")
+    cloud.done(cloud.client.delete_node_pool(name=f"{cluster}/nodePools/red-np-0"))
+    assert cloud.rest("GET", where)[0] == cloud.rest("POST", f"{where}/stop")[0] == 404
+    cloud.done(cloud.create_slice())
+    assert {each["status"] for each in cloud.rest("GET", f"zones/{ZONE}/instances")[1]["items"]} == {"RUNNING"}
+
+
 def test_networks_are_made_in_order_and_end_in_the_other(emulate: Emulate) -> None:
     cloud = emulate(speed=15.0)  # a network takes most of a second
     where = f"projects/{PROJECT}/global/networks/n"

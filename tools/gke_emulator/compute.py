@@ -223,7 +223,27 @@ class Compute:
                         "name": name, "status": "RUNNING", "machineType": machine, "labels": {"goog-gke-node": ""},
                         "scheduling": {"provisioningModel": "SPOT" if pool.message.config.spot else "STANDARD"},
                         "reservationAffinity": {"values": reservation_of(pool.message.config)},
-                    }  # fmt: skip
+                    } | self._store.compute.get(place, {})  # fmt: skip
+
+    def instance(self, project: str, zone: str, name: str) -> Resource:
+        """Return an instance of a node pool."""
+        found = next((each for each in self.instances(project, zone) if each["name"] == name), None)
+        if found is None:
+            raise _missing(f"projects/{project}/zones/{zone}/instances/{name}")
+        return found
+
+    def set_instance(self, project: str, zone: str, name: str, **fields: str) -> str:
+        """Change what an instance shows of itself, such as its status; return its path."""
+        self.instance(project, zone, name)
+        path = f"projects/{project}/zones/{zone}/instances/{name}"
+        self._store.put_compute(path, self._store.compute.get(path, {}) | fields)
+        return path
+
+    def forget_instances(self, project: str, zones: Iterable[str], names: Iterable[str]) -> None:
+        """Forget what was changed of instances: later ones of these names are new."""
+        paths = {f"projects/{project}/zones/{zone}/instances/{name}" for name in names for zone in zones}
+        for path in paths & self._store.compute.keys():
+            self._store.drop("compute", path)
 
     def _pool_of(self, project: str, zone: str, group: str) -> tuple[Target, Pool]:
         for path, pool in self._store.pools.items():
@@ -246,7 +266,7 @@ class Compute:
 
 
 def _shown(kind: str, path: str) -> Resource:
-    return {"kind": kind, "id": str(int(defaults.digest(path), 16)), "selfLink": f"{COMPUTE}/{path}",
+    return {"kind": kind, "id": defaults.number(path), "selfLink": f"{COMPUTE}/{path}",
             "creationTimestamp": rfc3339(time.time())}  # fmt: skip
 
 

@@ -211,6 +211,11 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
+def number(path: str) -> str:
+    """Return the numeric ID of a resource of Compute Engine."""
+    return str(int(digest(path), 16))
+
+
 def etag(message: Any) -> str:
     """Return the checksum of a cluster or node pool."""
     copy = type(message)()

@@ -12,6 +12,7 @@ from typing import Any
 
 from google.cloud.container_v1 import GPUDriverInstallationConfig, WorkloadMetadataConfig
 
+from tools.gke_emulator import defaults
 from tools.gke_emulator.capacity import reservation_of
 from tools.gke_emulator.machines import Machine, machine_of
 from tools.gke_emulator.names import Target, region_of
@@ -27,7 +28,9 @@ def node_object(target: Target, pool: Any, name: str, zone: str, *, kwok: bool) 
     offers, left = _offers(machine, pool)
     # KWOK would only pretend to run controllers: they belong on a node that is real.
     cordon = {"unschedulable": True} if kwok and target.pool == SYSTEM_POOL else {}
-    annotations = {"kwok.x-k8s.io/node": "fake"} if kwok else {}
+    instance = defaults.number(f"projects/{target.project}/zones/{zone}/instances/{name}")
+    annotations = {"container.googleapis.com/instance_id": instance}
+    annotations |= {"kwok.x-k8s.io/node": "fake"} if kwok else {}
     address = ipaddress.ip_address("10.0.0.0") + zlib.crc32(name.encode()) % (1 << 24)
     return {
         "apiVersion": "v1",

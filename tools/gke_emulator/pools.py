@@ -171,6 +171,7 @@ class Pools:
             return
         self._plane.nodes.remove(_target(path), pool.nodes[keep:])
         with self._plane.store.lock:
+            self._plane.compute.forget_instances(_target(path).project, pool.message.locations, pool.nodes[keep:])
             del pool.nodes[keep:]
             self._plane.store.put_pool(path, pool)
 

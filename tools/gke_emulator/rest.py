@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 import threading
+import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+from tools.gke_emulator.clock import rfc3339
 from tools.gke_emulator.compute import Resource
 from tools.gke_emulator.networks import COLLECTIONS, SECONDS, check_delete, check_insert
 from tools.gke_emulator.plane import Plane
@@ -123,6 +125,8 @@ class Rest:
             ("GET", f"{_ZONE}/instanceGroupManagers/{named}", compute.group),
             ("POST", f"{_ZONE}/instanceGroupManagers/{named}/listManagedInstances", lambda project, zone, name: {
                 "managedInstances": compute.managed_instances(project, zone, name)}),
+            ("GET", f"{_ZONE}/instances/{named}", compute.instance),
+            ("POST", f"{_ZONE}/instances/{named}/(?P<verb>stop|start)", self._switch),
             ("GET", f"{_ZONE}/instances", lambda project, zone: _items(compute.instances(project, zone))),
             ("GET", held + "/subnetworks/[^/]+)", lambda path, project: compute.subnetwork_shown(path)),
             ("GET", held + "/reservations/[^/]+)", lambda path, project: compute.reservation(path)),
@@ -162,6 +166,13 @@ class Rest:
         value = self.plane.compute.stored(path)
         self.plane.compute.put(path, value["kind"], value | (body or {}))
         return self._operation(path.rpartition("/")[0], path, "patch")
+
+    def _switch(self, project: str, zone: str, name: str, verb: str, body: Resource | None = None) -> Resource:
+        """Stop or start an instance, at once."""
+        status, stamp = ("TERMINATED", "lastStopTimestamp") if verb == "stop" else ("RUNNING", "lastStartTimestamp")
+        fields = {"status": status, stamp: rfc3339(time.time())}
+        path = self.plane.compute.set_instance(project, zone, name, **fields)
+        return self._operation(path.rpartition("/")[0], path, verb)
 
     def _delete(self, path: str, project: str) -> Resource:
         check_delete(self.plane, path)

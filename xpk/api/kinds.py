@@ -42,6 +42,7 @@ INSTALLED_KINDS = {
     kind.name: kind
     for kind in (
         Kind("SelfSubjectAccessReview", "authorization.k8s.io/v1", "selfsubjectaccessreviews", namespaced=False),
+        Kind("Lease", "coordination.k8s.io/v1", "leases"),
         Kind("PriorityClass", "scheduling.k8s.io/v1", "priorityclasses", namespaced=False),
         Kind("Topology", _KUEUE, "topologies", namespaced=False),
         Kind("AdmissionCheck", _KUEUE, "admissionchecks", namespaced=False),

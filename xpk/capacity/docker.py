@@ -8,11 +8,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from xpk.capacity.fencing.machines import Machine, MachineState
+from xpk.capacity.nodes.out_of_service import parse_time
 from xpk.model.errors import MissingToolError, XpkError
 from xpk.proc import Result, Runner
 
 _OLDEST_KIND = (0, 20)
 _READY = "180s"  # for the control plane; the wait for the other nodes comes later
+_CONTAINER = '{{.Name}}|{{.State.Status}}|{{.State.FinishedAt}}|{{index .Config.Labels "io.x-k8s.kind.cluster"}}'
 _START_IT = "start it (`sudo systemctl start docker`), or use --provider local, which does not need Docker"
 _HINTS = {  # by the programs' messages
     "permission denied": "may you use Docker? `sudo usermod -aG docker $USER`, then log in again",
@@ -123,6 +126,27 @@ class Engine:
             argv = ["kind", "load", "docker-image", *here, "--name", cluster, "--nodes", ",".join(nodes)]
             self._must(*argv, what=f"load {', '.join(here)} into the nodes")
 
+    def machines(self, cluster: str, nodes: Sequence[str]) -> dict[str, Machine]:
+        """Return the containers of a kind cluster's nodes. Raises XpkError unless its control plane runs here.
+
+        A container that is paused, or that Docker restarts, may continue: only one that has ended is gone.
+        """
+        control_plane = f"{cluster}-control-plane"
+        argv = ("docker", "container", "inspect", "--format", _CONTAINER, control_plane, *nodes)
+        result, found = self._run(*argv), dict[str, Machine]()
+        for line in result.stdout.splitlines():
+            name, status, finished, owner = (*line.split("|"), "", "", "", "")[:4]
+            if owner == cluster:
+                found[name.lstrip("/")] = _machine(status, finished)
+        # Without it, another engine may have answered, which knows nothing of this cluster.
+        if control_plane not in found or found[control_plane].state != MachineState.RUNNING:
+            raise XpkError(
+                f"cannot read the nodes of kind cluster '{cluster}' from Docker: {result.last_line or control_plane}",
+                hint=_hint(result, f"`{result.command}` shows more"),
+            )
+        missing = set(re.findall(r"No such container: (\S+)", result.stderr)) - found.keys()
+        return {name: Machine(MachineState.GONE, "its container was removed") for name in missing} | found
+
     def _run(self, *argv: str, env: Mapping[str, str] | None = None) -> Result:
         try:
             return self._runner.run(argv, env=env)
@@ -141,6 +165,14 @@ class Engine:
         if result.exit_code:
             raise XpkError(f"cannot {what}: {_reason(result)}", hint=_hint(result, f"`{result.command}` shows more"))
         return result
+
+
+def _machine(status: str, finished: str) -> Machine:
+    """Return the state of a node's container."""
+    if status in ("exited", "dead"):
+        return Machine(MachineState.GONE, "its container has ended", parse_time(finished))
+    state = MachineState.RUNNING if status in ("running", "paused") else MachineState.UNKNOWN
+    return Machine(state, f"its container is {status}")
 
 
 def network_of(cluster: str) -> str:

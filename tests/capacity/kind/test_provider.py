@@ -251,3 +251,56 @@ def test_an_image_that_cannot_be_built_says_why(machine: Machine, tmp_path: Path
     with pytest.raises(XpkError, match=r"cannot build image xpk-trainer:[0-9a-f]{12}: The command 'pip install'"):
         carry_out(machine.provider(trainer_image=None, base_image="python:3.13").plan_create(spec()))
     assert "BASE_IMAGE=python:3.13" in machine.runner.ran("docker build")[0]
+
+
+def container(name: str, status: str, finished: str = "0001-01-01T00:00:00Z", cluster: str = "dev") -> str:
+    """Return a node's container as Docker shows it."""
+    return f"/{name}|{status}|{finished}|{cluster}\n"
+
+
+def test_machines_are_the_containers_of_nodes(machine: Machine) -> None:
+    provider = machine.provider()
+    carry_out(provider.plan_create(spec(num_slices=8)))
+    states = ("running", "paused", "exited", "dead", "restarting", "created", "")
+    shown = container("dev-control-plane", "running")
+    shown += "".join(
+        container(f"dev-worker{index}", state, "2026-11-24T12:00:00.123456789Z")
+        for index, state in enumerate(states, 1)
+        if state
+    )
+    shown += container("dev-worker8", "exited", cluster="other")
+    missing = "Error response from daemon: No such container: dev-worker7"
+    machine.runner.script["docker container inspect"] = Result((), 1, shown, missing)
+    found = provider.machines("dev", [node for node in machine.api("dev").list("Node") if "worker" in str(node)])
+    assert {name: (each.state.value, each.words) for name, each in found.items() if "worker" in name} == {
+        "dev-worker1": ("running", "its container is running"),
+        "dev-worker2": ("running", "its container is paused"),
+        "dev-worker3": ("gone", "its container has ended"),
+        "dev-worker4": ("gone", "its container has ended"),
+        "dev-worker5": ("unknown", "its container is restarting"),
+        "dev-worker6": ("unknown", "its container is created"),
+        "dev-worker7": ("gone", "its container was removed"),
+    }
+    assert str(found["dev-worker3"].stopped) == "2026-11-24 12:00:00.123456+00:00"
+    (call,) = machine.runner.ran("docker container inspect")
+    assert "dev-control-plane" in call and "dev-worker8" in call
+
+
+@pytest.mark.parametrize(
+    ("shown", "said", "message"),
+    [
+        ("", "Cannot connect to the Docker daemon at unix:///var/run/docker.sock", "Cannot connect"),
+        ("", "Error response from daemon: No such container: dev-worker1", "No such container"),
+        (container("dev-control-plane", "exited"), "Error response from daemon: No such container: dev-worker1",
+         "No such container"),
+        (container("dev-control-plane", "running", cluster="other"), "", "dev-control-plane"),
+    ],
+)  # fmt: skip
+def test_an_engine_without_the_control_plane_knows_of_no_machine(
+    machine: Machine, shown: str, said: str, message: str
+) -> None:
+    provider = machine.provider()
+    carry_out(provider.plan_create(spec()))
+    machine.runner.script["docker container inspect"] = Result((), 1, shown, said)
+    with pytest.raises(XpkError, match=f"cannot read the nodes of kind cluster 'dev' from Docker: .*{message}"):
+        provider.machines("dev", machine.api("dev").list("Node"))

@@ -12,6 +12,7 @@ from xpk.api.base import Obj
 from xpk.capacity.nodes import health
 from xpk.capacity.nodes.health import SliceHealth
 from xpk.capacity.nodes.inventory import cluster_info
+from xpk.capacity.nodes.out_of_service import TAINT
 from xpk.capacity.provider import ClusterInfo, SliceInfo
 from xpk.model.errors import TimedOutError
 from xpk.model.specs import ClusterSpec
@@ -71,6 +72,21 @@ def test_one_host_that_takes_nothing_takes_its_slice_along(changed: Obj, state: 
     (trouble,) = found.troubles
     assert (trouble.node, trouble.message, trouble.blocks) == ("h1", message, True)
     assert trouble.since == (SINCE if state == "NotReady" else None)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "reason", "message"),
+    [
+        ({"xpk.dev/fenced": "its container has ended"}, "Fenced",
+         "its container has ended; `xpk cluster fence` releases it when its kubelet is back"),
+        ({}, "Tainted", f"{TAINT}=nodeshutdown:NoExecute"),
+    ],
+)  # fmt: skip
+def test_a_fenced_host_tells_why_and_who_releases_it(annotations: Obj, reason: str, message: str) -> None:
+    taint = {"key": TAINT, "value": "nodeshutdown", "effect": "NoExecute", "timeAdded": SINCE}
+    found = slice_of({"spec.taints": [TPU, taint], "metadata.annotations": annotations})
+    (trouble,) = found.troubles
+    assert (found.state, trouble.reason, trouble.message, trouble.since) == (reason, reason, message, SINCE)
 
 
 def test_hosts_that_have_not_come_up() -> None:

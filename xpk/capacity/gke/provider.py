@@ -8,13 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from xpk.api.base import ObjectApi
+from xpk.api.base import ObjectApi, Objs
+from xpk.capacity.fencing.machines import Machine
 from xpk.capacity.gke import adapting, controllers, description, gpudirect, offline_plans, resizing, shrinking
 from xpk.capacity.gke.apply import Applier
 from xpk.capacity.gke.checks import check, fitted, lacks, warnings, with_room
 from xpk.capacity.gke.client import Google
 from xpk.capacity.gke.configuration import Endpoints
 from xpk.capacity.gke.difference import Change
+from xpk.capacity.gke.machines import read_machines
 from xpk.capacity.gke.networks import data_network
 from xpk.capacity.gke.observed import Observed, find_cluster, is_there, observe, own_networks, running_operations
 from xpk.capacity.gke.option_lines import option_lines
@@ -43,6 +45,7 @@ class GkeProvider:
     """GKE clusters. A folder below `root` stores each known one; others are found by --project."""
 
     name = "gke"
+    quiet_seconds = 12.0  # each machine is a request; kubelets renew their leases every 10 seconds
     options_type: ClassVar[type[GkeOptions]] = GkeOptions
 
     def __init__(
@@ -261,6 +264,11 @@ class GkeProvider:
     def target(self, name: str) -> Target:
         """See `Provider.target`."""
         return target_of(self.connect(name), f"run `xpk cluster adapt {name} --provider gke` to continue")
+
+    def machines(self, name: str, nodes: Objs) -> Mapping[str, Machine]:
+        """See `Machines.machines`."""
+        place = self._known.place(name) or self._found(name)[0]
+        return read_machines(self._google, place.project, nodes)
 
     def find(self, name: str) -> None:
         """Keep where a cluster is, unless that is known here. Raises NotFoundError; UsageError if it is elsewhere."""

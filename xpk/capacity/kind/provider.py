@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -14,6 +14,7 @@ import yaml
 from xpk.api.base import ObjectApi, Objs
 from xpk.capacity.controllers import install
 from xpk.capacity.docker import Engine
+from xpk.capacity.fencing.machines import Machine
 from xpk.capacity.images.trainer_image import TrainerImage, build_context, trainer_image
 from xpk.capacity.kind.options import KindOptions
 from xpk.capacity.kubeconfig import connect
@@ -51,6 +52,7 @@ class KindProvider:
     """kind clusters, each with a folder below `root` for its kubeconfig and its workloads' output."""
 
     name = "kind"
+    quiet_seconds = 0.0
     options_type: ClassVar[type[KindOptions]] = KindOptions
 
     def __init__(
@@ -168,6 +170,10 @@ class KindProvider:
             fenced=True,
             trainer_image=self._loaded_image(name),
         )
+
+    def machines(self, name: str, nodes: Objs) -> Mapping[str, Machine]:
+        """See `Machines.machines`. Docker knows of all of them at once."""
+        return self._engine.machines(name, [str(node["metadata"]["name"]) for node in nodes])
 
     def _path(self, name: str, file: str) -> Path:
         return self._root / name / file

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from xpk.api.base import Obj, ObjectApi, Objs
 from xpk.api.quantities import quantity
 from xpk.api.text import short
+from xpk.capacity.nodes import out_of_service as marks
 from xpk.capacity.nodes.cordon import is_marked
 from xpk.capacity.nodes.inventory import in_slices, is_ready, pool_order, pools_of, shape_of
 from xpk.capacity.plan.executor import Activity, Step
@@ -254,6 +255,9 @@ def _troubles_of(node: Obj, shape: SliceShape | None) -> Iterator[HostTrouble]:
         since = taints.get("node.kubernetes.io/unschedulable", {}).get("timeAdded")
         told = "cordoned by `xpk cluster resize` or `delete`: run that command again" if is_marked(node) else ""
         yield trouble("Cordoned", told or f"run `kubectl uncordon {name}`", since)
+    if (reason := marks.reason_of(node)) is not None:
+        message = f"{reason}; `xpk cluster fence` releases it when its kubelet is back"
+        yield trouble("Fenced", message, taints[marks.TAINT].get("timeAdded"))
     if _TERMINATION_TAINT in taints:
         yield trouble(
             "Terminating", "its machine is about to be terminated", taints[_TERMINATION_TAINT].get("timeAdded")
@@ -263,7 +267,7 @@ def _troubles_of(node: Obj, shape: SliceShape | None) -> Iterator[HostTrouble]:
     elif str(labels.get(_SCHEDULED_LABEL, "")).isdecimal():
         when = datetime.fromtimestamp(int(labels[_SCHEDULED_LABEL]), UTC)
         yield trouble("MaintenanceScheduled", f"its host is terminated at {when:%Y-%m-%dT%H:%M}Z", blocks=False)
-    known = (*_TOLD_OTHERWISE, _TERMINATION_TAINT, shape.resource if shape else "")
+    known = {*_TOLD_OTHERWISE, _TERMINATION_TAINT, shape.resource if shape else "", marks.TAINT if reason else ""}
     for key, taint in taints.items():
         if key not in known and taint["effect"] in ("NoSchedule", "NoExecute"):
             yield trouble("Tainted", f"{key}={taint.get('value', '')}:{taint['effect']}", taint.get("timeAdded"))

@@ -12,6 +12,7 @@ from xpk.capacity.gke.options import GkeOptions
 from xpk.capacity.kind.options import KindOptions
 from xpk.capacity.provider import ClusterInfo, provider_of
 from xpk.cli.cluster.adapt import adapt, adapt_as_created
+from xpk.cli.cluster.fence import fence
 from xpk.cli.cluster.nodes import cache_image, health
 from xpk.cli.cluster.provider_options import chosen_provider, given_flags, provider_options, valid_options
 from xpk.cli.cluster.request import asked_to_create, asked_to_resize, maker_option
@@ -53,6 +54,7 @@ def cluster() -> None:
 
 cluster.add_command(adapt)
 cluster.add_command(cache_image)
+cluster.add_command(fence)
 cluster.add_command(health)
 
 

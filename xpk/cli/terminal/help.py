@@ -78,6 +78,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "xpk cluster list": ("xpk cluster list -o wide",),
     "xpk cluster describe": ("xpk cluster describe dev",),
     "xpk cluster delete": ("xpk cluster delete dev --yes",),
+    "xpk cluster fence": ("xpk cluster fence prod --dry-run", "xpk cluster fence prod --watch --max-nodes 4 --per 10m"),
     "xpk cluster health": ("xpk cluster health dev",),
     "xpk cluster kubeconfig": ("kubectl --kubeconfig <(xpk cluster kubeconfig dev) get pods",),
     "xpk cluster cache-image": ("xpk cluster cache-image prod --image us-docker.pkg.dev/my-project/images/train:1",),

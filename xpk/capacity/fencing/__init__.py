@@ -1,0 +1,1 @@
+"""Fencing of nodes whose machines are gone, so that their workloads restart elsewhere without waiting."""
