@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,6 +14,7 @@ import pytest
 
 import xpk
 from tests.jobs.report.runs import RunWriter
+from xpk.model.options import option_of
 
 EXPORTED = """
 AuthorizationError CapacityError Cluster ClusterInfo ConflictError Deletion GkeOptions HostLine KindOptions
@@ -38,7 +40,7 @@ def test_each_name_field_and_method_is_documented() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "python-api.md").read_text()
     for field in dataclasses.fields(xpk.Workload):
         assert f"| `{field.name}` |" in page, field.name
-        option = field.metadata.get("option")
+        option = option_of(field)
         assert option is None or f"`{option.flag}`" in page, option
     for kind in (xpk.Cluster, xpk.WorkloadHandle):
         methods = [name for name, member in vars(kind).items() if inspect.isfunction(member) and name[0] != "_"]
@@ -214,9 +216,34 @@ def test_options_of_a_provider_choose_it_and_are_used(state: Path, monkeypatch: 
     assert "32 pods" in " ".join(plan.notes)
     with pytest.raises(xpk.UsageError) as raised:
         xpk.create_cluster("big", "v6e-16", options=replace(options, max_pods_per_node=5), dry_run=True)
-    assert raised.value.problems == ("--max-pods-per-node is '5', not a whole number from 8 to 256",)
+    assert raised.value.problems == ("--max-pods-per-node must be between 8 and 256, got 5",)
     with pytest.raises(xpk.UsageError, match="KindOptions is not supported by the gke provider"):
         xpk.clusters(provider="gke", options=xpk.KindOptions())
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"project": "p"}, "options must be xpk.GkeOptions or xpk.KindOptions, got dict"),
+        (xpk.KindOptions(spare_slices="1"), "KindOptions: spare_slices must be an integer, got '1'"),  # type: ignore[arg-type]
+        (xpk.GkeOptions(project=7), "GkeOptions: project must be a string, got 7"),  # type: ignore[arg-type]
+        (
+            xpk.GkeOptions(reservation="r"),  # type: ignore[arg-type]
+            "GkeOptions: reservation must be a tuple of strings, got 'r'",
+        ),
+        (xpk.GkeOptions(prices="p.csv"), "GkeOptions: prices must be a path, got 'p.csv'"),  # type: ignore[arg-type]
+        (xpk.GkeOptions(spot=1), "GkeOptions: spot must be True or False, got 1"),  # type: ignore[arg-type]
+        (xpk.GkeOptions(max_cost="9"), "GkeOptions: max_cost must be a number, got '9'"),  # type: ignore[arg-type]
+    ],
+)
+def test_options_of_a_wrong_type_are_one_line_that_names_the_field(
+    state: Path, options: xpk.GkeOptions, problem: str
+) -> None:
+    with pytest.raises(xpk.UsageError) as raised:
+        xpk.create_cluster("big", "v5litepod-8", num_slices=2, options=options, dry_run=True)
+    assert raised.value.problems == (problem,) and raised.value.message == problem
+    with pytest.raises(xpk.UsageError, match=re.escape(problem)):
+        xpk.clusters(options=options)
 
 
 def test_all_problems_of_a_cluster_are_in_one_error(state: Path) -> None:

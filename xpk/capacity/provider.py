@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from xpk.api.base import ObjectApi
-from xpk.capacity.options import ProviderOptions
+from xpk.capacity.options import ProviderOptions, check_types
 from xpk.capacity.plan.plan import Plan
 from xpk.model.accelerators import SliceShape
 from xpk.model.errors import ConflictError, NotFoundError, UsageError, XpkError
@@ -130,19 +130,33 @@ def provider_names() -> list[str]:
     return sorted({*_BUILT_IN, *_plugins()})
 
 
+def requested_provider(provider: str | None, options: ProviderOptions | None) -> str | None:
+    """Return the given provider, else that of the options, else None. Raises UsageError for other objects."""
+    if provider or options is None:
+        return provider
+    if not isinstance(options, ProviderOptions):
+        raise UsageError(f"options must be xpk.GkeOptions or xpk.KindOptions, got {type(options).__name__}")
+    return options.provider
+
+
 def maker_names() -> list[str]:
     """Return the names of the providers that create clusters."""
     return [name for name in provider_names() if name != "adapted"]
 
 
 def load_provider(name: str, options: ProviderOptions | None = None) -> Provider:
-    """Return a provider by name. Raises UsageError for an unknown provider, or for options of another one."""
+    """Return a provider by name.
+
+    Raises UsageError for an unknown one, and for options of another one or of wrong types.
+    """
     kind = provider_type(name)
     if options is not None and not isinstance(options, kind.options_type):
         raise UsageError(
             f"{type(options).__name__} is not supported by the {name} provider",
             hint=f"pass {kind.options_type.__name__}, or choose another provider",
         )
+    if options is not None:
+        check_types(options)
     provider: Provider = kind() if options is None else kind(options=options)
     return provider
 
