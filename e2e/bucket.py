@@ -46,8 +46,8 @@ class BucketServer:
 
     def sent(self) -> int:
         """Return how many bytes the server has written so far: answers and, a thousandth of them, its log."""
-        told = dict(line.split(": ") for line in Path(f"/proc/{self.process.pid}/io").read_text().splitlines())
-        return int(told["wchar"])
+        counters = dict(line.split(": ") for line in Path(f"/proc/{self.process.pid}/io").read_text().splitlines())
+        return int(counters["wchar"])
 
     def pause(self) -> None:
         """Stop answering; connections stay open, as behind a network that loses everything."""

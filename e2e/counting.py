@@ -36,7 +36,7 @@ def counting(kubeconfig: Path, folder: Path) -> Iterator[Counter]:
     config = yaml.safe_load(kubeconfig.read_text())
     cluster = config["clusters"][0]["cluster"]
     counter = Counter(folder / "kubeconfig")
-    there, trust = (
+    address, trust = (
         urlsplit(cluster["server"]).netloc,
         ssl.create_default_context(cafile=cluster["certificate-authority"]),
     )
@@ -49,7 +49,7 @@ def counting(kubeconfig: Path, folder: Path) -> Iterator[Counter]:
                 counter.requests.append(f"{self.command} {urlsplit(self.path).path}")
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             headers = {name: self.headers[name] for name in _PASSED_ON if name in self.headers}
-            server = http.client.HTTPSConnection(there, context=trust, timeout=60)
+            server = http.client.HTTPSConnection(address, context=trust, timeout=60)
             try:
                 server.request(self.command, self.path, body, headers)
                 answer = server.getresponse()

@@ -41,9 +41,9 @@ class Registry:
         config = json.dumps({"architecture": "amd64", "os": "linux", "config": {}, "rootfs": rootfs}).encode()
         parts = [("application/vnd.oci.image.config.v1+json", config),
                  ("application/vnd.oci.image.layer.v1.tar+gzip", layer)]  # fmt: skip
-        told = [{"mediaType": kind, "digest": _digest(part), "size": len(part)} for kind, part in parts]
+        descriptors = [{"mediaType": kind, "digest": _digest(part), "size": len(part)} for kind, part in parts]
         manifest = json.dumps(
-            {"schemaVersion": 2, "mediaType": _MANIFEST, "config": told[0], "layers": told[1:]}
+            {"schemaVersion": 2, "mediaType": _MANIFEST, "config": descriptors[0], "layers": descriptors[1:]}
         ).encode()
         self.contents |= {f"/v2/{name}/blobs/{_digest(part)}": (kind, part) for kind, part in parts}
         for reference in ("1", _digest(manifest)):
