@@ -13,7 +13,11 @@ from pathlib import Path
 import pytest
 
 import xpk
+from tests.capacity.gke.conftest import MakeSite
+from tests.capacity.gke.conftest import make_site as make_site
+from tests.capacity.gke.site import Site
 from tests.jobs.report.runs import RunWriter
+from xpk.capacity.provider import configured_provider
 from xpk.model.options import option_of
 
 EXPORTED = """
@@ -280,3 +284,28 @@ def test_workloads_are_deleted_by_name_by_label_or_all(cluster: xpk.Cluster) -> 
     for nothing in ((), ("a",)):
         with pytest.raises(xpk.UsageError, match="exactly one of"):
             cluster.delete_workloads(*nothing, all=bool(nothing))
+
+
+@pytest.fixture
+def site(make_site: MakeSite, state: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """Return an emulated project with a cluster `c` that this machine does not know."""
+    site = make_site()
+    for name, value in site.environ.items():
+        monkeypatch.setenv(name, value)
+    site.create(1)
+    return site
+
+
+def test_options_locate_a_cluster_that_this_machine_does_not_know(site: Site, state: Path) -> None:
+    with pytest.raises(xpk.NotFoundError, match="'c' not found"):
+        xpk.Cluster("c").workloads()
+    with pytest.raises(xpk.NotFoundError, match="'nowhere' not found in project p"):
+        xpk.Cluster("nowhere", options=xpk.GkeOptions(project="p")).workloads()
+    with pytest.raises(xpk.UsageError, match="project must be a string, got 7"):
+        xpk.Cluster("c", options=xpk.GkeOptions(project=7)).workloads()  # type: ignore[arg-type]
+    configured_provider("c", xpk.GkeOptions(project="p"))  # as every method does before it connects
+    assert (state / "gke" / "c" / "cluster.json").exists(), "from now on it is known"
+    with pytest.raises(xpk.UsageError, match=r"'c' is in project p \(requested other\)"):
+        xpk.Cluster("c", options=xpk.GkeOptions(project="other")).describe()
+    with pytest.raises(xpk.NotFoundError, match="'c' not found"):
+        xpk.Cluster("c", options=xpk.KindOptions()).describe()

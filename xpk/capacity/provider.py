@@ -125,6 +125,15 @@ class Counts(Protocol):
         ...
 
 
+@runtime_checkable
+class Finds(Protocol):
+    """Optional part of a provider that reaches clusters which this machine does not know."""
+
+    def find(self, name: str) -> None:
+        """Look for a cluster unless it is known, and store its location. Raises NotFoundError and UsageError."""
+        ...
+
+
 def provider_names() -> list[str]:
     """Return the values of `--provider`."""
     return sorted({*_BUILT_IN, *_plugins()})
@@ -220,3 +229,17 @@ def provider_of(cluster: str, preferred: str | None = None) -> Provider:
         known += here
     hint = f"there are: {', '.join(sorted(known))}" if known else f"`xpk cluster create {cluster} ...` creates it"
     raise NotFoundError(f"cluster '{cluster}' not found", hint=hint)
+
+
+def configured_provider(cluster: str, options: ProviderOptions) -> Provider:
+    """Return the provider of a cluster, with options; it looks for a cluster that this machine does not know.
+
+    Raises NotFoundError without the cluster, and UsageError if it is of another provider or in another project.
+    """
+    kind = requested_provider(None, options) or ""
+    provider = load_provider(kind, options)
+    if isinstance(provider, Finds):
+        provider.find(cluster)
+    else:
+        provider_of(cluster, kind)
+    return provider
