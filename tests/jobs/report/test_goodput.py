@@ -365,7 +365,6 @@ _steps = st.builds(
 
 
 @given(st.lists(_events, max_size=25), st.lists(_steps, max_size=12), st.lists(_steps, max_size=6), _times)
-@settings(max_examples=300, deadline=None)
 def test_the_parts_sum_to_the_wall_time_whatever_the_files_say(
     events: list[Event], steps: list[StepRecord], lost: list[StepRecord], end: float
 ) -> None:
@@ -390,7 +389,7 @@ def test_the_parts_sum_to_the_wall_time_whatever_the_files_say(
 
 
 @given(st.lists(st.tuples(st.integers(1, 12), st.booleans()), min_size=1, max_size=4))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_lost_steps_are_those_that_were_finished_twice(lives: list[tuple[int, bool]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = RunWriter(Path(folder))
