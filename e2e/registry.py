@@ -11,12 +11,13 @@ import io
 import json
 import random
 import tarfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+
+from tests.http_server import http_server
 
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 
@@ -76,15 +77,9 @@ def registry(address: str) -> Iterator[Registry]:
         def log_message(self, format: str, *args: object) -> None:
             """Keep quiet."""
 
-    with ThreadingHTTPServer((address, 0), Handler) as server:
+    with http_server(Handler, address) as server:
         made = Registry(server.server_port)
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield made
-        finally:
-            server.shutdown()
-            thread.join()
+        yield made
 
 
 def _digest(content: bytes) -> str:

@@ -15,7 +15,7 @@ import sysconfig
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,10 @@ import pytest
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
-from e2e.bucket import BucketServer, bucket_server, missing
+from e2e.bucket import BucketServer, missing
+from e2e.bucket import server as server
 from tests import waiting
+from tests.http_server import http_server, url_of
 from tests.trainer.small import Cluster, arguments, one_host, run_alone, start
 from trainer.checkpoint.shelves import open_shelf
 from trainer.config import Model
@@ -71,14 +73,6 @@ def last_step(job: Cluster) -> int:
     """Return the newest step that the job has told of."""
     lines = [line.split() for line in job.logs().splitlines() if line.startswith("step ")]
     return max((int(words[1]) for words in lines), default=0)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[BucketServer]:
-    with bucket_server() as running, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("STORAGE_EMULATOR_HOST", running.url)
-        running.create_bucket("drills")
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -300,12 +294,9 @@ class _Forbidding(BaseHTTPRequestHandler):
 
 
 def test_a_missing_permission_is_told_in_one_line() -> None:
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Forbidding) as forbidding:
-        threading.Thread(target=forbidding.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{forbidding.server_port}"
-        where = {"STORAGE_EMULATOR_HOST": url, "XPK_OUTPUT_DIR": "gs://drills/run"}
+    with http_server(_Forbidding) as forbidding:
+        where = {"STORAGE_EMULATOR_HOST": url_of(forbidding), "XPK_OUTPUT_DIR": "gs://drills/run"}
         ran = run_alone(*arguments(["data.max_bytes=50000"]), **where)
-        forbidding.shutdown()
     assert ran.returncode == 42, ran.stdout + ran.stderr
     assert ran.stderr.count("\n") == 1 and "storage.objects.create" in ran.stderr, ran.stderr
 

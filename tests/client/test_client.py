@@ -176,8 +176,7 @@ def test_a_report_needs_metrics(cluster: xpk.Cluster, tmp_path: Path) -> None:
     with pytest.raises(xpk.NotFoundError, match="has not written metrics"):
         handle.report()
     run = RunWriter(Path(output))
-    run.bring_up(0)
-    run.steps(1, 20)
+    run.train(0, 20)
     run.done(20)
     run.write()
     figures = handle.report(tmp_path / "run.html")

@@ -117,8 +117,7 @@ def test_outputs_of_a_run_pass_their_schemas(dev: Xpk) -> None:
     dev("workload", "create", "run", "--num-slices", "2", "--command", "true")
     output = check(dev, "workload", "wait", "run", "--timeout", "60")["output_dir"]
     run = RunWriter(Path(output))
-    run.bring_up(0)
-    run.steps(1, 20)
+    run.train(0, 20)
     run.done(20)
     run.write()
     assert check(dev, "workload", "status", "run")["progress"]["step"] == 20
