@@ -82,8 +82,8 @@ def rebuilt(bench: Bench, number: int) -> Iterator[str]:
     """A new image, for which only the layer with the code has to be built, on every node."""
     _change(bench.context / "workloads" / "trainer", number)
     arguments = trainer_image(base=os.environ.get("XPK_BASE_IMAGE") or os.environ.get("XPK_E2E_PYTHON_IMAGE")).arguments
-    given = [word for key, value in arguments.items() for word in ("--build-arg", f"{key}={value}")]
-    docker("build", "--quiet", "--tag", f"{IMAGE}-{number}", *given, str(bench.context))
+    build_options = [word for key, value in arguments.items() for word in ("--build-arg", f"{key}={value}")]
+    docker("build", "--quiet", "--tag", f"{IMAGE}-{number}", *build_options, str(bench.context))
     yield "build"
     argv = ["kind", "load", "docker-image", f"{IMAGE}-{number}", "--name", bench.place.cluster]
     subprocess.run(argv, check=True, capture_output=True)
@@ -111,40 +111,40 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="folder of a cluster that stays for the next time")
     today = datetime.now(UTC).date().isoformat()
     parser.add_argument("--output", type=Path, default=Path(f"bench/results/code-change-{today}.json"))
-    given = parser.parse_args()
+    options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="xpk-bench-"))
-    place = open_place((given.keep or folder / "kind").absolute(), given.keep.name if given.keep else "bench")
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in CASES}
+    place = open_place((options.keep or folder / "kind").absolute(), options.keep.name if options.keep else "bench")
+    turns: dict[str, list[dict[str, float]]] = {name: [] for name in CASES}
     try:
         place.xpk(*place.create)
         with build_context() as context:
             shutil.copytree(context / "workloads" / "trainer", folder / "code" / "trainer")
             bench = Bench(place, folder / "code", context)
-            for number in range(given.repeat):
+            for number in range(options.repeat):
                 for name, turn in CASES.items():
-                    found[name].append(bench.measure(turn, number))
-                    told = ", ".join(f"{part} {seconds:.1f}" for part, seconds in found[name][-1].items())
-                    print(f"{name}, {number + 1} of {given.repeat}: {told}", file=sys.stderr, flush=True)
+                    turns[name].append(bench.measure(turn, number))
+                    parts = ", ".join(f"{part} {seconds:.1f}" for part, seconds in turns[name][-1].items())
+                    print(f"{name}, {number + 1} of {options.repeat}: {parts}", file=sys.stderr, flush=True)
     except (DrillError, AssertionError, subprocess.CalledProcessError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     finally:
-        if not given.keep:
+        if not options.keep:
             place.remove()
         shutil.rmtree(folder, ignore_errors=True)
-    print("\n".join(table(found)))
-    given.output.parent.mkdir(parents=True, exist_ok=True)
-    document = {"date": today, "machine": machine(), "slices": SLICES, "seconds": found}
-    given.output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    print("\n".join(table(turns)))
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    document = {"date": today, "machine": machine(), "slices": SLICES, "seconds": turns}
+    options.output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return 0
 
 
-def table(found: Mapping[str, Sequence[Mapping[str, float]]]) -> Iterator[str]:
+def table(cases: Mapping[str, Sequence[Mapping[str, float]]]) -> Iterator[str]:
     """Yield the lines of a Markdown table: medians in seconds, the whole against a new image's."""
     yield f"| the changed code is | {' | '.join(f'{part}, s' for part in PARTS)} | whole, s | of a new image's |"
     yield f"|---|{'---:|' * (len(PARTS) + 2)}"
-    whole = {name: statistics.median(sum(turn.values()) for turn in turns) for name, turns in found.items()}
-    for name, turns in found.items():
+    whole = {name: statistics.median(sum(turn.values()) for turn in turns) for name, turns in cases.items()}
+    for name, turns in cases.items():
         cells = [f"{statistics.median(t[part] for t in turns):.1f}" if part in turns[0] else "" for part in PARTS]
         share = whole[name] / whole["a new image"]
         yield f"| {name} | {' | '.join(cells)} | {whole[name]:.1f} | {share:.0%} |"

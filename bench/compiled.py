@@ -41,17 +41,17 @@ def main() -> None:
         "--out", type=Path, default=ROOT / "bench" / "results" / f"compiled-{datetime.now(UTC):%F}.json"
     )
     options = parser.parse_args()
-    found: list[dict[str, Any]] = json.loads(options.out.read_text()) if options.out.exists() else []
+    reports: list[dict[str, Any]] = json.loads(options.out.read_text()) if options.out.exists() else []
     for slices in options.num_slices or SLICES:
         for model in options.model or MODELS:
-            there = [row for row in found if (row["config"], row["num_slices"]) == (model, slices)]
-            if any(row["to_the_end"] or not options.to_the_end for row in there):
+            matches = [row for row in reports if (row["config"], row["num_slices"]) == (model, slices)]
+            if any(row["to_the_end"] or not options.to_the_end for row in matches):
                 continue
             report = to_the_end(model, slices) if options.to_the_end else until_buffers(model, slices)
             print(f"{model} x {slices}: {report['peak_gib']} GiB in {report['compile_seconds']} s", file=sys.stderr)
-            found = [row for row in found if row not in there] + [report]
-            options.out.write_text(json.dumps(found, indent=1) + "\n")
-    for line in table(found):
+            reports = [row for row in reports if row not in matches] + [report]
+            options.out.write_text(json.dumps(reports, indent=1) + "\n")
+    for line in table(reports):
         print(line)
 
 
@@ -121,13 +121,13 @@ def _result(command: list[str], env: Any) -> str:
     return ran.stdout
 
 
-def table(found: list[dict[str, Any]]) -> Iterator[str]:
+def table(reports: list[dict[str, Any]]) -> Iterator[str]:
     """Yield the lines of a Markdown table: the compiler's figures beside the estimate as it is now."""
     titles: tuple[str, ...] = ("model", "slices", "chips", "mesh of a slice", "state", "compiler's peak")
     titles = (*titles, "estimate", "off by", "sent over DCN", "estimate")
     yield f"| {' | '.join(titles)} |"
     yield "|---" * len(titles) + "|"
-    for row in sorted(found, key=lambda row: (MODELS.index(row["config"]), row["num_slices"])):
+    for row in sorted(reports, key=lambda row: (MODELS.index(row["config"]), row["num_slices"])):
         guess = estimated(row["config"], row["num_slices"])
         cells = (
             row["config"].upper(),

@@ -92,27 +92,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.gke_scale", description=__doc__)
     parser.add_argument("--slices", type=int, nargs="+", default=[2, 16, 199])
     parser.add_argument("--speed", type=float, default=20.0, help="seconds of the cloud in a real one")
-    given = parser.parse_args()
+    options = parser.parse_args()
     cases = [
-        Case(num_slices=count, at_once=100, pool_seconds=each) for each in (USUAL, LONGEST) for count in given.slices
+        Case(num_slices=count, at_once=100, pool_seconds=each) for each in (USUAL, LONGEST) for count in options.slices
     ]
-    if (most := max(given.slices)) > 100:
+    if (most := max(options.slices)) > 100:
         cases.append(Case(num_slices=most, at_once=most, pool_seconds=USUAL))
-    found = []
+    rows = []
     for case in cases:
         with tempfile.TemporaryDirectory() as folder:
-            found.append(measure(case, given.speed, Path(folder)))
-        print(row(found[-1]), flush=True)
+            rows.append(measure(case, options.speed, Path(folder)))
+        print(row(rows[-1]), flush=True)
     today = datetime.now(UTC).date().isoformat()
     machine = {"cores": os.cpu_count(), "load": os.getloadavg()[0], "python": sys.version.split()[0]}
     times = {
-        "speed": given.speed,
+        "speed": options.speed,
         "CREATE_CLUSTER": SECONDS["CREATE_CLUSTER"],
         "poll": POLL_SECONDS,
         "source": "tools/gke_emulator/options.py",
     }
     RESULTS.mkdir(exist_ok=True)
-    text = json.dumps({"date": today, "machine": machine, "cloud": times, "creates": found}, indent=1)
+    text = json.dumps({"date": today, "machine": machine, "cloud": times, "creates": rows}, indent=1)
     (RESULTS / f"gke-scale-{today}.json").write_text(text + "\n", encoding="utf-8")
 
 

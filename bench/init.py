@@ -72,9 +72,9 @@ def run(processes: int) -> dict[str, Any]:
             "PYTHONPATH": str(WORKLOADS),
         }
         hosts.append(subprocess.Popen([sys.executable, "-c", PROGRAM], env=env, stdout=subprocess.PIPE, text=True))
-    told = [json.loads(host.communicate(timeout=_SECONDS)[0]) for host in hosts]
+    reports = [json.loads(host.communicate(timeout=_SECONDS)[0]) for host in hosts]
     assert all(host.returncode == 0 for host in hosts)
-    return {"seconds": time.monotonic() - began} | {part: max(one[part] for one in told) for part in told[0]}
+    return {"seconds": time.monotonic() - began} | {part: max(one[part] for one in reports) for part in reports[0]}
 
 
 def table(report: dict[int, list[dict[str, Any]]]) -> Iterator[str]:

@@ -45,14 +45,14 @@ def main() -> None:
     parser.add_argument("--only", action="append", choices=CASES, help="only these")
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / f"int8-{datetime.now(UTC):%F}.json")
     options = parser.parse_args()
-    found: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {}
+    results: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {}
     for name in options.only or CASES:
-        if name not in found:
-            found[name] = losses(CASES[name])
-            print(f"{name}: {found[name]['eval_loss']}", file=sys.stderr)
-            rows = [f"{json.dumps(case)}: {json.dumps(row)}" for case, row in found.items()]
+        if name not in results:
+            results[name] = losses(CASES[name])
+            print(f"{name}: {results[name]['eval_loss']}", file=sys.stderr)
+            rows = [f"{json.dumps(case)}: {json.dumps(row)}" for case, row in results.items()]
             options.out.write_text("{" + ",\n ".join(rows) + "}\n")
-    for line in table(found):
+    for line in table(results):
         print(line)
 
 
@@ -74,12 +74,12 @@ def losses(settings: tuple[str, ...]) -> dict[str, Any]:
     }
 
 
-def table(found: dict[str, Any]) -> Iterator[str]:
+def table(results: dict[str, Any]) -> Iterator[str]:
     """Yield the lines of a Markdown table: held-out loss by step, and how far each is from bfloat16's at most."""
-    base = found["bfloat16"]["eval_loss"]
+    base = results["bfloat16"]["eval_loss"]
     yield f"| products | {' | '.join(f'step {step}' for step in base)} | furthest from bfloat16 |"
     yield "|---|" + "---:|" * (len(base) + 1)
-    for name, row in found.items():
+    for name, row in results.items():
         off = max((row["eval_loss"][step] / base[step] - 1 for step in base), key=abs)
         curve = " | ".join(f"{loss:.4f}" for loss in row["eval_loss"].values())
         yield f"| {name} | {curve} | {off:+.2%}{'' if abs(off) <= BOUND or 'seed' in name else ' (over the bound)'} |"

@@ -57,13 +57,13 @@ class Case:
 
     def train(self, seed: int) -> dict[int, float]:
         """Return the share of right answers on the held-out images, by step."""
-        state, found = self.programs.init(np.uint32(seed)), {}
+        state, shares = self.programs.init(np.uint32(seed)), {}
         ids = batches.train_ids(Order(seed, self.batch, TRAINED), 0)
         for at in range(1, self.config.run.steps + 1):
             state, _ = self.programs.train(state, self._blocks(next(ids)), self.flags)
             if at % EVERY == 0:
-                found[at] = self._right(state)
-        return found
+                shares[at] = self._right(state)
+        return shares
 
     def _right(self, state: step.State) -> float:
         right = weight = 0.0

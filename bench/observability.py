@@ -52,9 +52,9 @@ def main() -> None:
     options = parser.parse_args()
     _environment()
     with tempfile.TemporaryDirectory() as folder:
-        found = measure(Path(folder), options.blocks)
-        options.out.write_text(json.dumps(found, indent=1) + "\n")
-        for line in table(found):
+        measurement = measure(Path(folder), options.blocks)
+        options.out.write_text(json.dumps(measurement, indent=1) + "\n")
+        for line in table(measurement):
             print(line, flush=True)
         os._exit(0)  # runs that nobody has ended; nothing of them is to be kept
 
@@ -106,12 +106,12 @@ def _begun(out: Path, settings: tuple[str, ...]) -> Iterator[int]:
     return steps(job, jobs.meet(job))
 
 
-def table(found: dict[str, Any]) -> Iterator[str]:
+def table(measurement: dict[str, Any]) -> Iterator[str]:
     """Yield the lines of a Markdown table."""
     yield "| part | step with it / without | quartiles |"
     yield "|---|---:|---|"
-    for name, seconds in found["step_seconds"].items():
-        ratios = [own / base for own, base in zip(seconds, found["step_seconds_without"][name], strict=True)]
+    for name, seconds in measurement["step_seconds"].items():
+        ratios = [own / base for own, base in zip(seconds, measurement["step_seconds_without"][name], strict=True)]
         low, middle, high = statistics.quantiles(ratios, n=4)
         yield f"| {name} | {middle:.3f} | {low:.3f} to {high:.3f} |"
 

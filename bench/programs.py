@@ -56,11 +56,11 @@ def main() -> None:
         runs = ["compile", *(["load"] * options.loads)]
         compiled: list[str] = []
         for mode in runs:
-            found = job(options, mode, Path(folder))
-            compiled = compiled or found["losses"]
-            same = sum(one == other for one, other in zip(found["losses"], compiled, strict=False))
+            result = job(options, mode, Path(folder))
+            compiled = compiled or result["losses"]
+            same = sum(one == other for one, other in zip(result["losses"], compiled, strict=False))
             print(
-                f"{mode:<8} {found['seconds']:6.2f} s   {found['told']}; {same} of {options.steps} losses", flush=True
+                f"{mode:<8} {result['seconds']:6.2f} s   {result['told']}; {same} of {options.steps} losses", flush=True
             )
 
 

@@ -56,12 +56,12 @@ def measure(server: BucketServer, folder: Path, slices: Sequence[int], model: Se
     settings = [*model, *RUN, "run.steps=1"]
     _run(folder, settings, 1, 0)
     parameters = registry.parameters(load("tiny", [*model, "model.vocab=256"]).model)
-    found = []
+    rows = []
     for attempt, count in enumerate(slices, 1):
         before = server.sent()
         job = _run(folder, settings, count, attempt)
-        found.append({"slices": count, **_read(job, server.sent() - before)})
-    return {"parameters": parameters, "state_bytes": 12 * parameters, "restores": found}
+        rows.append({"slices": count, **_read(job, server.sent() - before)})
+    return {"parameters": parameters, "state_bytes": 12 * parameters, "restores": rows}
 
 
 def measure_lost_slice(server: BucketServer, folder: Path, model: Sequence[str] = MODEL) -> dict[str, Any]:

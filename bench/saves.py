@@ -56,11 +56,11 @@ def run(folder: Path, ram: Path, every: int, local_every: int) -> dict[str, Any]
     steps = {n: after - before for n, (before, after) in enumerate(itertools.pairwise(ends), 2) if n > FIRST}
     steps.pop(STEPS)  # the last state is saved in any case
     saves = {kind: [e for e in job.events(0) if e["event"] == kind and e["step"] < STEPS] for kind in _KINDS}
-    told = {
-        _KINDS[kind]: [{key: event.get(key) for key in ("step", "seconds", "blocked")} for event in found]
-        for kind, found in saves.items()
+    figures = {
+        _KINDS[kind]: [{key: event.get(key) for key in ("step", "seconds", "blocked")} for event in events]
+        for kind, events in saves.items()
     }
-    return {"step_seconds": steps, "saves": told}
+    return {"step_seconds": steps, "saves": figures}
 
 
 _KINDS = {"save": "persistent", "local_save": "local"}
@@ -95,9 +95,9 @@ def table(cases: dict[str, dict[str, Any]]) -> Iterator[str]:
     yield "| saves | step, s | the step after, steps | one costs in all, steps | steps wait, s | committed after, s |"
     yield "|---|---:|---:|---:|---:|---:|"
     for name, case in cases.items():
-        told = [" + ".join(f"{save[part]:.2f}" for save in case["saves"].values()) for part in ("blocked", "seconds")]
+        cells = [" + ".join(f"{save[part]:.2f}" for save in case["saves"].values()) for part in ("blocked", "seconds")]
         numbers = f"{case['step_seconds']:.2f} | {case['step_after_a_save']:.2f} | {case['cost_of_a_save']:+.2f}"
-        yield f"| {name} | {numbers} | {told[0]} | {told[1]} |"
+        yield f"| {name} | {numbers} | {cells[0]} | {cells[1]} |"
 
 
 def main() -> None:

@@ -63,9 +63,9 @@ def main() -> None:
     name = f"trainer-{options.platform}-{options.chips}{what}-{datetime.now(UTC):%F}.json"
     out = options.out or ROOT / "bench" / "results" / name
     with tempfile.TemporaryDirectory() as folder:
-        found = measure(Path(folder), options.platform, options.blocks, options.set)
-        out.write_text(json.dumps(found, indent=1) + "\n")
-        for line in table(found):
+        measurement = measure(Path(folder), options.platform, options.blocks, options.set)
+        out.write_text(json.dumps(measurement, indent=1) + "\n")
+        for line in table(measurement):
             print(line, flush=True)
         os._exit(0)  # the trainer's run has not ended; nothing of it is to be kept
 
@@ -91,8 +91,8 @@ def measure(folder: Path, platform: str, blocks: int, more: list[str]) -> dict[s
     for turn in range(blocks):
         for name, run in runs.items():
             seconds[name].append(block(run))
-        told = "   ".join(f"{name} {1000 * taken[-1]:.1f} ms" for name, taken in seconds.items())
-        print(f"block {turn + 1} of {blocks}: {told}", file=sys.stderr)
+        line = "   ".join(f"{name} {1000 * taken[-1]:.1f} ms" for name, taken in seconds.items())
+        print(f"block {turn + 1} of {blocks}: {line}", file=sys.stderr)
     device = jax.devices()[0]
     machine = {"device": device.device_kind, "cores": os.cpu_count(), "load": os.getloadavg(), "jax": jax.__version__}
     return {
@@ -173,8 +173,9 @@ def _same_model(config: Any, batch_BS: Any) -> Any:
     layers = params.pop("layers")
     params = params | {"layers": [jax.tree.map(lambda x, n=n: x[n], layers) for n in range(config.model.layers)]}
     params = jax.device_get(params)
-    here, there = float(jax.jit(lambda p: _loss(config.model, p, batch_BS))(params)), float(total) / float(weight)
-    assert math.isclose(here, there, rel_tol=1e-4 if config.model.compute_dtype == "float32" else 1e-2), (here, there)
+    expected, actual = float(jax.jit(lambda p: _loss(config.model, p, batch_BS))(params)), float(total) / float(weight)
+    tolerance = 1e-4 if config.model.compute_dtype == "float32" else 1e-2
+    assert math.isclose(expected, actual, rel_tol=tolerance), (expected, actual)
     return params
 
 
@@ -214,12 +215,12 @@ def _loss(model: Any, params: Any, batch_BS: Any) -> Any:
     return (jax.nn.logsumexp(logits, -1) - picked).mean()
 
 
-def table(found: dict[str, Any]) -> Iterator[str]:
+def table(measurement: dict[str, Any]) -> Iterator[str]:
     """Yield the lines of a Markdown table."""
-    ours = found["step_seconds"]["trainer"]
+    ours = measurement["step_seconds"]["trainer"]
     yield "| peer | its step, ms | the trainer's, ms | trainer / peer | quartiles |"
     yield "|---|---:|---:|---:|---|"
-    for name, seconds in found["step_seconds"].items():
+    for name, seconds in measurement["step_seconds"].items():
         if name != "trainer":
             low, middle, high = statistics.quantiles([a / b for a, b in zip(ours, seconds, strict=True)], n=4)
             both = f"{1000 * statistics.median(seconds):.1f} | {1000 * statistics.median(ours):.1f}"

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 PROGRAM = "fake-gcs-server"
 _SECONDS = 120.0
 
@@ -46,8 +48,8 @@ class BucketServer:
 
     def sent(self) -> int:
         """Return how many bytes the server has written so far: answers and, a thousandth of them, its log."""
-        told = dict(line.split(": ") for line in Path(f"/proc/{self.process.pid}/io").read_text().splitlines())
-        return int(told["wchar"])
+        counters = dict(line.split(": ") for line in Path(f"/proc/{self.process.pid}/io").read_text().splitlines())
+        return int(counters["wchar"])
 
     def pause(self) -> None:
         """Stop answering; connections stay open, as behind a network that loses everything."""
@@ -67,6 +69,15 @@ def bucket_server(address: str = "127.0.0.1") -> Iterator[BucketServer]:
     """Run a server that keeps its objects in memory and is gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="bucket-") as folder, _running(Path(folder), address) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[BucketServer]:
+    """A server with a bucket `drills`, which clients of Google Cloud Storage use."""
+    with bucket_server() as running, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STORAGE_EMULATOR_HOST", running.url)
+        running.create_bucket("drills")
+        yield running
 
 
 @contextmanager

@@ -100,12 +100,12 @@ class Cloud:
 
     def run(self, workload: str) -> dict[str, Any]:
         """Return what is told of a workload."""
-        found: dict[str, Any] = self.json("workload", "describe", workload, "--cluster", "c")
-        return found
+        status: dict[str, Any] = self.json("workload", "describe", workload, "--cluster", "c")
+        return status
 
     def running(self, workload: str) -> dict[tuple[int, int], dict[str, Any]]:
         """Wait until a workload runs, and return its hosts by slice and host."""
-        run = self.until(lambda: (found := self.run(workload))["phase"] == "Running" and found)
+        run = self.until(lambda: (status := self.run(workload))["phase"] == "Running" and status)
         return {(host["slice"], host["host"]): host for host in run["hosts"]}
 
     def check_each_slice_has_a_pool(self, hosts: Mapping[tuple[int, int], dict[str, Any]]) -> None:

@@ -47,9 +47,9 @@ class Program:
         """Write the release's manifest as it is applied here."""
         objects = [obj for obj in yaml.load_all(release.read_text(encoding="utf-8"), Loader=_PARSER) if obj]
         authority = self._own_certificate() if self._short == "jobset" else None
-        found = [self._placed(obj, authority) for obj in objects if obj["kind"] != "APIService"]
+        contents = [self._placed(obj, authority) for obj in objects if obj["kind"] != "APIService"]
         file = self._folder / "manifest.yaml"
-        file.write_text("\n---\n".join(json.dumps(obj) for obj in found), encoding="utf-8")  # JSON is YAML
+        file.write_text("\n---\n".join(json.dumps(obj) for obj in contents), encoding="utf-8")  # JSON is YAML
         return file
 
     def look(self) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import http.client
 import ssl
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import yaml
+
+from tests.http_server import http_server, url_of
 
 _PASSED_ON = ("Authorization", "Accept", "Content-Type")
 
@@ -36,7 +37,7 @@ def counting(kubeconfig: Path, folder: Path) -> Iterator[Counter]:
     config = yaml.safe_load(kubeconfig.read_text())
     cluster = config["clusters"][0]["cluster"]
     counter = Counter(folder / "kubeconfig")
-    there, trust = (
+    address, trust = (
         urlsplit(cluster["server"]).netloc,
         ssl.create_default_context(cafile=cluster["certificate-authority"]),
     )
@@ -49,7 +50,7 @@ def counting(kubeconfig: Path, folder: Path) -> Iterator[Counter]:
                 counter.requests.append(f"{self.command} {urlsplit(self.path).path}")
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             headers = {name: self.headers[name] for name in _PASSED_ON if name in self.headers}
-            server = http.client.HTTPSConnection(there, context=trust, timeout=60)
+            server = http.client.HTTPSConnection(address, context=trust, timeout=60)
             try:
                 server.request(self.command, self.path, body, headers)
                 answer = server.getresponse()
@@ -67,16 +68,10 @@ def counting(kubeconfig: Path, folder: Path) -> Iterator[Counter]:
         def log_message(self, format: str, *args: object) -> None:
             """Keep quiet."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with http_server(Handler) as server:
         cluster.pop("certificate-authority")
         # Credentials are sent over what looks like TLS only.
-        cluster["server"] = f"http://127.0.0.1:{server.server_port}"
+        cluster["server"] = url_of(server)
         counter.kubeconfig.parent.mkdir(parents=True, exist_ok=True)
         counter.kubeconfig.write_text(yaml.safe_dump(config))
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield counter
-        finally:
-            server.shutdown()
-            thread.join()
+        yield counter

@@ -55,8 +55,8 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=Path("demo-output"), help="folder for all that it makes")
     parser.add_argument("--steps", type=int, default=100, help="steps of training")
     parser.add_argument("--every", type=int, default=20, help="steps from one checkpoint to the next")
-    given = parser.parse_args()
-    lab = Lab(folder=given.output.resolve(), cluster=CLUSTER, say=_say)
+    options = parser.parse_args()
+    lab = Lab(folder=options.output.resolve(), cluster=CLUSTER, say=_say)
     # Python's own Ctrl-C raises in the main thread; a SIGTERM must clean up just the same.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -65,7 +65,7 @@ def main() -> int:
         _say(f"error: {error}")
         return 1
     try:
-        figures = _drill(lab, given.steps, given.every)
+        figures = _drill(lab, options.steps, options.every)
     except KeyboardInterrupt:
         _say("\ninterrupted; cleaning up")
         return 130

@@ -58,8 +58,8 @@ class Lab:
 
     def create_cluster(self, tpu_type: str, num_slices: int) -> None:
         """Create the cluster of local slices."""
-        wanted = ("--provider", self.provider, "--tpu-type", tpu_type, "--num-slices", str(num_slices))
-        self.xpk("cluster", "create", self.cluster, *wanted)
+        options = ("--provider", self.provider, "--tpu-type", tpu_type, "--num-slices", str(num_slices))
+        self.xpk("cluster", "create", self.cluster, *options)
 
     def create_workload(
         self, name: str, *, num_slices: int, max_restarts: int, trainer: list[str], options: Sequence[str] = ()
@@ -296,10 +296,10 @@ def _object(line: bytes) -> dict[str, Any] | None:
 
 def _xpk() -> str:
     beside = Path(sys.executable).with_name("xpk")
-    found = str(beside) if beside.exists() else shutil.which("xpk")
-    if not found:
+    program = str(beside) if beside.exists() else shutil.which("xpk")
+    if not program:
         raise DrillError("there is no `xpk` command; run `pip install -e '.[trainer]'` first")
-    return found
+    return program
 
 
 @contextmanager

@@ -11,12 +11,13 @@ import io
 import json
 import random
 import tarfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+
+from tests.http_server import http_server
 
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 
@@ -41,9 +42,9 @@ class Registry:
         config = json.dumps({"architecture": "amd64", "os": "linux", "config": {}, "rootfs": rootfs}).encode()
         parts = [("application/vnd.oci.image.config.v1+json", config),
                  ("application/vnd.oci.image.layer.v1.tar+gzip", layer)]  # fmt: skip
-        told = [{"mediaType": kind, "digest": _digest(part), "size": len(part)} for kind, part in parts]
+        descriptors = [{"mediaType": kind, "digest": _digest(part), "size": len(part)} for kind, part in parts]
         manifest = json.dumps(
-            {"schemaVersion": 2, "mediaType": _MANIFEST, "config": told[0], "layers": told[1:]}
+            {"schemaVersion": 2, "mediaType": _MANIFEST, "config": descriptors[0], "layers": descriptors[1:]}
         ).encode()
         self.contents |= {f"/v2/{name}/blobs/{_digest(part)}": (kind, part) for kind, part in parts}
         for reference in ("1", _digest(manifest)):
@@ -76,15 +77,9 @@ def registry(address: str) -> Iterator[Registry]:
         def log_message(self, format: str, *args: object) -> None:
             """Keep quiet."""
 
-    with ThreadingHTTPServer((address, 0), Handler) as server:
+    with http_server(Handler, address) as server:
         made = Registry(server.server_port)
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield made
-        finally:
-            server.shutdown()
-            thread.join()
+        yield made
 
 
 def _digest(content: bytes) -> str:

@@ -186,8 +186,8 @@ def test_a_restricted_namespace_takes_the_pods_of_workloads(whole: Path) -> None
     code = Code(name="xpk-code-0123456789abcdef0123", archive=b"an archive")
     target = Target(emulated=False, sets_slice_environment=False, output_root="gs://bucket/output")
     for changes in ({"peer_watch": True}, {"ray": True}, {"run_as_user": 1000}):
-        given: dict[str, Any] = {"num_slices": 2, "command": ("true",), "image": "i", "code": code, **changes}
-        spec = WorkloadSpec(name="w", namespace="strict", shape=SHAPE, target=target, **given)
+        fields: dict[str, Any] = {"num_slices": 2, "command": ("true",), "image": "i", "code": code, **changes}
+        spec = WorkloadSpec(name="w", namespace="strict", shape=SHAPE, target=target, **fields)
         jobset = render_workload(fit_namespace(api, spec))[-1]
         pod = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
         meta = {"name": "w", "namespace": "strict"}
@@ -265,7 +265,7 @@ def _create_workloads(api: ObjectApi, numbers: range) -> None:
 
 def _dry_run(kubeconfig: Path, objects: list[Obj]) -> None:
     """Let the server judge objects, by every field; it stores nothing."""
-    _kubectl(kubeconfig, "create", "--dry-run=server", "--validate=strict", "-f", "-", given=to_yaml(objects))
+    _kubectl(kubeconfig, "create", "--dry-run=server", "--validate=strict", "-f", "-", manifest=to_yaml(objects))
 
 
 def _install(kubeconfig: Path, files: list[Path]) -> None:
@@ -282,6 +282,6 @@ def _crds(controller: str, pattern: str) -> list[Path]:
     return sorted((Path(json.loads(module.stdout)["Dir"]) / "config" / "components" / "crd" / "bases").glob(pattern))
 
 
-def _kubectl(kubeconfig: Path, *arguments: str, given: str = "") -> str:
+def _kubectl(kubeconfig: Path, *arguments: str, manifest: str = "") -> str:
     argv = [str(BINARIES / "kubectl"), f"--kubeconfig={kubeconfig}", *arguments]
-    return subprocess.run(argv, input=given, text=True, check=True, capture_output=True).stdout
+    return subprocess.run(argv, input=manifest, text=True, check=True, capture_output=True).stdout

@@ -46,10 +46,10 @@ class Server:
             file.write_text(CONTROLLER.format(name=name, version=version))
             self.manifests[f"{name}_manifest"] = str(file)
 
-    def kubectl(self, *arguments: str, given: Any = None) -> str:
+    def kubectl(self, *arguments: str, objects: Any = None) -> str:
         """Do something as kubectl does: objects are applied by the client, as Google's xpk applies its own."""
         argv = [str(BINARIES / "kubectl"), f"--kubeconfig={self.kubeconfig}", *arguments]
-        text = yaml.safe_dump_all(given) if given else ""
+        text = yaml.safe_dump_all(objects) if objects else ""
         return subprocess.run(argv, input=text, capture_output=True, text=True, check=True).stdout
 
     def plan(self, *, take_over: bool = False) -> Plan:
@@ -74,8 +74,8 @@ class Server:
     def queues(self) -> dict[str, Any]:
         """Return what the cluster's queues are, without what changes by itself."""
         kinds = "clusterqueues,localqueues,resourceflavors,workloadpriorityclasses"
-        found = json.loads(self.kubectl("get", kinds, "-A", "-o", "json"))["items"]
-        return {f"{each['kind']}/{each['metadata']['name']}": each.get("spec", each.get("value")) for each in found}
+        items = json.loads(self.kubectl("get", kinds, "-A", "-o", "json"))["items"]
+        return {f"{each['kind']}/{each['metadata']['name']}": each.get("spec", each.get("value")) for each in items}
 
     def quota(self) -> dict[str, str]:
         """Return the quota of each flavor."""
@@ -98,11 +98,11 @@ class Server:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with api_server(tmp_path_factory.mktemp("server"), BINARIES, ["evicts", "lacks"]) as kubeconfig:
         server = Server(tmp_path_factory.mktemp("state"), kubeconfig)
-        found = [obj for obj in yaml.safe_load_all(KUEUE.read_text()) if obj]
-        kinds = [obj for obj in found if obj["kind"] == "CustomResourceDefinition"]
+        objects = [obj for obj in yaml.safe_load_all(KUEUE.read_text()) if obj]
+        kinds = [obj for obj in objects if obj["kind"] == "CustomResourceDefinition"]
         for kind in kinds:
             kind["spec"].pop("conversion", None)  # no controller runs that could
-        server.kubectl("apply", "--server-side", "-f", "-", given=kinds)
+        server.kubectl("apply", "--server-side", "-f", "-", objects=kinds)
         server.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=240s")
         yield server
 
@@ -148,7 +148,7 @@ def theirs() -> list[Obj]:
 
 
 def test_queues_that_agree_are_left_alone(server: Server) -> None:
-    server.kubectl("apply", "-f", "-", given=theirs())
+    server.kubectl("apply", "-f", "-", objects=theirs())
     before = server.queues()
     server.adapt()
     after = server.queues()
@@ -160,7 +160,7 @@ def test_queues_that_agree_are_left_alone(server: Server) -> None:
 
 
 def test_a_quota_that_kubectl_manages_changes_only_if_that_is_said(server: Server) -> None:
-    server.kubectl("apply", "-f", "-", given=theirs())
+    server.kubectl("apply", "-f", "-", objects=theirs())
     add_slice(server, 2)
     before, plan = server.queues(), server.plan()
     line = "quota of flavor '2xv5litepod-8' in 'cluster-queue': 16 -> 24 google.com/tpu (2 -> 3 slices of v5litepod-8)"
@@ -183,7 +183,7 @@ def test_a_quota_that_kubectl_manages_changes_only_if_that_is_said(server: Serve
 
 
 def test_a_quota_does_not_go_below_what_is_in_use(server: Server) -> None:
-    server.kubectl("apply", "-f", "-", given=theirs())
+    server.kubectl("apply", "-f", "-", objects=theirs())
     server.use(16)
     server.kubectl("delete", "node", "--selector", f"{NODEPOOL_LABEL}=c-np-1")
     before = server.queues()
@@ -199,7 +199,7 @@ def test_a_quota_does_not_go_below_what_is_in_use(server: Server) -> None:
 
 def test_a_flavor_of_our_name_that_means_other_nodes_is_not_changed_unasked(server: Server) -> None:
     flavor = theirs()[0] | {"metadata": {"name": SHAPE.name}, "spec": {"nodeLabels": {"pool": "theirs"}}}
-    server.kubectl("apply", "-f", "-", given=[flavor])
+    server.kubectl("apply", "-f", "-", objects=[flavor])
     before = server.queues()
     with pytest.raises(ConflictError, match="ResourceFlavor 'v5litepod-8' has fields that another manager owns"):
         server.plan().carry_out(lambda title: None)
@@ -220,7 +220,7 @@ def protect(server: Server, allowed: int) -> None:
         "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "web", "namespace": "default"},
         "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}},
     }  # fmt: skip
-    server.kubectl("apply", "-f", "-", given=[budget])
+    server.kubectl("apply", "-f", "-", objects=[budget])
     generation = json.loads(server.kubectl("get", "pdb", "web", "-o", "json"))["metadata"]["generation"]
     status = {
         "observedGeneration": generation, "disruptionsAllowed": allowed, "currentHealthy": 1, "desiredHealthy": 1,
@@ -256,7 +256,7 @@ def test_who_may_not_evict_is_told_the_verb(server: Server) -> None:
     (role,) = [each for each in documented if each["metadata"]["name"] == "xpk-clusters"]
     lacking = role | {"metadata": {"name": "lacking"}}
     lacking["rules"] = [rule for rule in role["rules"] if "pods/eviction" not in rule["resources"]]
-    server.kubectl("apply", "-f", "-", given=[role, lacking])
+    server.kubectl("apply", "-f", "-", objects=[role, lacking])
     for user, name in (("evicts", "xpk-clusters"), ("lacks", "lacking")):
         server.kubectl("create", "clusterrolebinding", user, f"--clusterrole={name}", f"--user={user}")
     run(server, "a")

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import pytest
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
-from e2e.bucket import BucketServer, bucket_server, missing
+from e2e.bucket import BucketServer, missing
+from e2e.bucket import server as server
 from trainer.checkpoint.shelves import manifest, open_shelf
 from trainer.errors import FatalError
 from xpk_shared.storage.bucket import Bucket
 
 pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing())]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[BucketServer]:
-    with bucket_server() as running, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("STORAGE_EMULATOR_HOST", running.url)
-        running.create_bucket("drills")
-        yield running
 
 
 class Killed(Bucket):
@@ -38,10 +31,10 @@ def place(server: BucketServer, name: str, kind: type[Bucket] = Bucket) -> Bucke
     return kind(client, "drills", name)
 
 
-@pytest.mark.parametrize("found", ["100/items/array", "100/_METADATA", "00000100/items/0"])
-def test_checkpoints_of_another_program_end_the_run_and_stay(server: BucketServer, found: str) -> None:
-    out = place(server, f"foreign/{found.replace('/', '-')}")
-    (out / found).write(b"weights")
+@pytest.mark.parametrize("file", ["100/items/array", "100/_METADATA", "00000100/items/0"])
+def test_checkpoints_of_another_program_end_the_run_and_stay(server: BucketServer, file: str) -> None:
+    out = place(server, f"foreign/{file.replace('/', '-')}")
+    (out / file).write(b"weights")
     (out / "7" / "1" / "array").write(b"a save that was cut off")
     before = out.sums()
     with pytest.raises(FatalError, match=r"/0*100 is not a checkpoint of this trainer") as refused:

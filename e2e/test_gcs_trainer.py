@@ -15,7 +15,7 @@ import sysconfig
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,10 @@ import pytest
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
-from e2e.bucket import BucketServer, bucket_server, missing
+from e2e.bucket import BucketServer, missing
+from e2e.bucket import server as server
 from tests import waiting
+from tests.http_server import http_server, url_of
 from tests.trainer.small import Cluster, arguments, one_host, run_alone, start
 from trainer.checkpoint.shelves import open_shelf
 from trainer.config import Model
@@ -69,16 +71,8 @@ def until(condition: Callable[[], Any], job: Cluster | None = None, seconds: flo
 
 def last_step(job: Cluster) -> int:
     """Return the newest step that the job has told of."""
-    told = [line.split() for line in job.logs().splitlines() if line.startswith("step ")]
-    return max((int(words[1]) for words in told), default=0)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[BucketServer]:
-    with bucket_server() as running, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("STORAGE_EMULATOR_HOST", running.url)
-        running.create_bucket("drills")
-        yield running
+    lines = [line.split() for line in job.logs().splitlines() if line.startswith("step ")]
+    return max((int(words[1]) for words in lines), default=0)
 
 
 @pytest.fixture(scope="module")
@@ -225,9 +219,9 @@ class _Unreliable(BaseHTTPRequestHandler):
         lost = composes and self.server.composed % 4
         if lost == 1:
             return  # before it reached the bucket
-        with contextlib.closing(http.client.HTTPConnection(self.server.there, timeout=30)) as there:
-            there.request(self.command, self.path, body, dict(self.headers))
-            answer = there.getresponse()
+        with contextlib.closing(http.client.HTTPConnection(self.server.upstream, timeout=30)) as connection:
+            connection.request(self.command, self.path, body, dict(self.headers))
+            answer = connection.getresponse()
             content = answer.read()
         if lost == 3:
             return  # after the bucket had done it
@@ -245,12 +239,12 @@ class _Unreliable(BaseHTTPRequestHandler):
 class _Proxy(ThreadingHTTPServer):
     daemon_threads = True
     composed = 0
-    there = ""
+    upstream = ""
 
 
 def test_lost_answers_neither_lose_nor_double_lines(server: BucketServer) -> None:
     with _Proxy(("127.0.0.1", 0), _Unreliable) as proxy:
-        proxy.there = server.url.removeprefix("http://")
+        proxy.upstream = server.url.removeprefix("http://")
         threading.Thread(target=proxy.serve_forever, daemon=True).start()
         near = BucketServer(f"http://127.0.0.1:{proxy.server_port}", server.log, server.process)
         place(server, "lines.jsonl.parts/left-behind").write(b"of a killed process")
@@ -300,12 +294,9 @@ class _Forbidding(BaseHTTPRequestHandler):
 
 
 def test_a_missing_permission_is_told_in_one_line() -> None:
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Forbidding) as forbidding:
-        threading.Thread(target=forbidding.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{forbidding.server_port}"
-        where = {"STORAGE_EMULATOR_HOST": url, "XPK_OUTPUT_DIR": "gs://drills/run"}
+    with http_server(_Forbidding) as forbidding:
+        where = {"STORAGE_EMULATOR_HOST": url_of(forbidding), "XPK_OUTPUT_DIR": "gs://drills/run"}
         ran = run_alone(*arguments(["data.max_bytes=50000"]), **where)
-        forbidding.shutdown()
     assert ran.returncode == 42, ran.stdout + ran.stderr
     assert ran.stderr.count("\n") == 1 and "storage.objects.create" in ran.stderr, ran.stderr
 
@@ -318,8 +309,8 @@ def test_a_restart_finds_its_programs_compiled(server: BucketServer, tmp_path: P
         ran = run_alone(*arguments(settings), **one_host(tmp_path, attempt), **where)
         assert ran.returncode == 0, ran.stderr
         lines = place(server, "compiled/events/s0-h0.jsonl").read().splitlines()
-        found = [event for event in map(json.loads, lines) if event["event"] == "compile"]
-        made = {event["cached"] for event in found if (event["program"], event["attempt"]) == ("evaluate", attempt)}
+        events = [event for event in map(json.loads, lines) if event["event"] == "compile"]
+        made = {event["cached"] for event in events if (event["program"], event["attempt"]) == ("evaluate", attempt)}
         assert made == {cached}
 
 
@@ -329,8 +320,8 @@ def test_a_bucket_that_does_not_exist_is_told_in_one_line(server: BucketServer, 
     where = {"STORAGE_EMULATOR_HOST": server.url, "XPK_OUTPUT_DIR": "gs://nowhere/run"}
     ran = run_alone(command, *size, *arguments(["data.max_bytes=50000"]), **where)
     assert ran.returncode == 42, ran.stdout + ran.stderr
-    told = ran.stderr if command == "train" else ran.stdout
-    assert told.count("\n") == 1 and "gs://nowhere/run" in told and " not found" in told, told
+    output = ran.stderr if command == "train" else ran.stdout
+    assert output.count("\n") == 1 and "gs://nowhere/run" in output and " not found" in output, output
 
 
 def test_a_host_copies_the_files_of_its_shards_and_names_one_that_was_changed(

@@ -41,7 +41,7 @@ def test_a_workload_is_admitted_before_there_is_a_slice(cloud: Cloud) -> None:
     cloud.xpk("workload", "create", "train", "--num-slices", "3", "--spot", *what, code=5)
     cloud.xpk("workload", "create", "train", "--num-slices", "2", "--spot", *what)
 
-    leaders = cloud.until(lambda: len(found := unschedulable(cloud)) == 2 and found)
+    leaders = cloud.until(lambda: len(pods := unschedulable(cloud)) == 2 and pods)
     for pod in leaders:
         assert WANTED.items() <= pod["spec"]["nodeSelector"].items()
         spot = {"key": "cloud.google.com/gke-spot", "operator": "Equal", "value": "true", "effect": "NoSchedule"}

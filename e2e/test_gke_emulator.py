@@ -36,10 +36,10 @@ def connect(cloud: Cloud, folder: Path) -> ObjectApi:
     assert b"BEGIN CERTIFICATE" in base64.b64decode(cluster.master_auth.cluster_ca_certificate)
     file = folder / "kubeconfig"
     authority = cluster.master_auth.cluster_ca_certificate
-    there = {"server": f"https://{cluster.endpoint}", "certificate-authority-data": authority}
+    entry = {"server": f"https://{cluster.endpoint}", "certificate-authority-data": authority}
     file.write_text(yaml.safe_dump({
         "apiVersion": "v1", "kind": "Config", "current-context": "red",
-        "clusters": [{"name": "red", "cluster": there}], "users": [{"name": "red", "user": {"token": cloud.gke.token}}],
+        "clusters": [{"name": "red", "cluster": entry}], "users": [{"name": "red", "user": {"token": cloud.gke.token}}],
         "contexts": [{"name": "red", "context": {"cluster": "red", "user": "red"}}],
     }))  # fmt: skip
     return KubernetesApi(kubeconfig=file)
@@ -48,8 +48,8 @@ def connect(cloud: Cloud, folder: Path) -> ObjectApi:
 def await_pod(ready: Callable[[Obj], bool], api: ObjectApi, pod: str) -> None:
     """Wait until a pod is as it should be."""
     deadline = time.monotonic() + _SECONDS
-    while not ready(found := api.get("Pod", pod)):
-        assert time.monotonic() < deadline, found
+    while not ready(pod_object := api.get("Pod", pod)):
+        assert time.monotonic() < deadline, pod_object
         time.sleep(0.2)
 
 

@@ -106,22 +106,22 @@ class Autoscaler:
     def requests(self) -> list[dict[str, Any]]:
         """Return the ProvisioningRequests that there are, oldest first."""
         listed = json.loads(self._kubectl("get", "provisioningrequests", "-o", "json"))["items"]
-        return sorted(listed, key=lambda each: str(each["metadata"]["name"]))
+        return sorted(listed, key=lambda request: str(request["metadata"]["name"]))
 
     def pods_of(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the pods that a request is for."""
         name = request["spec"]["podSets"][0]["podTemplateRef"]["name"]
-        found: dict[str, Any] = json.loads(self._kubectl("get", "podtemplate", name, "-o", "json"))["template"]["spec"]
-        return found
+        podtemplate = json.loads(self._kubectl("get", "podtemplate", name, "-o", "json"))
+        return dict(podtemplate["template"]["spec"])
 
     def answer(self, request: dict[str, Any], **conditions: tuple[str, str]) -> None:
         """Set the conditions of a request: each with its status and message, from now on: Kueue counts from there."""
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        told = [
+        entries = [
             {"type": kind, "status": status, "reason": kind, "message": message, "lastTransitionTime": now}
             for kind, (status, message) in conditions.items()
         ]
-        status = {"conditions": told, "provisioningClassDetails": {"ResizeRequestName": "resize-1"}}
+        status = {"conditions": entries, "provisioningClassDetails": {"ResizeRequestName": "resize-1"}}
         name = request["metadata"]["name"]
         patch = json.dumps({"status": status})
         self._kubectl("patch", "provisioningrequest", name, "--subresource=status", "--type=merge", f"--patch={patch}")
@@ -174,16 +174,16 @@ def test_nodes_come_when_a_workload_asks_for_them(site: tuple[Cloud, Autoscaler]
     cloud.until(lambda: WAITS in reason(cloud, "train"))
     for pool in ("c-np-0", "c-np-1"):
         autoscaler.make_nodes(pool, 4)
-    found = cloud.run("train")
-    assert (found["phase"], found["hosts"]) == ("Queued", []), "nodes alone are no answer"
+    status = cloud.run("train")
+    assert (status["phase"], status["hosts"]) == ("Queued", []), "nodes alone are no answer"
 
     autoscaler.answer(asked, Accepted=("True", "taken"), Provisioned=("True", "made"))
     cloud.check_each_slice_has_a_pool(cloud.running("train"))
     assert [(check["name"], check["state"]) for check in cloud.run("train")["checks"]] == [("dws-prov", "Ready")]
     for pod in cloud.api.list("Pod"):
         assert pod["spec"]["nodeSelector"]["autoscaling.gke.io/provisioning-request"] == "resize-1"
-        given = pod["metadata"]["annotations"]["autoscaling.x-k8s.io/consume-provisioning-request"]
-        assert given == asked["metadata"]["name"]
+        request_name = pod["metadata"]["annotations"]["autoscaling.x-k8s.io/consume-provisioning-request"]
+        assert request_name == asked["metadata"]["name"]
     cloud.xpk("workload", "delete", "train", "--cluster", "c", "--yes")
     cloud.until(lambda: not autoscaler.requests() and not cloud.api.list("Pod"))
     cloud.xpk(*DELETE)
@@ -201,8 +201,8 @@ def test_a_request_that_fails_is_told(site: tuple[Cloud, Autoscaler]) -> None:
     assert asked["spec"]["parameters"] == {}, "GKE's own, 7 days"
     autoscaler.answer(asked, Failed=("True", NO_CAPACITY))
     cloud.until(lambda: "1 attempt failed" in reason(cloud, "late"))
-    told = cloud.xpk("workload", "status", "late", "--cluster", "c").splitlines()[0]
-    assert f"GKE created no nodes: {NO_CAPACITY} (1 attempt failed, next attempt at 20" in told
+    line = cloud.xpk("workload", "status", "late", "--cluster", "c").splitlines()[0]
+    assert f"GKE created no nodes: {NO_CAPACITY} (1 attempt failed, next attempt at 20" in line
     cloud.xpk("workload", "delete", "late", "--cluster", "c", "--yes")
     cloud.until(lambda: not autoscaler.requests())
 
@@ -229,6 +229,6 @@ def quota(cloud: Cloud) -> str:
 
 def is_active(cloud: Cloud) -> bool:
     """Tell whether Kueue serves the admission check, and takes workloads into the queue that has it."""
-    found = [cloud.api.get("AdmissionCheck", "dws-prov"), cloud.api.get("ClusterQueue", "cluster-queue")]
-    conditions = [each for obj in found for each in obj.get("status", {}).get("conditions", [])]
+    objects = [cloud.api.get("AdmissionCheck", "dws-prov"), cloud.api.get("ClusterQueue", "cluster-queue")]
+    conditions = [each for obj in objects for each in obj.get("status", {}).get("conditions", [])]
     return [each["status"] for each in conditions if each["type"] == "Active"] == ["True", "True"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import xpk
 from e2e.api_server import BINARIES, api_server, missing
 from tools.gke_emulator import GkeEmulator
 from xpk.capacity.gke.options import GkeOptions
@@ -47,7 +48,9 @@ def without_controllers(plan: Plan) -> None:
             step.act()
 
 
-def test_nodes_of_slices_are_seen_and_drained(gke: GkeEmulator, tmp_path: Path) -> None:
+def test_nodes_of_slices_are_seen_and_drained(
+    gke: GkeEmulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spec = ClusterSpec(name="c", shape=find_shape("v5litepod-16"), num_slices=2)
     without_controllers(GkeProvider(options=OPTIONS).plan_create(spec))
     provider = GkeProvider(options=OPTIONS)
@@ -72,5 +75,9 @@ def test_nodes_of_slices_are_seen_and_drained(gke: GkeEmulator, tmp_path: Path) 
     assert [step.title for step in plan.steps][-1] == "delete node pool c-np-0", "the one that nobody is on"
     without_controllers(GkeProvider(options=OPTIONS).plan_resize("c", 1, force=True))
     assert [each.node_pool for each in GkeProvider(options=OPTIONS).describe("c").slices] == ["c-np-1"]
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("XPK_STATE_DIR", str(tmp_path / "elsewhere"))
+        described = xpk.Cluster("c", options=xpk.GkeOptions(project="p")).describe()
+        assert described == xpk.Cluster("c").describe() and described.num_slices == 1
     without_controllers(GkeProvider(options=OPTIONS).plan_delete("c", force=True))
     assert GkeProvider(options=OPTIONS).names() == []

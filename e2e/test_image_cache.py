@@ -85,8 +85,8 @@ def left(api: KubernetesApi, kinds: Sequence[str] = ("Job", "DaemonSet", "Config
 def wait_until_gone(api: KubernetesApi) -> None:
     """Wait until nothing of ours is there."""
     deadline = time.monotonic() + _SECONDS
-    while there := left(api):
-        assert time.monotonic() < deadline, there
+    while leftovers := left(api):
+        assert time.monotonic() < deadline, leftovers
         time.sleep(0.3)
 
 
@@ -95,10 +95,10 @@ def test_every_node_gets_it_in_few_requests_and_nothing_is_left(server: Path, tm
         api = KubernetesApi(kubeconfig=counter.kubeconfig)
         caching = cache.plan(api, Wanted(images=("trainer:1", "tools:1"), seconds=_SECONDS))
         cache.begin(api, caching)
-        told: list[tuple[int, int, float]] = []
-        outcome = cache.await_all(api, caching, _SECONDS, lambda *progress: told.append(progress))
+        reports: list[tuple[int, int, float]] = []
+        outcome = cache.await_all(api, caching, _SECONDS, lambda *progress: reports.append(progress))
         asked = Counter(request.replace(caching.spec.name, "NAME") for request in counter.taken())
-    assert outcome.error() is None and outcome.nodes == NODES and told[-1][:2] == (NODES, NODES)
+    assert outcome.error() is None and outcome.nodes == NODES and reports[-1][:2] == (NODES, NODES)
     assert [each.pulled for each in outcome.images] == [NODES, NODES]
     space = "/namespaces/default"
     polls = asked.pop(f"GET /apis/apps/v1{space}/daemonsets/NAME")

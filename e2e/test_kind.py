@@ -52,8 +52,8 @@ def test_an_interrupted_installation_is_taken_up_and_queues_stay(place: Place) -
 
 
 def test_nodes_are_what_gke_would_make_them(place: Place) -> None:
-    found = json.loads(place.xpk("cluster", "list", "--provider", "kind", "-o", "json").stdout)
-    (info,) = (cluster for cluster in found if cluster["name"] == place.cluster)
+    clusters = json.loads(place.xpk("cluster", "list", "--provider", "kind", "-o", "json").stdout)
+    (info,) = (cluster for cluster in clusters if cluster["name"] == place.cluster)
     assert (info["state"], info["accelerator_type"], info["num_slices"]) == ("Ready", "v5litepod-8", SLICES)
     nodes = json.loads(place.kubectl("get", "nodes", "-l", "cloud.google.com/gke-nodepool", "-o", "json"))["items"]
     labels = [node["metadata"]["labels"] for node in nodes]
@@ -94,7 +94,7 @@ def check_environment(place: Place, slice_id: int, host: int) -> None:
     which = ("--slice", str(slice_id), "--host", str(host))
     logged = place.xpk("workload", "logs", "hello", "--cluster", place.cluster, *which).stdout
     env: dict[str, str] = json.loads(logged[logged.index("{") :])
-    wanted: dict[str, Any] = {
+    variables: dict[str, Any] = {
         "MEGASCALE_NUM_SLICES": "2",
         "MEGASCALE_SLICE_ID": str(slice_id),
         "MEGASCALE_COORDINATOR_ADDRESS": "hello-slice-job-0-0.hello:8080",
@@ -108,7 +108,7 @@ def check_environment(place: Place, slice_id: int, host: int) -> None:
         "JAX_PLATFORMS": "cpu",
         "JAX_NUM_CPU_DEVICES": "4",
     }
-    assert {key: env.get(key) for key in wanted} == wanted
+    assert {key: env.get(key) for key in variables} == variables
 
 
 def test_a_job_that_can_never_fit_is_told_so(place: Place) -> None:
@@ -140,7 +140,7 @@ def test_the_bundled_trainer_trains_and_all_of_it_can_be_read_back(place: Place,
     logged = place.xpk("workload", "logs", calm.name, *at, "--all-lines").stdout
     assert {line.split(" ")[0] for line in logged.splitlines()} >= {"s0/h0", "s1/h1"}
     page = place.folder / "calm.html"
-    told = json.loads(place.xpk("workload", "report", calm.name, *at, "--file", str(page), "-o", "json").stdout)
-    assert (told["steps"], told["restarts"], told["lost_steps"]) == (STEPS, 0, 0)
-    assert told["eval_loss"] == result["eval_loss"] and 0 < told["goodput"] < 1
+    figures = json.loads(place.xpk("workload", "report", calm.name, *at, "--file", str(page), "-o", "json").stdout)
+    assert (figures["steps"], figures["restarts"], figures["lost_steps"]) == (STEPS, 0, 0)
+    assert figures["eval_loss"] == result["eval_loss"] and 0 < figures["goodput"] < 1
     assert "<svg" in page.read_text()

@@ -43,16 +43,16 @@ def side_by_side(request: pytest.FixtureRequest, place: Place) -> Iterator[SideB
     provider = KindProvider(place.folder / "state")
     target = provider.target(place.cluster)
 
-    def run(each: Case) -> None:
+    def run(case: Case) -> None:
         api = provider.connect(place.cluster)  # its own: a connection's reads are paced
         namespace = f"case-{uuid.uuid4().hex[:8]}"
         ground = Ground(api=api, target=target, namespace=namespace, neighbour=f"{namespace}-2", patience=4)
         both = (ground.namespace, ground.neighbour)
         for name in both:
             api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-        ground.set_up(each.slices)
+        ground.set_up(case.slices)
         try:
-            each.check(ground)
+            case.check(ground)
         finally:
             ground.clear()
             for kind in ("ClusterQueue", "Namespace"):

@@ -48,9 +48,9 @@ def watched(place: Place) -> Iterator[Watched]:
         argv = [*XPK, "workload", name, run.name, "--cluster", place.cluster, *options]
         with output(place, name, "out").open("wb") as out, output(place, name, "err").open("wb") as err:
             commands[name] = subprocess.Popen(argv, env=place.lab.environ, stdout=out, stderr=err)
-    there = Watched(place, run, commands, containers_of(place, run))
-    run.await_(lambda: there.said("wait", "err") + there.said("wait") != "" != there.said("logs"), SECONDS)
-    yield there
+    workload = Watched(place, run, commands, containers_of(place, run))
+    run.await_(lambda: workload.said("wait", "err") + workload.said("wait") != "" != workload.said("logs"), SECONDS)
+    yield workload
     for command in commands.values():
         command.kill()
         command.wait()
@@ -60,8 +60,8 @@ def watched(place: Place) -> Iterator[Watched]:
 
 def containers_of(place: Place, run: Workload) -> dict[str, str]:
     """Return the container of each pod of a run."""
-    wanted = ("get", "pods", "-l", f"jobset.sigs.k8s.io/jobset-name={run.name}", "-o", "json")
-    pods = json.loads(place.kubectl(*wanted))["items"]
+    query = ("get", "pods", "-l", f"jobset.sigs.k8s.io/jobset-name={run.name}", "-o", "json")
+    pods = json.loads(place.kubectl(*query))["items"]
     return {pod["metadata"]["uid"]: pod["status"]["containerStatuses"][0]["containerID"] for pod in pods}
 
 

@@ -70,10 +70,10 @@ def test_an_image_that_holds_nothing_to_run_is_pulled_onto_every_node_and_measur
     place: Place, images: Registry
 ) -> None:
     images.seconds = 1.5
-    told = cache(place, "--image", f"{HOST}/nothing:1")
-    (image,) = told["images"]
-    assert (told["nodes"], image["pulled"], image["present"], image["failed"]) == (NODES, NODES, 0, [])
-    assert 1.5 <= image["p50_seconds"] <= image["p95_seconds"] <= image["max_seconds"] < told["seconds"]
+    output = cache(place, "--image", f"{HOST}/nothing:1")
+    (image,) = output["images"]
+    assert (output["nodes"], image["pulled"], image["present"], image["failed"]) == (NODES, NODES, 0, [])
+    assert 1.5 <= image["p50_seconds"] <= image["p95_seconds"] <= image["max_seconds"] < output["seconds"]
     assert SIZE <= image["size_bytes"] < 1.1 * SIZE and image["pulled_bytes"] == NODES * image["size_bytes"]
     for node in nodes(place):
         assert f"{HOST}/nothing" in docker("exec", node, "ctr", "--namespace", "k8s.io", "images", "list", "--quiet")
@@ -85,11 +85,11 @@ def test_an_image_that_holds_nothing_to_run_is_pulled_onto_every_node_and_measur
 
 
 def test_an_image_that_cannot_be_pulled_is_named_and_another_one_is_there(place: Place, images: Registry) -> None:
-    told = cache(place, "--image", f"{HOST}/none:1", "--image", f"{HOST}/nothing:1", code=1)
-    none, nothing = told["images"]
+    output = cache(place, "--image", f"{HOST}/none:1", "--image", f"{HOST}/nothing:1", code=1)
+    none, nothing = output["images"]
     assert {each["node"] for each in none["failed"]} == set(nodes(place))
     assert all("not found" in each["message"] for each in none["failed"]) and nothing["failed"] == []
-    assert f"error: image {HOST}/none:1 is not on {NODES} of {NODES} nodes" in told["stderr"]
+    assert f"error: image {HOST}/none:1 is not on {NODES} of {NODES} nodes" in output["stderr"]
     until(lambda: not left(place), lambda: left(place))
 
 

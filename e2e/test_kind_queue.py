@@ -41,8 +41,8 @@ class User:
 
     def sees(self, workload: str, *where: str) -> dict[str, Any]:
         """Return a workload's status."""
-        found: dict[str, Any] = json.loads(self("status", workload, *where, "-o", "json").stdout)
-        return found
+        status: dict[str, Any] = json.loads(self("status", workload, *where, "-o", "json").stdout)
+        return status
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_small_workloads_make_room_for_a_full_scale_one_and_go_on_after_it(
         small[name]("create", name, "--fresh", "--priority", priority, "--command", COUNT)
         time.sleep(1)  # times of creation have whole seconds, and equal ones go by chance
     until(lambda: all(len(made := progress(place, name)) == 2 and min(made) > 2 for name in ("first", "second")))
-    waiting = until(lambda: (found := eve.sees("third"))["position"] and found)
+    waiting = until(lambda: (status := eve.sees("third"))["position"] and status)
     assert (waiting["phase"], waiting["position"], waiting["ahead"]) == ("Queued", 1, [])
 
     carol("create", "full", "--fresh", "--num-slices", "2", "--priority", "high", "--command", WHOLE)
@@ -141,7 +141,7 @@ def test_teams_have_parts_of_the_cluster(user: Callable[[str], User], teams: tup
     ada("create", "two", "-n", red, "--queue", red, "--command", "true")
     until(lambda: ada.sees("two", "-n", red)["position"] == 1)
     eve("create", "two", "-n", pink, "--priority", "low", "--command", "true")  # its only queue
-    behind = until(lambda: (found := eve.sees("two", "-n", pink))["position"] == 2 and found)
+    behind = until(lambda: (status := eve.sees("two", "-n", pink))["position"] == 2 and status)
     assert behind["ahead"] == [f"{red}/two"], "the quota is shared, and so is the queue"
     assert f"behind {red}/two" in eve("status", "two", "-n", pink).stdout
 
@@ -160,11 +160,11 @@ def test_teams_have_parts_of_the_cluster(user: Callable[[str], User], teams: tup
 def test_what_can_never_fit_is_told_what_would(user: Callable[[str], User], teams: tuple[str, str, str]) -> None:
     ada, (red, _, _) = user("ada"), teams
     whole = ("create", "big", "--command", "true", "--num-slices")
-    told = ada(*whole, "3", code=5).stderr
-    assert "queue 'multislice-queue'" in told and "use --num-slices 2" in told
-    told = ada(*whole, "2", "-n", red, "--queue", red, code=5).stderr
-    assert f"queue '{red}'" in told and "has 8 in all" in told
-    assert "use --num-slices 1 or --queue multislice-queue" in told
+    error = ada(*whole, "3", code=5).stderr
+    assert "queue 'multislice-queue'" in error and "use --num-slices 2" in error
+    error = ada(*whole, "2", "-n", red, "--queue", red, code=5).stderr
+    assert f"queue '{red}'" in error and "has 8 in all" in error
+    assert "use --num-slices 1 or --queue multislice-queue" in error
     assert f"there are: multislice-queue, {red}" in ada(*whole, "1", "-n", red, "--queue", "none", code=3).stderr
     assert json.loads(ada("list", "-A", "-o", "json").stdout) == []
     ada(*whole, "2", "-n", red)

@@ -81,8 +81,8 @@ class Drill:
 
     def host(self, slice_id: int, host: int) -> dict[str, Any]:
         """Return one host of the newest attempt."""
-        (found,) = (one for one in self.described["hosts"] if (one["slice"], one["host"]) == (slice_id, host))
-        return dict(found)
+        (entry,) = (one for one in self.described["hosts"] if (one["slice"], one["host"]) == (slice_id, host))
+        return dict(entry)
 
     def node(self, slice_id: int) -> str:
         """Return the node that a slice's hosts are on."""
@@ -238,9 +238,9 @@ def test_commands_that_hear_nothing_do_not_wait_for_their_grace_period(place: Pl
     place.xpk("workload", "create", name, *at, *size, "--command", DEAF)
     try:
         place.xpk("workload", "wait", name, *at, "--timeout", f"{GRACE_SECONDS}s")
-        found = Workload(place.lab, name).describe()
-        assert (found["phase"], found["restarts"], found["restarts_counted"]) == ("Succeeded", 1, 1)
-        (restart,) = found["restart_history"]
+        status = Workload(place.lab, name).describe()
+        assert (status["phase"], status["restarts"], status["restarts_counted"]) == ("Succeeded", 1, 1)
+        (restart,) = status["restart_history"]
         assert (restart["host"], restart["exit_code"]) == (1, 3), "who failed first is named, not who was lost with it"
     finally:
         place.end(name)

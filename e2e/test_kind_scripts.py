@@ -55,11 +55,11 @@ def claim(place: Place, tmp_path: Path) -> Iterator[str]:
     size = {"storage": "1Gi"}
     common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
     volume = {"capacity": size, "hostPath": {"path": str(folder)}, "persistentVolumeReclaimPolicy": "Retain"}
-    wanted = {"volumeName": "drill", "resources": {"requests": size}}
+    spec = {"volumeName": "drill", "resources": {"requests": size}}
     file = tmp_path / "claim.json"
     items = [
         {"apiVersion": "v1", "kind": kind, "metadata": {"name": "drill"}, "spec": common | own}
-        for kind, own in (("PersistentVolume", volume), ("PersistentVolumeClaim", wanted))
+        for kind, own in (("PersistentVolume", volume), ("PersistentVolumeClaim", spec))
     ]
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
     place.kubectl("apply", "-f", str(file))
@@ -91,8 +91,8 @@ def delete(place: Place, *names: str, options: tuple[str, ...] = ()) -> None:
 
 def configmaps(place: Place) -> list[str]:
     """Return the ConfigMaps of code."""
-    found = json.loads(place.kubectl("get", "configmaps", "-o", "json"))["items"]
-    return [item["metadata"]["name"] for item in found if item["metadata"]["name"].startswith("xpk-code-")]
+    items = json.loads(place.kubectl("get", "configmaps", "-o", "json"))["items"]
+    return [item["metadata"]["name"] for item in items if item["metadata"]["name"].startswith("xpk-code-")]
 
 
 def test_small_code_is_a_configmap_that_goes_with_the_last_workload(

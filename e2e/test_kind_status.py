@@ -79,8 +79,8 @@ def create(place: Place, name: str, *options: str) -> None:
 def status(place: Place, name: str) -> dict[str, Any]:
     """A workload's status, as fields."""
     asked = ("workload", "status", name, "--cluster", place.cluster, "-o", "json")
-    found: dict[str, Any] = json.loads(place.xpk(*asked).stdout)
-    return found
+    run: dict[str, Any] = json.loads(place.xpk(*asked).stdout)
+    return run
 
 
 def text(place: Place, name: str) -> str:
@@ -92,7 +92,7 @@ def until(place: Place, name: str, holds: Callable[[dict[str, Any]], bool]) -> d
     """Return a workload's status once it fulfils a condition."""
 
     def fulfilled() -> dict[str, Any]:
-        return found if holds(found := status(place, name)) else {}
+        return run if holds(run := status(place, name)) else {}
 
     return waiting.until(
         fulfilled, seconds=SECONDS, every=2.0, report=lambda: f"{status(place, name)}\n{place.what_is_there()}"
@@ -113,16 +113,16 @@ def ending(place: Place, *workloads: str) -> Iterator[None]:
 def test_who_waits_is_told_for_whom_and_for_what(place: Place) -> None:
     with ending(place, "small", "urgent", "big"):
         create(place, "big", "--num-slices", str(SLICES), "--priority", "very-high", "--command", FOREVER)
-        until(place, "big", lambda found: found["phase"] == "Running")
+        until(place, "big", lambda run: run["phase"] == "Running")
         create(place, "small", "--num-slices", str(SLICES), "--command", FOREVER)
         create(place, "urgent", "--priority", "high", "--command", FOREVER)
-        until(place, "urgent", lambda found: found["position"] == 1)
-        found = until(place, "small", lambda found: found["position"] == 2 and found["conditions"])
-        assert found["phase"] == "Queued" and found["ahead"] == ["urgent"]
-        (quota,) = found["quota"]
+        until(place, "urgent", lambda run: run["position"] == 1)
+        run = until(place, "small", lambda run: run["position"] == 2 and run["conditions"])
+        assert run["phase"] == "Queued" and run["ahead"] == ["urgent"]
+        (quota,) = run["quota"]
         assert (quota["flavor"], quota["quota"], quota["used"], quota["needed"]) == ("v5litepod-8", 16, 16, 16)
         assert quota["holders"] == [{"workload": "big", "amount": 16}]
-        reserved = next(each for each in found["conditions"] if each["type"] == "QuotaReserved")
+        reserved = next(each for each in run["conditions"] if each["type"] == "QuotaReserved")
         assert (reserved["status"], reserved["reason"]) == ("False", "Pending")
         shown = text(place, "small")
         assert "behind urgent" in shown
@@ -133,11 +133,11 @@ def test_who_waits_is_told_for_whom_and_for_what(place: Place) -> None:
 def test_an_image_that_cannot_be_pulled_is_named(place: Place) -> None:
     with ending(place, "imageless"):
         create(place, "imageless", "--image", NO_IMAGE, "--command", "true")
-        found = until(place, "imageless", lambda found: found["troubles"] and len(found["troubles"][0]["hosts"]) == 2)
-        (trouble,) = found["troubles"]
-        assert (found["phase"], trouble["reason"], trouble["image"]) == ("Starting", "ErrImagePull", NO_IMAGE)
-        assert "s0/h0 and 1 more cannot start: ErrImagePull: registry.invalid/team/nope:1" in found["reason"]
-        assert found["next"] == f"xpk workload delete imageless --cluster {place.cluster}"
+        run = until(place, "imageless", lambda run: run["troubles"] and len(run["troubles"][0]["hosts"]) == 2)
+        (trouble,) = run["troubles"]
+        assert (run["phase"], trouble["reason"], trouble["image"]) == ("Starting", "ErrImagePull", NO_IMAGE)
+        assert "s0/h0 and 1 more cannot start: ErrImagePull: registry.invalid/team/nope:1" in run["reason"]
+        assert run["next"] == f"xpk workload delete imageless --cluster {place.cluster}"
 
 
 def test_hosts_that_no_node_takes(place: Place) -> None:
@@ -146,10 +146,10 @@ def test_hosts_that_no_node_takes(place: Place) -> None:
         place.kubectl("cordon", *nodes)
         try:
             create(place, "homeless", "--command", "true")
-            found = until(place, "homeless", lambda found: bool(found["troubles"]))
-            assert found["troubles"][0]["reason"] == "Unschedulable"
-            assert "node(s) were unschedulable" in found["reason"] and "preemption" not in found["reason"]
-            assert found["next"] == f"xpk cluster describe {place.cluster}"
+            run = until(place, "homeless", lambda run: bool(run["troubles"]))
+            assert run["troubles"][0]["reason"] == "Unschedulable"
+            assert "node(s) were unschedulable" in run["reason"] and "preemption" not in run["reason"]
+            assert run["next"] == f"xpk cluster describe {place.cluster}"
         finally:
             place.kubectl("uncordon", *nodes)
 
@@ -157,24 +157,24 @@ def test_hosts_that_no_node_takes(place: Place) -> None:
 def test_a_restart_names_its_host_and_exit_code_when_the_pod_is_gone(place: Place) -> None:
     with ending(place, "phoenix"):
         create(place, "phoenix", "--num-slices", "2", "--max-restarts", "2", "--command", FAILS_ONCE)
-        found = until(place, "phoenix", lambda found: found["restarts"] == 1 and found["phase"] == "Running")
-        (restart,) = found["restart_history"]
+        run = until(place, "phoenix", lambda run: run["restarts"] == 1 and run["phase"] == "Running")
+        (restart,) = run["restart_history"]
         assert (restart["slice"], restart["host"], restart["exit_code"], restart["attempt"]) == (1, 0, 3, 0)
         assert restart["cause"] == "host s1/h0 ended with exit code 3"
-        assert found["restarts_counted"] == 1 and "host s1/h0 ended with exit code 3" in text(place, "phoenix")
+        assert run["restarts_counted"] == 1 and "host s1/h0 ended with exit code 3" in text(place, "phoenix")
 
 
 @pytest.mark.extended
 def test_a_host_whose_node_no_longer_answers_is_lost(place: Place) -> None:
     with ending(place, "nodeless"):
         create(place, "nodeless", "--max-restarts", "1", "--command", FOREVER)
-        running = until(place, "nodeless", lambda found: found["phase"] == "Running")
+        running = until(place, "nodeless", lambda run: run["phase"] == "Running")
         node = running["hosts"][0]["node"]
         docker("pause", node)
         try:
-            found = until(place, "nodeless", lambda found: bool(found["troubles"]))
-            assert found["troubles"][0]["reason"] == "NodeLost" and found["phase"] == "Restarting"
-            assert f"node {node} does not answer" in found["reason"]
+            run = until(place, "nodeless", lambda run: bool(run["troubles"]))
+            assert run["troubles"][0]["reason"] == "NodeLost" and run["phase"] == "Restarting"
+            assert f"node {node} does not answer" in run["reason"]
         finally:
             docker("unpause", node)
 
@@ -186,9 +186,9 @@ def test_jobsets_that_others_made_are_shown_and_left_alone(place: Place, tmp_pat
     try:
         place.kubectl("apply", "-f", str(tmp_path))
         image = "registry.invalid/team/theirs"
-        found = until(place, "theirs", lambda found: any(each["image"] == image for each in found["troubles"]))
-        assert (found["accelerator_type"], found["maker"], found["num_hosts"]) == ("v5litepod-8", "xpk", 2)
-        plain = until(place, "plain", lambda found: found["phase"] == "Starting")
+        run = until(place, "theirs", lambda run: any(each["image"] == image for each in run["troubles"]))
+        assert (run["accelerator_type"], run["maker"], run["num_hosts"]) == ("v5litepod-8", "xpk", 2)
+        plain = until(place, "plain", lambda run: run["phase"] == "Starting")
         assert (plain["maker"], plain["queue"], plain["num_hosts"]) == ("kubectl", None, 1)
         at = ("--cluster", place.cluster)
         listed = json.loads(place.xpk("workload", "list", *at, "-o", "json").stdout)

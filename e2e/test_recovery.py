@@ -144,16 +144,16 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(lab: Lab, undi
 
 def processes_of(lab: Lab) -> list[int]:
     """Return every process of the cluster: hosts, their supervisors, the control plane."""
-    found = []
+    processes = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and int(folder.name) != os.getpid():
             try:
-                told = (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
+                command = (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
             except OSError:
                 continue
-            if f"{lab.folder}/state/clusters/".encode() in told:
-                found.append(int(folder.name))
-    return found
+            if f"{lab.folder}/state/clusters/".encode() in command:
+                processes.append(int(folder.name))
+    return processes
 
 
 def test_the_whole_machine_dies(lab: Lab, undisturbed: dict[int, str]) -> None:

@@ -125,8 +125,8 @@ class Bare:
         place.mkdir(parents=True, exist_ok=True)
         config = yaml.safe_load(self.kubeconfig.read_text()) | {"current-context": user}
         (place / "kubeconfig").write_text(yaml.safe_dump(config))
-        given, marker, rest = _split(arguments)
-        argv = [sys.executable, "-m", "xpk", *given, "--cluster", "bare", *marker, *rest]
+        options, marker, rest = _split(arguments)
+        argv = [sys.executable, "-m", "xpk", *options, "--cluster", "bare", *marker, *rest]
         env = {**os.environ, "XPK_STATE_DIR": str(self.folder / user), "XPK_CONFIG_DIR": str(self.folder / "config")}
         return subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=120)
 
@@ -162,8 +162,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bare]:
 def bare(server: Bare) -> Bare:
     """The server with JobSet's and Kueue's kinds, a complete cluster of nodes and queues, and all users' roles."""
     for name in MANIFESTS:
-        found = [obj for obj in yaml.safe_load_all(Path(os.environ[name]).read_text()) if obj]
-        kinds = [obj for obj in found if obj["kind"] == "CustomResourceDefinition"]
+        objects = [obj for obj in yaml.safe_load_all(Path(os.environ[name]).read_text()) if obj]
+        kinds = [obj for obj in objects if obj["kind"] == "CustomResourceDefinition"]
         for kind in kinds:
             kind["spec"].pop("conversion", None)  # no controller runs that could
         server.apply(*kinds)
@@ -184,8 +184,8 @@ def bare(server: Bare) -> Bare:
 def roles() -> dict[str, Obj]:
     """The roles of the documentation."""
     blocks = re.findall(r"```yaml\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
-    found = [role for block in blocks for role in yaml.safe_load_all(block)]
-    return {role["metadata"]["name"]: role for role in found}
+    documents = [role for block in blocks for role in yaml.safe_load_all(block)]
+    return {role["metadata"]["name"]: role for role in documents}
 
 
 def without(role: Obj, verb: str, resource: str, name: str) -> Obj:
@@ -209,9 +209,9 @@ def _give_roles(server: Bare) -> None:
     objects: list[Obj] = []
     for verb, resource, _, _ in NEEDED:
         user = user_of(verb, resource)
-        given = {name: f"{user}-{name}" for name in (*INSIDE, WIDE)}
-        objects += [without(documented[name], verb, resource, new) for name, new in given.items()]
-        objects += _bindings(user, [given[name] for name in INSIDE], given[WIDE])
+        role_names = {name: f"{user}-{name}" for name in (*INSIDE, WIDE)}
+        objects += [without(documented[name], verb, resource, new) for name, new in role_names.items()]
+        objects += _bindings(user, [role_names[name] for name in INSIDE], role_names[WIDE])
     wide = [("builder", "xpk-clusters"), ("sharer", "xpk-queues"), ("fencer", "xpk-fencing"), ("fencer", WIDE)]
     server.apply(*objects, *(_binding("ClusterRoleBinding", *each) for each in wide))
 
@@ -233,8 +233,8 @@ def _binding(kind: str, user: str, role: str) -> Obj:
 @pytest.fixture
 def run(bare: Bare) -> Iterator[Bare]:
     """The cluster with a workload `run` as its controllers would have it: admitted, one of its hosts running."""
-    there = bare.kubectl("get", "jobset,workload,pod", "-o", "name").split()
-    if sorted(there) == RUN:
+    leftovers = bare.kubectl("get", "jobset,workload,pod", "-o", "name").split()
+    if sorted(leftovers) == RUN:
         yield bare
         return
     bare.kubectl("delete", "jobset,workload,pod", "--all", "--force", "--grace-period=0")
@@ -417,8 +417,8 @@ def test_a_jobset_of_another_tool_is_left_alone(run: Bare) -> None:
     taken = run.xpk("worker", "workload", "create", "theirs", "--command", "true")
     assert taken.returncode == 4 and "made by kubectl" in taken.stderr and "not xpk" in taken.stderr
     assert "theirs" in run.xpk("worker", *LIST).stdout
-    told = run.xpk("worker", "workload", "describe", "theirs")
-    assert told.returncode == 0 and "made by    kubectl" in told.stdout, told.stderr
+    description = run.xpk("worker", "workload", "describe", "theirs")
+    assert description.returncode == 0 and "made by    kubectl" in description.stdout, description.stderr
     kept = run.xpk("worker", "workload", "delete", "theirs")
     assert kept.returncode == 4 and "made by kubectl" in kept.stderr and "--force" in kept.stderr
     assert run.xpk("worker", "workload", "delete", "--all", "--yes", "--timeout", "1").returncode in (0, 124)
@@ -426,7 +426,7 @@ def test_a_jobset_of_another_tool_is_left_alone(run: Bare) -> None:
     assert run.xpk("worker", "workload", "delete", "theirs", "--force").returncode == 0
 
 
-@pytest.mark.parametrize("controller", install.CONTROLLERS, ids=lambda each: each.name)
+@pytest.mark.parametrize("controller", install.CONTROLLERS, ids=lambda controller: controller.name)
 def test_a_controller_that_does_not_answer_is_named(bare: Bare, controller: install.Controller) -> None:
     objects = install.prepare(
         install.read_manifest(controller, os.environ[f"XPK_E2E_{controller.name.upper()}_MANIFEST"]), pinned=False

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.offline.guard import nothing_leaves as nothing_leaves
 from tests.prompt import pytest_configure as pytest_configure
+from tests.time_limit import pytest_timeout_set_timer as pytest_timeout_set_timer
 
 # The machines that run this are shared and slow by turns: a deadline would test them, not us.
 settings.register_profile("ours", deadline=None, suppress_health_check=[HealthCheck.too_slow])

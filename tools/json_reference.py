@@ -12,14 +12,26 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired, TypedDict
 
+from xpk.capacity.gke.cost import Cost
+from xpk.capacity.gke.difference import Change
+from xpk.capacity.gke.limits import Limit
+from xpk.capacity.images.cache import CacheOutcome
+from xpk.capacity.inspect.doctor import Prerequisite
+from xpk.capacity.inspect.versions import Version
+from xpk.capacity.nodes.health import SliceHealth
 from xpk.capacity.provider import ClusterInfo
 from xpk.capacity.queues.reading import QueueInfo
 from xpk.capacity.queues.workloads import QueuedWorkload
+from xpk.cli.config import SavedSetting, SettingInForce
+from xpk.cli.info import ClusterQueue, LocalQueue
+from xpk.cli.storage import StorageInfo
+from xpk.cli.workload.diff import WorkloadDiff
 from xpk.jobs.create.memory_estimate import Estimate
 from xpk.jobs.output.folder import Progress
 from xpk.jobs.report.account import Figures
+from xpk.model.accelerators import SliceShape
 from xpk.model.status import WorkloadStatus
 
 HEAD = """# JSON output
@@ -27,6 +39,9 @@ HEAD = """# JSON output
 Generated from the program by `make golden`. `-o json` prints these objects, `-o yaml` the same as YAML. Times are RFC
 3339, durations are seconds, `null` means that a value is unknown or does not apply. New fields may be added; no other
 field is renamed or removed without an entry in the changelog.
+
+With `--dry-run`, `xpk workload create` and `xpk cluster cache-image` print Kubernetes objects; other commands with
+`--dry-run` print the plan, as they do after it is carried out.
 
 """
 
@@ -46,6 +61,49 @@ class QueueWithWorkloads(QueueInfo):
     workloads: tuple[QueuedWorkload, ...] = ()  # that have not finished
 
 
+@dataclasses.dataclass(frozen=True)
+class NamedSliceHealth(SliceHealth):
+    """Health of a slice, with its state."""
+
+    name: str = ""  # same as `node_pool`
+    state: str = ""  # Ready, or the reason why it is not
+    usable: bool = True  # a workload can start on it, or could if it were free
+
+
+@dataclasses.dataclass(frozen=True)
+class KeyedChange(Change):
+    """A change, with its key."""
+
+    key: str = ""  # by which other changes wait for it
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckedLimit(Limit):
+    """A limit, with the result of its check."""
+
+    fits: bool | None = None  # whether the amount is available; null if unknown
+
+
+class PlanOutput(TypedDict):
+    """Plan from the present to the requested state."""
+
+    summary: str  # the result in one line
+    steps: list[str]  # titles of the steps; empty if there is nothing to do
+    changes: NotRequired[list[KeyedChange]]  # gke: requests to the API
+    limits: NotRequired[list[CheckedLimit]]  # gke: quotas and other limits
+    cost: NotRequired[Cost]  # gke: cost of the slices
+    asked: NotRequired[list[str]]  # gke: requested options, in words
+    guess: NotRequired[bool]  # gke: the plan assumes an empty project, because credentials are missing
+    objects: NotRequired[list[dict[str, Any]]]  # storages: Kubernetes objects to apply
+
+
+class QueuesOutput(TypedDict):
+    """Queues of a cluster, of the kinds that were requested."""
+
+    local_queues: NotRequired[list[LocalQueue]]  # of all namespaces, or of the given one
+    cluster_queues: NotRequired[list[ClusterQueue]]  # of the cluster
+
+
 OUTPUTS: Mapping[str, object] = {
     "xpk workload list": list[WorkloadStatus],
     "xpk workload status": WorkloadWithProgress,
@@ -58,6 +116,23 @@ OUTPUTS: Mapping[str, object] = {
     "xpk cluster describe": ClusterInfo,
     "xpk queue list": list[QueueInfo],
     "xpk queue describe": QueueWithWorkloads,
+    "xpk info": QueuesOutput,
+    "xpk workload diff": WorkloadDiff,
+    "xpk cluster health": list[NamedSliceHealth],
+    "xpk cluster cache-image": CacheOutcome,
+    "xpk storage list": list[StorageInfo],
+    "xpk accelerator list": list[SliceShape],
+    "xpk accelerator describe": SliceShape,
+    "xpk config list": list[SettingInForce],
+    "xpk config explain": SettingInForce,
+    "xpk config get": SavedSetting,
+    "xpk config set": list[SavedSetting],
+    "xpk config unset": list[SavedSetting],
+    "xpk doctor": list[Prerequisite],
+    "xpk version": list[Version],
+    **{f"xpk cluster {name}": PlanOutput for name in ("create", "adapt", "resize", "delete")},
+    **{f"xpk queue {name}": PlanOutput for name in ("create", "delete")},
+    **{f"xpk storage {name}": PlanOutput for name in ("attach", "create", "detach", "delete")},
 }
 _SIMPLE = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
 
@@ -65,6 +140,8 @@ _SIMPLE = {str: "string", int: "integer", float: "number", bool: "boolean", type
 def schema_of(kind: Any) -> dict[str, Any]:
     """Return the JSON Schema of values of a type; objects have no other fields."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return {}
     if kind in _SIMPLE:
         return {"type": _SIMPLE[kind]}
     if origin in (typing.Union, types.UnionType):
@@ -78,7 +155,8 @@ def schema_of(kind: Any) -> dict[str, Any]:
     if isinstance(kind, type) and issubclass(kind, StrEnum):
         return {"enum": [str(each) for each in kind]}
     properties = {name: schema_of(each) for name, each in fields_of(kind).items()}
-    return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+    required = [name for name in properties if name not in optional_fields(kind)]
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
 def fields_of(kind: type) -> dict[str, Any]:
@@ -86,6 +164,12 @@ def fields_of(kind: type) -> dict[str, Any]:
     hints = typing.get_type_hints(kind)
     names = [field.name for field in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else [*hints]
     return {name: hints[name] for name in names}
+
+
+def optional_fields(kind: type) -> frozenset[str]:
+    """Return the fields of a TypedDict that may be absent."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return frozenset(name for name, hint in hints.items() if typing.get_origin(hint) is NotRequired)
 
 
 def reference() -> str:
@@ -104,7 +188,8 @@ def reference() -> str:
         for name, each in fields_of(kind).items():
             if name in known:
                 continue
-            parts.append(f"| `{name}` | {_described(each, nested)} | {meanings.get(name, '').replace('|', '/')} |")
+            described = _described(each, nested) + (", or absent" if name in optional_fields(kind) else "")
+            parts.append(f"| `{name}` | {described} | {meanings.get(name, '').replace('|', '/')} |")
         parts.append("")
     return "\n".join(parts)
 
@@ -112,6 +197,8 @@ def reference() -> str:
 def _described(kind: Any, nested: list[type]) -> str:
     """Return a type in words; types with fields are linked and added to `nested`."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return "any value"
     if kind in _SIMPLE:
         return _SIMPLE[kind]
     if origin in (typing.Union, types.UnionType):
@@ -131,12 +218,12 @@ def _described(kind: Any, nested: list[type]) -> str:
 
 def meanings_of(kind: type) -> dict[str, str]:
     """Return the meanings of fields: comments beside them, or clauses of the docstring such as "`free`: available"."""
-    found: dict[str, str] = {}
+    meanings: dict[str, str] = {}
     for base in reversed([base for base in kind.__mro__ if base.__module__.startswith(("xpk.", "tools."))]):
         for names, meaning in re.findall(r"((?:`\w+`(?:, | and )?)+): (.+?)(?=[;.](?:\s|$))", _one_line(base)):
-            found |= {name: meaning for name in re.findall(r"`(\w+)`", names)}
-        found |= {name: said for name, said in comments_of(inspect.getsource(base)).items() if said}
-    return found
+            meanings |= {name: meaning for name in re.findall(r"`(\w+)`", names)}
+        meanings |= {name: said for name, said in comments_of(inspect.getsource(base)).items() if said}
+    return meanings
 
 
 def _one_line(kind: type) -> str:

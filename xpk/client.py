@@ -13,7 +13,7 @@ from xpk.api.base import ObjectApi
 from xpk.capacity import clusters as capacity
 from xpk.capacity.options import ProviderOptions
 from xpk.capacity.plan.plan import Plan
-from xpk.capacity.provider import ClusterInfo, Provider, provider_of
+from xpk.capacity.provider import ClusterInfo, Provider, configured_provider, provider_of
 from xpk.jobs import deletion, lifecycle
 from xpk.jobs import logs as logging
 from xpk.jobs.create.checks import valid_fields
@@ -38,12 +38,15 @@ from xpk.model.status import WorkloadStatus
 class Cluster:
     """A cluster that exists, by its name; the first method that needs it connects.
 
-    `context:NAME` stands for a context of your kubeconfig. Every method raises NotFoundError without the cluster,
-    AuthorizationError where the API server denies access, and UnavailableError where it does not answer.
+    `context:NAME` stands for a context of your kubeconfig. `options`: those of its provider; the project of
+    `xpk.GkeOptions` locates a cluster that this machine does not know. Every method raises NotFoundError without the
+    cluster, UsageError for options of wrong types or of another project, AuthorizationError where the API server
+    denies access, and UnavailableError where it does not answer.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, options: ProviderOptions | None = None) -> None:
         self.name = name
+        self._options = options
 
     def __repr__(self) -> str:
         """Return the expression that makes it."""
@@ -61,7 +64,7 @@ class Cluster:
 
     @cached_property
     def _provider(self) -> Provider:
-        return provider_of(self.name)
+        return provider_of(self.name) if self._options is None else configured_provider(self.name, self._options)
 
     def submit(self, workload: Workload, *, on_progress: Callable[[Notice], None] = ignore) -> WorkloadHandle:
         """Create a workload and return its handle. Everything is checked before anything is created.

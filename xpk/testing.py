@@ -11,6 +11,7 @@ from typing import Any
 
 from xpk.api.base import Applied, Change, Connection, LogLine, Obj, Objs, is_selected
 from xpk.api.kinds import EVERY_KIND
+from xpk.local.objects import merge_patch
 from xpk.model.errors import ConflictError, MissingToolError, Modified, NameTaken, NotFoundError, ProtectedError
 from xpk.proc import Result
 
@@ -88,7 +89,7 @@ class FakeApi:
         """See `ObjectApi.apply`. Lists are replaced, previously applied fields removed; fields have no other owners."""
         self._note("apply", obj["kind"], obj["metadata"]["name"])
         before = self.objects.get(_key_of(obj))
-        merged = _merged(_without(before, self._applied.get(_key_of(obj)), obj), obj) if before else obj
+        merged = merge_patch(_without(before, self._applied.get(_key_of(obj)), obj), obj) if before else obj
         if not dry_run:
             self._applied[_key_of(obj)] = copy.deepcopy(obj)
         if before is not None and merged == before:
@@ -127,7 +128,7 @@ class FakeApi:
         version = (patch.get("metadata") or {}).get("resourceVersion")
         if version not in (None, before["metadata"]["resourceVersion"]):
             raise Modified(f"{kind} '{name}' was modified concurrently", resource=f"{kind} '{name}'")
-        return copy.deepcopy(self._store(_merged(before, patch)))
+        return copy.deepcopy(self._store(merge_patch(before, patch)))
 
     def delete(self, kind: str, name: str, namespace: str = "default", *, grace_seconds: int | None = None) -> None:
         """See `ObjectApi.delete`. Owned objects are not deleted."""
@@ -210,16 +211,3 @@ def _without(have: Any, applied: Any, wanted: Any) -> Any:
         for key, value in have.items()
         if key in wanted or key not in applied
     }
-
-
-def _merged(have: Any, patch: Any) -> Any:
-    """Return a value changed by a JSON merge patch (RFC 7386)."""
-    if not isinstance(patch, dict):
-        return copy.deepcopy(patch)
-    result = dict(have) if isinstance(have, dict) else {}
-    for key, value in patch.items():
-        if value is None:
-            result.pop(key, None)
-        else:
-            result[key] = _merged(result.get(key), value)
-    return result

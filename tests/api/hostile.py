@@ -7,12 +7,13 @@ import json
 import os
 import socket
 import struct
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from tests.http_server import http_server, url_of
 
 SPEC = {
     "replicatedJobs": [
@@ -142,14 +143,9 @@ class Request(BaseHTTPRequestHandler):
 def serving(mode: Callable[[Request], None]) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     """Serve in a mode on a port of this machine; give the URL, and the requests that have come."""
     handler = type("Handler", (Request,), {"mode": staticmethod(mode), "seen": []})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.handle_error = lambda *_: None  # type: ignore[method-assign]
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", handler.seen  # type: ignore[attr-defined]
-    finally:
-        server.shutdown()
-        server.server_close()
+    with http_server(handler) as server:
+        server.handle_error = lambda *_: None  # type: ignore[method-assign]
+        yield url_of(server), handler.seen  # type: ignore[attr-defined]
 
 
 def sends(code: int, body: object, **headers: str) -> Callable[[Request], None]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from tests.http_server import http_server, url_of
 
 Answer = tuple[int, Any]  # status, and text or what becomes JSON
 
@@ -69,13 +70,8 @@ def serving(script: Script) -> Iterator[str]:
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    with http_server(Handler) as server:
+        yield url_of(server)
 
 
 def kubeconfig(folder: Path, server: str, **user: Any) -> Path:

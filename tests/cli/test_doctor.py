@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.conftest import Xpk
 from xpk.api.base import Obj
-from xpk.capacity.inspect.doctor import Check, of_cluster
+from xpk.capacity.inspect.doctor import Prerequisite, of_cluster
 from xpk.model.errors import AuthorizationError, UnavailableError
 from xpk.testing import FakeApi
 
@@ -81,5 +81,5 @@ def test_a_cluster_that_does_not_answer() -> None:
         raise UnavailableError("connection refused", hint="is it up?")
 
     assert of_cluster(gone, "gke", "c", "default") == [
-        Check(name="cluster", ok=False, needed=True, detail="connection refused", next="is it up?")
+        Prerequisite(name="cluster", ok=False, needed=True, detail="connection refused", next="is it up?")
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,7 +13,12 @@ from pathlib import Path
 import pytest
 
 import xpk
+from tests.capacity.gke.conftest import MakeSite
+from tests.capacity.gke.conftest import make_site as make_site
+from tests.capacity.gke.site import Site
 from tests.jobs.report.runs import RunWriter
+from xpk.capacity.provider import configured_provider
+from xpk.model.options import option_of
 
 EXPORTED = """
 AuthorizationError CapacityError Cluster ClusterInfo ConflictError Deletion GkeOptions HostLine KindOptions
@@ -38,7 +44,7 @@ def test_each_name_field_and_method_is_documented() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "python-api.md").read_text()
     for field in dataclasses.fields(xpk.Workload):
         assert f"| `{field.name}` |" in page, field.name
-        option = field.metadata.get("option")
+        option = option_of(field)
         assert option is None or f"`{option.flag}`" in page, option
     for kind in (xpk.Cluster, xpk.WorkloadHandle):
         methods = [name for name, member in vars(kind).items() if inspect.isfunction(member) and name[0] != "_"]
@@ -170,8 +176,7 @@ def test_a_report_needs_metrics(cluster: xpk.Cluster, tmp_path: Path) -> None:
     with pytest.raises(xpk.NotFoundError, match="has not written metrics"):
         handle.report()
     run = RunWriter(Path(output))
-    run.bring_up(0)
-    run.steps(1, 20)
+    run.train(0, 20)
     run.done(20)
     run.write()
     figures = handle.report(tmp_path / "run.html")
@@ -214,9 +219,34 @@ def test_options_of_a_provider_choose_it_and_are_used(state: Path, monkeypatch: 
     assert "32 pods" in " ".join(plan.notes)
     with pytest.raises(xpk.UsageError) as raised:
         xpk.create_cluster("big", "v6e-16", options=replace(options, max_pods_per_node=5), dry_run=True)
-    assert raised.value.problems == ("--max-pods-per-node is '5', not a whole number from 8 to 256",)
+    assert raised.value.problems == ("--max-pods-per-node must be between 8 and 256, got 5",)
     with pytest.raises(xpk.UsageError, match="KindOptions is not supported by the gke provider"):
         xpk.clusters(provider="gke", options=xpk.KindOptions())
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"project": "p"}, "options must be xpk.GkeOptions or xpk.KindOptions, got dict"),
+        (xpk.KindOptions(spare_slices="1"), "KindOptions: spare_slices must be an integer, got '1'"),  # type: ignore[arg-type]
+        (xpk.GkeOptions(project=7), "GkeOptions: project must be a string, got 7"),  # type: ignore[arg-type]
+        (
+            xpk.GkeOptions(reservation="r"),  # type: ignore[arg-type]
+            "GkeOptions: reservation must be a tuple of strings, got 'r'",
+        ),
+        (xpk.GkeOptions(prices="p.csv"), "GkeOptions: prices must be a path, got 'p.csv'"),  # type: ignore[arg-type]
+        (xpk.GkeOptions(spot=1), "GkeOptions: spot must be True or False, got 1"),  # type: ignore[arg-type]
+        (xpk.GkeOptions(max_cost="9"), "GkeOptions: max_cost must be a number, got '9'"),  # type: ignore[arg-type]
+    ],
+)
+def test_options_of_a_wrong_type_are_one_line_that_names_the_field(
+    state: Path, options: xpk.GkeOptions, problem: str
+) -> None:
+    with pytest.raises(xpk.UsageError) as raised:
+        xpk.create_cluster("big", "v5litepod-8", num_slices=2, options=options, dry_run=True)
+    assert raised.value.problems == (problem,) and raised.value.message == problem
+    with pytest.raises(xpk.UsageError, match=re.escape(problem)):
+        xpk.clusters(options=options)
 
 
 def test_all_problems_of_a_cluster_are_in_one_error(state: Path) -> None:
@@ -253,3 +283,28 @@ def test_workloads_are_deleted_by_name_by_label_or_all(cluster: xpk.Cluster) -> 
     for nothing in ((), ("a",)):
         with pytest.raises(xpk.UsageError, match="exactly one of"):
             cluster.delete_workloads(*nothing, all=bool(nothing))
+
+
+@pytest.fixture
+def site(make_site: MakeSite, state: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """Return an emulated project with a cluster `c` that this machine does not know."""
+    site = make_site()
+    for name, value in site.environ.items():
+        monkeypatch.setenv(name, value)
+    site.create(1)
+    return site
+
+
+def test_options_locate_a_cluster_that_this_machine_does_not_know(site: Site, state: Path) -> None:
+    with pytest.raises(xpk.NotFoundError, match="'c' not found"):
+        xpk.Cluster("c").workloads()
+    with pytest.raises(xpk.NotFoundError, match="'nowhere' not found in project p"):
+        xpk.Cluster("nowhere", options=xpk.GkeOptions(project="p")).workloads()
+    with pytest.raises(xpk.UsageError, match="project must be a string, got 7"):
+        xpk.Cluster("c", options=xpk.GkeOptions(project=7)).workloads()  # type: ignore[arg-type]
+    configured_provider("c", xpk.GkeOptions(project="p"))  # as every method does before it connects
+    assert (state / "gke" / "c" / "cluster.json").exists(), "from now on it is known"
+    with pytest.raises(xpk.UsageError, match=r"'c' is in project p \(requested other\)"):
+        xpk.Cluster("c", options=xpk.GkeOptions(project="other")).describe()
+    with pytest.raises(xpk.NotFoundError, match="'c' not found"):
+        xpk.Cluster("c", options=xpk.KindOptions()).describe()

@@ -6,15 +6,15 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
 from e2e import bucket
+from tests.http_server import http_server
 from xpk.jobs.code.archive import Archive, pack
 from xpk.model.specs import Code
 from xpk.render import unpack
@@ -105,14 +105,9 @@ class Metadata(BaseHTTPRequestHandler):
 @pytest.fixture
 def metadata(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Metadata]]:
     """A metadata server."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Metadata)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{server.server_port}")
-    yield Metadata
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with http_server(Metadata) as server:
+        monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{server.server_port}")
+        yield Metadata
 
 
 def test_the_token_of_the_service_account(metadata: type[Metadata]) -> None:

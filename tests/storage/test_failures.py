@@ -6,15 +6,15 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
 from e2e.bucket import BucketServer
+from tests.http_server import http_server, url_of
 from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError, UsageError, XpkError
 from xpk.storage import open_folder
 
@@ -44,14 +44,9 @@ class Refusing(BaseHTTPRequestHandler):
 @pytest.fixture
 def refusing(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Refusing]]:
     """A storage server that refuses everything."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Refusing)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server.server_port}")
-    yield Refusing
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with http_server(Refusing) as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", url_of(server))
+        yield Refusing
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ Hosts of a test that run this instead of `python -m trainer` do what a broken ma
 """
 
 import ctypes
-import dataclasses
 import sys
 import threading
 import time
@@ -129,15 +128,7 @@ def _disk(step: int) -> None:
 
 
 def _lr(step: int) -> None:
-    from trainer import config
-
-    real = config.load
-
-    def load(*arguments: Any) -> Any:
-        made = real(*arguments)
-        return dataclasses.replace(made, optim=dataclasses.replace(made.optim, lr=0.5))
-
-    setattr(config, real.__name__, load)
+    sys.argv += ["--set", "optim.lr=0.5"]
 
 
 def flipped(array: Any, chip: int) -> Any:
@@ -179,11 +170,11 @@ FAULTS |= {"late": _late, "copy": _copy, "compile": _compile}
 
 def main() -> None:
     """Plant the fault and train."""
-    from trainer.main import main as train
+    from trainer.main import main as run_trainer
 
     fault, _, step = sys.argv[1].partition(":")
     FAULTS[fault](int(step))
-    train(sys.argv[2:])
+    run_trainer(sys.argv[2:])
 
 
 if __name__ == "__main__":

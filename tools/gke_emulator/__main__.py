@@ -29,12 +29,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--fault", action="append", default=[], type=_fault, metavar="JSON",
                         help='such as {"kind": "pool", "outcome": "stockout", "nth": [2]}')  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="of the faults that have a probability")
-    given = parser.parse_args(arguments)
+    flags = parser.parse_args(arguments)
     options = Options(
-        state=given.state, port=given.port, http_port=given.http_port, speed=given.speed, seed=given.seed,
-        api_server=given.api_server, kwok=not given.no_kwok, concurrent_operations=given.operations,
-        quotas=_numbers(parser, given.quota), faults=tuple(given.fault),
-        stock={name: int(count) for name, count in _numbers(parser, given.stock).items()},
+        state=flags.state, port=flags.port, http_port=flags.http_port, speed=flags.speed, seed=flags.seed,
+        api_server=flags.api_server, kwok=not flags.no_kwok, concurrent_operations=flags.operations,
+        quotas=_numbers(parser, flags.quota), faults=tuple(flags.fault),
+        stock={name: int(count) for name, count in _numbers(parser, flags.stock).items()},
     )  # fmt: skip
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -53,15 +53,15 @@ def _fault(text: str) -> Any:
         raise argparse.ArgumentTypeError(f"{error}: {text}") from error
 
 
-def _numbers(parser: argparse.ArgumentParser, given: list[str]) -> dict[str, float]:
-    found = {}
-    for text in given:
+def _numbers(parser: argparse.ArgumentParser, texts: list[str]) -> dict[str, float]:
+    numbers = {}
+    for text in texts:
         name, _, number = text.partition("=")
         try:
-            found[name] = float(number)
+            numbers[name] = float(number)
         except ValueError:
             parser.error(f"NAME=NUMBER is wanted, not {text}")
-    return found
+    return numbers
 
 
 if __name__ == "__main__":

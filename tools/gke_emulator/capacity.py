@@ -100,19 +100,19 @@ class Capacity:
         used = sum(
             len(each.nodes) for each in self._store.pools.values() if each.message.config.machine_type == machine
         )
-        there = self._options.stock.get(machine, int(PLENTY))
-        return max(0, there - used), self.stockout(target, zone)
+        stock = self._options.stock.get(machine, int(PLENTY))
+        return max(0, stock - used), self.stockout(target, zone)
 
     def _reserved(self, target: Target, pool: Pool) -> tuple[int, OperationError]:
-        wanted = reservation_of(pool.message.config)
+        names = reservation_of(pool.message.config)
         free = int(PLENTY)
-        for value in wanted:
-            found = self.reservation(value, target.project, pool.message.locations[0])
-            if found is None:
+        for value in names:
+            reservation = self.reservation(value, target.project, pool.message.locations[0])
+            if reservation is None:
                 free = 0
                 break
-            free = min(free, reserved_count(found) - self.reserved_use(found["name"]))
-        text = f"Reservation '{', '.join(wanted)}' does not have enough resources available to fulfill the request."
+            free = min(free, reserved_count(reservation) - self.reserved_use(reservation["name"]))
+        text = f"Reservation '{', '.join(names)}' does not have enough resources available to fulfill the request."
         return max(0, free), OperationError("RESOURCE_EXHAUSTED", text, [("GCE_STOCKOUT", "RESOURCE_EXHAUSTED")])
 
     def reservation(self, value: str, project: str, zone: str) -> dict[str, Any] | None:
@@ -129,13 +129,13 @@ class Capacity:
             if any(_reservation_name(value) == name for value in reservation_of(pool.message.config))
         )  # fmt: skip
 
-    def stockout(self, target: Target, zone: str, wanted: int = 1, running: int = 0) -> OperationError:
+    def stockout(self, target: Target, zone: str, count: int = 1, running: int = 0) -> OperationError:
         """Return the end of an operation for which Compute Engine has no machines."""
         pool = self._store.pools.get(target.path)
         atomic = "Atomic resize failed with [GCE_STOCKOUT]: " if pool and hosts_of(pool.message) > 1 else ""
         text = (
-            f"Google Compute Engine: Not all instances running in IGM after 18.4s. Expected {wanted}, "
-            f"running {running}, transitioning {wanted - running}. Current errors: [GCE_STOCKOUT]: "
+            f"Google Compute Engine: Not all instances running in IGM after 18.4s. Expected {count}, "
+            f"running {running}, transitioning {count - running}. Current errors: [GCE_STOCKOUT]: "
             f"Instance 'gke-{target.cluster}-{target.pool}' creation failed: {atomic}[ZONE_RESOURCE_POOL_EXHAUSTED] "
             f"The zone 'projects/{target.project}/zones/{zone}' does not have enough resources available "
             "to fulfill the request.  Try a different zone, or try again later."

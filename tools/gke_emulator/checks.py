@@ -19,8 +19,8 @@ def complete_topology(plane: Plane, target: Target, message: Any) -> None:
     """Take a slice's topology from its workload policy where the pool itself does not say it."""
     policy = message.placement_policy
     if policy.policy_name:
-        found = plane.store.compute.get(_policy_path(target, policy.policy_name), {})
-        topology = found.get("workloadPolicy", {}).get("acceleratorTopology", "")
+        resource = plane.store.compute.get(_policy_path(target, policy.policy_name), {})
+        topology = resource.get("workloadPolicy", {}).get("acceleratorTopology", "")
         if topology and policy.tpu_topology not in ("", topology):
             raise Refusal.invalid(
                 f'TPU topology "{policy.tpu_topology}" is not that of the workload policy, "{topology}".'

@@ -40,7 +40,7 @@ class Clusters:
         config = ServerConfigPb(default_cluster_version=VERSIONS["REGULAR"][0], default_image_type="COS_CONTAINERD")
         every = dict.fromkeys(version for versions in VERSIONS.values() for version in versions)
         newest_first = sorted(
-            every, key=lambda each: [int(part) for part in each.replace("-gke.", ".").split(".")], reverse=True
+            every, key=lambda version: [int(part) for part in version.replace("-gke.", ".").split(".")], reverse=True
         )
         config.valid_master_versions.extend(newest_first)
         config.valid_node_versions.extend(newest_first)
@@ -69,18 +69,18 @@ class Clusters:
     def create(self, request: Any) -> Any:
         """Begin to create a cluster, with the node pools that the request has."""
         target = target_of(request, "project", "location")
-        wanted = request.cluster
-        if not wanted.name:
+        body = request.cluster
+        if not body.name:
             raise Refusal.invalid("Cluster.name must be specified.")
-        if wanted.autopilot.enabled:
+        if body.autopilot.enabled:
             raise Refusal("UNIMPLEMENTED", "the emulator has no Autopilot")
-        check_name("cluster", wanted.name)
+        check_name("cluster", body.name)
         self._check_location(target)
-        target = replace(target, cluster=wanted.name)
+        target = replace(target, cluster=body.name)
         if target.path in self._plane.store.clusters:
             raise Refusal.exists(target.path)
         message = ClusterPb()
-        message.CopyFrom(wanted)
+        message.CopyFrom(body)
         pools = _pools_of(message)
         del message.node_pools[:]
         defaults.fill_cluster(message, target, self._plane.options, self._plane.clock.now())

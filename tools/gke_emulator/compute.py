@@ -51,11 +51,11 @@ class Compute:
 
     def project(self, project: str) -> Resource:
         """Return a project with its quotas."""
-        found = []
+        quotas = []
         for metric, kind in _PROJECT_METRICS.items():
             used = sum(f"/{kind}/" in path for path in self._store.compute if path.startswith(f"projects/{project}/"))
-            found.append({"metric": metric, "limit": self._capacity.limit(metric), "usage": float(used)})
-        return {"kind": "compute#project", "name": project, "quotas": found}
+            quotas.append({"metric": metric, "limit": self._capacity.limit(metric), "usage": float(used)})
+        return {"kind": "compute#project", "name": project, "quotas": quotas}
 
     def check_quota(self, project: str, collection: str) -> None:
         """Refuse one more network, subnetwork or firewall rule than a project may have."""
@@ -67,7 +67,7 @@ class Compute:
     def quota_info(self, project: str, name: str) -> Resource:
         """Return a quota of the Cloud Quotas API: where quotas with dimensions are."""
         metric = name.removesuffix("-per-project-region").replace("-", "_")
-        found = []
+        dimensions_infos = []
         for region in self._options.locations:
             for key in self._options.quotas:
                 plain, _, family = key.partition(":")
@@ -75,12 +75,12 @@ class Compute:
                     word = "gpu_family" if metric.startswith("GPUS") else "tpu_family"
                     dimensions = {"region": region} | ({word: family} if family else {})
                     limit = self._capacity.limit(key)
-                    found.append({"dimensions": dimensions, "details": {"value": str(int(limit))},
+                    dimensions_infos.append({"dimensions": dimensions, "details": {"value": str(int(limit))},
                                   "applicableLocations": [region]})  # fmt: skip
         return {
             "name": f"projects/{project}/locations/global/services/compute.googleapis.com/quotaInfos/{name}",
             "quotaId": name, "metric": f"compute.googleapis.com/{metric.lower()}", "service": "compute.googleapis.com",
-            "isPrecise": True, "containerType": "PROJECT", "dimensionsInfos": found,
+            "isPrecise": True, "containerType": "PROJECT", "dimensionsInfos": dimensions_infos,
         }  # fmt: skip
 
     def zone(self, project: str, name: str) -> Resource:
@@ -93,10 +93,10 @@ class Compute:
 
     def machine_type(self, project: str, zone: str, name: str) -> Resource:
         """Return a machine type."""
-        found = find_machine(name)
-        if found is None:
+        machine = find_machine(name)
+        if machine is None:
             raise _missing(f"projects/{project}/zones/{zone}/machineTypes/{name}")
-        return _machine_type(project, zone, found)
+        return _machine_type(project, zone, machine)
 
     def machine_types(self, project: str, zone: str) -> list[Resource]:
         """Return the machine types of a zone."""

@@ -64,18 +64,18 @@ def fill_cluster(message: Any, target: Target, options: Options, now: float) -> 
 
 
 def _version(message: Any) -> str:
-    wanted, channel = message.initial_cluster_version, message.release_channel.channel
+    version, channel = message.initial_cluster_version, message.release_channel.channel
     every = sorted({each for versions in VERSIONS.values() for each in versions}, key=_number, reverse=True)
-    if wanted in ("", "-"):
+    if version in ("", "-"):
         if not channel:  # unspecified: enrolled in REGULAR
             message.release_channel.channel = ReleaseChannel.Channel.REGULAR
         return VERSIONS[ReleaseChannel.Channel(message.release_channel.channel).name][0]
-    fitting = [each for each in every if wanted in ("latest", each) or each.startswith((f"{wanted}.", f"{wanted}-"))]
+    fitting = [each for each in every if version in ("latest", each) or each.startswith((f"{version}.", f"{version}-"))]
     if channel:
         known = VERSIONS[ReleaseChannel.Channel(channel).name]
         fitting = [each for each in fitting if each in known]
     if not fitting:
-        raise Refusal.invalid(f'Master version "{wanted}" is unsupported.')
+        raise Refusal.invalid(f'Master version "{version}" is unsupported.')
     return fitting[0]
 
 
@@ -113,13 +113,13 @@ def _fill_network(message: Any, target: Target) -> None:
         endpoints.ip_endpoints_config.enabled = True
 
 
-def _block(wanted: str, start: str, size: int) -> str:
+def _block(block: str, start: str, size: int) -> str:
     """Complete an IP range: `/12` and an empty one get a place of the server's choice."""
-    text = f"{start}{wanted}" if wanted.startswith("/") else wanted or f"{start}/{size}"
+    text = f"{start}{block}" if block.startswith("/") else block or f"{start}/{size}"
     try:
         return str(ipaddress.ip_network(text, strict=False))
     except ValueError as error:
-        raise Refusal.invalid(f'Invalid CIDR block "{wanted}": {error}.') from error
+        raise Refusal.invalid(f'Invalid CIDR block "{block}": {error}.') from error
 
 
 def give_endpoint(message: Any, server: str, authority: bytes) -> None:

@@ -103,14 +103,14 @@ class Faults:
     def call(self, method: str) -> CallFault | None:
         """Count a call; return the fault that it meets."""
         with self._lock:
-            found = None
+            first_fault = None
             for index, fault in enumerate(self.declared):
                 if not isinstance(fault, CallFault) or not fnmatchcase(method, fault.method):
                     continue
                 count = self._count(index, "call")
                 if count in fault.nth or (fault.probability and self._random.random() < fault.probability):
-                    found = found or fault
-            return found
+                    first_fault = first_fault or fault
+            return first_fault
 
     def pool(self, name: str) -> PoolFault | None:
         """Count the creation of a node pool; return the fault that it meets."""

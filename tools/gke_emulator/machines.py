@@ -99,10 +99,10 @@ def find_machine(name: str) -> Machine | None:
 
 def machine_of(name: str, zone: str) -> Machine:
     """Return a machine type; refuse one that does not exist as GKE does."""
-    found = find_machine(name)
-    if found is None:
+    machine = find_machine(name)
+    if machine is None:
         raise Refusal.invalid(f"Machine type with name '{name}' does not exist in zone '{zone}'.")
-    return found
+    return machine
 
 
 def known_machines() -> list[Machine]:

@@ -52,7 +52,7 @@ def region_of(location: str) -> str:
     return location.rsplit("-", 1)[0] if is_zone(location) else location
 
 
-def target_of(request: Any, *wanted: str) -> Target:
+def target_of(request: Any, *parts: str) -> Target:
     """Read what a request names, by `name` or `parent`, else by the deprecated fields of their own.
 
     Raises:
@@ -60,7 +60,7 @@ def target_of(request: Any, *wanted: str) -> Target:
     """
     text = getattr(request, "name", "") or getattr(request, "parent", "")
     target = _parsed(text) if text else _deprecated(request)
-    for field in wanted:
+    for field in parts:
         if not getattr(target, field):
             raise Refusal.invalid(f"'{_kind(field)}' must be specified.")
     return target

@@ -67,10 +67,10 @@ def check_pool_networks(plane: Plane, target: Target, message: Any) -> None:
         raise Refusal.invalid("Each additional node network must be of a VPC network of its own.")
     for each in several:
         path = f"projects/{target.project}/regions/{region_of(target.location)}/subnetworks/{each.subnetwork}"
-        there = plane.store.compute.get(path)
-        if there is None or _path(there["network"]).rpartition("/")[2] != each.network:
+        subnetwork = plane.store.compute.get(path)
+        if subnetwork is None or _path(subnetwork["network"]).rpartition("/")[2] != each.network:
             raise Refusal.invalid(f"Subnetwork '{each.subnetwork}' of network '{each.network}' was not found.")
-        hosts = ipaddress.ip_network(there["ipCidrRange"]).num_addresses - RESERVED_ADDRESSES
+        hosts = ipaddress.ip_network(subnetwork["ipCidrRange"]).num_addresses - RESERVED_ADDRESSES
         others = [pool for _, pool in _pools_on(plane, path)]
         if message.initial_node_count + sum(pool.size for pool in others if pool.message is not message) > hosts:
             raise Refusal.invalid(f"IP space of '{each.subnetwork}' is exhausted.")

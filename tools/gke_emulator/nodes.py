@@ -53,7 +53,7 @@ def labels(target: Target, pool: Any, machine: Machine, name: str, zone: str) ->
     """Return the labels of a node."""
     config, arm = pool.config, machine.family in ("a4x", "c4a", "t2a")
     own, region = "cloud.google.com", region_of(zone)
-    found = {
+    labels_of_node = {
         "beta.kubernetes.io/arch": "arm64" if arm else "amd64", "kubernetes.io/arch": "arm64" if arm else "amd64",
         "beta.kubernetes.io/os": "linux", "kubernetes.io/os": "linux", "kubernetes.io/hostname": name,
         "beta.kubernetes.io/instance-type": machine.name, "node.kubernetes.io/instance-type": machine.name,
@@ -69,33 +69,33 @@ def labels(target: Target, pool: Any, machine: Machine, name: str, zone: str) ->
         f"{own}/private-node": str(pool.network_config.enable_private_nodes).lower(),
     }  # fmt: skip
     if machine.kind == "tpu":
-        found[f"{own}/gke-tpu-accelerator"] = machine.accelerator
-        found[f"{own}/gke-tpu-topology"] = pool.placement_policy.tpu_topology or _alone(machine)
-        found[f"{own}/gke-accelerator-count"] = str(machine.chips)
+        labels_of_node[f"{own}/gke-tpu-accelerator"] = machine.accelerator
+        labels_of_node[f"{own}/gke-tpu-topology"] = pool.placement_policy.tpu_topology or _alone(machine)
+        labels_of_node[f"{own}/gke-accelerator-count"] = str(machine.chips)
     if machine.kind == "gpu":
-        found[f"{own}/gke-accelerator"] = machine.accelerator  # only Autopilot adds the count of GPUs
-        found[f"{own}/gke-gpu"] = "true"
-        found[f"{own}/gke-gpu-driver-version"] = _driver(config)
+        labels_of_node[f"{own}/gke-accelerator"] = machine.accelerator  # only Autopilot adds the count of GPUs
+        labels_of_node[f"{own}/gke-gpu"] = "true"
+        labels_of_node[f"{own}/gke-gpu-driver-version"] = _driver(config)
     if config.workload_metadata_config.mode == WorkloadMetadataConfig.Mode.GKE_METADATA:
-        found["iam.gke.io/gke-metadata-server-enabled"] = "true"
+        labels_of_node["iam.gke.io/gke-metadata-server-enabled"] = "true"
     if config.spot:
-        found[f"{own}/gke-spot"] = "true"
+        labels_of_node[f"{own}/gke-spot"] = "true"
     if config.preemptible:
-        found[f"{own}/gke-preemptible"] = "true"
+        labels_of_node[f"{own}/gke-preemptible"] = "true"
     if config.flex_start:
-        found[f"{own}/gke-flex-start"] = "true"
+        labels_of_node[f"{own}/gke-flex-start"] = "true"
     if pool.queued_provisioning.enabled:
-        found[f"{own}/gke-queued"] = "true"
+        labels_of_node[f"{own}/gke-queued"] = "true"
     if pool.placement_policy.policy_name:
-        found[f"{own}/placement-policy-name"] = pool.placement_policy.policy_name
+        labels_of_node[f"{own}/placement-policy-name"] = pool.placement_policy.policy_name
     for value in reservation_of(config):
         words = value.split("/")
-        found[f"{own}/reservation-name"] = (
+        labels_of_node[f"{own}/reservation-name"] = (
             words[words.index("reservations") + 1] if "reservations" in words else words[0]
         )
-        found[f"{own}/reservation-project"] = words[1] if words[0] == "projects" else target.project
-        found[f"{own}/reservation-affinity"] = "specific"
-    return found | dict(config.labels)
+        labels_of_node[f"{own}/reservation-project"] = words[1] if words[0] == "projects" else target.project
+        labels_of_node[f"{own}/reservation-affinity"] = "specific"
+    return labels_of_node | dict(config.labels)
 
 
 def _provisioning(config: Any) -> str:
@@ -103,9 +103,9 @@ def _provisioning(config: Any) -> str:
 
 
 def _driver(config: Any) -> str:
-    wanted = [each.gpu_driver_installation_config.gpu_driver_version for each in config.accelerators]
+    versions = [each.gpu_driver_installation_config.gpu_driver_version for each in config.accelerators]
     latest = GPUDriverInstallationConfig.GPUDriverVersion.LATEST
-    return "latest" if latest in wanted else "default"
+    return "latest" if latest in versions else "default"
 
 
 def taints(pool: Any) -> list[dict[str, str]]:

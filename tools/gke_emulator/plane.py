@@ -84,10 +84,10 @@ class Plane:
 
     def cluster(self, target: Target) -> Any:
         """Return the cluster that a target names or belongs to; refuse one that does not exist."""
-        found = self.store.clusters.get(target.of_cluster.path)
-        if found is None:
+        cluster = self.store.clusters.get(target.of_cluster.path)
+        if cluster is None:
             raise Refusal.not_found(target.of_cluster.path)
-        return found
+        return cluster
 
     def close(self) -> None:
         """Stop what runs and keep the state."""

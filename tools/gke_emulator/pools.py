@@ -68,11 +68,11 @@ class Pools:
         pool = self.prepare(target, request.node_pool, cluster)
         return self.begin(target, pool)
 
-    def prepare(self, target: Target, wanted: Any, cluster: Any) -> Pool:
+    def prepare(self, target: Target, body: Any, cluster: Any) -> Pool:
         """Check a node pool that is asked for and complete it; nothing is kept yet."""
         check_name("node_pool", target.pool)
         message = PoolPb()
-        message.CopyFrom(wanted)
+        message.CopyFrom(body)
         defaults.fill_pool(message, target, cluster)
         pool = Pool(message, size=message.initial_node_count * len(message.locations))
         complete_topology(self._plane, target, message)

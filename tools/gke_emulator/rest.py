@@ -95,9 +95,9 @@ class Rest:
         fault = self.plane.faults.call(method)
         if fault and not fault.applied:
             raise Refusal(fault.code, fault.message)
-        for wanted, pattern, function in self._routes():
+        for verb, pattern, function in self._routes():
             match = re.fullmatch(pattern, path)
-            if match and wanted == command:
+            if match and verb == command:
                 with self.plane.store.together():
                     named = match.groupdict()
                     if project := named.get("project"):
@@ -204,14 +204,14 @@ def _parsed(content: bytes) -> Resource:
 
 def _filtered(value: Resource, query: Resource) -> Resource:
     """Return what a list shows of itself: `name eq PATTERN` is the filter that is emulated."""
-    wanted = str(query.get("filter", ""))
-    if not wanted:
+    expression = str(query.get("filter", ""))
+    if not expression:
         return value
-    if not wanted.startswith("name eq "):
-        raise Refusal("UNIMPLEMENTED", f"the emulator has no filter {wanted}")
-    pattern = wanted.removeprefix("name eq ")
+    if not expression.startswith("name eq "):
+        raise Refusal("UNIMPLEMENTED", f"the emulator has no filter {expression}")
+    pattern = expression.removeprefix("name eq ")
     return value | {"items": [each for each in value["items"] if re.fullmatch(pattern, each["name"])]}
 
 
-def _items(found: Any) -> Resource:
-    return {"items": list(found)}
+def _items(resources: Any) -> Resource:
+    return {"items": list(resources)}

@@ -16,6 +16,7 @@ from xpk.capacity.provider import (
     load_provider,
     maker_names,
     provider_names,
+    requested_provider,
     slices_there,
 )
 from xpk.model.accelerators import SliceShape, find_shape
@@ -48,14 +49,13 @@ def plan_create(
     count = problems.read(
         1 if num_slices is None else num_slices, count_slices, num_slices, num_nodes, shape.kind if shape else ""
     )
-    source: Provider | None = problems.read(
-        None, _load_maker, provider or (options.provider if options else "local"), options
-    )
+    source: Provider | None = problems.read(None, _load_maker, provider, options)
     spec = ClusterSpec(name=name, shape=shape, num_slices=count) if shape else None
     if isinstance(source, Checks):
         problems.read(None, partial(source.check_create, lenient=is_dry), spec)
     if not spec or not source:  # not checked by the provider
-        problems.read(None, _check_named, name, count or int(bool(options and options.may_be_empty)))
+        may_be_empty = isinstance(options, ProviderOptions) and options.may_be_empty
+        problems.read(None, _check_named, name, count or int(may_be_empty))
     problems.check(f"cluster '{name}' cannot be created", hint=_HINT)
     assert spec and source
     if num_slices is None and num_nodes is None:  # keep the existing number of slices
@@ -72,7 +72,7 @@ def find_clusters(
 ) -> list[ClusterInfo]:
     """Return the descriptions of all clusters, or of those of one provider; `warn` gets the errors of broken ones."""
     found = []
-    provider = provider or (options.provider if options else None)
+    provider = requested_provider(provider, options)
     for kind in [provider] if provider else provider_names():
         source = load_provider(kind, options)
         for name in source.names():
@@ -91,7 +91,8 @@ def _find_shape(accelerator_type: str | None) -> SliceShape:
     return find_shape(accelerator_type)
 
 
-def _load_maker(kind: str, options: ProviderOptions | None) -> Provider:
+def _load_maker(provider: str | None, options: ProviderOptions | None) -> Provider:
+    kind = requested_provider(provider, options) or "local"
     if kind not in provider_names():
         raise UsageError(f"unknown provider '{kind}'", hint=f"choose from {', '.join(maker_names())}")
     return load_provider(kind, options)

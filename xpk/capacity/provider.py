@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from xpk.api.base import ObjectApi
-from xpk.capacity.options import ProviderOptions
+from xpk.capacity.options import ProviderOptions, check_types
 from xpk.capacity.plan.plan import Plan
 from xpk.model.accelerators import SliceShape
 from xpk.model.errors import ConflictError, NotFoundError, UsageError, XpkError
@@ -125,9 +125,27 @@ class Counts(Protocol):
         ...
 
 
+@runtime_checkable
+class Finds(Protocol):
+    """Optional part of a provider that reaches clusters which this machine does not know."""
+
+    def find(self, name: str) -> None:
+        """Look for a cluster unless it is known, and store its location. Raises NotFoundError and UsageError."""
+        ...
+
+
 def provider_names() -> list[str]:
     """Return the values of `--provider`."""
     return sorted({*_BUILT_IN, *_plugins()})
+
+
+def requested_provider(provider: str | None, options: ProviderOptions | None) -> str | None:
+    """Return the given provider, else that of the options, else None. Raises UsageError for other objects."""
+    if provider or options is None:
+        return provider
+    if not isinstance(options, ProviderOptions):
+        raise UsageError(f"options must be xpk.GkeOptions or xpk.KindOptions, got {type(options).__name__}")
+    return options.provider
 
 
 def maker_names() -> list[str]:
@@ -136,13 +154,18 @@ def maker_names() -> list[str]:
 
 
 def load_provider(name: str, options: ProviderOptions | None = None) -> Provider:
-    """Return a provider by name. Raises UsageError for an unknown provider, or for options of another one."""
+    """Return a provider by name.
+
+    Raises UsageError for an unknown one, and for options of another one or of wrong types.
+    """
     kind = provider_type(name)
     if options is not None and not isinstance(options, kind.options_type):
         raise UsageError(
             f"{type(options).__name__} is not supported by the {name} provider",
             hint=f"pass {kind.options_type.__name__}, or choose another provider",
         )
+    if options is not None:
+        check_types(options)
     provider: Provider = kind() if options is None else kind(options=options)
     return provider
 
@@ -206,3 +229,17 @@ def provider_of(cluster: str, preferred: str | None = None) -> Provider:
         known += here
     hint = f"there are: {', '.join(sorted(known))}" if known else f"`xpk cluster create {cluster} ...` creates it"
     raise NotFoundError(f"cluster '{cluster}' not found", hint=hint)
+
+
+def configured_provider(cluster: str, options: ProviderOptions) -> Provider:
+    """Return the provider of a cluster, with options; it looks for a cluster that this machine does not know.
+
+    Raises NotFoundError without the cluster, and UsageError if it is of another provider or in another project.
+    """
+    kind = requested_provider(None, options) or ""
+    provider = load_provider(kind, options)
+    if isinstance(provider, Finds):
+        provider.find(cluster)
+    else:
+        provider_of(cluster, kind)
+    return provider

@@ -95,95 +95,87 @@ def _count(value: str) -> list[str]:
     return [] if good else [f"'{value}' is not a whole number from 0 on"]
 
 
+def _setting(name: str, *, flag: str = "", variables: tuple[str, ...] = (), **more: Any) -> Setting:
+    """Return a setting; by default the flag and the variable have its name."""
+    variables = variables or (f"XPK_{name.upper().replace('-', '_')}",)
+    return Setting(name=name, flag=flag or f"--{name}", variables=variables, **more)
+
+
 SETTINGS = {
     each.name: each
     for each in (
-        Setting(
-            name="provider",
+        _setting(
+            "provider",
             meaning="Provider of `xpk cluster create` and `xpk doctor`.",
             default="local; gke if a Google Cloud flag is given",
-            flag="--provider",
-            variables=("XPK_PROVIDER",),
             check=_provider,
         ),
-        Setting(
-            name="cluster",
+        _setting(
+            "cluster",
             meaning="Cluster of `xpk workload` and `xpk queue`.",
             default="the only existing cluster",
-            flag="--cluster",
-            variables=("XPK_CLUSTER",),
             check=names.cluster_name_problems,
         ),
-        Setting(
-            name="project",
+        _setting(
+            "project",
             meaning="gke: project of the clusters.",
             default="the project of gcloud's configuration",
-            flag="--project",
             variables=("XPK_GKE_PROJECT", "GOOGLE_CLOUD_PROJECT"),
             check=_project,
         ),
-        Setting(
-            name="zone",
+        _setting(
+            "zone",
             meaning="gke: zone of the clusters' nodes.",
             default="the zone of gcloud's configuration",
-            flag="--zone",
             variables=("XPK_GKE_ZONE", "CLOUDSDK_COMPUTE_ZONE"),
             check=_zone,
         ),
-        Setting(
-            name="namespace",
+        _setting(
+            "namespace",
             meaning="Namespace of workloads.",
             default="default",
-            flag="--namespace",
-            variables=("XPK_NAMESPACE",),
             check=names.namespace_problems,
         ),
-        Setting(
-            name="queue",
+        _setting(
+            "queue",
             meaning="LocalQueue of `xpk workload create`.",
             default=f"{names.QUEUE}, or the only one of the namespace",
-            flag="--queue",
             variables=("XPK_WORKLOAD_CREATE_QUEUE",),
             check=names.queue_name_problems,
         ),
-        Setting(
-            name="image",
+        _setting(
+            "image",
             meaning="Image of the hosts of `xpk workload create`.",
             default="the bundled trainer's",
             flag="--docker-image",
             variables=("XPK_WORKLOAD_CREATE_IMAGE",),
             check=_image,
         ),
-        Setting(
-            name="script-dir",
+        _setting(
+            "script-dir",
             meaning="Code folder that `xpk workload create` uploads; `.` is the current one, as in Google's xpk.",
             default="no code is uploaded",
-            flag="--script-dir",
             variables=("XPK_WORKLOAD_CREATE_SCRIPT_DIR",),
             check=_folder,
         ),
-        Setting(
-            name="output-root",
+        _setting(
+            "output-root",
             meaning="Parent folder of output: workloads write to OUTPUT_ROOT/NAME.",
             default="the cluster's output root",
-            flag="--output-root",
-            variables=("XPK_OUTPUT_ROOT",),
             check=_output_root,
         ),
-        Setting(
-            name="priority",
+        _setting(
+            "priority",
             meaning="Priority of `xpk workload create`.",
             default="medium",
-            flag="--priority",
             variables=("XPK_WORKLOAD_CREATE_PRIORITY",),
             check=_priority,
             choices=tuple(names.PRIORITIES),
         ),
-        Setting(
-            name="max-restarts",
+        _setting(
+            "max-restarts",
             meaning="Maximum number of restarts after failures, for `xpk workload create`.",
             default="0",
-            flag="--max-restarts",
             variables=("XPK_WORKLOAD_CREATE_MAX_RESTARTS",),
             check=_count,
         ),

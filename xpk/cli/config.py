@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import click
@@ -15,10 +16,33 @@ from xpk.cli.terminal.tables import Column
 from xpk.model.errors import NotFoundError, UsageError
 
 _COLUMNS = (
-    Column("NAME", lambda s: s["name"]),
-    Column("VALUE", lambda s: s["value"] or s["default"], wrap=True),
-    Column("SOURCE", lambda s: s["source"]),
+    Column("NAME", lambda s: s.name),
+    Column("VALUE", lambda s: s.value or s.default, wrap=True),
+    Column("SOURCE", lambda s: s.source),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class SavedSetting:
+    """A setting and the value that it is set to."""
+
+    name: str  # of the setting
+    value: str | None  # null if it is not set
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingInForce:
+    """A setting with its value in effect."""
+
+    name: str  # of the setting
+    value: str | None  # in effect without flags; null for the default
+    source: str  # of the value
+    set: str | None  # value of `xpk config set`; null if there is none
+    default: str  # described in words
+    flag: str  # takes precedence over all others
+    variables: tuple[str, ...]  # of the environment; take precedence over the value set
+    choices: tuple[str, ...]  # possible values; empty if there is no list
+    meaning: str  # of the setting
 
 
 def _keys(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -77,7 +101,7 @@ def get(console: Console, key: str, output: str | None) -> None:
             hint=f"`xpk config set {name} VALUE`; `xpk config explain {name}` shows the value in effect",
         )
     if console.is_data:
-        console.data({"name": name, "value": saved[name]})
+        console.data(asdict(SavedSetting(name, saved[name])))
     else:
         echo(name if console.output == "name" else saved[name])
 
@@ -120,7 +144,7 @@ def list_(console: Console, output: str | None, no_headers: bool, sort_by: Colum
     """List all settings, their values in effect without flags, and the source of each value."""
     saved = user_config.load()
     found = [_described(name, saved) for name in user_config.SETTINGS]
-    console.choosing(output, headers=not no_headers, sort_by=sort_by).items(found, columns=_COLUMNS, data=dict)
+    console.choosing(output, headers=not no_headers, sort_by=sort_by).items(found, columns=_COLUMNS, data=asdict)
 
 
 @config.command()
@@ -132,44 +156,43 @@ def explain(console: Console, key: str, output: str | None) -> None:
     console, name = console.choosing(output), user_config.setting(key).name
     found = _described(name, user_config.load())
     if console.is_data:
-        console.data(found)
+        console.data(asdict(found))
         return
     if console.output == "name":
         echo(name)
         return
-    shown = found["value"] or f"{found['default']}"
-    echo(f"{name}: {found['meaning']}")
+    echo(f"{name}: {found.meaning}")
     for title, value in (
-        ("in effect", f"{shown} (from: {found['source']})"),
-        ("set", found["set"] or "-"),
-        ("default", found["default"]),
-        ("flag", f"{found['flag']} (takes precedence over all others)"),
-        ("variables", f"{', '.join(found['variables'])} (take precedence over the value set)"),
-        *((("choices", ", ".join(found["choices"])),) if found["choices"] else ()),
+        ("in effect", f"{found.value or found.default} (from: {found.source})"),
+        ("set", found.set or "-"),
+        ("default", found.default),
+        ("flag", f"{found.flag} (takes precedence over all others)"),
+        ("variables", f"{', '.join(found.variables)} (take precedence over the value set)"),
+        *((("choices", ", ".join(found.choices)),) if found.choices else ()),
     ):
         echo(f"  {title:<10} {value}")
 
 
-def _described(name: str, saved: dict[str, str]) -> dict[str, Any]:
+def _described(name: str, saved: dict[str, str]) -> SettingInForce:
     own, now = user_config.SETTINGS[name], user_config.in_force(name, saved)
-    return {
-        "name": name,
-        "value": now.value,
-        "source": now.source,
-        "set": saved.get(name),
-        "default": own.default,
-        "flag": own.flag,
-        "variables": list(own.variables),
-        "choices": list(own.choices),
-        "meaning": own.meaning,
-    }
+    return SettingInForce(
+        name=name,
+        value=now.value,
+        source=now.source,
+        set=saved.get(name),
+        default=own.default,
+        flag=own.flag,
+        variables=own.variables,
+        choices=own.choices,
+        meaning=own.meaning,
+    )
 
 
 def _tell(console: Console, changes: dict[str, Any]) -> None:
     """Report the new values, and what overrides them."""
     saved = {user_config.own_name(key): value for key, value in changes.items()}
     if console.is_data:
-        console.data([{"name": name, "value": value} for name, value in saved.items()])
+        console.data([asdict(SavedSetting(name, value)) for name, value in saved.items()])
     for name, value in saved.items():
         console.done(f"{name} set to {value}" if value is not None else f"{name} unset")
         if value is not None and (now := user_config.in_force(name, {})).value is not None:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 
 from xpk.capacity import user_config
-from xpk.capacity.inspect.doctor import Check, of_cluster, of_machine
+from xpk.capacity.inspect.doctor import Prerequisite, of_cluster, of_machine
 from xpk.capacity.provider import load_provider, provider_of
 from xpk.cli.options import namespace_option, optional_cluster_option, output_option, provider_option
 from xpk.cli.target import is_cluster_named, the_cluster
@@ -36,7 +36,7 @@ def doctor(console: Console, provider: str | None, cluster: str | None, namespac
     Changes nothing. Without --cluster, checks this machine for --provider [default: local]. Exit code 7 if a
     required item is missing.
     """
-    console, found = console.choosing(output), list[Check]()
+    console, found = console.choosing(output), list[Prerequisite]()
     if is_cluster_named(cluster):
         place = the_cluster(cluster)
         owner = provider_of(place, provider)
@@ -58,7 +58,7 @@ def doctor(console: Console, provider: str | None, cluster: str | None, namespac
         )
 
 
-def _state(check: Check) -> str:
+def _state(check: Prerequisite) -> str:
     if check.ok is None:
         return "unknown"
     return "ok" if check.ok else "missing" if check.needed else "not found"

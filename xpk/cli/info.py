@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import click
@@ -16,20 +17,42 @@ from xpk.cli.terminal.output import Console, echo
 from xpk.cli.terminal.tables import Column
 
 _COUNTS = (
-    Column("ADMITTED", lambda row: row["admitted"]),
-    Column("PENDING", lambda row: row["pending"]),
+    Column("ADMITTED", lambda row: row.admitted),
+    Column("PENDING", lambda row: row.pending),
 )
 _USAGE = (
-    Column("USED", lambda row: row["used"].replace(",", ", "), wrap=True),
-    Column("QUOTA", lambda row: row["quota"].replace(",", ", "), wrap=True),
+    Column("USED", lambda row: row.used.replace(",", ", "), wrap=True),
+    Column("QUOTA", lambda row: row.quota.replace(",", ", "), wrap=True),
 )
 LOCAL = (
-    Column("LOCAL QUEUE", lambda row: row["name"], cut=16),
-    Column("NAMESPACE", lambda row: row["namespace"], cut=12),
-    Column("CLUSTER QUEUE", lambda row: row["cluster_queue"], cut=16),
+    Column("LOCAL QUEUE", lambda row: row.name, cut=16),
+    Column("NAMESPACE", lambda row: row.namespace, cut=12),
+    Column("CLUSTER QUEUE", lambda row: row.cluster_queue, cut=16),
     *_COUNTS,
 )
-CLUSTER = (Column("CLUSTER QUEUE", lambda row: row["name"], cut=16), *_COUNTS, *_USAGE)
+CLUSTER = (Column("CLUSTER QUEUE", lambda row: row.name, cut=16), *_COUNTS, *_USAGE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalQueue:
+    """A LocalQueue of Kueue."""
+
+    name: str  # unique in its namespace
+    namespace: str  # Kubernetes namespace
+    cluster_queue: str  # name of its ClusterQueue
+    admitted: int  # number of admitted workloads
+    pending: int  # number of waiting workloads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterQueue:
+    """A ClusterQueue of Kueue."""
+
+    name: str  # unique in the cluster
+    admitted: int  # number of admitted workloads
+    pending: int  # number of waiting workloads
+    used: str  # slices in use, such as v5litepod-8=1
+    quota: str  # slices of its quota, such as v5litepod-8=2
 
 
 @click.command(cls=ClusterCommand)
@@ -55,37 +78,36 @@ def info(
     """
     console, place = console.choosing(output), the_cluster(cluster)
     queues, both = Queues.read(provider_of(place).connect(place)), localqueue == clusterqueue
-    found: dict[str, list[dict[str, Any]]] = {}
+    found: dict[str, list[Any]] = {}
     if both or localqueue:
-        found["local_queues"] = [_local(obj) for obj in queues.local_queues]
-        if namespace:
-            found["local_queues"] = [row for row in found["local_queues"] if row["namespace"] == namespace]
+        rows = map(_local, queues.local_queues)
+        found["local_queues"] = [row for row in rows if namespace in (None, row.namespace)]
     if both or clusterqueue:
         found["cluster_queues"] = [_cluster(each) for each in queues.infos()]
     if console.is_data:
-        console.data(found)
+        console.data({kind: [asdict(row) for row in rows] for kind, rows in found.items()})
         return
     columns = {"local_queues": LOCAL, "cluster_queues": CLUSTER}
     texts = [console.table(rows, columns[kind]) or f"no {kind.replace('_', ' ')}" for kind, rows in found.items()]
     echo("\n\n".join(texts))
 
 
-def _local(obj: dict[str, Any]) -> dict[str, Any]:
+def _local(obj: dict[str, Any]) -> LocalQueue:
     status = obj.get("status") or {}
-    return {
-        "name": obj["metadata"]["name"],
-        "namespace": obj["metadata"]["namespace"],
-        "cluster_queue": obj["spec"].get("clusterQueue", ""),
-        "admitted": status.get("admittedWorkloads", 0),
-        "pending": status.get("pendingWorkloads", 0),
-    }
+    return LocalQueue(
+        name=obj["metadata"]["name"],
+        namespace=obj["metadata"]["namespace"],
+        cluster_queue=obj["spec"].get("clusterQueue", ""),
+        admitted=status.get("admittedWorkloads", 0),
+        pending=status.get("pendingWorkloads", 0),
+    )
 
 
-def _cluster(queue: QueueInfo) -> dict[str, Any]:
-    return {
-        "name": queue.cluster_queue,
-        "admitted": queue.admitted,
-        "pending": queue.pending,
-        "used": amounts_text({each.type: each.used for each in queue.shares}) or "-",
-        "quota": amounts_text({each.type: each.quota for each in queue.shares}) or "-",
-    }
+def _cluster(queue: QueueInfo) -> ClusterQueue:
+    return ClusterQueue(
+        name=queue.cluster_queue,
+        admitted=queue.admitted,
+        pending=queue.pending,
+        used=amounts_text({each.type: each.used for each in queue.shares}) or "-",
+        quota=amounts_text({each.type: each.quota for each in queue.shares}) or "-",
+    )

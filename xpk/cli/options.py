@@ -126,16 +126,20 @@ def output_root_option(command: Command) -> Command:
     )(command)
 
 
+def _provider_option(metavar: str, help: str) -> Callable[[Command], Command]:
+    more: Any = {"envvar": "XPK_PROVIDER", "show_envvar": True, "shell_complete": complete.providers}
+    return click.option("--provider", metavar=metavar, help=help, **more)
+
+
 def provider_option(command: Command) -> Command:
     """Add the provider of a cluster."""
-    return click.option(
-        "--provider",
-        metavar="PROVIDER",
-        envvar="XPK_PROVIDER",
-        show_envvar=True,
-        shell_complete=complete.providers,
-        help="Provider of the cluster: local, kind, gke or adapted.",
-    )(command)
+    return _provider_option("PROVIDER", "Provider of the cluster: local, kind, gke or adapted.")(command)
+
+
+def maker_option(command: Command) -> Command:
+    """Add the provider of a new cluster."""
+    text = "Where slices run: this machine (local), Docker (kind) or Google Cloud (gke). [default: local]"
+    return _provider_option("local|kind|gke", text)(command)
 
 
 def the_name(what: str, name: str | None, name_flag: str | None) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from xpk.api.storages import TYPES, load
+from xpk.api.storages import TYPES, Storage, load
 from xpk.capacity import storages
 from xpk.capacity.plan.plan import Plan
 from xpk.capacity.provider import provider_of
@@ -38,6 +39,21 @@ _COLUMNS = (
     Column("AUTO MOUNT", lambda s: _yes(s.auto_mount)),
     Column("AGE", lambda s: age(s.created), key=lambda s: s.created),
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageInfo:
+    """A storage that workloads mount by name."""
+
+    name: str  # unique in its namespace
+    type: str  # kind of the storage, such as gcsfuse
+    namespace: str  # Kubernetes namespace
+    source: str  # bucket or claim
+    mount_point: str  # folder on the hosts
+    read_only: bool  # hosts cannot write to it
+    auto_mount: bool  # every workload of the namespace mounts it
+    mount_options: tuple[str, ...]  # of the driver of a bucket
+    prefetch_metadata: bool  # the bucket's objects are listed at the start
 
 
 @click.group(cls=Group)
@@ -154,7 +170,7 @@ def list_(console: Console, /, cluster: str | None, namespace: str, output: str 
     place = the_cluster(cluster)
     found = load(_reached(place), namespace)
     console = console.choosing(output, headers=not options["no_headers"], sort_by=options["sort_by"])
-    console.items(found, columns=_COLUMNS, data=_data)
+    console.items(found, columns=_COLUMNS, data=lambda found: asdict(storage_info(found)))
     if not found:
         console.tell(f"no storages in namespace '{namespace}' of '{place}'")
 
@@ -226,19 +242,20 @@ def _reached(place: str) -> Any:
     return owner.connect(place)
 
 
-def _data(found: Any) -> dict[str, Any]:
-    mount = found.mount
-    return {
-        "name": found.name,
-        "type": found.type,
-        "namespace": found.namespace,
-        "source": mount.source,
-        "mount_point": mount.target,
-        "read_only": mount.read_only,
-        "auto_mount": found.auto_mount,
-        "mount_options": list(mount.options),
-        "prefetch_metadata": mount.prefetch_metadata,
-    }
+def storage_info(storage: Storage) -> StorageInfo:
+    """Return a storage as `xpk storage list` prints it."""
+    mount = storage.mount
+    return StorageInfo(
+        name=storage.name,
+        type=storage.type,
+        namespace=storage.namespace,
+        source=mount.source,
+        mount_point=mount.target,
+        read_only=mount.read_only,
+        auto_mount=storage.auto_mount,
+        mount_options=mount.options,
+        prefetch_metadata=mount.prefetch_metadata,
+    )
 
 
 def _yes(value: bool) -> str:

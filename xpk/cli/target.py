@@ -90,10 +90,10 @@ def _find(cluster: str, place: Mapping[str, str]) -> None:
     Raises NotFoundError, or UsageError if the cluster of that name is elsewhere.
     """
     from xpk.capacity.gke.options import GkeOptions
-    from xpk.capacity.gke.provider import GkeProvider
+    from xpk.capacity.provider import configured_provider
 
     if project := place.get("--project") or default_place().get("project"):
-        GkeProvider(options=GkeOptions(project=project, zone=place.get("--zone", ""))).find(cluster)
+        configured_provider(cluster, GkeOptions(project=project, zone=place.get("--zone", "")))
 
 
 def default_place() -> dict[str, str]:

@@ -7,6 +7,7 @@ import os
 import time
 import uuid
 from datetime import UTC, datetime
+from typing import Any
 
 from xpk.api.base import Obj
 from xpk.api.quantities import quantity as quantity
@@ -121,7 +122,7 @@ def is_fenced(node: Obj) -> bool:
     return any(taint.get("effect") == "NoExecute" for taint in node.get("spec", {}).get("taints", ()))
 
 
-def merge_patch(target: object, patch: object) -> object:
+def merge_patch(target: object, patch: object) -> Any:
     """Return `target` changed by a JSON merge patch (RFC 7386)."""
     if not isinstance(patch, dict):
         return copy.deepcopy(patch)

@@ -24,28 +24,24 @@ _MAX_CPU_HOSTS = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceShape:
-    """One slice of an accelerator type: `hosts` machines with `chips_per_host` chips each.
+    """One slice of an accelerator type: `hosts` machines with `chips_per_host` chips each."""
 
-    `resource`, `resource_per_host`: the resource request of a host's pod.
-    `hbm_gib`, `peak_bf16` (FLOP/s), `peak_int8` (OP/s): per chip; None if it has none or none is published.
-    """
-
-    name: str
-    family: str
-    kind: Literal["tpu", "gpu", "cpu"]
-    topology: str | None
-    chips: int
-    hosts: int
-    chips_per_host: int
-    cores_per_chip: int
-    machine_type: str
-    resource: str
-    resource_per_host: int
-    node_labels: Mapping[str, str] = field(hash=False)
-    hbm_gib: float | None
-    peak_bf16: float | None
-    peak_int8: float | None
-    other_names: tuple[str, ...] = ()
+    name: str  # accelerator type
+    family: str  # such as v5p
+    kind: Literal["tpu", "gpu", "cpu"]  # kind of accelerator
+    topology: str | None  # chips along each axis, such as 4x4; null if it has none
+    chips: int  # of a slice
+    hosts: int  # of a slice
+    chips_per_host: int  # of each host
+    cores_per_chip: int  # of each chip
+    machine_type: str  # of a host, on Google Cloud
+    resource: str  # that a host's pod requests
+    resource_per_host: int  # amount of it
+    node_labels: Mapping[str, str] = field(hash=False)  # of the nodes of a slice
+    hbm_gib: float | None  # memory of a chip; null if unknown
+    peak_bf16: float | None  # FLOP/s of a chip in bfloat16; null if not published
+    peak_int8: float | None  # OP/s of a chip in int8; null if not published
+    other_names: tuple[str, ...] = ()  # that commands accept, too
 
     @property
     def units(self) -> int:

@@ -214,7 +214,7 @@ class WorkloadSpec(_Slices):
             ("--ttl-seconds-after-finished", self.ttl_seconds),
         ):
             if not 0 <= number < 2**31:
-                found.append(f"{flag} must be from 0 to {2**31 - 1}, got {number}")
+                found.append(f"{flag} must be between 0 and {2**31 - 1}, got {number}")
         return found
 
     @property

@@ -198,15 +198,15 @@ def failing_requests() -> Iterator[tuple[dict[str, Any], str]]:
     yield {"gke_version": "1.99"}, "does not offer version 1.99"
     yield {"custom_nodepool_arguments": ("--disk-size=large",)}, "--disk-size=large"
     yield {"host_maintenance_interval": "DAILY"}, "choose from AS_NEEDED, PERIODIC"
-    yield {"at_once": 0}, "not a whole number from 2"
+    yield {"at_once": 0}, "--at-once must be at least 2, got 0"
     yield {"queued_provisioning": True}, "requires --flex"
     for each in ("min_chips", "max_chips", "max_cpu", "max_memory"):
         yield {f"autoprovisioning_{each}": 64}, f"{each.replace('_', '-')} requires --enable-autoprovisioning"
     yield {"private_endpoint_subnetwork": "s"}, "--private-endpoint-subnetwork requires --private"
     yield {"enable_master_global_access": True}, "--enable-master-global-access requires --private"
     yield {"roll_back": True, "ignore_nodepool_creation_errors": True}, "exclude each other"
-    yield {"max_pods_per_node": 7}, "not a whole number from 8 to 256"
-    yield {"max_pods_per_node": 257}, "not a whole number from 8 to 256"
+    yield {"max_pods_per_node": 7}, "must be between 8 and 256"
+    yield {"max_pods_per_node": 257}, "must be between 8 and 256"
 
 
 @pytest.mark.parametrize(("options", "cause"), list(failing_requests()), ids=lambda value: str(value)[:40])

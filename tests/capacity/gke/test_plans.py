@@ -14,8 +14,9 @@ import pytest
 
 from xpk.capacity.gke.limits import Limit, lines_of
 from xpk.capacity.gke.options import GkeOptions
-from xpk.capacity.options import CREATE, ControllerOptions, options_of
+from xpk.capacity.options import CREATE, ControllerOptions
 from xpk.cli.main import main
+from xpk.model.options import options_of
 
 BASE = "cluster create c --project=p --zone=us-central1-a --tpu-type=v6e-16 --num-slices=2 --dry-run"
 CAPACITY = {"--on-demand", "--spot", "--reservation=r", "--flex", "--flex --queued-provisioning"}

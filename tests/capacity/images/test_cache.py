@@ -61,7 +61,7 @@ class Cluster(FakeApi):
             owned = {key: obj for key, obj in self.objects.items() if gone & set(_owners(obj))}
             gone = {self.objects.pop(key)["metadata"]["uid"] for key in owned}
 
-    def run(self, wanted: Wanted, seconds: float = 600.0) -> cache.Outcome:
+    def run(self, wanted: Wanted, seconds: float = 600.0) -> cache.CacheOutcome:
         """Do what the command does."""
         caching = cache.plan(self, wanted)
         cache.begin(self, caching)

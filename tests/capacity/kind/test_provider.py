@@ -177,7 +177,7 @@ def test_all_that_is_wrong_is_said_at_once(machine: Machine) -> None:
     assert len(caught.value.problems) == 4
     with pytest.raises(UsageError) as caught:
         machine.provider(spare_slices=-1).plan_create(spec())
-    assert caught.value.problems == ("--spare-slices is '-1', not a whole number from 0 on",)
+    assert caught.value.problems == ("--spare-slices must be at least 0, got -1",)
 
 
 @pytest.mark.parametrize("program", ["docker", "kind"])

@@ -31,7 +31,7 @@ def test_times_are_given_as_everywhere(plan: Xpk, time: str) -> None:
 @pytest.mark.parametrize("time", ["10 minutes", "0"])
 def test_what_is_no_time_is_refused(plan: Xpk, time: str) -> None:
     outcome = plan("--timeout", time)
-    assert outcome.code == 2 and f"'{time}'" in outcome.err and "hint:" in outcome.err
+    assert outcome.code == 2 and time in outcome.err and "hint:" in outcome.err
 
 
 def test_all_that_is_wrong_is_told_at_once_whatever_reads_it(plan: Xpk, xpk: Xpk) -> None:
@@ -47,7 +47,8 @@ def test_all_that_is_wrong_is_told_at_once_whatever_reads_it(plan: Xpk, xpk: Xpk
     assert all(each in outcome.err for each in told)
     outcome = plan("--on-demand", "--num-slices", "0", "--at-once", "1")
     assert outcome.code == 2 and outcome.err.count("error: ") == 3 and outcome.err.count("hint: ") == 1
-    assert all(each in outcome.err for each in ("exclude each other", "between 1 and 1024, got 0", "--at-once is '1'"))
+    for problem in ("exclude each other", "between 1 and 1024, got 0", "--at-once must be at least 2, got 1"):
+        assert problem in outcome.err
     outcome = plan("--num-slices", "5000", "--num-nodes", "2")
     assert "between 1 and 1024, got 5000" in outcome.err and "warning: --num-nodes has no effect" in outcome.err
     outcome = xpk("cluster", "create", "--zone", "us-x", "--project", "p", "--spot")
@@ -125,7 +126,8 @@ def test_values_of_variables_are_checked_under_their_names(xpk: Xpk, monkeypatch
     monkeypatch.setenv("XPK_GKE_AT_ONCE", "few")
     monkeypatch.setenv("XPK_KIND_SPARE_SLICES", "x")  # of another provider
     err = xpk("cluster", "create", "c", "--tpu-type", "v5litepod-16", *ON_GKE).err
-    assert "XPK_GKE_MAX_COST is 'much', not US dollars" in err and "XPK_GKE_AT_ONCE is 'few', not a whole" in err
+    assert "XPK_GKE_MAX_COST is 'much', not US dollars" in err
+    assert "XPK_GKE_AT_ONCE must be an integer at least 2, got 'few'" in err
     assert "XPK_KIND_SPARE_SLICES" not in err
 
 

@@ -255,7 +255,7 @@ def test_the_output_of_an_earlier_run_is_neither_lost_nor_continued_by_accident(
         (("w", "--command", "true", "--env-file", "nope"), 2, "cannot read --env-file nope"),
         (("w", "--command", "true", "--env", "XPK_WORKLOAD=x"), 2, "is set by xpk"),
         (("w", "--command", "true", "--priority", "urgent"), 2, "unknown priority"),
-        (("w", "--command", "true", "--max-restarts", "-1"), 2, "must be from 0 to 2147483647, got -1"),
+        (("w", "--command", "true", "--max-restarts", "-1"), 2, "must be between 0 and 2147483647, got -1"),
         (("w", "--command", "true", "--fatal-exit-codes", "x"), 2, "not a list of codes"),
         (("w", "--command", "true", "--fatal-exit-codes", "1-999999999"), 2, "not a list of codes"),
         (("w", "--command", "true", "--output-manifest-file", "no/such/file"), 1, "cannot write no/such/file"),

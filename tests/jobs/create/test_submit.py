@@ -16,9 +16,10 @@ from xpk.jobs.create.notice import Notice
 from xpk.jobs.create.resolve import resolve
 from xpk.jobs.create.submit import preflight, submit
 from xpk.jobs.create.trainer_preflight import InProcessRunner
-from xpk.jobs.create.workload import Workload, options_of
+from xpk.jobs.create.workload import Workload
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import CapacityError, NameTaken, OutputExists, Problems, UsageError
+from xpk.model.options import options_of
 from xpk.model.specs import ClusterSpec, Target, WorkloadSpec
 from xpk.render import render_queues
 from xpk.testing import FakeApi
@@ -134,7 +135,7 @@ def test_problems_of_fields_are_raised_with_those_of_the_folder_and_of_the_clust
         ({}, ()),
         ({"accelerator_type": "v5p-8"}, ("not v5p-8",)),
         ({"accelerator_type": "v5p-7"}, ("v5p-7",)),
-        ({"capacity": "spot", "run_as_user": 0}, ("--spot: the capacity", "run_as_user must be from 1")),
+        ({"capacity": "spot", "run_as_user": 0}, ("--spot: the capacity", "run_as_user must be between 1")),
     ):
         with pytest.raises(UsageError, match="cannot be created") as raised:
             submit(Workload(**wrong | more), destination)  # type: ignore[arg-type]  # any fields
@@ -151,7 +152,7 @@ def test_an_unknown_capacity_is_refused(destination: Destination, capacity: str)
 
 
 def test_each_option_is_written_once() -> None:
-    options = [option for _, option in options_of(Workload) if option]
+    options = [option for _, option in options_of(Workload)]
     parameters = [option.parameter for option in options]
     assert len(set(parameters)) == len(parameters) >= 25
     assert all(option.help.endswith((".", "]")) for option in options)

@@ -77,6 +77,11 @@ class RunWriter:
             if step == first or step % log_every == 0:
                 self.all("step", step=step)
 
+    def train(self, restored: int, last: int, *, each: float = 0.5) -> None:
+        """Start all hosts from a step, and train to another one."""
+        self.bring_up(restored)
+        self.steps(restored + 1, last, each=each)
+
     def save(self, step: int, *, seconds: float = 0.2) -> None:
         self.now += seconds
         self.all("save_begin", step=step, seconds=seconds)

@@ -89,8 +89,7 @@ def test_what_a_host_taken_for_dead_says_later_counts_for_nothing(tmp_path: Path
 
 def test_what_is_compiled_after_the_first_step_is_no_part_of_the_recovery(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
-    run.bring_up(0)
-    run.steps(1, 4)
+    run.train(0, 4)
     run.kill((1, 1))
     run.bring_up(0, compile_=1.5)
     run.steps(1, 4)
@@ -103,8 +102,7 @@ def test_what_is_compiled_after_the_first_step_is_no_part_of_the_recovery(tmp_pa
 
 def test_time_that_a_restore_waits_for_a_compilation_is_the_compilations(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
-    run.bring_up(0)
-    run.steps(1, 4)
+    run.train(0, 4)
     run.kill((1, 1))
     run.all("start", pid=1)
     run.all("init", seconds=0.0)
@@ -129,8 +127,7 @@ def test_time_that_a_restore_waits_for_a_compilation_is_the_compilations(tmp_pat
 
 def test_a_restore_of_before_that_lasts_as_long_as_the_compilation_within_it_has_only_the_rest(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
-    run.bring_up(0)
-    run.steps(1, 4)
+    run.train(0, 4)
     run.kill((1, 1))
     run.bring_up(0, restore=0.5, compile_=7.0)
     run.now += 0.5
@@ -151,11 +148,9 @@ def test_a_known_kill_time_begins_the_recovery(tmp_path: Path) -> None:
 
 def test_a_kill_before_any_checkpoint_loses_everything(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
-    run.bring_up(0)
-    run.steps(1, 7)
+    run.train(0, 7)
     run.kill((0, 0))
-    run.bring_up(0)
-    run.steps(1, 10)
+    run.train(0, 10)
     run.done(10)
     record = read_folder(run.write())
     assert lost_steps(record) == 7
@@ -166,14 +161,12 @@ def test_a_kill_before_any_checkpoint_loses_everything(tmp_path: Path) -> None:
 
 def test_a_host_stopped_by_sigterm_loses_nothing(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
-    run.bring_up(0)
-    run.steps(1, 7)
+    run.train(0, 7)
     run.save(7)
     run.all("preempt", step=7)
     run.now += 2.0
     run.attempt = 1
-    run.bring_up(7)
-    run.steps(8, 10)
+    run.train(7, 10)
     run.done(10)
     record = read_folder(run.write())
     first, _ = attempts(record)
@@ -186,16 +179,13 @@ def test_a_host_stopped_by_sigterm_loses_nothing(tmp_path: Path) -> None:
 
 def test_two_restarts_and_an_attempt_that_never_stepped(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
-    run.bring_up(0)
-    run.steps(1, 30)
+    run.train(0, 30)
     run.kill((1, 0))
     run.all("start")  # this attempt dies before it has restored
     run.kill((1, 1))
-    run.bring_up(20)
-    run.steps(21, 24)
+    run.train(20, 24)
     run.kill((1, 1))
-    run.bring_up(20)
-    run.steps(21, 40)
+    run.train(20, 40)
     run.done(40)
     record = read_folder(run.write())
     assert lost_steps(record) == 10 + 4
@@ -224,8 +214,7 @@ def test_a_host_that_fails_by_itself_is_the_cause(tmp_path: Path) -> None:
 @pytest.mark.parametrize("retrained", [0, 10])
 def test_a_finished_run_that_was_extended_is_not_done_by_its_old_result(retrained: int, tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
-    run.bring_up(0)
-    run.steps(1, 20)
+    run.train(0, 20)
     run.save(20)
     run.done(20)
     run.now += 60
@@ -241,8 +230,7 @@ def test_a_finished_run_that_was_extended_is_not_done_by_its_old_result(retraine
 
 def test_a_result_of_the_last_attempt_ends_it_although_its_hosts_said_no_more(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
-    run.bring_up(0)
-    run.steps(1, 20)
+    run.train(0, 20)
     run.write()
     (tmp_path / "result.json").write_text('{"steps": 20}')
     assert [attempt.ended for attempt in attempts(read_folder(tmp_path))] == ["done"]
@@ -250,8 +238,7 @@ def test_a_result_of_the_last_attempt_ends_it_although_its_hosts_said_no_more(tm
 
 def test_a_host_that_hung_is_the_cause_and_what_others_say_of_it_is_no_work(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
-    run.bring_up(0)
-    run.steps(1, 4)
+    run.train(0, 4)
     worked = run.now
     run.now += 300
     for who in run.everyone():
@@ -270,8 +257,7 @@ def test_a_host_that_hung_is_the_cause_and_what_others_say_of_it_is_no_work(tmp_
 
 def test_a_host_that_did_not_answer_when_the_others_hung_is_the_cause(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
-    run.bring_up(0)
-    run.steps(1, 4)
+    run.train(0, 4)
     run.now += 300
     for who in run.everyone():
         if who != (1, 0):
@@ -289,8 +275,7 @@ def test_a_host_that_did_not_answer_when_the_others_hung_is_the_cause(tmp_path: 
 
 def test_a_host_that_dies_while_the_others_are_done_is_the_cause(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
-    run.bring_up(0)
-    run.steps(1, 4)
+    run.train(0, 4)
     for who in run.everyone()[:-1]:
         run.event("done", who, step=4)
     run.attempt = 1
@@ -303,8 +288,7 @@ def test_a_host_that_dies_while_the_others_are_done_is_the_cause(tmp_path: Path)
 
 def test_a_run_that_still_runs_is_accounted_up_to_now(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
-    run.bring_up(0)
-    run.steps(1, 4, each=1.0)
+    run.train(0, 4, each=1.0)
     account = goodput(read_folder(run.write()), end=run.now + 6)
     assert account.wall == 16_000_000
     assert account.seconds(Cause.IDLE) == pytest.approx(6.0)
@@ -365,7 +349,6 @@ _steps = st.builds(
 
 
 @given(st.lists(_events, max_size=25), st.lists(_steps, max_size=12), st.lists(_steps, max_size=6), _times)
-@settings(max_examples=300, deadline=None)
 def test_the_parts_sum_to_the_wall_time_whatever_the_files_say(
     events: list[Event], steps: list[StepRecord], lost: list[StepRecord], end: float
 ) -> None:
@@ -390,7 +373,7 @@ def test_the_parts_sum_to_the_wall_time_whatever_the_files_say(
 
 
 @given(st.lists(st.tuples(st.integers(1, 12), st.booleans()), min_size=1, max_size=4))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_lost_steps_are_those_that_were_finished_twice(lives: list[tuple[int, bool]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = RunWriter(Path(folder))

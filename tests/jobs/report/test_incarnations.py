@@ -23,15 +23,12 @@ from xpk.jobs.report.record import HostId, read_folder
 def resumed_after_delete(folder: Path) -> RunWriter:
     """One kill, then deleted while it runs, then resumed: the attempts are 0, 1, 0."""
     run = RunWriter(folder)
-    run.bring_up(0)
-    run.steps(1, 100)
+    run.train(0, 100)
     run.kill((1, 1))
-    run.bring_up(90)
-    run.steps(91, 300)
+    run.train(90, 300)
     run.suspend(300, away=500.0)
     run.attempt = 0
-    run.bring_up(300)
-    run.steps(301, 330)
+    run.train(300, 330)
     run.done(330)
     run.write()
     return run
@@ -40,11 +37,9 @@ def resumed_after_delete(folder: Path) -> RunWriter:
 def suspended(folder: Path) -> RunWriter:
     """Suspended for 12 s after step 20 by a user or for a workload of a higher priority; attempt 0 twice."""
     run = RunWriter(folder)
-    run.bring_up(0)
-    run.steps(1, 20)
+    run.train(0, 20)
     run.suspend(20)
-    run.bring_up(20)
-    run.steps(21, 40)
+    run.train(20, 40)
     run.done(40)
     run.write()
     return run
@@ -80,12 +75,10 @@ def test_two_deletes_without_any_restart(tmp_path: Path) -> None:
 
 def test_a_resume_from_an_older_checkpoint_loses_what_came_after_it(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
-    run.bring_up(0)
-    run.steps(1, 30)
+    run.train(0, 30)
     run.evaluate(30)
     run.now += 60.0  # deleted without grace
-    run.bring_up(20)
-    run.steps(21, 25)
+    run.train(20, 25)
     record = read_folder(run.write())
     assert [line.step for line in record.steps] == list(range(1, 26))
     assert lost_steps(record) == 10 == len({line.step for line in record.lost_steps})
@@ -108,8 +101,7 @@ def test_a_suspension_is_no_failure(tmp_path: Path) -> None:
 
 def test_a_suspension_that_lasts_is_waiting_too(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
-    run.bring_up(0)
-    run.steps(1, 5)
+    run.train(0, 5)
     run.suspend(5, away=0.0)
     account = goodput(read_folder(run.write()), end=run.now + 30)
     assert account.seconds(Cause.SUSPENDED) == pytest.approx(30.0)
@@ -118,16 +110,14 @@ def test_a_suspension_that_lasts_is_waiting_too(tmp_path: Path) -> None:
 def test_a_preemption_that_took_only_some_of_the_hosts_time_to_end(tmp_path: Path) -> None:
     """Hosts see the signal one after the other; the others may miss those that have left."""
     run = RunWriter(tmp_path)
-    run.bring_up(0)
-    run.steps(1, 8)
+    run.train(0, 8)
     run.save(8)
     for who in run.everyone()[:3]:
         run.event("preempt", who, step=8)
     run.now += 0.5
     run.event("peer_lost", (1, 1), peer=0)
     run.now += 20.0
-    run.bring_up(8)
-    run.steps(9, 12)
+    run.train(8, 12)
     record = read_folder(run.write())
     assert [one.ended for one in attempts(record)] == ["suspended", "running"]
     assert "✕" not in render_report(record, replace(FACTS, restarts=())).split("<body>")[1]
@@ -137,17 +127,13 @@ def test_a_preemption_that_took_only_some_of_the_hosts_time_to_end(tmp_path: Pat
 
 def test_a_kill_then_a_suspension(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
-    run.bring_up(0)
-    run.steps(1, 30)
+    run.train(0, 30)
     run.kill((1, 0))
-    run.bring_up(20)
-    run.steps(21, 40)
+    run.train(20, 40)
     run.suspend(40)
-    run.bring_up(40)
-    run.steps(41, 50)
+    run.train(40, 50)
     run.kill((0, 1))
-    run.bring_up(40)
-    run.steps(41, 60)
+    run.train(40, 60)
     run.done(60)
     record = read_folder(run.write())
     assert record.restart_counts == {0: 0, 1: 1, 2: 1, 3: 2}
@@ -162,16 +148,14 @@ def test_a_kill_then_a_suspension(tmp_path: Path) -> None:
 
 def test_a_recovery_that_a_suspension_cut_short_has_no_length(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
-    run.bring_up(0)
-    run.steps(1, 30)
+    run.train(0, 30)
     run.kill((1, 0))
     run.bring_up(0)
     run.all("preempt")
     run.now += 3600.0
     run.bring_up(0)
     run.kill((1, 0))
-    run.bring_up(0)
-    run.steps(1, 5)
+    run.train(0, 5)
     record = read_folder(run.write())
     (recovery,) = recoveries(record)
     assert (recovery.failed_attempt, recovery.attempt) == (2, 3)
@@ -181,12 +165,10 @@ def test_a_recovery_that_a_suspension_cut_short_has_no_length(tmp_path: Path) ->
 
 def test_a_run_that_was_done_and_resumed_for_more_steps(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
-    run.bring_up(0)
-    run.steps(1, 10)
+    run.train(0, 10)
     run.done(10)
     run.now += 100.0
-    run.bring_up(10)
-    run.steps(11, 20)
+    run.train(10, 20)
     run.done(20)
     record = read_folder(run.write())
     assert [one.ended for one in attempts(record)] == ["done", "done"]
@@ -292,19 +274,15 @@ def test_a_page_without_a_failure_tells_of_none(tmp_path: Path) -> None:
 def test_what_the_control_plane_tells_stands_with_its_restart(tmp_path: Path) -> None:
     """After a resume it knows only the restarts since: here none of the first, one of the second."""
     run = RunWriter(tmp_path)
-    run.bring_up(0)
-    run.steps(1, 9)
+    run.train(0, 9)
     run.kill((1, 1))
-    run.bring_up(0)
-    run.steps(1, 9)
+    run.train(0, 9)
     run.suspend(9)
     run.attempt = 0
-    run.bring_up(9)
-    run.steps(10, 19)
+    run.train(9, 19)
     told = int(run.now) - START + 2
     run.kill((0, 1))
-    run.bring_up(9)
-    run.steps(10, 19)
+    run.train(9, 19)
     facts = replace(FACTS, restarts=(RestartFact(cause="the newest one", time=START + told),))
     page = render_report(read_folder(run.write()), facts)
     rows = [row for row in page.split("<tr>") if "host 1 died" in row or "suspended or preempted" in row]

@@ -49,12 +49,10 @@ def test_what_users_and_runs_wrote_cannot_run(tmp_path: Path) -> None:
         restarts=(RestartFact(cause=evil),),
     )
     run = RunWriter(tmp_path)
-    run.bring_up(0)
-    run.steps(1, 4)
+    run.train(0, 4)
     run.event("fail", (0, 1), reason=evil)
     run.attempt = 1
-    run.bring_up(0)
-    run.steps(1, 4)
+    run.train(0, 4)
     page = Checker(page_of(run.write(), facts))
     assert page.tags.count("script") == 1 and "img" not in page.tags
     assert page.text.count(evil) >= 5
@@ -62,13 +60,11 @@ def test_what_users_and_runs_wrote_cannot_run(tmp_path: Path) -> None:
 
 def test_after_a_sigterm_the_first_leg_is_the_save(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
-    run.bring_up(0)
-    run.steps(1, 7)
+    run.train(0, 7)
     run.save(7)
     run.all("preempt", step=7)
     run.attempt = 1
-    run.bring_up(7)
-    run.steps(8, 9)
+    run.train(7, 9)
     text = Checker(page_of(run.write())).text
     assert "Notice and save" in text and "SIGTERM" in text and "Detection" not in text
 
@@ -100,8 +96,7 @@ def test_a_loss_that_is_not_finite_leaves_a_hole(word: str, tmp_path: Path) -> N
 @pytest.mark.parametrize(("slices", "hosts", "rows"), [(1, 1, 1), (2, 2, 4), (16, 4, 64), (32, 4, 32), (128, 1, 64)])
 def test_from_one_to_128_hosts(tmp_path: Path, slices: int, hosts: int, rows: int) -> None:
     run = RunWriter(tmp_path, slices=slices, hosts=hosts)
-    run.bring_up(0)
-    run.steps(1, 10)
+    run.train(0, 10)
     run.done(10)
     page = page_of(run.write())
     Checker(page)
@@ -168,8 +163,7 @@ def luminance(colour: str) -> float:
 
 def test_slow_hosts_are_named_once_that_is_conclusive(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
-    run.bring_up(0)
-    run.steps(1, 40)
+    run.train(0, 40)
     slow = {"host": "slice 1 host 1", "reason": "data", "own": 0.26, "median": 0.01, "conclusive": False}
     chip = {"host": "slice 0 host 0", "reason": "chip", "own": 0.0105, "median": 0.0064, "conclusive": False}
     named: list[Any] = [[slow], [chip], [slow | {"own": 0.28}], [slow | {"own": 0.27, "conclusive": True}], "nonsense"]

@@ -19,8 +19,7 @@ def test_an_empty_or_missing_folder_gives_an_empty_record(tmp_path: Path) -> Non
 
 def test_an_undisturbed_run_is_read_whole(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
-    run.bring_up(0)
-    run.steps(1, 20)
+    run.train(0, 20)
     run.evaluate(20)
     run.done(20)
     record = read_folder(run.write())
@@ -42,11 +41,9 @@ def test_the_last_line_of_a_step_counts_and_the_earlier_is_lost(tmp_path: Path) 
 
 def test_a_step_is_lost_as_soon_as_a_later_attempt_restored_from_before_it(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
-    run.bring_up(0)
-    run.steps(1, 9)
+    run.train(0, 9)
     run.kill((1, 1))
-    run.bring_up(5)
-    run.steps(6, 6)
+    run.train(5, 6)
     record = read_folder(run.write())
     assert [line.step for line in record.steps] == [1, 2, 3, 4, 5, 6]
     assert [line.step for line in record.lost_steps] == [6, 7, 8, 9]
@@ -55,8 +52,7 @@ def test_a_step_is_lost_as_soon_as_a_later_attempt_restored_from_before_it(tmp_p
 @pytest.mark.parametrize("cut", range(1, 90, 7))
 def test_a_line_cut_off_at_the_end_is_left_out(tmp_path: Path, cut: int) -> None:
     run = RunWriter(tmp_path)
-    run.bring_up(0)
-    run.steps(1, 5)
+    run.train(0, 5)
     folder = run.write()
     metrics = folder / "metrics.jsonl"
     metrics.write_bytes(metrics.read_bytes()[:-cut])

@@ -48,8 +48,7 @@ def test_it_is_the_figure_of_the_report(tmp_path: Path) -> None:
 
 def test_a_run_that_has_not_ended_is_accounted_until_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunWriter(tmp_path)
-    run.bring_up(0)
-    run.steps(1, 30, each=0.5)
+    run.train(0, 30, each=0.5)
     run.write()
     monkeypatch.setattr("time.time", lambda: START + 30)
     assert shown(tmp_path, status_of(tmp_path)).goodput == 0.5

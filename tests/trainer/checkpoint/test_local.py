@@ -28,17 +28,6 @@ from trainer.step.compiler import Compiler
 from trainer.storage import open_place
 
 
-@pytest.fixture(scope="module")
-def trainer() -> Trainer:
-    return on(2, 2, 2)
-
-
-@pytest.fixture(scope="module")
-def state(trainer: Trainer) -> Any:
-    state = trainer.init(np.uint32(0))
-    return trainer.train()(state, trainer.blocks(np.arange(8)), trainer.flags)[0]
-
-
 def chosen(made: LocalTier, trainer: Trainer) -> LocalCheckpoint | None:
     return made.choose(trainer.mesh, trainer.programs.state)
 

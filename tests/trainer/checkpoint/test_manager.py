@@ -13,24 +13,13 @@ import numpy as np
 import pytest
 
 from tests.trainer.checkpoint.stores import Errors, Store
-from tests.trainer.emulated import Trainer, on
+from tests.trainer.emulated import Trainer
 from tests.trainer.hosts.connections import connected, together
 from trainer.checkpoint.manager import Checkpoints
 from trainer.errors import FatalError, StorageError
 from trainer.step.compile_cache import CompileCache
 from trainer.step.compiler import Compiler
 from trainer.storage import open_place
-
-
-@pytest.fixture(scope="module")
-def trainer() -> Trainer:
-    return on(2, 2, 2)
-
-
-@pytest.fixture(scope="module")
-def state(trainer: Trainer) -> Any:
-    state = trainer.init(np.uint32(0))
-    return trainer.train()(state, trainer.blocks(np.arange(8)), trainer.flags)[0]
 
 
 @pytest.fixture

@@ -1,10 +1,11 @@
 """Hosts that do not run the same are told before they begin, by name."""
 
-import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.trainer.hosts.connections import together
 from tests.trainer.small import SETTINGS, free_ports, start
 from trainer import config
 from trainer.errors import FatalError
@@ -28,12 +29,7 @@ def compared(mine: list[Traits]) -> list[str]:
         except FatalError as error:
             told[process] = str(error)
 
-    threads = [threading.Thread(target=work, args=(process,), daemon=True) for process in range(len(mine))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(SECONDS)
-        assert not thread.is_alive(), "still waiting"
+    together([partial(work, process) for process in range(len(mine))], SECONDS)
     return told
 
 

@@ -17,7 +17,6 @@ import dataclasses
 import hashlib
 import os
 import shutil
-import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +32,7 @@ from trainer.checkpoint.broadcast import assemble, spread
 from trainer.checkpoint.shards import Pieces
 from trainer.checkpoint.shelves import manifest
 from trainer.errors import FatalError, Problem, reason
+from trainer.hosts import background
 from trainer.hosts.background import Background
 from trainer.hosts.job import Job
 from trainer.hosts.own_work import OwnWork
@@ -139,27 +139,18 @@ class LocalTier:
     ) -> Callable[[], tuple[State, bool]]:
         """Start to read a local checkpoint; the returned function returns (state, whether this host had its part)."""
         path = self._paths.get((kept.step, kept.session))
-        outcome: list[Any] = []
 
-        def work() -> None:
-            try:
-                nothing = [{} for _ in jax.tree.leaves(abstract)]  # type: list[shards.Placed]
-                with self._own_work:
-                    outcome.append(nothing if path is None else shards.read(path, abstract))
-            except BaseException as error:
-                outcome.append(error)
+        def read() -> list[shards.Placed]:
+            with self._own_work:
+                return [{} for _ in jax.tree.leaves(abstract)] if path is None else shards.read(path, abstract)
 
-        thread = threading.Thread(target=work, name="restore-local", daemon=True)
-        thread.start()
+        result = background.start(read, "restore-local")
 
         def finish() -> tuple[State, bool]:
-            thread.join()
-            if isinstance(outcome[0], BaseException):
-                raise outcome[0]
             if not kept.sources:
-                return assemble(outcome[0], abstract), True
+                return assemble(result(), abstract), True
             givers = {mesh.devices[replica].flat[place] for place, replica in enumerate(kept.sources)}
-            return spread(outcome[0], givers, mesh, abstract, compiler), path is not None
+            return spread(result(), givers, mesh, abstract, compiler), path is not None
 
         return finish
 

@@ -25,6 +25,7 @@ from jax.sharding import Mesh, NamedSharding
 from trainer.checkpoint.broadcast import held, spread
 from trainer.checkpoint.shelves import Shelf, open_shelf
 from trainer.errors import StorageError, reason
+from trainer.hosts import background
 from trainer.hosts.background import Background
 from trainer.hosts.own_work import OwnWork
 from trainer.hosts.peers import Peers
@@ -143,24 +144,16 @@ class Checkpoints:
         """
         readers = {device.process_index for device in mesh.devices[0].flat}
         reads = jax.process_index() in readers
-        outcome: list[Any] = []
 
-        def read() -> None:
-            try:
-                with self._own_work:
-                    outcome.append(_read(self._shelf.content(step, notes), mesh, abstract, readers) if reads else None)
-            except BaseException as error:
-                outcome.append(error)
+        def read() -> Any:
+            with self._own_work:
+                return _read(self._shelf.content(step, notes), mesh, abstract, readers) if reads else None
 
-        thread = threading.Thread(target=read, name="restore", daemon=True)
-        thread.start()
+        result = background.start(read, "restore")
 
         def finish() -> tuple[State, bool]:
-            thread.join()
-            if isinstance(outcome[0], BaseException):
-                raise outcome[0]
             first = set(mesh.devices[0].flat)
-            return spread(held(outcome[0], abstract), first, mesh, abstract, compiler), reads
+            return spread(held(result(), abstract), first, mesh, abstract, compiler), reads
 
         return finish
 

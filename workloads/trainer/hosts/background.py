@@ -1,7 +1,11 @@
-"""Background saves: one after the other, on a thread."""
+"""Work on threads: saves, one after the other, and reads whose result is needed later."""
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+_T = TypeVar("_T")
 
 
 class Background:
@@ -27,3 +31,17 @@ class Background:
         if self._thread is not None:
             self._thread.join(seconds)
         return self._thread is None or not self._thread.is_alive()
+
+
+def start(act: Callable[[], _T], name: str) -> Callable[[], _T]:
+    """Start an action on a thread; the returned function waits for it, and returns its result or raises its error."""
+    outcome: Future[_T] = Future()
+
+    def work() -> None:
+        try:
+            outcome.set_result(act())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=work, name=name, daemon=True).start()
+    return outcome.result

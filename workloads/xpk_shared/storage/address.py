@@ -27,16 +27,16 @@ def address_problems(address: str) -> list[str]:
     if scheme[1] != "gs":
         return [f"'{address}' is neither a folder nor gs://BUCKET/PREFIX"]
     bucket, _, prefix = scheme[2].partition("/")
-    found = []
+    problems = []
     if not _BUCKET_NAME.fullmatch(bucket):
-        found.append(
+        problems.append(
             f"'{address}' has an invalid bucket name: 3 to 222 lower-case letters, digits, '-', '_' and '.'"
             if bucket
             else f"'{address}' has an invalid bucket name"
         )
     if {"", ".", ".."} & set(prefix.rstrip("/").split("/") if prefix.rstrip("/") else ()) or prefix.endswith("//"):
-        found.append(f"'{address}' has an empty part, '.' or '..' in its prefix")
-    return found
+        problems.append(f"'{address}' has an empty part, '.' or '..' in its prefix")
+    return problems
 
 
 def split_address(address: str) -> tuple[str, str]:

@@ -52,7 +52,7 @@ class Bucket(Objects, Place):
         target = self._named(f"{parent}/{name}" if parent else name)
         batches = self._batches(seal)
         for names in batches:
-            self._each(lambda each: (self / each).copy_to(target / each), names)
+            self._each(lambda name: (self / name).copy_to(target / name), names)
         self._remove(batches)
 
     def remove_tree(self, seal: str) -> None:

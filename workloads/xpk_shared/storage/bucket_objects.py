@@ -50,9 +50,9 @@ class Objects:
 
     def entry(self) -> Entry:
         """Return size and generation of the object."""
-        if (found := self.look()) is None:
+        if (entry := self.look()) is None:
             raise FileNotFoundError(2, "no such object", str(self))
-        return found
+        return entry
 
     def files(self) -> list[Entry]:
         """Return the objects directly below."""
@@ -72,8 +72,8 @@ class Objects:
 
     def sums(self) -> dict[str, tuple[int, str]]:
         """Return size and checksum of every object below, as stored by the bucket: nothing is read."""
-        found = [(self._entry(blob), blob.md5_hash, blob.crc32c) for blob in self._list()]
-        return {entry.name: (entry.size, f"md5:{md5}" if md5 else f"crc32c:{crc}") for entry, md5, crc in found}
+        checksums = [(self._entry(blob), blob.md5_hash, blob.crc32c) for blob in self._list()]
+        return {entry.name: (entry.size, f"md5:{md5}" if md5 else f"crc32c:{crc}") for entry, md5, crc in checksums}
 
     def is_empty(self) -> bool:
         """Return whether no object is below. Raises BucketNotFound."""
@@ -178,8 +178,8 @@ class Objects:
 
     def _list(self, **options: Any) -> list[Any]:
         with translated(self, listing=True):
-            found = self._client.list_blobs(self._bucket, prefix=self._prefix, **options, **self._retries)
-            return list(found)
+            blobs = self._client.list_blobs(self._bucket, prefix=self._prefix, **options, **self._retries)
+            return list(blobs)
 
     def _entry(self, blob: Any, name: str = "") -> Entry:
         return Entry(name or blob.name.removeprefix(self._prefix), int(blob.size), int(blob.generation))

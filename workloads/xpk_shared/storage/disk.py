@@ -59,14 +59,14 @@ class Disk(Place):
     def files(self) -> list[Entry]:
         """See `Place.files`."""
         self._check_links()
-        found = []
+        entries = []
         with suppress(*_ABSENT):
             for name in os.listdir(self.path):
                 with suppress(FileNotFoundError):  # a link that leads nowhere, or removed meanwhile
                     status = (self.path / name).stat()
                     if not stat.S_ISDIR(status.st_mode):
-                        found.append(_entry(name, status))
-        return found
+                        entries.append(_entry(name, status))
+        return entries
 
     def walk(self, skip: frozenset[str]) -> Iterator[Entry]:
         """Yield regular files and links to them."""

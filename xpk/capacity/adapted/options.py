@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from xpk.capacity.options import ADAPT, ControllerOptions, option, parse_text
+from xpk.capacity.options import ADAPT, ControllerOptions, parse_text
+from xpk.model.options import option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,21 +17,16 @@ from xpk.storage.text import read_text
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Cost per hour.
+    """Cost of slices per hour."""
 
-    `dollars`: the on-demand list price, None if unknown; `bound`: it is an upper bound.
-    `confirmed`: more than one source has this price.
-    `most_chips`, `most_dollars`: including all slices that GKE may add; None where it adds none.
-    """
-
-    chips: int
-    dollars: float | None
-    bound: bool
-    source: str
-    as_of: str
-    confirmed: bool = True
-    most_chips: int | None = None
-    most_dollars: float | None = None
+    chips: int  # of all slices
+    dollars: float | None  # on-demand list price in US dollars; null if unknown
+    bound: bool  # the price is an upper bound
+    source: str  # of the price
+    as_of: str  # date of the price
+    confirmed: bool = True  # more than one source has this price
+    most_chips: int | None = None  # with all slices that GKE may add; null if it adds none
+    most_dollars: float | None = None  # price with all slices that GKE may add; null if it adds none
 
     def line(self) -> str:
         """Return the cost as a line of text."""

@@ -22,13 +22,13 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change: `subject` is the changed resource, `body` the API request, `why` the reason."""
+    """One change of a plan for GKE."""
 
-    kind: Kind
-    subject: str
-    body: Mapping[str, Any] = field(default_factory=dict)
-    after: tuple[str, ...] = ()
-    why: str = ""
+    kind: Kind  # kind of the change
+    subject: str  # name of the changed resource
+    body: Mapping[str, Any] = field(default_factory=dict)  # of the API request
+    after: tuple[str, ...] = ()  # keys of the changes that it waits for
+    why: str = ""  # reason; may be empty
 
     @property
     def key(self) -> str:

@@ -52,17 +52,16 @@ class Sizing:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """One limit: the amount needed and the amount available (None if unknown). `advice` is the hint.
+    """One limit of a cloud: the amounts needed and available.
 
-    `firm`: nothing can be created beyond it; other limits may have been raised for this project, which no API
-    reports.
+    Limits that are not firm may have been raised for this project, which no API reports.
     """
 
-    name: str
-    need: int
-    have: int | None
-    advice: str = ""
-    firm: bool = True
+    name: str  # of the limit
+    need: int  # amount needed
+    have: int | None  # amount available; null if unknown
+    advice: str = ""  # how to raise or avoid it; may be empty
+    firm: bool = True  # nothing can be created beyond it
 
     @property
     def fits(self) -> bool | None:

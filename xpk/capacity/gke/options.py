@@ -14,7 +14,6 @@ from xpk.capacity.options import (
     FIND,
     RESIZE,
     ControllerOptions,
-    option,
     parse_path,
     parse_text,
     parse_whole,
@@ -22,6 +21,7 @@ from xpk.capacity.options import (
 )
 from xpk.model.capacities import ON_DEMAND, reserved
 from xpk.model.errors import UsageError
+from xpk.model.options import option
 
 Capacity = Literal["on-demand", "spot", "reservation", "flex"]
 DEFAULT_SCOPES = ("gke-default",)
@@ -61,12 +61,15 @@ def _dollars(text: str, name: str) -> float:
     return value
 
 
-def _option(default: Any, metavar: str, help: str, parse: Callable[[str, str], Any], **more: Any) -> Any:
-    return option(default, metavar=metavar, help=f"gke: {help}", parse=parse, **{"prefix": "XPK_GKE_", **more})
+def _option(
+    default: Any, metavar: str, help: str, parse: Callable[[str, str], Any] | None, *flags: str, **more: Any
+) -> Any:
+    more = {"metavar": metavar, "prefix": "XPK_GKE_", "parse": parse, **more}
+    return option(default, *flags, help=f"gke: {help}", **more)
 
 
-def _text(metavar: str, help: str, default: str | None = None, **more: Any) -> Any:
-    return _option(default, metavar, help, parse_text, **more)
+def _text(metavar: str, help: str, default: str | None = None, *flags: str, **more: Any) -> Any:
+    return _option(default, metavar, help, parse_text, *flags, **more)
 
 
 def _switch(help: str, **more: Any) -> Any:
@@ -101,7 +104,9 @@ class GkeOptions(ControllerOptions):
     tpu_type: str | None = _text(
         "TYPE",
         "accelerator type of the slices to resize, in a cluster of several.",
-        aliases=("--device-type",),
+        None,
+        "--tpu-type",
+        "--device-type",
         commands=(RESIZE,),
     )
 
@@ -127,7 +132,8 @@ class GkeOptions(ControllerOptions):
         "TYPE",
         "machine type of the default pool. [default: e2-standard-16]",
         "e2-standard-16",
-        aliases=("--cluster-cpu-machine-type",),
+        "--default-pool-cpu-machine-type",
+        "--cluster-cpu-machine-type",
     )
     default_pool_cpu_num_nodes: int = _number(6, "N", "number of nodes in the default pool. [default: 6]", 1)
     host_maintenance_interval: str = _option(
@@ -140,7 +146,7 @@ class GkeOptions(ControllerOptions):
     enable_private_endpoint: bool = _switch("create the control plane without a public address.")
     private_endpoint_subnetwork: str | None = _text("SUBNETWORK", "subnetwork of the control plane's private address.")
     enable_master_global_access: bool = _switch("make the control plane's private address reachable from every region.")
-    stated_region: str | None = _text("REGION", "region, checked against --zone.", flag="--region")
+    stated_region: str | None = _text("REGION", "region, checked against --zone.", None, "--region")
     network: str | None = _text("NETWORK", "VPC network.")
     subnetwork: str | None = _text("SUBNETWORK", "subnetwork of the nodes.")
     enable_workload_identity: bool = _switch(
@@ -221,8 +227,8 @@ class GkeOptions(ControllerOptions):
         3600.0,
         "TIME",
         "maximum duration of an operation, such as 90s, 10m or 2h. [default: 1h]",
-        parse_text,
-        flag="--timeout",
+        None,
+        "--timeout",
         is_time=True,
         limits=(1, None),
         commands=_CARRIED,

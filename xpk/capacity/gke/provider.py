@@ -173,7 +173,6 @@ class GkeProvider:
         return Plan(
             summary, steps, at_once=request.at_once, activity=self._activity, roll_back=request.roll_back,
             refusal=self._others(name, cluster, specs, request, ends=force).refusal,
-            facts={"changes": [step.key for step in steps]},
             question=f"Delete node pools {', '.join(gone)} and give their capacity back?" if gone else "",
         )  # fmt: skip
 
@@ -193,7 +192,7 @@ class GkeProvider:
         )
         return Plan(
             summary, steps, at_once=request.at_once, activity=self._activity, roll_back=request.roll_back,
-            notes=(*made.notes, *notes), facts=made.facts | {"changes": [step.key for step in steps]},
+            notes=(*made.notes, *notes), facts=made.facts,
             refusal=made.refusal or self._others(name, cluster, made.specs, request).refusal,
         )  # fmt: skip
 

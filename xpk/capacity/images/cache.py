@@ -59,17 +59,14 @@ class Caching:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """The result for each image.
+class CacheOutcome:
+    """The result of pulling images onto nodes."""
 
-    `nodes`: number of nodes; `seconds`: total time; `in_time`: finished before the deadline.
-    """
-
-    name: str
-    nodes: int
-    seconds: float
-    in_time: bool
-    images: tuple[ImagePulls, ...]
+    name: str  # of the Job; empty for a local cluster
+    nodes: int  # number of nodes
+    seconds: float  # total time
+    in_time: bool  # finished before the deadline
+    images: tuple[ImagePulls, ...]  # result for each image
 
     def error(self) -> XpkError | None:
         """Return the error if some node lacks some image, else None."""
@@ -173,7 +170,7 @@ def await_all(
     *,
     clock: Callable[[], float] = time.monotonic,
     pause: Pause = time.sleep,
-) -> Outcome:
+) -> CacheOutcome:
     """Wait until every node has every image, or cannot pull it; return the outcome and delete all objects."""
     begun = clock()
     try:
@@ -239,12 +236,12 @@ def _is_settled(pod: Obj, unready: set[str]) -> bool:
     return node_of(pod) in unready or all(trouble and trouble.is_final for trouble in missing_images(pod).values())
 
 
-def _outcome(api: ObjectApi, caching: Caching, seconds: float, *, in_time: bool) -> Outcome:
+def _outcome(api: ObjectApi, caching: Caching, seconds: float, *, in_time: bool) -> CacheOutcome:
     spec, pods = caching.spec, _pods(api, caching.spec)
     events = api.list("Event", spec.namespace, fields={"involvedObject.kind": "Pod", "reason": "Pulled"})
     images = {f"image-{index}": image for index, image in enumerate(spec.images)}
     pulls = pulls_of(images, _nodes(api, caching), pods, events)
-    return Outcome(name=spec.name, nodes=pulls[0].nodes, seconds=round(seconds, 3), in_time=in_time, images=pulls)
+    return CacheOutcome(name=spec.name, nodes=pulls[0].nodes, seconds=round(seconds, 3), in_time=in_time, images=pulls)
 
 
 def _nodes(api: ObjectApi, caching: Caching) -> Objs:

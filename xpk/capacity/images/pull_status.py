@@ -25,9 +25,9 @@ _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6,
 class PullTrouble:
     """The reason why an image is not on a node."""
 
-    node: str
-    reason: str
-    message: str
+    node: str  # its name
+    reason: str  # in one word, as Kubernetes gives it
+    message: str  # details
 
     @property
     def is_final(self) -> bool:
@@ -37,23 +37,18 @@ class PullTrouble:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImagePulls:
-    """Pulls of one image on the nodes.
+    """Pulls of one image on the nodes. Times are over the nodes that pulled it, 0 without any."""
 
-    `present`: nodes that had it; `pulled`: nodes that pulled it. Times are in seconds, over the latter, 0 without
-    any.
-    `size_bytes`: size that the nodes report, compressed as in the registry; None if they do not.
-    """
-
-    image: str
-    nodes: int
-    pulled: int
-    present: int
-    p50_seconds: float
-    p95_seconds: float
-    max_seconds: float
-    size_bytes: int | None
-    pulled_bytes: int | None
-    failed: tuple[PullTrouble, ...] = ()
+    image: str  # its name
+    nodes: int  # number of nodes
+    pulled: int  # nodes that pulled it
+    present: int  # nodes that had it
+    p50_seconds: float  # median time of a pull
+    p95_seconds: float  # 95th percentile
+    max_seconds: float  # longest pull
+    size_bytes: int | None  # compressed, as nodes report it; null if they do not
+    pulled_bytes: int | None  # of all pulls; null if the size is unknown
+    failed: tuple[PullTrouble, ...] = ()  # nodes without it
 
 
 @dataclass(frozen=True, slots=True)

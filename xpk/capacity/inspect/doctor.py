@@ -19,17 +19,14 @@ _ON_KUBERNETES = ("adapted", "gke", "kind")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """The result of one check. `ok` is None if it is unknown.
+class Prerequisite:
+    """The result of the check of a program, package, controller or permission."""
 
-    `needed`: the chosen provider requires it; `next`: how to install it.
-    """
-
-    name: str
-    ok: bool | None
-    needed: bool
-    detail: str
-    next: str = ""
+    name: str  # of what is checked
+    ok: bool | None  # whether it is present; null if unknown
+    needed: bool  # the chosen provider requires it
+    detail: str  # result in one line
+    next: str = ""  # command or step that installs it; may be empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +79,10 @@ _VERBS = (
 )
 
 
-def of_machine(provider: str) -> list[Check]:
+def of_machine(provider: str) -> list[Prerequisite]:
     """Check programs and packages; those that `provider` requires are needed."""
     return [
-        Check(
+        Prerequisite(
             name=part.name,
             ok=(ok := part.is_there()),
             needed=provider in part.providers,
@@ -96,7 +93,7 @@ def of_machine(provider: str) -> list[Check]:
     ]
 
 
-def of_cluster(connect: Callable[[], ObjectApi], provider: str, cluster: str, namespace: str) -> list[Check]:
+def of_cluster(connect: Callable[[], ObjectApi], provider: str, cluster: str, namespace: str) -> list[Prerequisite]:
     """Check that a cluster answers, has its controllers, and allows this user to run workloads."""
     try:
         api = connect()
@@ -105,22 +102,24 @@ def of_cluster(connect: Callable[[], ObjectApi], provider: str, cluster: str, na
     except NotFoundError:  # the cluster does not exist
         raise
     except XpkError as error:
-        return [Check(name="cluster", ok=False, needed=True, detail=error.message, next=error.hint)]
-    found = [Check(name="cluster", ok=True, needed=True, detail=f"'{cluster}' answers")]
+        return [Prerequisite(name="cluster", ok=False, needed=True, detail=error.message, next=error.hint)]
+    found = [Prerequisite(name="cluster", ok=True, needed=True, detail=f"'{cluster}' answers")]
     if provider not in _ON_KUBERNETES:  # the local control plane includes its controllers and has no permissions
         return found
     return [*found, *_controllers(api, _how_to_install(provider, cluster)), *_permissions(api, namespace)]
 
 
-def _controllers(api: ObjectApi, hint: str) -> Iterator[Check]:
+def _controllers(api: ObjectApi, hint: str) -> Iterator[Prerequisite]:
     for controller in install.CONTROLLERS:
         try:
             missing = install.whats_missing(api, controller)
             detail = missing or _version(api, controller)
         except XpkError as error:  # users who run workloads may lack the permission to see controllers
-            yield Check(name=controller.name, ok=None, needed=False, detail=error.message)
+            yield Prerequisite(name=controller.name, ok=None, needed=False, detail=error.message)
             continue
-        yield Check(name=controller.name, ok=not missing, needed=True, detail=detail, next=hint if missing else "")
+        yield Prerequisite(
+            name=controller.name, ok=not missing, needed=True, detail=detail, next=hint if missing else ""
+        )
 
 
 def _version(api: ObjectApi, controller: install.Controller) -> str:
@@ -136,7 +135,7 @@ def _how_to_install(provider: str, cluster: str) -> str:
     return f"`xpk cluster adapt {cluster}`"
 
 
-def _permissions(api: ObjectApi, namespace: str) -> Iterator[Check]:
+def _permissions(api: ObjectApi, namespace: str) -> Iterator[Prerequisite]:
     for verb, name in _VERBS:
         kind = EVERY_KIND[name]
         what = {"verb": verb, "resource": kind.plural, "group": kind.api_version.rpartition("/")[0]}
@@ -146,9 +145,9 @@ def _permissions(api: ObjectApi, namespace: str) -> Iterator[Check]:
         try:
             allowed = bool(api.create(access_review(**what)).get("status", {}).get("allowed"))
         except XpkError as error:
-            yield Check(name="permissions", ok=None, needed=False, detail=error.message)
+            yield Prerequisite(name="permissions", ok=None, needed=False, detail=error.message)
             return
-        yield Check(
+        yield Prerequisite(
             name=f"may I {verb} {kind.plural}",
             ok=allowed,
             needed=True,

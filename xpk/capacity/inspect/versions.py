@@ -13,11 +13,11 @@ from xpk.model.errors import NotFoundError, XpkError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """The version of one component; `installs`: the version that this xpk installs, "" if none."""
+    """The version of one component."""
 
-    name: str
-    version: str
-    installs: str = ""
+    name: str  # xpk, or a component of the cluster
+    version: str  # installed one
+    installs: str = ""  # version that this xpk installs; empty if none
 
 
 def client() -> Version:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from xpk.capacity.options import ADAPT, CREATE, IMAGE, ControllerOptions, option, parse_text, parse_whole
+from xpk.capacity.options import ADAPT, CREATE, IMAGE, ControllerOptions, parse_text, parse_whole
+from xpk.model.options import option
 
 _OF_IMAGES = (CREATE, ADAPT)
 
@@ -60,7 +61,7 @@ class KindOptions(ControllerOptions):
     )
     image_archives: tuple[Path, ...] = option(
         (),
-        flag="--image-archive",
+        "--image-archive",
         metavar="FILE",
         help="kind: `docker save` archive of images to load into the nodes.",
         variables=("XPK_KIND_IMAGE_ARCHIVES",),

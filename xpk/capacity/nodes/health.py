@@ -46,28 +46,28 @@ _PLUGINS = {"google.com/tpu": "tpu-device-plugin", "nvidia.com/gpu": "nvidia-gpu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostTrouble:
-    """A present or coming problem of a host. `blocks`: workloads cannot start there. `since` is an RFC 3339 time."""
+    """A present or coming problem of a host."""
 
-    node: str
-    reason: str
-    message: str
-    since: str | None = None
-    blocks: bool = True
+    node: str  # its name; empty if it does not exist
+    reason: str  # in one word
+    message: str  # details
+    since: str | None = None  # time of its begin
+    blocks: bool = True  # workloads cannot start there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceHealth:
     """One slice: its expected and its ready hosts, its expected and its advertised chips."""
 
-    node_pool: str
-    accelerator_type: str
-    hosts: int
-    hosts_ready: int
-    chips: int
-    chips_offered: int
-    workload: str | None = None
-    spare: bool = False
-    troubles: tuple[HostTrouble, ...] = ()
+    node_pool: str  # name of its node pool
+    accelerator_type: str  # unknown if its nodes do not tell
+    hosts: int  # expected hosts
+    hosts_ready: int  # hosts that are ready
+    chips: int  # expected chips
+    chips_offered: int  # chips that nodes advertise
+    workload: str | None = None  # that holds the slice; null if it is free
+    spare: bool = False  # not part of any quota
+    troubles: tuple[HostTrouble, ...] = ()  # of its hosts
 
     @property
     def is_up(self) -> bool:

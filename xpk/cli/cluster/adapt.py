@@ -9,7 +9,6 @@ import click
 from xpk.capacity.adapted.options import AdaptedOptions
 from xpk.capacity.gke.options import GkeOptions
 from xpk.capacity.kind.options import KindOptions
-from xpk.capacity.options import options_of
 from xpk.capacity.plan.plan import Plan
 from xpk.capacity.provider import check_free, load_provider, provider_names, provider_of
 from xpk.cli.cluster.provider_options import chosen_provider, given_flags, located, provider_options, valid_options
@@ -19,6 +18,7 @@ from xpk.cli.options import accelerator_option, name_argument, the_name
 from xpk.cli.terminal.output import Console
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import UsageError
+from xpk.model.options import options_of
 from xpk.model.specs import ClusterSpec
 
 _ADAPTED = "adapted"

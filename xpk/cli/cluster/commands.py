@@ -15,7 +15,7 @@ from xpk.cli.cluster.adapt import adapt, adapt_as_created
 from xpk.cli.cluster.fence import fence
 from xpk.cli.cluster.nodes import cache_image, health
 from xpk.cli.cluster.provider_options import chosen_provider, given_flags, provider_options, valid_options
-from xpk.cli.cluster.request import asked_to_create, asked_to_resize, maker_option
+from xpk.cli.cluster.request import asked_to_create, asked_to_resize
 from xpk.cli.cluster.run_plan import (
     ask,
     carry_out,
@@ -24,7 +24,15 @@ from xpk.cli.cluster.run_plan import (
     provider_with,
 )
 from xpk.cli.google_xpk import CLUSTER_COMMANDS, ClusterCommand, Group
-from xpk.cli.options import accelerator_option, context_option, name_argument, output_option, provider_option, the_name
+from xpk.cli.options import (
+    accelerator_option,
+    context_option,
+    maker_option,
+    name_argument,
+    output_option,
+    provider_option,
+    the_name,
+)
 from xpk.cli.target import the_cluster
 from xpk.cli.terminal.output import Console, age, echo, list_options
 from xpk.cli.terminal.tables import Column, wrapped

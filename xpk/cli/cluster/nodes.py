@@ -113,7 +113,7 @@ def cache_image(
     if target.on_this_machine:
         console.tell(f"hosts of '{chosen}' are processes of this machine and need no images")
         if console.is_data:
-            console.data(asdict(caching.Outcome(name="", nodes=0, seconds=0.0, in_time=True, images=())))
+            console.data(asdict(caching.CacheOutcome(name="", nodes=0, seconds=0.0, in_time=True, images=())))
         return
     seconds = parse_duration(timeout, "--timeout") or 0.0
     wanted = caching.Wanted(

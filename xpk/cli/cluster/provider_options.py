@@ -12,13 +12,14 @@ import click
 
 from xpk.capacity.gke.options import GkeOptions
 from xpk.capacity.kind.options import KindOptions
-from xpk.capacity.options import Option, ProviderOptions, options_of
+from xpk.capacity.options import ProviderOptions
 from xpk.capacity.provider import cluster_names, provider_type
 from xpk.cli import complete
 from xpk.cli.durations import parse_duration
 from xpk.cli.options import Command
 from xpk.cli.target import default_place
 from xpk.model.errors import Problems, UsageError
+from xpk.model.options import Option, options_of
 
 _Options = TypeVar("_Options", bound=ProviderOptions)
 _COMPLETIONS = {"tpu_type": complete.accelerator_types}
@@ -119,12 +120,11 @@ def _click_option(field: Field[Any], option: Option) -> Callable[[Command], Comm
         more |= {"envvar": list(option.variables), "show_envvar": True}
     if field.type == "bool":
         more["is_flag"] = True
-    elif option.parse is None:
+    elif option.parse is None and not option.is_time:
         more |= {"multiple": True, "type": click.Path(path_type=Path), "metavar": option.metavar}
     else:
         more["metavar"] = option.metavar
-    names = option.flag, *option.aliases, option.parameter
-    return click.option(*names, shell_complete=_COMPLETIONS.get(field.name), **more)
+    return click.option(*option.flags, option.parameter, shell_complete=_COMPLETIONS.get(field.name), **more)
 
 
 def _check_supported(kind: str, given: list[str], options_type: type[Any]) -> None:
@@ -142,9 +142,11 @@ def _parse(field: Field[Any], option: Option, value: Any) -> Any:
         if variable is None:  # it belongs to the option of another provider
             return field.default
         name = variable
-    if value in (None, False, ()) or option.parse is None:
-        return value or field.default
-    return parse_duration(value, name) if option.is_time else option.parse(value, name)
+    if value in (None, False, ()):
+        return field.default
+    if option.is_time:
+        return parse_duration(value, name)
+    return option.parse(value, name) if option.parse else value
 
 
 def _source(ctx: click.Context, name: str) -> str:

@@ -10,9 +10,8 @@ from xpk.capacity import user_config
 from xpk.capacity.clusters import plan_create
 from xpk.capacity.plan.plan import Plan
 from xpk.capacity.provider import provider_names
-from xpk.cli import complete
 from xpk.cli.cluster.provider_options import chosen_provider, completed, given_flags, read_options
-from xpk.cli.options import Command, the_name
+from xpk.cli.options import the_name
 from xpk.cli.terminal.output import Console
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import Problems, UsageError
@@ -21,18 +20,6 @@ from xpk.model.specs import ClusterSpec
 Counted = tuple[int | None, int | None, int | None]  # --num-slices, --num-nodes, --num-cubes
 
 _UNNAMED = "unnamed"  # placeholder for a missing name while the rest is checked
-
-
-def maker_option(command: Command) -> Command:
-    """Add the provider of a new cluster."""
-    return click.option(
-        "--provider",
-        metavar="local|kind|gke",
-        envvar="XPK_PROVIDER",
-        show_envvar=True,
-        shell_complete=complete.providers,
-        help="Where slices run: this machine (local), Docker (kind) or Google Cloud (gke). [default: local]",
-    )(command)
 
 
 def asked_to_create(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import click
@@ -26,6 +27,17 @@ _DIFFERENT, _FAILED = 1, 125
 # Options of `create` that do not affect the workload's object.
 _OF_CREATE = {"resume", "fresh", "wait", "timeout", "max_cost", "dry_run", "output_manifest_file"}
 _OF_TWO = {"name", "name_flag", "other", "cluster", "context", "project", "zone", "namespace", "output", "quiet"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadDiff:
+    """Difference between a running workload and a new or another one."""
+
+    name: str  # of the running workload
+    other: str | None  # name of the other one; null for a new one
+    equal: bool  # whether both are equal
+    fields: tuple[difference.FieldDifference, ...]  # that differ
+    diff: str  # unified diff of YAML; empty if both are equal
 
 
 # Environment variables of `create` apply, too: `XPK_WORKLOAD_CREATE_QUEUE`.
@@ -69,10 +81,8 @@ def diff(ctx: click.Context, /, name: str | None, name_flag: str | None, cluster
 
 def _print(console: Console, name: str, other: str | None, compared: difference.Difference) -> None:
     if console.is_data:
-        fields = [dict(each) for each in compared.fields]
-        console.data(
-            {"name": name, "other": other, "equal": not compared.text, "fields": fields, "diff": compared.text}
-        )
+        equal, fields = not compared.text, compared.fields
+        console.data(asdict(WorkloadDiff(name=name, other=other, equal=equal, fields=fields, diff=compared.text)))
     elif console.output == "name":
         echo(name if compared.text else "", nl=bool(compared.text))
     elif compared.text:

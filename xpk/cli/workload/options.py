@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import Field
+from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,9 @@ import click
 from xpk.cli import complete
 from xpk.cli.options import Command, accelerator_option
 from xpk.jobs.create.create import HELP
-from xpk.jobs.create.workload import Option, Workload, options_of
+from xpk.jobs.create.workload import Workload
 from xpk.model.errors import Problems
+from xpk.model.options import Option, option_of, options_of
 
 Decorator = Callable[[Command], Command]
 
@@ -69,16 +70,16 @@ def invalid_options(ctx: click.Context, problems: Problems) -> None:
         problems.add(error.format_message().rstrip("."), hint=HELP)
 
 
-_DEFAULTS = {option.parameter: field.default for field, option in options_of(Workload) if option}
+_DEFAULTS = {option.parameter: field.default for field, option in options_of(Workload)}
 _COMPLETIONS = {"priority": complete.priorities, "queue": complete.queues}
 
 
 def workload_options(command: Command) -> Command:
     """Add the options that describe a workload."""
-    for field, option in reversed(list(options_of(Workload))):
+    for field in reversed(fields(Workload)):
         for decorate in reversed(_OF_FIELD.get(field.name, ())):
             command = decorate(command)
-        if option:
+        if option := option_of(field):
             command = _click_option(field, option)(command)
     return command
 
@@ -97,8 +98,8 @@ def _click_option(field: Field[Any], option: Option) -> Decorator[Any]:
         more["type"] = _type(kind, option)
         if default is not None:
             more |= {"default": default, "show_default": True}
-    if option.variable:
-        more |= {"envvar": option.variable, "show_envvar": True}
+    if option.variables:
+        more |= {"envvar": option.variables, "show_envvar": True}
     more |= {"cls": _FieldOption}
     return click.option(*option.flags, option.parameter, shell_complete=_COMPLETIONS.get(field.name), **more)
 

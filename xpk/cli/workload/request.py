@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, Field
+from dataclasses import Field
 from typing import Any
 
 import click
@@ -11,8 +11,9 @@ from xpk.cli.durations import parse_duration
 from xpk.cli.workload import google_xpk
 from xpk.cli.workload.options import invalid_options
 from xpk.jobs.create import capacity_choice, options
-from xpk.jobs.create.workload import Option, Workload, options_of
+from xpk.jobs.create.workload import Workload
 from xpk.model.errors import Problems
+from xpk.model.options import Option, default_of, options_of
 
 _CAPACITIES = ("on_demand", "spot", "flex", "reservation")
 
@@ -26,8 +27,8 @@ def read_request(ctx: click.Context, name: str, given: dict[str, Any], problems:
     google_xpk.translate(ctx, given)
     values: dict[str, Any] = {}
     for field, option in options_of(Workload):
-        if option and option.parameter in given:  # `workload diff` has not all of them
-            values[field.name] = problems.read(_default(field), _parse, field, option, given[option.parameter])
+        if option.parameter in given:  # `workload diff` has not all of them
+            values[field.name] = problems.read(default_of(field), _parse, field, option, given[option.parameter])
     read = problems.read
     return Workload(
         **values,
@@ -47,14 +48,10 @@ def read_request(ctx: click.Context, name: str, given: dict[str, Any], problems:
 def _parse(field: Field[Any], option: Option, value: Any) -> Any:
     """Return the value of a field from that of its option. Raises UsageError."""
     if option.parse:
-        return option.parse(value)
+        return option.parse(value, option.flag)
     if not option.is_time:
         return value
     seconds = parse_duration(value, option.flag)
     if seconds is None:
-        return _default(field)
+        return field.default
     return round(seconds) if str(field.type).startswith("int") else seconds
-
-
-def _default(field: Field[Any]) -> Any:
-    return field.default if field.default_factory is MISSING else field.default_factory()

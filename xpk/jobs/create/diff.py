@@ -8,9 +8,9 @@ from __future__ import annotations
 import copy
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from xpk.api.base import Obj, ObjectApi
 from xpk.jobs.status.reader import not_found
@@ -31,12 +31,20 @@ _NAMED = (
 )
 
 
+class FieldDifference(TypedDict):
+    """A field of two objects and its values, null where it is missing."""
+
+    field: str  # path of the field
+    before: Any  # value in the running workload
+    after: Any  # value in the other one
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A unified diff of YAML, "" if both are equal, and the fields that differ, each with both values."""
+    """A unified diff of YAML, "" if both are equal, and the fields that differ."""
 
     text: str
-    fields: tuple[Mapping[str, Any], ...] = ()
+    fields: tuple[FieldDifference, ...] = ()
 
 
 def running(api: ObjectApi, name: str, namespace: str) -> Obj:
@@ -198,7 +206,7 @@ def _variables(value: Any, path: str = "") -> Iterator[tuple[str, Obj]]:
             yield from _variables(inner, f"{path}/{_called(inner, index)}")
 
 
-def _fields(before: Any, after: Any, path: str = "") -> Iterator[Mapping[str, Any]]:
+def _fields(before: Any, after: Any, path: str = "") -> Iterator[FieldDifference]:
     """Yield the fields that differ, None for a missing value. List items are matched by name."""
     left, right = _parts(before), _parts(after)
     if left is None or right is None:

@@ -56,24 +56,24 @@ def parse_env(pairs: Iterable[str], files: Iterable[Path], environ: Mapping[str,
     return env
 
 
-def parse_secret_env(texts: Iterable[str]) -> dict[str, tuple[str, str]]:
+def parse_secret_env(texts: Iterable[str], flag: str = "--env-from-secret") -> dict[str, tuple[str, str]]:
     """Return the (Secret, key) of each variable of `--env-from-secret NAME=SECRET[:KEY]`. Raises UsageError."""
     env: dict[str, tuple[str, str]] = {}
     for text in texts:
         name, equals, place = text.partition("=")
         if not equals:
-            raise UsageError(f"--env-from-secret '{text}' has no '='", hint="pass --env-from-secret NAME=SECRET[:KEY]")
+            raise UsageError(f"{flag} '{text}' has no '='", hint=f"pass {flag} NAME=SECRET[:KEY]")
         secret, _, key = place.partition(":")
         env[name] = secret, key or name
     return env
 
 
-def parse_labels(pairs: Iterable[str]) -> dict[str, str]:
+def parse_labels(pairs: Iterable[str], flag: str = "--label") -> dict[str, str]:
     """Return the labels of `--label NAME=VALUE`; the last of a name wins. Raises UsageError."""
     split = [pair.partition("=") for pair in pairs]
-    problems = [f"--label '{name}' has no '='" for name, equals, _ in split if not equals]
+    problems = [f"{flag} '{name}' has no '='" for name, equals, _ in split if not equals]
     if problems:
-        raise UsageError(problems[0], problems=problems, hint="pass --label NAME=VALUE once per label")
+        raise UsageError(problems[0], problems=problems, hint=f"pass {flag} NAME=VALUE once per label")
     return {name: value for name, _, value in split}
 
 

@@ -1,0 +1,26 @@
+"""HTTP servers of tests."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+@contextmanager
+def http_server(handler: type[BaseHTTPRequestHandler], address: str = "127.0.0.1") -> Iterator[ThreadingHTTPServer]:
+    """Serve with a handler on a port of this machine."""
+    with ThreadingHTTPServer((address, 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def url_of(server: ThreadingHTTPServer) -> str:
+    """Return the URL of a server."""
+    return f"http://{server.server_address[0]!s}:{server.server_port}"

@@ -1,0 +1,34 @@
+"""The time limit of tests with Hypothesis: exceeding it ends the test, instead of being taken for a failing example.
+
+pytest-timeout raises pytest's own failure wherever the test is, also while Hypothesis generates data. Hypothesis keeps
+that example as a failing one, tries it again, and reports that the strategies behave differently.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+
+class TimeLimitExceeded(BaseException):
+    """A test ran for longer than its time limit; no Exception, which Hypothesis would catch."""
+
+
+def pytest_timeout_set_timer(item: pytest.Function, settings: Any) -> bool | None:
+    """Set the time limit of a test with Hypothesis; None leaves other tests to pytest-timeout."""
+    if not getattr(item.function, "is_hypothesis_test", False):
+        return None
+
+    def end(*_: Any) -> None:
+        raise TimeLimitExceeded(f"the test ran for longer than {settings.timeout:g} s")
+
+    def cancel() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+    item.cancel_timeout = cancel  # type: ignore[attr-defined]  # pytest-timeout calls it
+    signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, settings.timeout)
+    return True
