@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Literal, NotRequired, TypedDict
 
+from xpk.capacity.fencing.fencer import Fencing
 from xpk.capacity.gke.cost import Cost
 from xpk.capacity.gke.difference import Change
 from xpk.capacity.gke.limits import Limit
@@ -71,6 +72,13 @@ class NamedSliceHealth(SliceHealth):
 
 
 @dataclasses.dataclass(frozen=True)
+class NamedFencing(Fencing):
+    """An action of fencing, with its name."""
+
+    name: str = ""  # same as `node`
+
+
+@dataclasses.dataclass(frozen=True)
 class KeyedChange(Change):
     """A change, with its key."""
 
@@ -119,6 +127,7 @@ OUTPUTS: Mapping[str, object] = {
     "xpk info": QueuesOutput,
     "xpk workload diff": WorkloadDiff,
     "xpk cluster health": list[NamedSliceHealth],
+    "xpk cluster fence": list[NamedFencing],
     "xpk cluster cache-image": CacheOutcome,
     "xpk storage list": list[StorageInfo],
     "xpk accelerator list": list[SliceShape],

@@ -18,6 +18,7 @@ from tests.docs.command_tree import commands
 from tests.jobs.report.runs import RunWriter
 from tools.json_reference import OUTPUTS, reference, schema_of
 from xpk.api.storages import Storage
+from xpk.capacity.fencing.fencer import Fencing
 from xpk.capacity.images.cache import CacheOutcome
 from xpk.capacity.images.pull_status import ImagePulls, PullTrouble
 from xpk.capacity.nodes.health import HostTrouble, SliceHealth
@@ -111,6 +112,8 @@ def test_outputs_that_need_nodes_pass_their_schemas(dev: Xpk) -> None:
     )  # fmt: skip
     named = {"name": health.node_pool, "state": health.state, "usable": health.is_usable}
     validate([named | asdict(health)], "xpk cluster health")
+    fencing = Fencing(node="n", slice="np-0", action="fence", reason="its container has exited", pods=("default/p",))
+    validate([{"name": "n"} | asdict(fencing)], "xpk cluster fence")
 
 
 def test_outputs_of_a_run_pass_their_schemas(dev: Xpk) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,9 +15,11 @@ from xpk.local.shim import LAST_WORD
 from xpk.model.errors import UsageError
 from xpk.model.names import PEER_SECRET_VARIABLE, SUPERVISOR_FILE
 from xpk_shared import supervisor
+from xpk_shared.supervisor.host import PORT as SUPERVISOR_PORT
 
 MARK = "XPK_LOCAL_POD"  # lets a host be found by its environment when its supervisor is gone
 _SUPERVISOR = str(Path(supervisor.__file__).with_name("__main__.py"))  # takes the place of the file in pods
+_SUPERVISOR_PORTS = 20_000, 32_000  # below the ports that systems choose for connections
 _EMPTY = "work"  # in the pod's folder: the default working folder of a host, as in a container
 _INHERITED = ("HOME", "USER", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "TZ")
 _REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
@@ -78,6 +81,7 @@ def launch_spec(pod: Obj, addresses: Mapping[str, str], folder: Path, workloads:
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, (workloads, variables.get("PYTHONPATH"))))
     base = {"PATH": f"{interpreter}:{os.environ.get('PATH', os.defpath)}", MARK: str(folder)}
     base |= {PEER_SECRET_VARIABLE: str(secret), "XPK_TERMINATION_LOG": str(folder / LAST_WORD)}
+    base[SUPERVISOR_PORT] = str(_supervisor_port(variables.get("XPK_JOB_ID", "")))
     output, empty = variables.get("XPK_OUTPUT_DIR", ""), folder / _EMPTY
     if os.path.isabs(output):
         os.makedirs(output, exist_ok=True)
@@ -88,6 +92,12 @@ def launch_spec(pod: Obj, addresses: Mapping[str, str], folder: Path, workloads:
         "environment": {**inherited, **base, **variables},
         "folder": container.get("workingDir") or str(empty),
     }
+
+
+def _supervisor_port(job: str) -> int:
+    """Return the port of a workload's supervisors: workloads of CPU types may share the address of a host."""
+    least, most = _SUPERVISOR_PORTS
+    return least + zlib.crc32(job.encode()) % (most - least)
 
 
 def addresses_of(pods: list[Obj]) -> dict[str, str]:

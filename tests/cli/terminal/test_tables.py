@@ -11,7 +11,7 @@ import pytest
 from tests.cli.conftest import Xpk
 from tests.jobs.objects import ADMITTED, jobset
 from xpk.capacity.queues.reading import QueueInfo, TypeShare
-from xpk.cli.info import CLUSTER, LOCAL
+from xpk.cli.info import CLUSTER, LOCAL, ClusterQueue, LocalQueue
 from xpk.cli.queue import COLUMNS as QUEUE_COLUMNS
 from xpk.cli.terminal.output import colors
 from xpk.cli.terminal.tables import Column, sort_rows, table, wrapped
@@ -144,8 +144,11 @@ def test_colors_are_used_where_they_are_asked_for(dev: Xpk) -> None:
 
 
 def test_info_fits_the_terminal() -> None:
-    names = {"name": "a-queue-with-quite-a-long-name", "admitted": 0, "pending": 0}
-    local = {**names, "namespace": "a-namespace-of-a-team", "cluster_queue": "another-queue-with-quite-a-long-name"}
+    name, other = "a-queue-with-quite-a-long-name", "another-queue-with-quite-a-long-name"
+    local = LocalQueue(name=name, namespace="a-namespace-of-a-team", cluster_queue=other, admitted=0, pending=0)
     amounts = ",".join(f"v5litepod-{size}=4" for size in (8, 16, 32, 64, 128))
-    for row, columns in ((local, LOCAL), ({**names, "used": amounts, "quota": amounts}, CLUSTER)):
+    for row, columns in (
+        (local, LOCAL),
+        (ClusterQueue(name=name, admitted=0, pending=0, used=amounts, quota=amounts), CLUSTER),
+    ):
         assert max(map(len, table([row], columns, width=80).splitlines())) <= 80

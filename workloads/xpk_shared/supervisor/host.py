@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,6 +11,7 @@ from pathlib import Path
 
 _PORT_OFFSET = 2  # from the coordinator's; the port between is the bundled trainer's
 LIMIT, FATAL = "XPK_MAX_RESTARTS", "XPK_FATAL_EXIT_CODES"
+PORT = "XPK_SUPERVISOR_PORT"  # on a local cluster, where workloads may share an address
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,15 @@ class Host:
         slice_id, host = divmod(number, self.hosts_per_slice)
         return f"s{slice_id}/h{host}"
 
+    @property
+    def own_address(self) -> str:
+        """Address at which the first host listens: a name may not resolve yet to the address of its new pod."""
+        for family in (socket.AF_INET, socket.AF_INET6):
+            with contextlib.suppress(OSError):
+                socket.inet_pton(family, self.address)
+                return self.address  # of one of the hosts of this machine, each of which has its own
+        return ""
+
     def read_secret(self) -> bytes:
         """Return the workload's secret, b"" if it cannot be read."""
         try:
@@ -45,7 +57,7 @@ class Host:
         if self.max_restarts is None:
             return dict(environ)
         numbers = {"XPK_RESTART_ATTEMPT": str(self.attempt + restarts), "XPK_RESTARTS_IN_PLACE": str(restarts)}
-        return {name: text for name, text in environ.items() if name not in (LIMIT, FATAL)} | numbers
+        return {name: text for name, text in environ.items() if name not in (LIMIT, FATAL, PORT)} | numbers
 
 
 def read_host(environ: Mapping[str, str]) -> Host | None:
@@ -58,7 +70,7 @@ def read_host(environ: Mapping[str, str]) -> Host | None:
             hosts=int(environ["MEGASCALE_NUM_SLICES"]) * hosts_per_slice,
             hosts_per_slice=hosts_per_slice,
             address=address,
-            port=int(port) + _PORT_OFFSET,
+            port=int(environ.get(PORT) or int(port) + _PORT_OFFSET),
             job=environ["XPK_JOB_ID"],
             attempt=int(environ["XPK_RESTART_ATTEMPT"]),
             secret_file=environ["XPK_PEER_SECRET_FILE"],

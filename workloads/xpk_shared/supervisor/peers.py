@@ -49,7 +49,7 @@ class Peers:
             threading.Thread(target=target, args=address, name="join", daemon=True).start()
             return
         try:
-            self._end.open("", self._host.port)
+            self._end.open(self._host.own_address, self._host.port)
         except AddressError as error:
             say(f"{error}: a lost host will be noticed late")
             self._end.absent.clear()

@@ -33,10 +33,10 @@ class Fencing:
     in service. `defer`: its machine is gone, but the budget is used up.
     """
 
-    node: str
+    node: str  # name of the node
     slice: str  # its node pool
-    action: Action
-    reason: str
+    action: Action  # fence, clear, release or defer
+    reason: str  # evidence, or why it is deferred
     pods: tuple[str, ...] = ()  # that are ended, as NAMESPACE/NAME
 
 
