@@ -45,6 +45,8 @@ class Drill:
     described: dict[str, Any]
     restarts: int = 0
     counted: int = 0
+    jobset_restarts: int = 0  # those of `restarts` with new pods
+    disturbed: float = 0.0  # time of the newest disturbance
 
     def disturb(
         self,
@@ -61,12 +63,14 @@ class Drill:
         """
         await_phase(self.run)
         before, at = len(self.run.steps), time.time()
+        self.disturbed = at
         act()
         self.restarts += 1
-        self.run.await_(lambda: len(self._begun()) == HOSTS, SECONDS)
+        self.run.await_(lambda: len(self.begun()) == HOSTS, SECONDS)
         # A look takes seconds, in which the run goes on: now it only starts JAX.
         described = self.described = self.run.describe()
-        self.run.await_(lambda: bool(self.run.steps[-1]["attempt"] == self.restarts), SECONDS)
+        self.run.await_(lambda: bool(self.run.steps[-1]["time"] > self._all_began()), SECONDS)
+        self.jobset_restarts = described["restarts"] - described["restarts_in_place"]
         if counted is None:
             counted = described["restarts_counted"] > self.counted
             lost = lost if counted else uncounted_lost
@@ -83,6 +87,15 @@ class Drill:
         """Return one host of the newest attempt."""
         (entry,) = (one for one in self.described["hosts"] if (one["slice"], one["host"]) == (slice_id, host))
         return dict(entry)
+
+    @property
+    def pods(self) -> set[str]:
+        """The pods of the newest attempt."""
+        return {str(host["pod"]) for host in self.described["hosts"]}
+
+    def end_trainer(self, slice_id: int, host: int) -> None:
+        """Kill a host's trainer; its supervisor goes on."""
+        self.run.end_program(slice_id, host)
 
     def node(self, slice_id: int) -> str:
         """Return the node that a slice's hosts are on."""
@@ -102,7 +115,7 @@ class Drill:
         """End a node's machine; return the seconds until containers of all hosts of the next attempt run."""
         begun = time.monotonic()
         docker("kill", node)
-        await_(lambda: self._running(self.restarts + 1) == HOSTS, "not all hosts run", DEAD_NODE_SECONDS)
+        await_(lambda: self._running(self.jobset_restarts + 1) == HOSTS, "not all hosts run", DEAD_NODE_SECONDS)
         return time.monotonic() - begun
 
     def _running(self, attempt: int) -> int:
@@ -112,15 +125,20 @@ class Drill:
         path = "jsonpath={.items[*].status.containerStatuses[*].state.running.startedAt}"
         return len(self.place.kubectl("get", "pods", "-l", labels, "-o", path).split())
 
-    def _begun(self) -> set[tuple[int, int]]:
-        """Return the hosts whose trainer has begun in the newest attempt."""
-        starts = self.run.events("start")
-        return {(event["slice"], event["host"]) for event in starts if event["attempt"] == self.restarts}
+    def begun(self) -> dict[tuple[int, int], float]:
+        """Return the hosts whose trainer has begun since the newest disturbance, and when."""
+        starts = [event for event in self.run.events("start") if event["time"] > self.disturbed]
+        return {(event["slice"], event["host"]): event["time"] for event in starts}
+
+    def _all_began(self) -> float:
+        """Return the time at which the last trainer of the newest attempt began."""
+        return max(self.begun().values())
 
     def _lost_steps(self) -> int:
         """Return how many steps the newest restart undid."""
-        newest = [line["step"] for line in self.run.steps if line["attempt"] == self.restarts]
-        reached = max(line["step"] for line in self.run.steps if line["attempt"] < self.restarts)
+        began = self._all_began()
+        newest = [line["step"] for line in self.run.steps if line["time"] > began]
+        reached = max(line["step"] for line in self.run.steps if line["time"] <= began)
         return int(reached - min(newest) + 1)
 
     def _show(self, recovery: Recovery) -> None:
@@ -164,19 +182,21 @@ def ends_like_the_undisturbed_run(drill: Drill) -> None:
     assert drill.run.losses == drill.losses and len(drill.losses) == STEPS
     described = drill.run.describe()
     assert (described["restarts"], described["restarts_counted"]) == (drill.restarts, drill.counted)
-    assert {event["attempt"] for event in drill.run.events("done")} == {drill.restarts}
+    assert len({event["attempt"] for event in drill.run.events("done")}) == 1
 
 
 def has_moved(drill: Drill, node: str) -> None:
     """Check that no host is on a node any more, and that the state came from the memory of the others' nodes."""
-    restored = {event["source"] for event in drill.run.events("restore") if event["attempt"] == drill.restarts}
+    restored = {event["source"] for event in drill.run.events("restore") if event["time"] > drill.disturbed}
     assert restored == {"local"}
     assert node not in (drill.node(0), drill.node(1))
 
 
-def test_a_hosts_process_is_killed(drill: Drill) -> None:
-    host = drill.host(1, 1)
-    drill.disturb(lambda: drill.run.lab.kill(host, signal.SIGKILL), counted=True)
+@pytest.mark.parametrize(("slice_id", "host"), [(1, 1), (0, 0)], ids=["a-host", "the-coordinator"])
+def test_a_killed_trainer_is_restarted_in_the_same_pods(drill: Drill, slice_id: int, host: int) -> None:
+    before, in_place = drill.pods, drill.described["restarts_in_place"]
+    drill.disturb(lambda: drill.end_trainer(slice_id, host), counted=True)
+    assert drill.pods == before and drill.described["restarts_in_place"] == in_place + 1
 
 
 @pytest.mark.extended
@@ -191,9 +211,10 @@ def test_a_hosts_pod_is_deleted_by_force(drill: Drill) -> None:
     drill.disturb(lambda: drill.kubectl("delete", "pod", pod, "--force", "--grace-period=0"), counted=None)
 
 
-def test_the_coordinators_process_is_killed(drill: Drill) -> None:
-    host = drill.host(0, 0)
+def test_the_coordinators_container_is_killed(drill: Drill) -> None:
+    host, before = drill.host(0, 0), drill.pods
     drill.disturb(lambda: drill.run.lab.kill(host, signal.SIGKILL), counted=True)
+    assert not drill.pods & before
 
 
 def test_the_end_of_it_is_that_of_the_undisturbed_run(drill: Drill) -> None:

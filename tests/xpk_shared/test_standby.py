@@ -227,7 +227,7 @@ def test_imports_take_a_share_of_one_core(folder: Path, standby: Standby) -> Non
     began = time.monotonic()
     standby.prepare(environ())
     until(lambda: standby.is_ready)
-    assert time.monotonic() - began > 0.25 / 0.2
+    assert time.monotonic() - began > 0.75  # 1.5 s, less what the clock of the CPU is coarse
 
 
 def test_there_is_none_where_memory_is_short() -> None:
