@@ -47,6 +47,11 @@ _PROGRAM = "; ".join(
         "time.sleep(100000)",
     )
 )
+# In a pod: kills the first child of the first process, the program of the supervisor; prints when.
+KILLS = (
+    "import os, time; child = int(open('/proc/1/task/1/children').read().split()[0]); print(time.time()); "
+    "os.kill(child, 9)"
+)
 WAITS = f"python -c '{_PROGRAM}'"  # on one line: upstream's template takes no more
 # Google's xpk puts a handler of its own around the command.
 COMMANDS = {"obeys": {"ours": OBEYS, "upstream": "echo up; sleep 100000"}, "waits": {"ours": WAITS, "upstream": WAITS}}
@@ -62,6 +67,7 @@ class Case:
     program: str
     dead_node: bool = False  # frozen, so that nobody knows whether it is gone
     is_fenced: bool = False  # the node's machine is ended while `xpk cluster fence` runs
+    in_place: bool = False  # the program alone is killed, and the supervisors restart it
 
 
 CASES = (
@@ -69,7 +75,9 @@ CASES = (
     Case("obeys-ours", "shells that end on SIGTERM", "ours", "obeys"),
     Case("waits-upstream", "a JAX program that waits", "upstream", "waits"),
     Case("waits-ours", "a JAX program that waits", "ours", "waits"),
+    Case("waits-in-place", "a JAX program that waits, in place", "ours", "waits", in_place=True),
     Case("trainer-ours", "the bundled trainer", "ours", "trainer"),
+    Case("trainer-in-place", "the bundled trainer, in place", "ours", "trainer", in_place=True),
     Case("node-upstream", "a node dies (shells)", "upstream", "obeys", dead_node=True),
     Case("node-ours", "a node dies (shells)", "ours", "obeys", dead_node=True),
     Case("node-fenced", "a node dies and is fenced (shells)", "ours", "obeys", is_fenced=True),
@@ -98,7 +106,8 @@ class Bench:
         times = []
         for attempt in range(1 if case.dead_node else repeat):
             self._await_up(case, name, attempt)
-            pod = next(pod for pod in self._pods(name, attempt) if _place_of(pod) == (1, 1))
+            pods = self._pods(name, 0 if case.in_place else attempt)
+            pod = next(pod for pod in pods if _place_of(pod) == (1, 1))
             with self.place.fencing() if case.is_fenced else nullcontext():
                 times.append(self._lose(case, name, pod, attempt))
             reached = (f"{key} {value:.1f}" for key, value in times[-1].items() if value is not None)
@@ -108,6 +117,8 @@ class Bench:
 
     def _lose(self, case: Case, name: str, pod: dict[str, Any], attempt: int) -> dict[str, float | None]:
         """End a host, or its node, and return the marks; the node is back afterwards."""
+        if case.in_place:
+            return self._restarted_in_place(name, pod["metadata"]["name"], attempt)
         began, node = time.monotonic(), str(pod["spec"]["nodeName"])
         if case.dead_node:
             docker("pause", node)
@@ -122,6 +133,23 @@ class Bench:
             docker("start", node)
             until(lambda: not self._is_tainted(node), START_SECONDS, f"{node} is not released")
         return marks
+
+    def _restarted_in_place(self, name: str, pod: str, attempt: int) -> dict[str, float | None]:
+        """Kill the program of a host; return the time until the last host has started its own again, by their logs."""
+        killed = float(self.place.kubectl("exec", pod, "--", "python3", "-c", KILLS))
+        pods, line = [each["metadata"]["name"] for each in self._pods(name, 0)], f"restart {attempt + 1} in place"
+        started: dict[str, float] = {}
+
+        def all_started() -> bool:
+            for each in pods:
+                log = self.place.kubectl("logs", each, "--timestamps", "--tail=200").splitlines()
+                times = [text.split()[0] for text in log if line in text]
+                if times:  # nanoseconds are more than datetime takes
+                    started[each] = datetime.fromisoformat(times[0][:26] + "+00:00").timestamp()
+            return len(started) == HOSTS
+
+        until(all_started, START_SECONDS, f"not every host of {name} has started again")
+        return {"node not ready": None, "old hosts gone": None, "all run": max(started.values()) - killed}
 
     def _is_tainted(self, node: str) -> bool:
         return "out-of-service" in self.place.kubectl("get", "node", node, "-o", "jsonpath={.spec.taints}")
@@ -152,9 +180,11 @@ class Bench:
             if case.program == "trainer":
                 run.read()
                 return bool(run.steps and run.steps[-1]["attempt"] == attempt and run.saved(attempt) > 0)
-            pods = self._pods(name, attempt)
+            pods = self._pods(name, 0 if case.in_place else attempt)
             logs = (self.place.kubectl("logs", pod["metadata"]["name"], "--all-containers") for pod in pods)
-            return len(pods) == HOSTS and all("up" in log.split() for log in logs)
+            return len(pods) == HOSTS and all(
+                log.split().count("up") > (attempt if case.in_place else 0) for log in logs
+            )
 
         until(up, START_SECONDS, f"not every host of {name} is up")
 

@@ -48,7 +48,7 @@ def test_a_command_that_dies_is_started_again_on_all_hosts_and_no_host_ends(
     for host in hosts:
         host.ends(0)
         assert "again 1" in host.log.read_text()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < SECONDS
     slice_id, number = divmod(victim, 2)
     assert f"the command of host s{slice_id}/h{number} ended with exit code 137" in hosts[1].log.read_text()
     (record,) = map(json.loads, (tmp_path / "out" / "restarts.jsonl").read_text().splitlines())
