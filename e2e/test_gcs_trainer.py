@@ -107,7 +107,7 @@ def start_in_bucket(server: BucketServer, logs: Path, name: str, *settings: str,
 
 
 def test_killed_and_damaged_it_goes_on_from_the_newest_whole_checkpoint(
-    server: BucketServer, undisturbed: dict[int, str], tmp_path: Path
+    server: BucketServer, undisturbed: dict[int, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoints = place(server, "killed/checkpoints")
     first = start_in_bucket(server, tmp_path, "killed")
@@ -124,6 +124,7 @@ def test_killed_and_damaged_it_goes_on_from_the_newest_whole_checkpoint(
     (checkpoints / "999" / "1" / "manifest.ocdbt").write(b"a save that was cut off")
 
     seen = len(server.requests())
+    monkeypatch.setenv("XPK_RESTART_CAUSE", '{"attempt": 1}')  # as the supervisor of a restart in place does
     second = start_in_bucket(server, tmp_path, "killed", attempt=1, blind="gs://drills/blind")
     assert second.exit_codes(600) == [0, 0], second.logs()
     (skipped,) = [event for event in second.events(0) if event["event"] == "restore_skipped"]
@@ -138,6 +139,7 @@ def test_killed_and_damaged_it_goes_on_from_the_newest_whole_checkpoint(
     assert not [line for line in server.requests()[seen:] if "GET" in line and "blind%2Fcheckpoints" in line]
     assert not [name for name in checkpoints.folders() if name == "999"]
 
+    assert place(server, "killed/restarts.jsonl").read() == b'{"attempt": 1}\n'
     again = second.losses()
     assert sorted(again) == list(range(before + 1, STEPS + 1))
     assert first.losses() | again == undisturbed  # what was committed had its metrics in the bucket before
