@@ -62,7 +62,7 @@ def test_a_command_that_dies_is_started_again_on_all_hosts_and_no_host_ends(
 def test_attempts_never_overlap_and_leave_nothing_behind(start: Start, tmp_path: Path) -> None:
     # Each attempt takes a lock for its life on each host, and starts a process that leaves its session.
     strays = f"setsid sleep 987 & echo $! >> '{tmp_path}/strays'"
-    holds = f"exec 9> '{tmp_path}/lock'; flock -n -s 9 || echo overlap; {strays}; {LATER}{WAITS}"
+    holds = f"{FIRST} && {{ exec 9> '{tmp_path}/lock'; flock -n -s 9 || echo overlap; {strays}; }}; {LATER}{WAITS}"
     alone = f"exec 9> '{tmp_path}/lock'; {FIRST} || flock -n -x 9 || echo overlap; {FIRST} && flock -n -s 9; "
     hosts = started(start, {1: f"{alone}{LATER}{WAITS}", 2: holds})
     kill_command(hosts[3])
