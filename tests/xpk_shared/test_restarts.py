@@ -202,6 +202,26 @@ def test_a_frozen_supervisor_is_named_and_the_others_end(start: Start, tmp_path:
     assert coordinator.decide(99.0, ()) is None
 
 
+def test_a_frozen_first_host_is_named_by_a_host_that_waits_for_its_order(start: Start, tmp_path: Path) -> None:
+    program = PATIENT.replace("calm_seconds=0.5", "calm_seconds=0.5, silent_seconds=2.0")
+    words = {number: tmp_path / f"words-{number}" for number in range(4)}
+    hosts = [
+        start(number, WAITS, program=program, XPK_TERMINATION_LOG=str(words[number]), **IN_PLACE) for number in range(4)
+    ]
+    connected(hosts)
+    hosts[0].process.send_signal(signal.SIGSTOP)
+    kill_command(hosts[2])
+    hosts[2].ends(75)
+    assert words[2].read_text() == "lost slice 0 host 0"
+
+
+def test_a_host_waits_for_the_first_one_as_long_as_that_lives(start: Start) -> None:
+    program = PATIENT.replace("calm_seconds=0.5", "calm_seconds=0.5, silent_seconds=1.0")
+    hosts = [start(number, "true" if number else "sleep 4", program=program, **IN_PLACE) for number in range(4)]
+    for host in hosts:
+        host.ends(0)
+
+
 REPORTS = st.lists(
     st.tuples(st.integers(0, 3), st.sampled_from([0, 0, 1, 42, 75, 137]), st.booleans(), st.floats(0, 5)), max_size=60
 )
