@@ -176,9 +176,9 @@ class Soak:
         self.resources.sample(pids, processes)
 
 
-def reference_losses(lab: Lab, slices: int, steps: int, seconds: float) -> dict[int, str]:
+def reference_losses(lab: Lab, name: str, slices: int, steps: int, seconds: float) -> dict[int, str]:
     """Return the loss of every step of an undisturbed run on the same slices, in hexadecimal."""
-    run = lab.create_workload("calm", num_slices=slices, max_restarts=0, trainer=TRAINER)
+    run = lab.create_workload(name, num_slices=slices, max_restarts=0, trainer=TRAINER)
     run.await_(lambda: bool(run.steps) and run.steps[-1]["step"] >= steps, seconds)
     lab.xpk("workload", "delete", run.name, "--cluster", lab.cluster, "--yes", "--grace-period", "1")
     if run.lost_steps:
