@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
 
-_DELAY_SECONDS = 1.5  # longest time from the first common step of an attempt to a fault
+_STEPS = 10  # most steps that an attempt finishes before a fault
+_DELAY_SECONDS = 0.3  # longest time from such a step to the signal
 _GAP_SECONDS = 0.5  # longest time between two signals of one fault
 _BLOCK, _IN_PLACE = 50, 25  # the first faults of each block keep the pods, so that supervisors live for many attempts
 
@@ -30,13 +31,17 @@ class Moment(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """One signal to one process. `host` counts over the whole job; `delay_seconds` begins at the moment."""
+    """One signal to one process. `host` counts over the whole job; `delay_seconds` begins at the moment.
+
+    An attempt that runs has finished `steps` steps by then.
+    """
 
     target: Target
     host: int
     signal: signal.Signals
     moment: Moment
     delay_seconds: float
+    steps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +103,9 @@ def _any_host(rng: Random, hosts: int) -> int:
 
 
 def _strike(rng: Random, target: Target, host: int, number: signal.Signals, moment: Moment = Moment.RUNNING) -> Strike:
-    longest = 0.1 if moment is Moment.SAVING else _DELAY_SECONDS
-    return Strike(target, host, number, moment, round(rng.uniform(0, longest), 3))
+    is_saving = moment is Moment.SAVING
+    delay = round(rng.uniform(0, 0.1 if is_saving else _DELAY_SECONDS), 3)
+    return Strike(target, host, number, moment, delay, 0 if is_saving else rng.randint(1, _STEPS))
 
 
 _KILLED_TRAINER = Target.TRAINER, signal.SIGKILL

@@ -119,6 +119,8 @@ class Soak:
         elif strike.moment is Moment.SAVING:
             saves = len(self.progress.saves_begun)
             self._await(lambda: len(self.progress.saves_begun) > saves, _LIMIT_SECONDS, _SAVE_POLL_SECONDS)
+        elif strike.steps:
+            self._await(lambda: self.progress.steps_of_attempt >= strike.steps, _LIMIT_SECONDS)
         time.sleep(strike.delay_seconds)
         self.progress.read()
         pid, supervisor = self.progress.pid(strike.host), self._supervisors[strike.host]

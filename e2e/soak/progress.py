@@ -44,6 +44,12 @@ class Progress:
                     self.saves_begun.append(line["time"])
         self.steps += [line for line in self._metrics.read() if "loss_hex" in line]
 
+    @property
+    def steps_of_attempt(self) -> int:
+        """Number of steps that the newest attempt has finished."""
+        begun = self.starts[0][-1].time if self.starts[0] else 0.0
+        return sum(line["time"] > begun for line in self.steps[-100:])
+
     def pid(self, host: int) -> int:
         """Return the process of a host's newest trainer, 0 before the first."""
         return self.starts[host][-1].pid if self.starts[host] else 0

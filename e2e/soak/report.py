@@ -102,7 +102,8 @@ def _entry(outcome: Outcome) -> dict[str, Any]:
                 "slice": strike.host // HOSTS_PER_SLICE,
                 "host": strike.host % HOSTS_PER_SLICE,
             },
-            **{"signal": strike.signal.name, "moment": strike.moment, "delay_seconds": strike.delay_seconds},
+            **{"signal": strike.signal.name, "moment": strike.moment, "steps": strike.steps},
+            "delay_seconds": strike.delay_seconds,
         }
         for strike in outcome.fault.strikes
     ]
