@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.xpk_shared.supervised import OBEYS, PATIENT, SECONDS, WAITS, Host, Start, connected
+from tests.xpk_shared.supervised import OBEYS, PATIENT, SECONDS, SECRET, WAITS, Host, Start, connected
+from xpk_shared.links.endpoint import Handlers
+from xpk_shared.links.handshake import Identity
+from xpk_shared.links.hub import Hub
 from xpk_shared.supervisor.host import Host as Place
 from xpk_shared.supervisor.restarts import Coordinator, End, Patience
 
@@ -220,6 +225,25 @@ def test_a_host_waits_for_the_first_one_as_long_as_that_lives(start: Start) -> N
     hosts = [start(number, "true" if number else "sleep 4", program=program, **IN_PLACE) for number in range(4)]
     for host in hosts:
         host.ends(0)
+
+
+def test_an_order_to_start_that_follows_a_loss_is_not_obeyed(start: Start) -> None:
+    # The first host records the restart, which takes time, after it has seen that no host is lost.
+    ended: queue.Queue[Any] = queue.Queue()
+    handlers = Handlers(lost=ended.put, told=lambda *_: None, message=lambda message, _: ended.put(message))
+    hub = Hub(Identity(("command", "a-job"), 0, SECRET.encode()), 4, handlers)
+    member = start(1, f"{FIRST} || echo again; {WAITS}", **IN_PLACE)
+    hub.open("127.0.0.1", member.port)
+    member.says("up")
+    hub.publish({"stop": 0, "number": 2, "code": 1})
+    assert ended.get(timeout=SECONDS)["told"]
+    hub.publish({"lost": 3})
+    time.sleep(0.5)  # it waits for Kubernetes now
+    hub.publish({"start": 1})
+    time.sleep(0.5)
+    member.process.terminate()
+    member.ends(143)
+    assert "again" not in member.log.read_text()
 
 
 REPORTS = st.lists(

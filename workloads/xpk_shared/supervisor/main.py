@@ -133,7 +133,7 @@ class Supervisor:
                 self._stop(order)
             elif "pause" in order:
                 say(f"several attempts have ended early: the next begins in {order['pause']:g} s")
-            elif "start" in order and not self._asked:
+            elif "start" in order and not (self._asked or self._peers.lost):
                 self._restart(order)
             elif "final" in order:
                 self._finish(order)
