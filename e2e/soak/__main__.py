@@ -12,10 +12,9 @@ from pathlib import Path
 
 from e2e.harness import DrillError, Lab, own_cluster
 from e2e.soak.faults import plan
-from e2e.soak.injection import HOSTS_PER_SLICE, Soak, reference_losses
+from e2e.soak.injection import HOSTS_PER_SLICE, TPU_TYPE, Soak, reference_losses
 from e2e.soak.report import Result, differing_steps, document, line, table
 
-TPU_TYPE = f"n2-standard-32-{HOSTS_PER_SLICE}"  # one emulated chip a host: its steps are the fastest
 TURNS = 3  # undisturbed runs, if the first ones fail
 STEP_SECONDS = 10.0  # longest mean time of an undisturbed step
 

@@ -21,9 +21,10 @@ TRAINER = [
     "--set", "run.eval_every=0", "--set", "run.log_every=1000", "--set", "data.max_bytes=400000",
     "--set", "data.global_batch=8", "--set", "model.seq_len=64", "--set", "model.layers=1",
     "--set", "model.embed=32", "--set", "model.heads=2", "--set", "model.head_dim=16", "--set", "model.mlp=64",
-    "--set", "observe.hang_seconds=10",
 ]  # fmt: skip
+DISTURBED = [*TRAINER, "--set", "observe.hang_seconds=10"]  # the fewest for which a busy machine does not look frozen
 HOSTS_PER_SLICE = 2
+TPU_TYPE = f"n2-standard-32-{HOSTS_PER_SLICE}"  # one emulated chip a host: its steps are the fastest
 _POLL_SECONDS, _SAVE_POLL_SECONDS = 0.1, 0.005
 _LIMIT_SECONDS = 240.0  # from a fault to the next finished step; stopped processes take 20 s twice and a grace period
 _START_SECONDS = 60.0  # from a fault to the first trainer of the next attempt, for a second signal in it
@@ -40,6 +41,7 @@ class Outcome:
     attempts: int  # later attempts that slice 0 host 0 has begun
     missed: int  # signals whose process had ended
     step: int  # the newest
+    lost_steps: int  # finished before the first signal, and undone
     reason: str = ""  # of a run that did not continue
 
     @property
@@ -60,15 +62,15 @@ class Soak:
     outcomes: list[Outcome] = field(default_factory=list)
     resources: Resources = field(default_factory=Resources)
     progress: Progress = field(init=False)
-    _run: Workload = field(init=False)
+    run: Workload = field(init=False)
     _supervisors: dict[int, int] = field(default_factory=dict)
 
     def start(self, options: Sequence[str] = ()) -> None:
         """Start the run and wait until all of its hosts train."""
         size = {"num_slices": self.slices, "max_restarts": self.max_restarts}
-        self._run = self.lab.create_workload(self.name, **size, trainer=TRAINER, options=options)
+        self.run = self.lab.create_workload(self.name, **size, trainer=DISTURBED, options=options)
         if not options:
-            self.progress = Progress(self._run.folder, self.slices, HOSTS_PER_SLICE)
+            self.progress = Progress(self.run.folder, self.slices, HOSTS_PER_SLICE)
         self._await(self._is_running, _LIMIT_SECONDS)
 
     def inject(self, fault: Fault) -> Outcome:
@@ -76,11 +78,12 @@ class Soak:
         reason = ""
         before, attempts, missed = dict(self._supervisors), len(self.progress.starts[0]), 0
         struck = first = time.time()
+        reached = 0
         try:
             for strike in fault.strikes:
-                if not self._strike(strike, struck):
-                    missed += 1
+                missed += not self._strike(strike, struck)
                 struck = time.time()
+                reached = reached or self.progress.steps[-1]["step"]
             self._await(lambda: self.progress.stepped_after(first) is not None, _LIMIT_SECONDS)
             self._await(self._is_running, _LIMIT_SECONDS)
         except DrillError as error:
@@ -95,6 +98,7 @@ class Soak:
             attempts=len(self.progress.starts[0]) - attempts,
             missed=missed,
             step=self.progress.steps[-1]["step"],
+            lost_steps=self.progress.undone(reached, first),
             reason=reason,
         )
         self.outcomes.append(outcome)
@@ -164,7 +168,7 @@ class Soak:
             time.sleep(every)
 
     def _state(self) -> str:
-        described = self._run.describe()
+        described = self.run.describe()
         return f"{described['phase']}, {described['reason']}"
 
     def _sample(self) -> None:

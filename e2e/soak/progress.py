@@ -50,6 +50,12 @@ class Progress:
         begun = self.starts[0][-1].time if self.starts[0] else 0.0
         return sum(line["time"] > begun for line in self.steps[-100:])
 
+    def undone(self, step: int, time: float) -> int:
+        """Return the number of steps up to `step` that attempts that began after a time have finished again."""
+        begun = [start.time for start in self.starts[0] if start.time > time]
+        again = {line["step"] for line in self.steps[-1000:] if begun and line["time"] > begun[0]}
+        return step - min(again) + 1 if again and min(again) <= step else 0
+
     def pid(self, host: int) -> int:
         """Return the process of a host's newest trainer, 0 before the first."""
         return self.starts[host][-1].pid if self.starts[host] else 0

@@ -110,5 +110,6 @@ def _entry(outcome: Outcome) -> dict[str, Any]:
     return {
         **{"number": outcome.fault.number, "kind": outcome.fault.kind, "strikes": strikes},
         **{"survived": outcome.survived, "seconds": outcome.seconds, "in_place": outcome.in_place},
-        **{"attempts": outcome.attempts, "missed": outcome.missed, "step": outcome.step, "reason": outcome.reason},
+        **{"attempts": outcome.attempts, "missed": outcome.missed, "step": outcome.step},
+        **{"lost_steps": outcome.lost_steps, "reason": outcome.reason},
     }
