@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.xpk_shared.supervised import OBEYS, PATIENT, SECONDS, WAITS, Host, Start, connected
+from tests.xpk_shared.supervised import OBEYS, PATIENT, SECONDS, SECRET, WAITS, Host, Start, connected
+from xpk_shared.links.endpoint import Handlers
+from xpk_shared.links.handshake import Identity
+from xpk_shared.links.hub import Hub
 from xpk_shared.supervisor.host import Host as Place
 from xpk_shared.supervisor.restarts import Coordinator, End, Patience
 
@@ -62,7 +67,7 @@ def test_a_command_that_dies_is_started_again_on_all_hosts_and_no_host_ends(
 def test_attempts_never_overlap_and_leave_nothing_behind(start: Start, tmp_path: Path) -> None:
     # Each attempt takes a lock for its life on each host, and starts a process that leaves its session.
     strays = f"setsid sleep 987 & echo $! >> '{tmp_path}/strays'"
-    holds = f"exec 9> '{tmp_path}/lock'; flock -n -s 9 || echo overlap; {strays}; {LATER}{WAITS}"
+    holds = f"{FIRST} && {{ exec 9> '{tmp_path}/lock'; flock -n -s 9 || echo overlap; {strays}; }}; {LATER}{WAITS}"
     alone = f"exec 9> '{tmp_path}/lock'; {FIRST} || flock -n -x 9 || echo overlap; {FIRST} && flock -n -s 9; "
     hosts = started(start, {1: f"{alone}{LATER}{WAITS}", 2: holds})
     kill_command(hosts[3])
@@ -200,6 +205,45 @@ def test_a_frozen_supervisor_is_named_and_the_others_end(start: Start, tmp_path:
     assert coordinator.decide(6.0, ()) is None
     assert coordinator.decide(6.1, ()) == {"final": 1, "silent": True}
     assert coordinator.decide(99.0, ()) is None
+
+
+def test_a_frozen_first_host_is_named_by_a_host_that_waits_for_its_order(start: Start, tmp_path: Path) -> None:
+    program = PATIENT.replace("calm_seconds=0.5", "calm_seconds=0.5, silent_seconds=2.0")
+    words = {number: tmp_path / f"words-{number}" for number in range(4)}
+    hosts = [
+        start(number, WAITS, program=program, XPK_TERMINATION_LOG=str(words[number]), **IN_PLACE) for number in range(4)
+    ]
+    connected(hosts)
+    hosts[0].process.send_signal(signal.SIGSTOP)
+    kill_command(hosts[2])
+    hosts[2].ends(75)
+    assert words[2].read_text() == "lost slice 0 host 0"
+
+
+def test_a_host_waits_for_the_first_one_as_long_as_that_lives(start: Start) -> None:
+    program = PATIENT.replace("calm_seconds=0.5", "calm_seconds=0.5, silent_seconds=1.0")
+    hosts = [start(number, "true" if number else "sleep 4", program=program, **IN_PLACE) for number in range(4)]
+    for host in hosts:
+        host.ends(0)
+
+
+def test_an_order_to_start_that_follows_a_loss_is_not_obeyed(start: Start) -> None:
+    # The first host records the restart, which takes time, after it has seen that no host is lost.
+    ended: queue.Queue[Any] = queue.Queue()
+    handlers = Handlers(lost=ended.put, told=lambda *_: None, message=lambda message, _: ended.put(message))
+    hub = Hub(Identity(("command", "a-job"), 0, SECRET.encode()), 4, handlers)
+    member = start(1, f"{FIRST} || echo again; {WAITS}", **IN_PLACE)
+    hub.open("127.0.0.1", member.port)
+    member.says("up")
+    hub.publish({"stop": 0, "number": 2, "code": 1})
+    assert ended.get(timeout=SECONDS)["told"]
+    hub.publish({"lost": 3})
+    time.sleep(0.5)  # it waits for Kubernetes now
+    hub.publish({"start": 1})
+    time.sleep(0.5)
+    member.process.terminate()
+    member.ends(143)
+    assert "again" not in member.log.read_text()
 
 
 REPORTS = st.lists(

@@ -49,6 +49,11 @@ class Hub(Endpoint):
             self._news.append(line(message))
             self.send(self._news[-1], but)
 
+    def answer(self, number: int, message: dict[str, Any]) -> None:
+        """Send a message to one host alone, if it is connected."""
+        if link := self.links.get(number):
+            link.send(line(message))
+
     def _serve(self, listener: socket.socket) -> None:
         """Accept hosts and read their messages."""
         with selectors.DefaultSelector() as selector:

@@ -16,6 +16,7 @@ from xpk_shared.supervisor.peers import Peers
 from xpk_shared.supervisor.record import CAUSE, now, restart_record, write_last_words, write_record
 from xpk_shared.supervisor.restarts import PEER_LOST, Coordinator, End, Patience
 from xpk_shared.supervisor.signals import END, Signals
+from xpk_shared.supervisor.silence import Silence
 from xpk_shared.supervisor.standby import Standby
 
 _FAILED, _EXHAUSTED, _NOT_STARTED, _ASKED_TO_END = 1, 78, 127, 143
@@ -28,6 +29,7 @@ class Limits:
 
     calm_seconds: float = 1.0  # from SIGTERM to SIGKILL after a loss, and for word of another host that was asked
     meet_seconds: float = 10.0  # for which a host that has failed at once waits to be known to those it fails
+    silent_seconds: float = 20.0  # for the first host to answer a host that waits for its order: else it is frozen
     standby_seconds: float = 10.0  # from the start of an attempt to that of the standby's imports
 
 
@@ -42,6 +44,7 @@ class Supervisor:
         self._asked = self._is_done = self._is_final = self._is_silent = False
         self._lost_at = 0.0
         self._standby = Standby(argv, delay_seconds=limits.standby_seconds) if host.max_restarts else None
+        self._silence = Silence(limits.silent_seconds, peers.ask) if host.number else None
         patience = Patience(meet_seconds=limits.meet_seconds)
         self._coordinator = None if host.number else Coordinator(host, time.monotonic(), patience)
         self._begin(0, {})
@@ -75,6 +78,7 @@ class Supervisor:
             self._report()
             self._decide()
             self._obey()
+            self._end_for_silence()
             self._end_for_loss()
             self._kill_late()
             code = self._exit_code()
@@ -129,7 +133,7 @@ class Supervisor:
                 self._stop(order)
             elif "pause" in order:
                 say(f"several attempts have ended early: the next begins in {order['pause']:g} s")
-            elif "start" in order and not self._asked:
+            elif "start" in order and not (self._asked or self._peers.lost):
                 self._restart(order)
             elif "final" in order:
                 self._finish(order)
@@ -167,6 +171,15 @@ class Supervisor:
             say(f"no restart is left after {self._restarts}: exit code {_EXHAUSTED}")
             write_last_words(f"exit code {self._command.code} after {self._restarts} restarts in place")
             self._command.code = _EXHAUSTED
+
+    def _end_for_silence(self) -> None:
+        """End this host if it waits for an order, and the first host is frozen."""
+        waits = self._has_reported and self._restarts_in_place and not (self._is_done or self._is_final)
+        if not self._silence or not waits or self._asked or self._lost_at or not self._peers.have_met:
+            return
+        if self._silence.check(time.monotonic(), self._peers.heard_at, self._ended_at):
+            say("the first host does not answer: this host ends, so that all hosts are created again")
+            self._finish({"final": 0, "silent": True})
 
     def _end_for_loss(self) -> None:
         """End the command if another host is lost; one that was told to end waits for Kubernetes."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from xpk_shared.links.connection import line
 from xpk_shared.links.endpoint import Handlers
 from xpk_shared.links.errors import AddressError
 from xpk_shared.links.handshake import HANDSHAKE_SECONDS, Identity
@@ -16,6 +18,7 @@ from xpk_shared.supervisor.host import Host, say
 from xpk_shared.supervisor.restarts import End
 
 _ASKED = "asked"
+_QUESTION, _ANSWER = "ask", "alive"  # of a host that waits for an order, and of the first host
 
 
 class Peers:
@@ -28,6 +31,7 @@ class Peers:
         self.asked = threading.Event()  # set once any host was asked to end
         self.orders: deque[dict[str, Any]] = deque()  # of the first host
         self.reports: deque[tuple[End, int]] = deque()  # on the first host: each with the restarts in place before it
+        self.heard_at = 0.0  # monotonic time of the first host's newest message
         self._host, self._wake = host, wake
         identity = Identity(("command", host.job), host.attempt, secret)
         handlers = Handlers(self._lose, self._note, self._hear)
@@ -72,6 +76,10 @@ class Peers:
         else:
             self.reports.append((end, restarts))
 
+    def ask(self) -> None:
+        """Ask the first host for a sign of life."""
+        self._end.send(line({_QUESTION: self._host.number}))
+
     def order(self, order: dict[str, Any]) -> None:
         """On the first host: give all hosts an order, this one included."""
         if isinstance(self._end, Hub):
@@ -97,7 +105,13 @@ class Peers:
     def _hear(self, message: dict[str, Any], number: int) -> None:
         """Queue a message of another host: a report to the first one, or an order of it."""
         if isinstance(self._end, Member):
+            self.heard_at = time.monotonic()
+            if _ANSWER in message:
+                return
             self.orders.append(message)
+        elif _QUESTION in message:
+            self._end.answer(number, {_ANSWER: True})
+            return
         elif "end" in message:
             self.reports.append((End(number, int(message["end"]), bool(message["told"])), int(message["restarts"])))
         self._wake()

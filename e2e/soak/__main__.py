@@ -1,0 +1,93 @@
+"""Command line of the soak."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from e2e.harness import DrillError, Lab, own_cluster
+from e2e.soak.faults import plan
+from e2e.soak.injection import HOSTS_PER_SLICE, TPU_TYPE, Soak, reference_losses
+from e2e.soak.report import Result, differing_steps, document, line, table
+
+TURNS = 3  # undisturbed runs, if the first ones fail
+STEP_SECONDS = 10.0  # longest mean time of an undisturbed step
+
+
+def soak(folder: Path, seed: int, slices: int, first: int, faults: int, *, seconds: float = float("inf")) -> Result:
+    """Run a soak in a cluster of its own, and an undisturbed run of as many steps.
+
+    No further fault is injected after so many seconds.
+    """
+    began = time.monotonic()
+    with own_cluster(folder, "soak", TPU_TYPE, slices) as lab:
+        # Each fault costs at most a few restarts; the limit must not end the run.
+        disturbed = Soak(lab, slices, max_restarts=10 * faults + 10, artifacts=folder / "artifacts")
+        differing = None
+        try:
+            disturbed.start()
+            for fault in plan(seed, slices * HOSTS_PER_SLICE, first, faults):
+                if time.monotonic() - began > seconds:
+                    break
+                say(line(disturbed.inject(fault)))
+            disturbed.stop()
+            finished = disturbed.progress.steps
+            last = max(line["step"] for line in finished)
+            reference = _reference(lab, slices, last, folder / "artifacts")
+            differing = differing_steps(finished, reference)
+        except (DrillError, KeyboardInterrupt) as error:
+            say(f"error: {error}")
+            lab.collect(folder / "artifacts" / "end")
+        return Result(seed, slices, time.monotonic() - began, disturbed.outcomes, disturbed.resources, differing)
+
+
+def _reference(lab: Lab, slices: int, steps: int, artifacts: Path) -> dict[int, str]:
+    """Return the losses of an undisturbed run; one that fails is kept and repeated. Raises DrillError at last."""
+    for turn in range(1, TURNS + 1):
+        try:
+            return reference_losses(lab, f"calm-{turn}", slices, steps, seconds=300 + STEP_SECONDS * steps)
+        except DrillError as error:
+            say(f"error: the undisturbed run failed: {error}")
+            lab.collect(artifacts / f"calm-{turn}")
+    raise DrillError("there are no losses to compare with")
+
+
+def main() -> int:
+    """Run the soak, print the table, write the file; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m e2e.soak", description="Inject random faults into a local run.")
+    parser.add_argument("--faults", type=int, default=500, help="number of faults [default: 500]")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the plan [default: 1]")
+    parser.add_argument("--first", type=int, default=1, help="number of the first fault of the plan [default: 1]")
+    parser.add_argument("--slices", type=int, default=4, help="number of slices of 2 hosts [default: 4]")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="inject no fault after this time")
+    parser.add_argument("--output", type=Path, help="JSON file to write")
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="xpk-soak-"))
+    chosen = options.seed, options.slices, options.first, options.faults
+    result = soak(folder, *chosen, seconds=60 * options.minutes)
+    print(table(result))
+    for problem in result.problems:
+        print(problem)
+    if options.output:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        options.output.write_text(json.dumps(document(result), indent=1) + "\n", encoding="utf-8")
+        say(f"written to {options.output}")
+    if (folder / "artifacts").exists():
+        say(f"logs of runs that did not continue are in {folder / 'artifacts'}")
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+    return 1 if result.problems or result.survived < options.faults else 0
+
+
+def say(text: str) -> None:
+    """Print a line for people."""
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

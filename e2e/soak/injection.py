@@ -1,0 +1,192 @@
+"""Faults, one after another, in a run on local slices."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from e2e.harness import DrillError, Lab, Workload
+from e2e.soak.faults import Fault, Moment, Strike, Target
+from e2e.soak.processes import descendants, lives, parent
+from e2e.soak.progress import Progress
+from e2e.soak.resources import Resources
+
+STEPS = 1_000_000  # more than a soak reaches: the learning rate follows from this number
+INTERVAL = 5  # steps from one checkpoint to the next
+TRAINER = [
+    "--config", "tiny", "--set", f"run.steps={STEPS}", "--set", f"checkpoint.every={INTERVAL}",
+    "--set", "run.eval_every=0", "--set", "run.log_every=1000", "--set", "data.max_bytes=400000",
+    "--set", "data.global_batch=8", "--set", "model.seq_len=64", "--set", "model.layers=1",
+    "--set", "model.embed=32", "--set", "model.heads=2", "--set", "model.head_dim=16", "--set", "model.mlp=64",
+]  # fmt: skip
+DISTURBED = [*TRAINER, "--set", "observe.hang_seconds=10"]  # the fewest for which a busy machine does not look frozen
+HOSTS_PER_SLICE = 2
+TPU_TYPE = f"n2-standard-32-{HOSTS_PER_SLICE}"  # one emulated chip a host: its steps are the fastest
+_POLL_SECONDS, _SAVE_POLL_SECONDS = 0.1, 0.005
+_LIMIT_SECONDS = 240.0  # from a fault to the next finished step; stopped processes take 20 s twice and a grace period
+_START_SECONDS = 60.0  # from a fault to the first trainer of the next attempt, for a second signal in it
+_LOOK_SECONDS = 20.0  # between descriptions, each of which is a process
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Consequences of one fault."""
+
+    fault: Fault
+    seconds: float | None  # from its last signal to the next finished step of a later attempt
+    in_place: bool
+    attempts: int  # later attempts that slice 0 host 0 has begun
+    missed: int  # signals whose process had ended
+    step: int  # the newest
+    lost_steps: int  # finished before the first signal, and undone
+    reason: str = ""  # of a run that did not continue
+
+    @property
+    def survived(self) -> bool:
+        """True if the run continued without help."""
+        return not self.reason
+
+
+@dataclass(slots=True)
+class Soak:
+    """One run that is disturbed; `outcomes` and `resources` are of all faults so far."""
+
+    lab: Lab
+    slices: int
+    max_restarts: int
+    artifacts: Path
+    name: str = "soak"
+    outcomes: list[Outcome] = field(default_factory=list)
+    resources: Resources = field(default_factory=Resources)
+    progress: Progress = field(init=False)
+    run: Workload = field(init=False)
+    _supervisors: dict[int, int] = field(default_factory=dict)
+
+    def start(self, options: Sequence[str] = ()) -> None:
+        """Start the run and wait until all of its hosts train."""
+        size = {"num_slices": self.slices, "max_restarts": self.max_restarts}
+        self.run = self.lab.create_workload(self.name, **size, trainer=DISTURBED, options=options)
+        if not options:
+            self.progress = Progress(self.run.folder, self.slices, HOSTS_PER_SLICE)
+        self._await(self._is_running, _LIMIT_SECONDS)
+
+    def inject(self, fault: Fault) -> Outcome:
+        """Inject a fault and wait until the run continues; start it again if it does not."""
+        reason = ""
+        before, attempts, missed = dict(self._supervisors), len(self.progress.starts[0]), 0
+        struck = first = time.time()
+        reached = 0
+        try:
+            for strike in fault.strikes:
+                missed += not self._strike(strike, struck)
+                struck = time.time()
+                reached = reached or self.progress.steps[-1]["step"]
+            self._await(lambda: self.progress.stepped_after(first) is not None, _LIMIT_SECONDS)
+            self._await(self._is_running, _LIMIT_SECONDS)
+        except DrillError as error:
+            reason = str(error)
+            self.lab.collect(self.artifacts / f"fault-{fault.number}")
+            self._start_again()
+        stepped = self.progress.stepped_after(struck) or self.progress.stepped_after(first)
+        outcome = Outcome(
+            fault=fault,
+            seconds=None if reason or stepped is None else round(stepped - struck, 3),
+            in_place=before == self._supervisors,
+            attempts=len(self.progress.starts[0]) - attempts,
+            missed=missed,
+            step=self.progress.steps[-1]["step"],
+            lost_steps=self.progress.undone(reached, first),
+            reason=reason,
+        )
+        self.outcomes.append(outcome)
+        self._sample()
+        return outcome
+
+    def stop(self) -> None:
+        """End the run; its output stays."""
+        gone = ("--yes", "--grace-period", "1", "--ignore-not-found")
+        self.lab.xpk("workload", "delete", self.name, "--cluster", self.lab.cluster, *gone)
+        self.progress.read()
+
+    def _start_again(self) -> None:
+        """Replace a run that does not continue by one that resumes from its output."""
+        self.stop()
+        self.start(("--resume",))
+
+    def _strike(self, strike: Strike, struck: float) -> bool:
+        """Send a signal at its moment; return whether its process was alive."""
+        if strike.moment is Moment.STARTING:
+            self._await(lambda: self.progress.started_after(struck) is not None, _START_SECONDS)
+        elif strike.moment is Moment.SAVING:
+            saves = len(self.progress.saves_begun)
+            self._await(lambda: len(self.progress.saves_begun) > saves, _LIMIT_SECONDS, _SAVE_POLL_SECONDS)
+        elif strike.steps:
+            self._await(lambda: self.progress.steps_of_attempt >= strike.steps, _LIMIT_SECONDS)
+        time.sleep(strike.delay_seconds)
+        self.progress.read()
+        pid, supervisor = self.progress.pid(strike.host), self._supervisors[strike.host]
+        is_own = parent(pid) == supervisor
+        if strike.target is Target.SUPERVISOR:
+            pid, is_own = supervisor, parent(supervisor) != 0
+        try:
+            if is_own:  # no process of somebody else has its number
+                os.kill(pid, strike.signal)
+        except ProcessLookupError:
+            return False
+        return is_own
+
+    def _is_running(self) -> bool:
+        """Return whether all trainers run and have finished a step together; note their supervisors then."""
+        progress = self.progress
+        newest = [starts[-1] for starts in progress.starts.values() if starts]
+        if len(newest) < len(progress.starts) or len({start.attempt for start in newest}) > 1:
+            return False
+        if not progress.steps or progress.steps[-1]["time"] < max(start.time for start in newest):
+            return False
+        supervisors = {host: parent(progress.pid(host)) for host in progress.starts}
+        if not all(supervisors.values()) or not all(lives(progress.pid(host)) for host in progress.starts):
+            return False
+        self._supervisors = supervisors
+        return True
+
+    def _await(self, until: Callable[[], bool], seconds: float, every: float = _POLL_SECONDS) -> None:
+        """Read on until `until()`. Raises DrillError after so many seconds, or if the run has ended."""
+        deadline, looked = time.monotonic() + seconds, time.monotonic()
+        while True:
+            self.progress.read()
+            if until():
+                return
+            if time.monotonic() > deadline:
+                raise DrillError(f"no progress within {seconds:.0f} s: {self._state()}")
+            if time.monotonic() > looked + _LOOK_SECONDS:
+                looked = time.monotonic()
+                if (state := self._state()).startswith(("Failed", "Succeeded")):
+                    raise DrillError(f"the run has ended: {state}")
+            time.sleep(every)
+
+    def _state(self) -> str:
+        described = self.run.describe()
+        return f"{described['phase']}, {described['reason']}"
+
+    def _sample(self) -> None:
+        """Sample the processes that live longer than one attempt."""
+        daemon = self.lab.folder / "state" / "clusters" / self.lab.cluster / "daemon.lock"
+        pids, processes = {"control plane": int(daemon.read_text(encoding="ascii") or 0)}, 0
+        for host, supervisor in self._supervisors.items():
+            shim = parent(supervisor)
+            pids |= {f"supervisor {host}": supervisor, f"shim {host}": shim}
+            processes += len(descendants(parent(shim)))
+        self.resources.sample(pids, processes)
+
+
+def reference_losses(lab: Lab, name: str, slices: int, steps: int, seconds: float) -> dict[int, str]:
+    """Return the loss of every step of an undisturbed run on the same slices, in hexadecimal."""
+    run = lab.create_workload(name, num_slices=slices, max_restarts=0, trainer=TRAINER)
+    run.await_(lambda: bool(run.steps) and run.steps[-1]["step"] >= steps, seconds)
+    lab.xpk("workload", "delete", run.name, "--cluster", lab.cluster, "--yes", "--grace-period", "1")
+    if run.lost_steps:
+        raise DrillError("the undisturbed run was disturbed")
+    return run.losses

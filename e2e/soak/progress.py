@@ -1,0 +1,98 @@
+"""Progress of a run, from its files. Attempts are in the order of time: their numbers may repeat and decrease.
+
+An attempt's number is the JobSet's count of restarts, plus the restarts in place since. A restart by the JobSet
+therefore may begin an attempt with the number of an earlier one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start of a host's trainer."""
+
+    time: float
+    pid: int
+    attempt: int
+
+
+class Progress:
+    """Starts, begun saves and finished steps of a run, read as its files grow."""
+
+    def __init__(self, folder: Path, slices: int, hosts_per_slice: int) -> None:
+        self.starts: dict[int, list[Start]] = {number: [] for number in range(slices * hosts_per_slice)}
+        self.saves_begun: list[float] = []  # on the first host
+        self.steps: list[dict[str, Any]] = []
+        self._files = [
+            Lines(folder / f"events/s{n // hosts_per_slice}-h{n % hosts_per_slice}.jsonl") for n in self.starts
+        ]
+        self._metrics = Lines(folder / "metrics.jsonl")
+
+    def read(self) -> None:
+        """Read the lines that were added."""
+        for host, file in enumerate(self._files):
+            for line in file.read():
+                if line.get("event") == "start":
+                    self.starts[host].append(Start(line["time"], line["pid"], line["attempt"]))
+                elif line.get("event") == "save_begin" and host == 0:
+                    self.saves_begun.append(line["time"])
+        self.steps += [line for line in self._metrics.read() if "loss_hex" in line]
+
+    @property
+    def steps_of_attempt(self) -> int:
+        """Number of steps that the newest attempt has finished."""
+        begun = self.starts[0][-1].time if self.starts[0] else 0.0
+        return sum(line["time"] > begun for line in self.steps[-100:])
+
+    def undone(self, step: int, time: float) -> int:
+        """Return the number of steps up to `step` that attempts that began after a time have finished again."""
+        begun = [start.time for start in self.starts[0] if start.time > time]
+        again = {line["step"] for line in self.steps[-1000:] if begun and line["time"] > begun[0]}
+        return step - min(again) + 1 if again and min(again) <= step else 0
+
+    def pid(self, host: int) -> int:
+        """Return the process of a host's newest trainer, 0 before the first."""
+        return self.starts[host][-1].pid if self.starts[host] else 0
+
+    def started_after(self, time: float) -> float | None:
+        """Return the time of the first start of any trainer after a time."""
+        return min(
+            (start.time for starts in self.starts.values() for start in starts if start.time > time), default=None
+        )
+
+    def stepped_after(self, time: float) -> float | None:
+        """Return the end of the first step that an attempt that began after a time has finished."""
+        begun = [start.time for start in self.starts[0] if start.time > time]
+        ended = (line["time"] for line in self.steps[-1000:] if begun and line["time"] > begun[0])
+        return next(ended, None)
+
+
+class Lines:
+    """JSON lines of a file that grows."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._offset = path, 0
+
+    def read(self) -> Iterator[dict[str, Any]]:
+        """Yield the complete lines that were added; a line that a kill has cut short is left out."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                content = file.read()
+        except FileNotFoundError:
+            return
+        whole = content[: content.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        for line in whole.splitlines():
+            try:
+                parsed = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(parsed, dict):
+                yield parsed

@@ -1,0 +1,115 @@
+"""Table and document of a soak."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from bench.recovery import machine
+from e2e.soak.faults import KINDS
+from e2e.soak.injection import HOSTS_PER_SLICE, INTERVAL, Outcome
+from e2e.soak.resources import Resources
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Result of a soak. `differing`: steps with another loss than in the undisturbed run; None: not compared."""
+
+    seed: int
+    slices: int
+    seconds: float
+    outcomes: Sequence[Outcome]
+    resources: Resources
+    differing: Sequence[int] | None
+
+    @property
+    def survived(self) -> int:
+        """Number of faults that the run survived."""
+        return sum(outcome.survived for outcome in self.outcomes)
+
+    @property
+    def problems(self) -> list[str]:
+        """Lines on everything that is not as it should be."""
+        lines = [
+            f"fault {each.fault.number} ({each.fault.kind}): {each.reason}" for each in self.outcomes if each.reason
+        ]
+        if self.differing is None:
+            lines.append("losses were not compared with those of an undisturbed run")
+        elif self.differing:
+            lines.append(f"{len(self.differing)} steps have another loss, the first is {self.differing[0]}")
+        return [*lines, *self.resources.grown()]
+
+
+def differing_steps(finished: Iterable[Mapping[str, Any]], reference: Mapping[int, str]) -> list[int]:
+    """Return the steps whose loss ever differed from the reference, also where a restart has undone them."""
+    return sorted({line["step"] for line in finished if reference.get(line["step"]) != line["loss_hex"]})
+
+
+def line(outcome: Outcome) -> str:
+    """Return a line on one fault."""
+    hosts = ", ".join(
+        f"s{each.host // HOSTS_PER_SLICE}/h{each.host % HOSTS_PER_SLICE}" for each in outcome.fault.strikes
+    )
+    end = outcome.reason or f"{outcome.seconds:.1f} s, {'in place' if outcome.in_place else 'new pods'}"
+    extra = f", {outcome.missed} signals missed" if outcome.missed else ""
+    return f"{outcome.fault.number:4} {outcome.fault.kind} {hosts}: {end}, step {outcome.step}{extra}"
+
+
+def table(result: Result) -> str:
+    """Return a Markdown table by kind, and the rate."""
+    head = ["kind", "count", "survived", "in place", "seconds (median)", "seconds (max)"]
+    rows = []
+    for kind in [*KINDS, "**all**"]:
+        mine = [each for each in result.outcomes if kind in (each.fault.kind, "**all**")]
+        seconds = [each.seconds for each in mine if each.seconds is not None]
+        times = [f"{statistics.median(seconds):.1f}", f"{max(seconds):.1f}"] if seconds else ["", ""]
+        counts = [len(mine), sum(each.survived for each in mine), sum(each.in_place for each in mine)]
+        if mine:
+            rows.append([kind, *map(str, counts), *times])
+    lines = [f"| {' | '.join(row)} |" for row in (head, ["---", *["---:"] * 5], *rows)]
+    total = len(result.outcomes)
+    rate = 100 * result.survived / total if total else 0.0
+    return "\n".join([*lines, "", f"{result.survived} of {total} faults survived ({rate:.1f}%)"])
+
+
+def document(result: Result) -> dict[str, Any]:
+    """Return the content of the output file."""
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": machine(),
+        "seed": result.seed,
+        "size": {"slices": result.slices, "hosts_per_slice": HOSTS_PER_SLICE, "checkpoint_every_steps": INTERVAL},
+        "seconds": round(result.seconds),
+        "faults": len(result.outcomes),
+        "survived": result.survived,
+        "in_place": sum(each.in_place for each in result.outcomes),
+        "steps": result.outcomes[-1].step if result.outcomes else 0,
+        "steps_with_another_loss": None if result.differing is None else len(result.differing),
+        "problems": result.problems,
+        "resources": result.resources.longest(),
+        "outcomes": [_entry(each) for each in result.outcomes],
+    }
+
+
+def _entry(outcome: Outcome) -> dict[str, Any]:
+    strikes = [
+        {
+            **{
+                "process": strike.target,
+                "slice": strike.host // HOSTS_PER_SLICE,
+                "host": strike.host % HOSTS_PER_SLICE,
+            },
+            **{"signal": strike.signal.name, "moment": strike.moment, "steps": strike.steps},
+            "delay_seconds": strike.delay_seconds,
+        }
+        for strike in outcome.fault.strikes
+    ]
+    return {
+        **{"number": outcome.fault.number, "kind": outcome.fault.kind, "strikes": strikes},
+        **{"survived": outcome.survived, "seconds": outcome.seconds, "in_place": outcome.in_place},
+        **{"attempts": outcome.attempts, "missed": outcome.missed, "step": outcome.step},
+        **{"lost_steps": outcome.lost_steps, "reason": outcome.reason},
+    }

@@ -1,0 +1,76 @@
+"""Random faults in one run, one after another: it always continues, with the losses of an undisturbed run."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.harness import Lab, own_cluster
+from e2e.soak.faults import KINDS, Fault, plan
+from e2e.soak.injection import HOSTS_PER_SLICE, INTERVAL, TPU_TYPE, Outcome, Soak, reference_losses
+from e2e.soak.report import differing_steps, line
+from e2e.soak.resources import growth
+
+SLICES, FAULTS = 2, 50
+SEED = 385  # has every kind, and few that wait for a frozen process
+SECONDS = 600.0
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    """A cluster of two slices with two hosts each."""
+    with own_cluster(tmp_path, "soak", TPU_TYPE, SLICES) as made:
+        yield made
+
+
+@pytest.mark.timeout(1800)
+def test_a_run_survives_random_faults(lab: Lab, tmp_path: Path) -> None:
+    soak = Soak(lab, SLICES, max_restarts=10 * FAULTS, artifacts=tmp_path / "artifacts")
+    soak.start()
+    for fault in plan(SEED, SLICES * HOSTS_PER_SLICE, 1, FAULTS):
+        check(soak, fault)
+    described = soak.run.describe()
+    assert described["restarts"] >= len(soak.progress.starts[0]) - 1, "every attempt but the first is a restart"
+    read = {event["read"] for event in soak.run.events("restore") if event["slice"] == 1}
+    assert read == {False}, "one slice reads a checkpoint, the other gets it from there"
+    soak.stop()
+    finished = soak.progress.steps
+    assert differing_steps(finished, reference_losses(lab, "calm", SLICES, finished[-1]["step"], SECONDS)) == []
+    assert list(soak.resources.grown()) == []
+
+
+def check(soak: Soak, fault: Fault) -> None:
+    """Inject a fault and check its consequences."""
+    is_preemption = fault.kind == "terminate-host"
+    counted = soak.run.describe()["restarts_counted"] if is_preemption else 0
+    outcome = soak.inject(fault)
+    print(line(outcome), file=sys.stderr, flush=True)
+    assert outcome.survived, outcome.reason
+    if not outcome.missed:
+        assert outcome.in_place == KINDS[fault.kind].pods_stay
+    assert outcome.lost_steps <= most_lost_steps(outcome)
+    if is_preemption:
+        assert soak.run.describe()["restarts_counted"] == counted
+
+
+def most_lost_steps(outcome: Outcome) -> int:
+    """Return the limit of lost steps: those since a checkpoint, and since the one before if a save was under way."""
+    return 0 if outcome.fault.kind in ("terminate-host", "terminate-trainer") else 2 * INTERVAL
+
+
+def test_a_fault_follows_from_its_seed_and_its_number() -> None:
+    faults = list(plan(SEED, SLICES * HOSTS_PER_SLICE, 1, FAULTS))
+    assert {fault.kind for fault in faults} == set(KINDS)
+    assert list(plan(SEED, SLICES * HOSTS_PER_SLICE, 31, 3)) == faults[30:33]
+    assert list(plan(SEED + 1, SLICES * HOSTS_PER_SLICE, 1, FAULTS)) != faults
+
+
+@pytest.mark.parametrize(("slope", "expected"), [(0.0, 0.0), (3.0, 90.0)])
+def test_growth_is_seen_through_noise_and_outliers(slope: float, expected: float) -> None:
+    rng = random.Random(1)
+    values = [1000 + slope * at + rng.uniform(-5, 5) + (500 if at % 10 == 3 else 0) for at in range(31)]
+    assert growth(values) == pytest.approx(expected, abs=8)
