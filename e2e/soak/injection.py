@@ -12,7 +12,7 @@ from e2e.harness import DrillError, Lab, Workload
 from e2e.soak.faults import Fault, Moment, Strike, Target
 from e2e.soak.processes import descendants, lives, parent
 from e2e.soak.progress import Progress
-from e2e.soak.resources import Resources
+from e2e.soak.resources import CONTROL_PLANE, Resources
 
 STEPS = 1_000_000  # more than a soak reaches: the learning rate follows from this number
 INTERVAL = 5  # steps from one checkpoint to the next
@@ -174,7 +174,7 @@ class Soak:
     def _sample(self) -> None:
         """Sample the processes that live longer than one attempt."""
         daemon = self.lab.folder / "state" / "clusters" / self.lab.cluster / "daemon.lock"
-        pids, processes = {"control plane": int(daemon.read_text(encoding="ascii") or 0)}, 0
+        pids, processes = {CONTROL_PLANE: int(daemon.read_text(encoding="ascii") or 0)}, 0
         for host, supervisor in self._supervisors.items():
             shim = parent(supervisor)
             pids |= {f"supervisor {host}": supervisor, f"shim {host}": shim}
