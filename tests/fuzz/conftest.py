@@ -100,7 +100,7 @@ def command_line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLi
             patch.delenv(name)
         for name, value in {"XPK_STATE_DIR": "state", "XPK_CONFIG_DIR": "config", "HOME": "work"}.items():
             patch.setenv(name, str(folder / value))
-        patch.setenv("NO_GCE_CHECK", "true")  # no search for credentials in the network
+        patch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(folder / "none"))  # no search for others in the network
         patch.setenv("KUBECONFIG", str(folder / "none"))
         patch.setenv("PATH", str(folder / "bin"))
         patch.setattr("sys.stdin", io.StringIO())

@@ -120,7 +120,7 @@ def test_a_failed_command_is_restarted_in_place(dev: Xpk) -> None:
     assert "2 of 3 allowed, 2 in place" in dev("workload", "status", "phoenix").out
     (listed,) = dev("workload", "list", "-o", "json").data
     assert listed["restarts"] == 2
-    assert dev("workload", "logs", "phoenix", "--no-prefix", "--slice", "1", "--host", "0").out.count("attempt ") == 3
+    assert "attempt 2" in dev("workload", "logs", "phoenix", "--no-prefix", "--slice", "1", "--host", "0").out
 
 
 def test_no_restart_in_place_is_left(dev: Xpk) -> None:
