@@ -15,7 +15,6 @@ from e2e.soak.faults import plan
 from e2e.soak.injection import HOSTS_PER_SLICE, TPU_TYPE, Soak, reference_losses
 from e2e.soak.report import Result, differing_steps, document, line, table
 
-TURNS = 3  # undisturbed runs, if the first ones fail
 STEP_SECONDS = 10.0  # longest mean time of an undisturbed step
 
 
@@ -38,23 +37,12 @@ def soak(folder: Path, seed: int, slices: int, first: int, faults: int, *, secon
             disturbed.stop()
             finished = disturbed.progress.steps
             last = max(line["step"] for line in finished)
-            reference = _reference(lab, slices, last, folder / "artifacts")
+            reference = reference_losses(lab, "calm", slices, last, seconds=300 + STEP_SECONDS * last)
             differing = differing_steps(finished, reference)
         except (DrillError, KeyboardInterrupt) as error:
             say(f"error: {error}")
             lab.collect(folder / "artifacts" / "end")
         return Result(seed, slices, time.monotonic() - began, disturbed.outcomes, disturbed.resources, differing)
-
-
-def _reference(lab: Lab, slices: int, steps: int, artifacts: Path) -> dict[int, str]:
-    """Return the losses of an undisturbed run; one that fails is kept and repeated. Raises DrillError at last."""
-    for turn in range(1, TURNS + 1):
-        try:
-            return reference_losses(lab, f"calm-{turn}", slices, steps, seconds=300 + STEP_SECONDS * steps)
-        except DrillError as error:
-            say(f"error: the undisturbed run failed: {error}")
-            lab.collect(artifacts / f"calm-{turn}")
-    raise DrillError("there are no losses to compare with")
 
 
 def main() -> int:
