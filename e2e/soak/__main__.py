@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from e2e.harness import DrillError, Lab, own_cluster
+from e2e.harness import DrillError, own_cluster
 from e2e.soak.faults import plan
 from e2e.soak.injection import HOSTS_PER_SLICE, TPU_TYPE, Soak, reference_losses
 from e2e.soak.report import Result, differing_steps, document, line, table
