@@ -67,11 +67,10 @@ def until_step(run: Workload, step: int) -> None:
     run.await_(lambda: any(line["step"] >= step for line in run.steps) and run.saved() >= INTERVAL, SECONDS)
 
 
-# Without Ray: test_soak.py. Under Ray a host other than the head is killed in the drill on kind.
-@pytest.mark.extended
+# Under Ray a host other than the head is killed in the drill on kind.
 @pytest.mark.parametrize(
     ("slice_id", "host", "launcher"),
-    [(1, 1, "plain"), (0, 0, "plain"), (0, 0, "ray")],
+    [(1, 1, "plain"), (0, 0, "plain"), pytest.param(0, 0, "ray", marks=pytest.mark.extended)],
     ids=["a-host-plain", "the-coordinator-plain", "the-head-ray"],
 )
 def test_sigkill(lab: Lab, undisturbed: dict[int, str], slice_id: int, host: int, launcher: str) -> None:
@@ -89,8 +88,7 @@ def test_sigkill(lab: Lab, undisturbed: dict[int, str], slice_id: int, host: int
     assert {event["read"] for event in run.events("restore") if event["slice"] == 1} == {False}
 
 
-@pytest.mark.extended  # without Ray: test_soak.py
-@pytest.mark.parametrize("launcher", ["plain", "ray"])
+@pytest.mark.parametrize("launcher", ["plain", pytest.param("ray", marks=pytest.mark.extended)])
 def test_sigterm_saves_and_is_not_counted(lab: Lab, undisturbed: dict[int, str], launcher: str) -> None:
     run = start(lab, f"term-{launcher}", max_restarts=0, options=("--launcher", launcher))
     until_step(run, INTERVAL + 3)
@@ -117,7 +115,6 @@ def test_the_heads_trainer_under_ray_is_replaced_without_a_restart(lab: Lab, und
     assert (described["restarts"], described["progress"]["replacements"]) == (0, 1) and run.lost_steps <= INTERVAL
 
 
-@pytest.mark.extended  # test_soak.py
 def test_a_save_cut_in_half(lab: Lab, undisturbed: dict[int, str]) -> None:
     run = start(lab, "half-saved")
     deadline = time.monotonic() + SECONDS
