@@ -19,7 +19,8 @@ import pytest
 from tests.trainer.small import WORKLOADS, arguments, one_host
 from tests.waiting import until
 from xpk_shared.supervisor.idle import free_bytes
-from xpk_shared.supervisor.standby import IMPORTS, Standby, parse
+from xpk_shared.supervisor.names import IMPORTS
+from xpk_shared.supervisor.standby import Standby, parse
 
 PYTHON = sys.executable
 # Prepares a standby for a command, as a supervisor does, and runs the next attempt once it reads a byte.

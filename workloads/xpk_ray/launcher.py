@@ -21,13 +21,13 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from trainer.errors import AddressError, ExitCode, FatalError, PeerAbsent, Problem
-from trainer.hosts import termination_message
 from trainer.hosts.bootstrap import Host, bracketed, own_address, read_host, resolve
 from trainer.hosts.peers import Peers
 from trainer.hosts.signals import Stop
 from trainer.telemetry.metrics import say
 from xpk_ray import raylet, shipping
 from xpk_ray.raylet import Raylet, Services, Shape
+from xpk_shared.supervisor import termination_message
 
 JOIN_SECONDS = 300.0  # for all hosts to connect and to start Ray
 _TOLD_SECONDS = 2.0  # between lines of progress

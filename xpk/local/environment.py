@@ -15,7 +15,7 @@ from xpk.local.shim import LAST_WORD
 from xpk.model.errors import UsageError
 from xpk.model.names import PEER_SECRET_VARIABLE, SUPERVISOR_FILE
 from xpk_shared import supervisor
-from xpk_shared.supervisor.host import PORT as SUPERVISOR_PORT
+from xpk_shared.supervisor.names import PORT as SUPERVISOR_PORT
 
 MARK = "XPK_LOCAL_POD"  # lets a host be found by its environment when its supervisor is gone
 _SUPERVISOR = str(Path(supervisor.__file__).with_name("__main__.py"))  # takes the place of the file in pods

@@ -9,10 +9,9 @@ import re
 from xpk.api.base import Obj
 from xpk.local import objects as o
 from xpk.local.store import Transaction
+from xpk_shared.supervisor.restarts import SHORT_SECONDS, pause_after
 
 _RESTARTING = "RestartingJobSet"
-_SHORT_SECONDS = 5.0  # shorter attempts cause a pause, so that a broken workload does not spin
-_LONGEST_PAUSE = 60.0
 _TTL_AT_LEAST = 5.0  # lets watchers see the end before the object is removed
 
 
@@ -151,11 +150,11 @@ def _back_off(tx: Transaction, jobset: Obj, failed: list[Obj]) -> None:
     """Return when the next attempt may start: at once, but with growing delays after several short attempts."""
     status = jobset["status"]
     lived = max(o.age(job["status"].get("startTime", o.now())) for job in failed)
-    count = status["shortAttempts"] = status.get("shortAttempts", 0) + 1 if lived < _SHORT_SECONDS else 0
-    pause = min(2.0 ** (count - 1), _LONGEST_PAUSE) if count > 1 else 0.0
+    count = status["shortAttempts"] = status.get("shortAttempts", 0) + 1 if lived < SHORT_SECONDS else 0
+    pause = pause_after(count)
     if pause:
         status["nextAttemptAt"] = o.later(pause)
-        early = f"the last {count} attempts ended within {_SHORT_SECONDS:g} s each"
+        early = f"the last {count} attempts ended within {SHORT_SECONDS:g} s each"
         tx.event(jobset, "BackOff", f"restart {status['restarts']} waits for {pause:g} s: {early}", warning=True)
 
 

@@ -21,7 +21,6 @@ _IMAGE = re.compile(
     r"(?::\w[\w.-]{0,127})?(?:@[a-z0-9]+:[0-9a-f]{32,})?",
     re.ASCII,
 )
-RESTARTS_SPENT = 78  # exit code of a host whose command may not be restarted in place once more
 FATAL_EXIT_CODES = (42, 126, 127)  # the trainer's; "not executable" and "not found" of shells
 
 

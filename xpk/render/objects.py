@@ -18,7 +18,7 @@ import yaml
 
 from xpk.model import capacities, names, sub_slices
 from xpk.model.accelerators import NODEPOOL_LABEL
-from xpk.model.specs import RESTARTS_SPENT, ClusterSpec, ImageCacheSpec, QueueSpec, SliceQuota, WorkloadSpec
+from xpk.model.specs import ClusterSpec, ImageCacheSpec, QueueSpec, SliceQuota, WorkloadSpec
 from xpk.render import mounts
 from xpk.render.environment import host_fields, host_values
 from xpk.render.hold import hold_program
@@ -27,6 +27,7 @@ from xpk.render.priority_limit import limit_view
 from xpk.render.provisioning import flavor_labels, managed_resources
 from xpk.render.supervisor import START, is_supervised, restart_values
 from xpk.render.template import render_template
+from xpk_shared.supervisor.names import EXHAUSTED
 
 COORDINATOR_PORT = 8476  # JAX's default on TPU pods
 MEGASCALE_PORT = 8080  # the DCN transport's default on GKE
@@ -203,7 +204,7 @@ def _host_view(spec: WorkloadSpec) -> dict[str, Any]:
     coordinator, supervised = names.host_name(spec.name, 0, 0), is_supervised(spec)
     hosts = (names.host_name(spec.name, "$(MEGASCALE_SLICE_ID)", host) for host in range(spec.shape.hosts))
     unpack, command = _unpack(spec), [_literal(part) for part in spec.command]
-    fatal = {*spec.fatal_exit_codes, *([RESTARTS_SPENT] if spec.restart_in_place else [])}
+    fatal = {*spec.fatal_exit_codes, *([EXHAUSTED] if spec.restart_in_place else [])}
     return {
         "subdomain": names.subdomain(spec.name),
         "annotations": _annotations(spec),

@@ -11,6 +11,7 @@ from typing import Any
 
 from xpk.model import names
 from xpk.model.specs import WorkloadSpec
+from xpk_shared.supervisor.names import FATAL, IMPORTS, LIMIT
 
 FILE = names.SUPERVISOR_FILE
 _ALONE = 'exec "$0" "$@"'
@@ -37,9 +38,9 @@ def restart_values(spec: WorkloadSpec) -> dict[str, str]:
     if not spec.restart_in_place:
         return {}
     fatal = " ".join(map(str, sorted(set(spec.fatal_exit_codes))))
-    values = {"XPK_MAX_RESTARTS": str(spec.max_restarts), "XPK_FATAL_EXIT_CODES": fatal}
+    values = {LIMIT: str(spec.max_restarts), FATAL: fatal}
     if spec.standby_imports:
-        values["XPK_STANDBY_IMPORTS"] = "" if spec.standby_imports == "none" else spec.standby_imports
+        values[IMPORTS] = "" if spec.standby_imports == "none" else spec.standby_imports
     return values
 
 

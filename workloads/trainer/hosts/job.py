@@ -26,7 +26,6 @@ from trainer.errors import (
     StorageError,
     reason,
 )
-from trainer.hosts import termination_message
 from trainer.hosts.bootstrap import Host, own_address, resolve
 from trainer.hosts.lease import Holder, Lease
 from trainer.hosts.peers import Peers
@@ -36,9 +35,10 @@ from trainer.storage import open_place
 from trainer.telemetry.metrics import Events, JsonLines, flush, say
 from xpk_shared.storage import Place, in_bucket
 from xpk_shared.storage.errors import Unreachable
+from xpk_shared.supervisor import termination_message
+from xpk_shared.supervisor.names import CAUSE, RECORD
 
 Address = tuple[str, int]
-_CAUSE = "XPK_RESTART_CAUSE"
 _MEETING_SECONDS = 300.0
 FLUSH_SECONDS = 10.0  # for flushing events and metrics when the process ends
 _OPENING_SECONDS = 30.0  # for a bucket to confirm that this host can write to it
@@ -136,7 +136,7 @@ def _open_records(
     lease = Lease(out, host, on_taken)
     try:
         _take(lease, host)
-        _record_restart(out, host, os.environ.get(_CAUSE, ""))
+        _record_restart(out, host, os.environ.get(CAUSE, ""))
         lines = JsonLines(out / "events" / f"s{host.slice_id}-h{host.worker_id}.jsonl")
         events = Events(lines, host.slice_id, host.worker_id, host.attempt, began)
         events.write("start", pid=os.getpid())
@@ -153,7 +153,7 @@ def _record_restart(out: Place, host: Host, cause: str) -> None:
     """Write the supervisor's record of a restart in place to a bucket, where the supervisor itself cannot."""
     if host.process_id == 0 and cause and in_bucket(str(out)):
         with contextlib.suppress(ValueError):  # somebody else's variable
-            JsonLines(out / "restarts.jsonl").write(json.loads(cause))
+            JsonLines(out / RECORD).write(json.loads(cause))
 
 
 def _take(lease: Lease, host: Host) -> None:

@@ -25,10 +25,10 @@ from typing import Any
 
 from trainer.config import Observe
 from trainer.errors import ExitCode
-from trainer.hosts import termination_message
 from trainer.hosts.bootstrap import Host
 from trainer.telemetry.metrics import Events, say
 from xpk_shared.storage import Place
+from xpk_shared.supervisor import termination_message
 
 _RECENT = 20  # steps
 _ANSWER_SECONDS = 2.0  # for all hosts to answer process 0

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from xpk_shared.supervisor.names import FATAL, LIMIT, PORT
+
 _PORT_OFFSET = 2  # from the coordinator's; the port between is the bundled trainer's
-LIMIT, FATAL = "XPK_MAX_RESTARTS", "XPK_FATAL_EXIT_CODES"
-PORT = "XPK_SUPERVISOR_PORT"  # on a local cluster, where workloads may share an address
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,11 @@ class Host:
 
     def name(self, number: int) -> str:
         """Return the name of a host of the job for people."""
-        slice_id, host = divmod(number, self.hosts_per_slice)
-        return f"s{slice_id}/h{host}"
+        return "s{}/h{}".format(*self.place(number))
+
+    def place(self, number: int) -> tuple[int, int]:
+        """Return the slice of a host of the job, and its number in the slice."""
+        return divmod(number, self.hosts_per_slice)
 
     @property
     def own_address(self) -> str:

@@ -10,16 +10,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from xpk_shared.supervisor import termination_message
 from xpk_shared.supervisor.command import Command, adopt_orphans
 from xpk_shared.supervisor.host import Host, read_host, say
+from xpk_shared.supervisor.names import CAUSE, EXHAUSTED, PEER_LOST
 from xpk_shared.supervisor.peers import Peers
-from xpk_shared.supervisor.record import CAUSE, now, restart_record, write_last_words, write_record
-from xpk_shared.supervisor.restarts import PEER_LOST, Coordinator, End, Patience
+from xpk_shared.supervisor.record import restart_record, write_record
+from xpk_shared.supervisor.restarts import Coordinator, End, Patience
 from xpk_shared.supervisor.signals import END, Signals
 from xpk_shared.supervisor.silence import Silence
 from xpk_shared.supervisor.standby import Standby
 
-_FAILED, _EXHAUSTED, _NOT_STARTED, _ASKED_TO_END = 1, 78, 127, 143
+_FAILED, _NOT_STARTED, _ASKED_TO_END = 1, 127, 143
 _END_SECONDS, _POLL_SECONDS, _IDLE_SECONDS = 60.0, 0.2, 60.0
 
 
@@ -120,7 +122,7 @@ class Supervisor:
             if order is None:
                 return
             if "start" in order and self._coordinator.cause:
-                record = restart_record(self._host, order["start"], self._coordinator.cause, now())
+                record = restart_record(self._host, order["start"], self._coordinator.cause)
                 write_record(self._host, record)
                 order["record"] = record
             self._peers.order(order)
@@ -150,7 +152,7 @@ class Supervisor:
     def _restart(self, order: dict[str, Any]) -> None:
         """Start the command for the next attempt."""
         say(f"restart {order['start']} in place")
-        write_last_words("")
+        termination_message.write("")
         try:
             self._begin(order["start"], order.get("record", {}))
         except OSError as error:
@@ -158,19 +160,19 @@ class Supervisor:
             self._command.code = _NOT_STARTED
 
     def _finish(self, order: dict[str, Any]) -> None:
-        """Note that there is no further attempt: one host's exit code is for Kubernetes, the others wait."""
+        """End the last attempt: the named host ends with its own exit code, all others wait for Kubernetes."""
         if order["final"] != self._host.number:
             if order.get("silent"):
                 self._is_silent = True
-                slice_id, number = divmod(order["final"], self._host.hosts_per_slice)
-                write_last_words(f"lost slice {slice_id} host {number}")
+                words = "slice {} host {}".format(*self._host.place(order["final"]))
+                termination_message.write(termination_message.LOST + words)
             self._give_up(order["final"])
             return
         self._is_final = True
         if order.get("exhausted"):
-            say(f"no restart is left after {self._restarts}: exit code {_EXHAUSTED}")
-            write_last_words(f"exit code {self._command.code} after {self._restarts} restarts in place")
-            self._command.code = _EXHAUSTED
+            say(f"no restart is left after {self._restarts}: exit code {EXHAUSTED}")
+            termination_message.write(f"exit code {self._command.code} after {self._restarts} restarts in place")
+            self._command.code = EXHAUSTED
 
     def _end_for_silence(self) -> None:
         """End this host if it waits for an order, and the first host is frozen."""
@@ -225,7 +227,7 @@ class Supervisor:
         return self._own_code(code) if has_waited else None
 
     def _waits_for_others(self, now: float) -> bool:
-        """Return whether the first host will say what follows the end of this host's command."""
+        """Return whether the first host decides what follows the end of this host's command."""
         if not self._restarts_in_place or self._asked:
             return False
         # One that cannot reach the first host, or others that never reach this one, are not waited for any longer.

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from xpk_shared.supervisor.host import Host
+from xpk_shared.supervisor.names import PEER_LOST
 
-PEER_LOST = 75
-_SHORT_SECONDS, _LONGEST_PAUSE = 5.0, 60.0  # shorter attempts cause a pause, as on a local cluster
+SHORT_SECONDS = 5.0  # shorter attempts cause a pause, so that a broken workload does not spin
+_LONGEST_PAUSE = 60.0
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,11 @@ class Patience:
 
     meet_seconds: float = 10.0  # for hosts that have never connected, after a failure
     stop_seconds: float = 20.0  # for a command to end: a host that is silent for longer is frozen
+
+
+def pause_after(short_attempts: int) -> float:
+    """Return the seconds before the next attempt, after so many short ones in a row: none after the first."""
+    return min(2.0 ** (short_attempts - 1), _LONGEST_PAUSE) if short_attempts > 1 else 0.0
 
 
 class Coordinator:
@@ -95,8 +101,8 @@ class Coordinator:
         if self.restarts >= limit:
             return self._final(cause, exhausted=self.restarts > 0)
         self.cause = cause
-        self._short_attempts = self._short_attempts + 1 if now - self._began < _SHORT_SECONDS else 0
-        pause = min(2.0 ** (self._short_attempts - 1), _LONGEST_PAUSE) if self._short_attempts > 1 else 0.0
+        self._short_attempts = self._short_attempts + 1 if now - self._began < SHORT_SECONDS else 0
+        pause = pause_after(self._short_attempts)
         self._start_at = now + pause
         return self._start(now) if not pause else {"pause": pause}
 

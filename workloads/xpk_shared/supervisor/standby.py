@@ -18,8 +18,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from xpk_shared.supervisor.idle import free_bytes
+from xpk_shared.supervisor.names import IMPORTS
 
-IMPORTS = "XPK_STANDBY_IMPORTS"  # modules, separated by commas; none: no standby
 _KNOWN_IMPORTS = {"trainer": "trainer.imports"}  # of programs that run as `python -m`
 _FREE_BYTES = 1 << 30  # of memory, below which nothing is imported
 _PER_ATTEMPT = ("XPK_", "MEGASCALE_", "TPU_WORKER_")  # variables that modules do not read when they are imported

@@ -35,10 +35,10 @@ from xpk.jobs.status.restarts import last_failure, restarts, with_output
 from xpk.model import names
 from xpk.model.accelerators import type_of_nodes
 from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError, UsageError
-from xpk.model.specs import RESTARTS_SPENT
 from xpk.model.status import HostStatus, Occurrence, Phase, WorkloadStatus, exit_words
 from xpk.model.terminal import printable
 from xpk.render.supervisor import command_of
+from xpk_shared.supervisor.names import EXHAUSTED
 
 _log = logging.getLogger(__name__)
 _SPENT = re.compile(r"exit code (\d{1,3}) after \d+ restarts in place")  # the supervisor's last words
@@ -279,7 +279,7 @@ def _failure(failed_condition: Mapping[str, Any], hosts: Iterable[HostStatus], e
     own = [host for host in failed if host.exit_code not in (75, 143)] or failed
     first = min(own, key=lambda host: host.finished or "", default=None)
     note = _FAILURES.get(str(failed_condition.get("reason")), "")
-    if f"exit code {RESTARTS_SPENT} " in str(failed_condition.get("message")):
+    if f"exit code {EXHAUSTED} " in str(failed_condition.get("message")):
         note = _FAILURES["ReachedMaxRestarts"]
     if first is not None:
         said = str(first.reason) if " " in str(first.reason) else ""  # the message of an init container
@@ -311,7 +311,7 @@ def _host(pod: Obj, slice_id: int, host: int) -> HostStatus:
     ended = container.get("state", {}).get("terminated") or failed_start(pod)
     running = container.get("state", {}).get("running") or {}
     code, spent = ended.get("exitCode"), _SPENT.fullmatch(str(ended.get("message", "")))
-    if code == RESTARTS_SPENT and spent:  # its command's
+    if code == EXHAUSTED and spent:  # its command's
         code = int(spent[1])
     scheme, _, pid = str(container.get("containerID", "")).partition("://")
     phase = "NodeLost" if lost_node(pod) else status.get("phase", "Pending")

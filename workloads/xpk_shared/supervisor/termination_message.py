@@ -1,5 +1,7 @@
 """Termination message of a host: Kubernetes stores it with the pod, the local control plane acts on it."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 
