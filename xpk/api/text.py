@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 
 # The kubelet's waiting reasons of a container whose image cannot be pulled.
 IMAGE_TROUBLES = (
@@ -24,6 +25,11 @@ _IMAGE_STEPS = re.compile(r'(?:failed to (?:pull and unpack image|resolve refere
 def counted(count: int, noun: str) -> str:
     """Return a count with its noun: `1 host`, `2 hosts`."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def rfc3339(time: datetime) -> str:
+    """Return a time in UTC as Kubernetes writes it: to the second, with a Z."""
+    return time.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def short(text: object, most: int = 200) -> str:

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from tests.jobs.objects import ADMITTED, ROOTS, exited, jobset, restarted
 from xpk.jobs.status.fields import Snapshot, when
-from xpk.jobs.status.in_place import RECORD, read_record, with_local_restarts, with_restarts_in_place
+from xpk.jobs.status.in_place import read_record, with_local_restarts, with_restarts_in_place
 from xpk.jobs.status.reader import read
 from xpk.model import names
 from xpk.model.status import WorkloadStatus
+from xpk_shared.supervisor.names import RECORD
 
 CREATED = when("2026-01-31T12:00:00Z")
 

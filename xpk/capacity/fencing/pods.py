@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from xpk.api.base import Obj, ObjectApi, Objs
+from xpk.api.text import rfc3339
 from xpk.capacity.nodes.out_of_service import TAINT
 from xpk.model.errors import NotFoundError
 
@@ -34,7 +35,7 @@ def end_pods(api: ObjectApi, pods: Objs, reason: str, now: datetime) -> None:
 
 
 def _failed(status: Mapping[str, Any], reason: str, now: datetime) -> Obj:
-    time = now.isoformat(timespec="seconds").replace("+00:00", "Z")
+    time = rfc3339(now)
     disrupted = {
         "type": "DisruptionTarget", "status": "True", "reason": "DeletionByNodeFencing", "message": reason,
         "lastTransitionTime": time,
@@ -51,8 +52,8 @@ def _stays(pod: Obj) -> bool:
 
 
 def _tolerations(pod: Obj) -> Objs:
-    found: Objs = pod["spec"].get("tolerations") or []
-    return found
+    tolerations: Objs = pod["spec"].get("tolerations") or []
+    return tolerations
 
 
 def _tolerates(toleration: Obj) -> bool:

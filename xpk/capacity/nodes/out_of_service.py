@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from xpk.api.base import Obj, ObjectApi
+from xpk.api.text import rfc3339
 
 TAINT = "node.kubernetes.io/out-of-service"
 _REASON = "xpk.dev/fenced"  # the reason, while the node is fenced
@@ -35,7 +36,7 @@ def has_renewed(node: Obj, renewed: datetime | None) -> bool:
 
 def fence(api: ObjectApi, node: Obj, reason: str, *, renewed: datetime | None, now: datetime) -> None:
     """Put a node out of service and record the reason. Raises Modified if the node has changed since it was read."""
-    time = now.isoformat(timespec="seconds").replace("+00:00", "Z")
+    time = rfc3339(now)
     taint = {"key": TAINT, "value": "nodeshutdown", "effect": "NoExecute", "timeAdded": time}
     marks = {_REASON: reason, _TIME: time, _LEASE: renewed.isoformat() if renewed else ""}
     _patch(api, node, marks, [*(node["spec"].get("taints") or []), taint])

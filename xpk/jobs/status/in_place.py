@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from xpk.api.text import rfc3339
 from xpk.jobs.output.folder import promptly
 from xpk.jobs.output.json_lines import parse, read_number, read_whole
 from xpk.jobs.output.roots import OutputRoots
@@ -13,8 +14,8 @@ from xpk.jobs.status.fields import when
 from xpk.model.errors import XpkError
 from xpk.model.status import Restart, WorkloadStatus, exit_words
 from xpk.storage import in_bucket
+from xpk_shared.supervisor.names import RECORD
 
-RECORD = "restarts.jsonl"
 _TAIL = 256 * 1024  # bytes: more than a thousand restarts
 _TIMES = (0.0, 253402300799.0)  # Unix seconds that have a date
 
@@ -50,7 +51,7 @@ def read_record(content: bytes, since: datetime) -> list[Restart]:
         if time >= since:
             restarts.append(
                 Restart(
-                    time=time.isoformat(timespec="seconds").replace("+00:00", "Z"),
+                    time=rfc3339(time),
                     cause=f"host s{slice_id}/h{host} ended with {exit_words(code)}; restarted in place",
                     attempt=attempt - 1,
                     slice=slice_id,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from xpk.api.base import Obj
-from xpk.api.text import short
+from xpk.api.text import rfc3339, short
 from xpk.jobs.output.folder import promptly
 from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.status.events import is_local
@@ -240,7 +240,7 @@ def _written(folder: Folder, since: datetime) -> dict[int, Restart]:
             continue
         said = attempt.reason.removeprefix(f"{host}: ").removeprefix(f"{host} ")
         causes[attempt.restart_count] = Restart(
-            time=datetime.fromtimestamp(attempt.end, UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+            time=rfc3339(datetime.fromtimestamp(attempt.end, UTC)),
             cause=f"host s{host.slice}/h{host.host} {said}"
             if said == "died"
             else f"host s{host.slice}/h{host.host}: {said}",
