@@ -80,9 +80,14 @@ class Lab:
         """Send a signal to a host that runs, as Kubernetes would. Raises ProcessLookupError if it has ended."""
         os.kill(int(host["pid"]), number)
 
-    def kill_program(self, host: Mapping[str, Any], pid: int, number: signal.Signals) -> None:
-        """Send a signal to the program of a host, by its own pid. Raises ProcessLookupError if it has ended."""
+    def kill_program(self, host: Mapping[str, Any], pid: int, number: signal.Signals) -> float:
+        """Send a signal to the program of a host, by its own pid; return when, in Unix seconds.
+
+        Raises ProcessLookupError if it has ended.
+        """
+        at = time.time()
         os.kill(pid, number)
+        return at
 
     def delete_cluster(self) -> None:
         """End everything on the cluster and remove it."""
@@ -128,6 +133,26 @@ class Lab:
 
 
 @dataclass(slots=True)
+class Lines:
+    """JSON lines of a file that grows."""
+
+    path: Path
+    _read_to: int = 0
+
+    def read(self) -> Iterator[dict[str, Any]]:
+        """Yield the complete lines that were added; a line that a kill has cut short is left out."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._read_to)
+                content = file.read()
+        except FileNotFoundError:
+            return
+        whole = content[: content.rfind(b"\n") + 1]
+        self._read_to += len(whole)
+        yield from filter(None, map(_object, whole.splitlines()))
+
+
+@dataclass(slots=True)
 class Workload:
     """A running workload: its state as `xpk` tells it, its progress as its files tell it."""
 
@@ -136,7 +161,7 @@ class Workload:
     steps: list[dict[str, Any]] = field(default_factory=list)
     evals: list[dict[str, Any]] = field(default_factory=list)
     _folder: Path | None = None
-    _read_to: int = 0
+    _metrics: Lines | None = None
     _looked: float = 0.0
 
     @property
@@ -173,35 +198,20 @@ class Workload:
     def end_program(self, slice_id: int, host: int, number: signal.Signals = signal.SIGKILL) -> float:
         """Send a signal to a host's trainer alone; return when, in Unix seconds."""
         running, pid = self.host(slice_id, host), self.pid(slice_id, host)
-        at = time.time()
         try:
-            self.lab.kill_program(running, pid, number)
+            return self.lab.kill_program(running, pid, number)
         except ProcessLookupError:
             raise DrillError(f"the trainer of slice {slice_id} host {host} ended before it was ended") from None
-        return at
 
     def pid(self, slice_id: int, host: int) -> int:
         """Return the pid of a host's newest trainer, as the host sees it."""
         started = [e for e in self.events("start") if (e["slice"], e["host"]) == (slice_id, host)]
         return int(started[-1]["pid"])
 
-    def end_trainer(self, slice_id: int, host: int) -> float:
-        """Kill the process that trains on a host, from beside it; return when, in Unix seconds."""
-        program = f"import os, time; print(time.time()); os.kill({self.pid(slice_id, host)}, 9)"
-        where = ("--cluster", self.lab.cluster, "--slice", str(slice_id), "--host", str(host))
-        return float(self.lab.xpk("workload", "exec", self.name, *where, "--", "python", "-c", program, capture=True))
-
     def read(self) -> int:
         """Read what metrics.jsonl has gained; return how many lines."""
-        try:
-            with (self.folder / "metrics.jsonl").open("rb") as file:
-                file.seek(self._read_to)
-                content = file.read()
-        except FileNotFoundError:
-            return 0
-        whole = content[: content.rfind(b"\n") + 1]  # a line may be only half there
-        self._read_to += len(whole)
-        lines = [line for line in map(_object, whole.splitlines()) if line]
+        self._metrics = self._metrics or Lines(self.folder / "metrics.jsonl")
+        lines = list(self._metrics.read())
         self.steps += [line for line in lines if "loss" in line]
         self.evals += [line for line in lines if "eval_loss" in line]
         return len(lines)

@@ -80,9 +80,13 @@ class KindLab(Lab):
         except subprocess.CalledProcessError as error:
             raise ProcessLookupError(error.stderr) from error
 
-    def kill_program(self, host: Mapping[str, Any], pid: int, number: signal.Signals) -> None:
-        """See `Lab.kill_program`."""
-        self.kubectl("exec", host["pod"], "--", "python3", "-c", f"import os; os.kill({pid}, {int(number)})")
+    def kill_program(self, host: Mapping[str, Any], pid: int, number: signal.Signals) -> float:
+        """See `Lab.kill_program`. The time is that of the signal, not of the command that takes it there."""
+        program = f"import os, time; at = time.time(); os.kill({pid}, {int(number)}); print(at)"
+        at = self.kubectl("exec", host["pod"], "--", "python3", "-c", program)
+        if not at:
+            raise ProcessLookupError(pid)
+        return float(at)
 
     def kubectl(self, *arguments: str) -> str:
         """Ask the cluster itself; what it says, "" if it says nothing."""

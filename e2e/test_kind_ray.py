@@ -31,7 +31,7 @@ def test_a_trainer_and_a_host_are_killed_and_the_losses_are_the_plain_launchers(
     run = start(place, "rays", max_restarts=2, options=RAY)
     await_phase(run)
     pods = {host["pod"] for host in run.describe()["hosts"]}
-    run.end_trainer(1, 1)
+    run.end_program(1, 1)
     run.await_(lambda: bool(run.steps[-1]["attempt"] == 1), SECONDS)
     described = run.describe()
     assert described["restarts"] == 0 and {host["pod"] for host in described["hosts"]} == pods

@@ -50,7 +50,7 @@ class Drill:
 
     def disturb(
         self,
-        act: Callable[[], None],
+        act: Callable[[], object],
         *,
         counted: bool | None,
         lost: int = INTERVAL,
@@ -92,10 +92,6 @@ class Drill:
     def pods(self) -> set[str]:
         """The pods of the newest attempt."""
         return {str(host["pod"]) for host in self.described["hosts"]}
-
-    def end_trainer(self, slice_id: int, host: int) -> None:
-        """Kill a host's trainer; its supervisor goes on."""
-        self.run.end_program(slice_id, host)
 
     def node(self, slice_id: int) -> str:
         """Return the node that a slice's hosts are on."""
@@ -195,7 +191,7 @@ def has_moved(drill: Drill, node: str) -> None:
 @pytest.mark.parametrize(("slice_id", "host"), [(1, 1), (0, 0)], ids=["a-host", "the-coordinator"])
 def test_a_killed_trainer_is_restarted_in_the_same_pods(drill: Drill, slice_id: int, host: int) -> None:
     before, in_place = drill.pods, drill.described["restarts_in_place"]
-    drill.disturb(lambda: drill.end_trainer(slice_id, host), counted=True)
+    drill.disturb(lambda: drill.run.end_program(slice_id, host), counted=True)
     assert drill.pods == before and drill.described["restarts_in_place"] == in_place + 1
 
 

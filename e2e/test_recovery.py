@@ -107,7 +107,7 @@ def test_the_heads_trainer_under_ray_is_replaced_without_a_restart(lab: Lab, und
     run.await_(lambda: bool(run.steps), SECONDS)
     before = {host["pid"] for host in run.describe()["hosts"]}  # now: on a busy machine it takes some steps
     until_step(run, INTERVAL + 3)
-    run.end_trainer(0, 0)
+    run.end_program(0, 0)
     run.await_(lambda: bool(run.steps[-1]["attempt"] == 1), SECONDS)
     assert pids(run) == before
     assert finish(run) == undisturbed

@@ -6,11 +6,11 @@ therefore may begin an attempt with the number of an earlier one.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from e2e.harness import Lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,28 +71,3 @@ class Progress:
         begun = [start.time for start in self.starts[0] if start.time > time]
         ended = (line["time"] for line in self.steps[-1000:] if begun and line["time"] > begun[0])
         return next(ended, None)
-
-
-class Lines:
-    """JSON lines of a file that grows."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._offset = path, 0
-
-    def read(self) -> Iterator[dict[str, Any]]:
-        """Yield the complete lines that were added; a line that a kill has cut short is left out."""
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                content = file.read()
-        except FileNotFoundError:
-            return
-        whole = content[: content.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        for line in whole.splitlines():
-            try:
-                parsed = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(parsed, dict):
-                yield parsed
