@@ -227,10 +227,10 @@ class Compute:
 
     def instance(self, project: str, zone: str, name: str) -> Resource:
         """Return an instance of a node pool."""
-        found = next((each for each in self.instances(project, zone) if each["name"] == name), None)
-        if found is None:
+        instance = next((each for each in self.instances(project, zone) if each["name"] == name), None)
+        if instance is None:
             raise _missing(f"projects/{project}/zones/{zone}/instances/{name}")
-        return found
+        return instance
 
     def set_instance(self, project: str, zone: str, name: str, **fields: str) -> str:
         """Change what an instance shows of itself, such as its status; return its path."""

@@ -133,19 +133,19 @@ class Engine:
         """
         control_plane = f"{cluster}-control-plane"
         argv = ("docker", "container", "inspect", "--format", _CONTAINER, control_plane, *nodes)
-        result, found = self._run(*argv), dict[str, Machine]()
+        result, machines = self._run(*argv), dict[str, Machine]()
         for line in result.stdout.splitlines():
             name, status, finished, owner = (*line.split("|"), "", "", "", "")[:4]
             if owner == cluster:
-                found[name.lstrip("/")] = _machine(status, finished)
+                machines[name.lstrip("/")] = _machine(status, finished)
         # Without it, another engine may have answered, which knows nothing of this cluster.
-        if control_plane not in found or found[control_plane].state != MachineState.RUNNING:
+        if control_plane not in machines or machines[control_plane].state != MachineState.RUNNING:
             raise XpkError(
                 f"cannot read the nodes of kind cluster '{cluster}' from Docker: {result.last_line or control_plane}",
                 hint=_hint(result, f"`{result.command}` shows more"),
             )
-        missing = set(re.findall(r"No such container: (\S+)", result.stderr)) - found.keys()
-        return {name: Machine(MachineState.GONE, "its container was removed") for name in missing} | found
+        missing = set(re.findall(r"No such container: (\S+)", result.stderr)) - machines.keys()
+        return {name: Machine(MachineState.GONE, "its container was removed") for name in missing} | machines
 
     def _run(self, *argv: str, env: Mapping[str, str] | None = None) -> Result:
         try:

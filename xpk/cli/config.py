@@ -41,7 +41,7 @@ class SettingInForce:
     default: str  # described in words
     flag: str  # takes precedence over all others
     variables: tuple[str, ...]  # of the environment; take precedence over the value set
-    choices: tuple[str, ...]  # possible values; empty if there is no list
+    choices: tuple[str, ...]  # possible values; empty if any is allowed
     meaning: str  # of the setting
 
 
@@ -59,8 +59,8 @@ def _pairs(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> l
     given: tuple[str, ...] = ctx.params.get("words") or ()
     if len(given) % 2 == 0:
         return _keys(ctx, parameter, incomplete)
-    found = _choices(given[-1]) if user_config.is_known(given[-1]) else ()
-    return [CompletionItem(value) for value in found if value.startswith(incomplete)]
+    choices = _choices(given[-1]) if user_config.is_known(given[-1]) else ()
+    return [CompletionItem(value) for value in choices if value.startswith(incomplete)]
 
 
 def _choices(key: str) -> tuple[str, ...]:
@@ -143,8 +143,8 @@ def unset(console: Console, keys: tuple[str, ...], output: str | None) -> None:
 def list_(console: Console, output: str | None, no_headers: bool, sort_by: Column | None) -> None:
     """List all settings, their values in effect without flags, and the source of each value."""
     saved = user_config.load()
-    found = [_described(name, saved) for name in user_config.SETTINGS]
-    console.choosing(output, headers=not no_headers, sort_by=sort_by).items(found, columns=_COLUMNS, data=asdict)
+    settings = [_described(name, saved) for name in user_config.SETTINGS]
+    console.choosing(output, headers=not no_headers, sort_by=sort_by).items(settings, columns=_COLUMNS, data=asdict)
 
 
 @config.command()
@@ -154,21 +154,21 @@ def list_(console: Console, output: str | None, no_headers: bool, sort_by: Colum
 def explain(console: Console, key: str, output: str | None) -> None:
     """Show the meaning, default and precedence of KEY, and its value in effect."""
     console, name = console.choosing(output), user_config.setting(key).name
-    found = _described(name, user_config.load())
+    setting = _described(name, user_config.load())
     if console.is_data:
-        console.data(asdict(found))
+        console.data(asdict(setting))
         return
     if console.output == "name":
         echo(name)
         return
-    echo(f"{name}: {found.meaning}")
+    echo(f"{name}: {setting.meaning}")
     for title, value in (
-        ("in effect", f"{found.value or found.default} (from: {found.source})"),
-        ("set", found.set or "-"),
-        ("default", found.default),
-        ("flag", f"{found.flag} (takes precedence over all others)"),
-        ("variables", f"{', '.join(found.variables)} (take precedence over the value set)"),
-        *((("choices", ", ".join(found.choices)),) if found.choices else ()),
+        ("in effect", f"{setting.value or setting.default} (from: {setting.source})"),
+        ("set", setting.set or "-"),
+        ("default", setting.default),
+        ("flag", f"{setting.flag} (takes precedence over all others)"),
+        ("variables", f"{', '.join(setting.variables)} (take precedence over the value set)"),
+        *((("choices", ", ".join(setting.choices)),) if setting.choices else ()),
     ):
         echo(f"  {title:<10} {value}")
 

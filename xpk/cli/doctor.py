@@ -36,21 +36,21 @@ def doctor(console: Console, provider: str | None, cluster: str | None, namespac
     Changes nothing. Without --cluster, checks this machine for --provider [default: local]. Exit code 7 if a
     required item is missing.
     """
-    console, found = console.choosing(output), list[Prerequisite]()
+    console, checks = console.choosing(output), list[Prerequisite]()
     if is_cluster_named(cluster):
         place = the_cluster(cluster)
         owner = provider_of(place, provider)
         provider = owner.name
-        found = of_cluster(lambda: owner.connect(place), provider, place, namespace)
+        checks = of_cluster(lambda: owner.connect(place), provider, place, namespace)
     provider = provider or user_config.load().get("provider", "local")
     load_provider(provider)  # raises for an unknown name
-    found = [*of_machine(provider), *found]
+    checks = [*of_machine(provider), *checks]
     below = console.output == "table" and console.width is not None  # unwrapped, so that commands can be copied
-    console.items(found, columns=_COLUMNS if below else (*_COLUMNS, _NEXT), data=asdict)
+    console.items(checks, columns=_COLUMNS if below else (*_COLUMNS, _NEXT), data=asdict)
     if below:
-        for check in filter(lambda check: check.next and not check.ok, found):
+        for check in filter(lambda check: check.next and not check.ok, checks):
             console.tell(f"  next ({check.name}): {check.next}")
-    missing = [check for check in found if check.needed and check.ok is False]
+    missing = [check for check in checks if check.needed and check.ok is False]
     if missing:
         raise MissingToolError(
             f"missing for provider {provider}: {', '.join(check.name for check in missing)}",

@@ -78,17 +78,17 @@ def info(
     """
     console, place = console.choosing(output), the_cluster(cluster)
     queues, both = Queues.read(provider_of(place).connect(place)), localqueue == clusterqueue
-    found: dict[str, list[Any]] = {}
+    rows_of: dict[str, list[Any]] = {}
     if both or localqueue:
         rows = map(_local, queues.local_queues)
-        found["local_queues"] = [row for row in rows if namespace in (None, row.namespace)]
+        rows_of["local_queues"] = [row for row in rows if namespace in (None, row.namespace)]
     if both or clusterqueue:
-        found["cluster_queues"] = [_cluster(each) for each in queues.infos()]
+        rows_of["cluster_queues"] = [_cluster(each) for each in queues.infos()]
     if console.is_data:
-        console.data({kind: [asdict(row) for row in rows] for kind, rows in found.items()})
+        console.data({kind: [asdict(row) for row in rows] for kind, rows in rows_of.items()})
         return
     columns = {"local_queues": LOCAL, "cluster_queues": CLUSTER}
-    texts = [console.table(rows, columns[kind]) or f"no {kind.replace('_', ' ')}" for kind, rows in found.items()]
+    texts = [console.table(rows, columns[kind]) or f"no {kind.replace('_', ' ')}" for kind, rows in rows_of.items()]
     echo("\n\n".join(texts))
 
 

@@ -168,10 +168,10 @@ def create(
 def list_(console: Console, /, cluster: str | None, namespace: str, output: str | None, **options: Any) -> None:
     """List the storages of a namespace."""
     place = the_cluster(cluster)
-    found = load(_reached(place), namespace)
+    known = load(_reached(place), namespace)
     console = console.choosing(output, headers=not options["no_headers"], sort_by=options["sort_by"])
-    console.items(found, columns=_COLUMNS, data=lambda found: asdict(storage_info(found)))
-    if not found:
+    console.items(known, columns=_COLUMNS, data=lambda storage: asdict(storage_info(storage)))
+    if not known:
         console.tell(f"no storages in namespace '{namespace}' of '{place}'")
 
 

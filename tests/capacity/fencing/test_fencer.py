@@ -186,10 +186,10 @@ def test_a_node_that_changes_meanwhile_is_left_to_the_next_round() -> None:
         """An API server on which the node controller is faster, once."""
 
         def list(self, kind: str, *arguments: Any, **options: Any) -> list[Obj]:
-            found = super().list(kind, *arguments, **options)
+            objects = super().list(kind, *arguments, **options)
             if kind == "Node" and not self.objects[("Node", "", "n0")]["spec"].get("unschedulable"):
                 self.patch("Node", "n0", {"spec": {"unschedulable": True}})
-            return found
+            return objects
 
     site = Site(api=Busy())
     site.api.patch("Node", "n0", {"spec": {"unschedulable": None}})

@@ -53,9 +53,9 @@ def test_a_stopped_instance_is_gone_since_it_stopped(project: Project) -> None:
     nodes = [project.node(first), project.node(second)]
     assert {each.state for each in project.read(*nodes).values()} == {MachineState.RUNNING}
     project.rest("POST", f"/{first}/stop")
-    found = project.read(*nodes)
-    assert (found[first].state, found[first].words) == (MachineState.GONE, "its instance is TERMINATED")
-    assert found[first].stopped is not None and found[second].state == MachineState.RUNNING
+    machines = project.read(*nodes)
+    assert (machines[first].state, machines[first].words) == (MachineState.GONE, "its instance is TERMINATED")
+    assert machines[first].stopped is not None and machines[second].state == MachineState.RUNNING
 
 
 @pytest.mark.parametrize("status", ["STOPPING", "SUSPENDED", "REPAIRING", "STAGING", "PROVISIONING", "of the future"])
@@ -68,8 +68,8 @@ def test_an_instance_that_may_continue_is_not_gone(project: Project, status: str
 def test_a_deleted_or_replaced_instance_is_gone(project: Project) -> None:
     (name,) = project.names[:1]
     assert project.read(project.node(name, "123"))[name].words == "its instance was replaced"
-    found = project.read(project.node("gke-none", "123"))
-    assert (found["gke-none"].state, found["gke-none"].words) == (MachineState.GONE, "its instance was deleted")
+    machines = project.read(project.node("gke-none", "123"))
+    assert (machines["gke-none"].state, machines["gke-none"].words) == (MachineState.GONE, "its instance was deleted")
 
 
 @pytest.mark.parametrize(

@@ -271,8 +271,8 @@ def test_machines_are_the_containers_of_nodes(machine: Machine) -> None:
     shown += container("dev-worker8", "exited", cluster="other")
     missing = "Error response from daemon: No such container: dev-worker7"
     machine.runner.script["docker container inspect"] = Result((), 1, shown, missing)
-    found = provider.machines("dev", [node for node in machine.api("dev").list("Node") if "worker" in str(node)])
-    assert {name: (each.state.value, each.words) for name, each in found.items() if "worker" in name} == {
+    machines = provider.machines("dev", [node for node in machine.api("dev").list("Node") if "worker" in str(node)])
+    assert {name: (each.state.value, each.words) for name, each in machines.items() if "worker" in name} == {
         "dev-worker1": ("running", "its container is running"),
         "dev-worker2": ("running", "its container is paused"),
         "dev-worker3": ("gone", "its container has ended"),
@@ -281,7 +281,7 @@ def test_machines_are_the_containers_of_nodes(machine: Machine) -> None:
         "dev-worker6": ("unknown", "its container is created"),
         "dev-worker7": ("gone", "its container was removed"),
     }
-    assert str(found["dev-worker3"].stopped) == "2026-11-24 12:00:00.123456+00:00"
+    assert str(machines["dev-worker3"].stopped) == "2026-11-24 12:00:00.123456+00:00"
     (call,) = machine.runner.ran("docker container inspect")
     assert "dev-control-plane" in call and "dev-worker8" in call
 

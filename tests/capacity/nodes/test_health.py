@@ -84,9 +84,9 @@ def test_one_host_that_takes_nothing_takes_its_slice_along(changed: Obj, state: 
 )  # fmt: skip
 def test_a_fenced_host_tells_why_and_who_releases_it(annotations: Obj, reason: str, message: str) -> None:
     taint = {"key": TAINT, "value": "nodeshutdown", "effect": "NoExecute", "timeAdded": SINCE}
-    found = slice_of({"spec.taints": [TPU, taint], "metadata.annotations": annotations})
-    (trouble,) = found.troubles
-    assert (found.state, trouble.reason, trouble.message, trouble.since) == (reason, reason, message, SINCE)
+    health = slice_of({"spec.taints": [TPU, taint], "metadata.annotations": annotations})
+    (trouble,) = health.troubles
+    assert (health.state, trouble.reason, trouble.message, trouble.since) == (reason, reason, message, SINCE)
 
 
 def test_hosts_that_have_not_come_up() -> None:

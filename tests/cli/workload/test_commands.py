@@ -112,11 +112,11 @@ def test_a_failed_command_is_restarted_in_place(dev: Xpk) -> None:
     dev("workload", "create", "phoenix", "--num-slices", "2", "--max-restarts", "3", "--command", command)
     before = {host["pod"] for host in described(dev, "phoenix", is_running)["hosts"]}
     assert dev("workload", "wait", "phoenix", "--timeout", "60").code == 0
-    found = dev("workload", "describe", "phoenix", "-o", "json").data
-    assert found["restarts"] == found["restarts_counted"] == found["restarts_in_place"] == 2
-    causes = [(restart["attempt"], restart["cause"]) for restart in found["restart_history"]]
+    status = dev("workload", "describe", "phoenix", "-o", "json").data
+    assert status["restarts"] == status["restarts_counted"] == status["restarts_in_place"] == 2
+    causes = [(restart["attempt"], restart["cause"]) for restart in status["restart_history"]]
     assert causes == [(n, "host s1/h1 ended with exit code 7; restarted in place") for n in (0, 1)]
-    assert {host["pod"] for host in found["hosts"]} == before
+    assert {host["pod"] for host in status["hosts"]} == before
     assert "2 of 3 allowed, 2 in place" in dev("workload", "status", "phoenix").out
     (listed,) = dev("workload", "list", "-o", "json").data
     assert listed["restarts"] == 2
@@ -127,16 +127,16 @@ def test_no_restart_in_place_is_left(dev: Xpk) -> None:
     dev("workload", "create", "bad", "--max-restarts", "1", "--command", "exit 7")
     failed = dev("workload", "wait", "bad", "--timeout", "60")
     assert failed.code == 8 and "ended with exit code 7, and no restart is left" in failed.err
-    found = dev("workload", "describe", "bad", "-o", "json").data
-    assert (found["restarts"], found["restarts_counted"], found["max_restarts"]) == (1, 1, 1)
+    status = dev("workload", "describe", "bad", "-o", "json").data
+    assert (status["restarts"], status["restarts_counted"], status["max_restarts"]) == (1, 1, 1)
 
 
 def test_without_restarts_in_place_the_hosts_are_new(dev: Xpk) -> None:
     command = "[ $XPK_RESTART_ATTEMPT = 1 ] || exit 7"
     dev("workload", "create", "anew", "--max-restarts", "1", "--no-restart-in-place", "--command", command)
     assert dev("workload", "wait", "anew", "--timeout", "60").code == 0
-    found = dev("workload", "describe", "anew", "-o", "json").data
-    assert (found["restarts"], found["restarts_in_place"]) == (1, 0)
+    status = dev("workload", "describe", "anew", "-o", "json").data
+    assert (status["restarts"], status["restarts_in_place"]) == (1, 0)
 
 
 def test_a_killed_host_restarts_the_workload(dev: Xpk) -> None:

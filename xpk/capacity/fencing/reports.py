@@ -47,8 +47,8 @@ def _place(pod: Obj) -> tuple[str, ...]:
 def _named(pod: Obj, peers: Objs) -> set[tuple[str, ...]]:
     """Return the hosts that those of the same attempt name as lost in their last messages."""
     same = [each for each in peers if _label(each, "restart-attempt") == _label(pod, "restart-attempt")]
-    found = (_LOST.search(str(ended.get("message", ""))) for ended in _endings(same))
-    return {match.groups() for match in found if match}
+    matches = (_LOST.search(str(ended.get("message", ""))) for ended in _endings(same))
+    return {match.groups() for match in matches if match}
 
 
 def _has_ended(api: ObjectApi, jobset: str, namespace: str, peers: Objs, since: datetime) -> bool:

@@ -103,10 +103,10 @@ def of_cluster(connect: Callable[[], ObjectApi], provider: str, cluster: str, na
         raise
     except XpkError as error:
         return [Prerequisite(name="cluster", ok=False, needed=True, detail=error.message, next=error.hint)]
-    found = [Prerequisite(name="cluster", ok=True, needed=True, detail=f"'{cluster}' answers")]
+    checks = [Prerequisite(name="cluster", ok=True, needed=True, detail=f"'{cluster}' answers")]
     if provider not in _ON_KUBERNETES:  # the local control plane includes its controllers and has no permissions
-        return found
-    return [*found, *_controllers(api, _how_to_install(provider, cluster)), *_permissions(api, namespace)]
+        return checks
+    return [*checks, *_controllers(api, _how_to_install(provider, cluster)), *_permissions(api, namespace)]
 
 
 def _controllers(api: ObjectApi, hint: str) -> Iterator[Prerequisite]:
