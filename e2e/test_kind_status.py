@@ -156,7 +156,8 @@ def test_hosts_that_no_node_takes(place: Place) -> None:
 
 def test_a_restart_names_its_host_and_exit_code_when_the_pod_is_gone(place: Place) -> None:
     with ending(place, "phoenix"):
-        create(place, "phoenix", "--num-slices", "2", "--max-restarts", "2", "--command", FAILS_ONCE)
+        options = ("--num-slices", "2", "--max-restarts", "2", "--no-restart-in-place")
+        create(place, "phoenix", *options, "--command", FAILS_ONCE)
         run = until(place, "phoenix", lambda run: run["restarts"] == 1 and run["phase"] == "Running")
         (restart,) = run["restart_history"]
         assert (restart["slice"], restart["host"], restart["exit_code"], restart["attempt"]) == (1, 0, 3, 0)
