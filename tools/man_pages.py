@@ -12,8 +12,8 @@ from pathlib import Path
 
 import click
 
-from xpk import __version__
 from xpk.cli.main import xpk
+from xpk.version import __version__
 
 
 class RoffFormatter(click.HelpFormatter):

@@ -1,6 +1,6 @@
 """Run and monitor multislice training jobs. The Python API is loaded on first use; docs/python-api.md describes it."""
 
-__version__ = "0.1.0"
+from xpk.version import __version__
 
 TYPE_CHECKING = False  # as in `typing`, whose import would cost more than this module
 if TYPE_CHECKING:

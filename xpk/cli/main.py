@@ -14,13 +14,13 @@ from typing import Any, NoReturn
 
 import click
 
-from xpk import __version__
 from xpk.cli.google_xpk import Group
 from xpk.cli.target import preferred
 from xpk.cli.terminal.output import COLORS, FORMATS, Console, colors, echo
 from xpk.model.errors import UsageError, XpkError
 from xpk.model.names import text_problems
 from xpk.model.terminal import printable, shortened
+from xpk.version import __version__
 
 INTERRUPTED = 130
 _LONGEST = 2000  # characters of a line of an error

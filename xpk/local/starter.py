@@ -10,11 +10,11 @@ import sys
 import time
 from pathlib import Path
 
-import xpk
 from xpk.local import process
 from xpk.local.store import damaged
 from xpk.model.errors import XpkError
 from xpk.storage.private import open_file
+from xpk.version import __version__
 
 LOCK = "daemon.lock"
 INFO = "daemon.version"
@@ -27,7 +27,7 @@ _LAUNCHES = 2  # the launching process may be killed, by the OOM killer for exam
 def fingerprint(workloads: str) -> str:
     """Return the values that must match for a running daemon to be usable."""
     newest = max(path.stat().st_mtime_ns for path in Path(__file__).parent.glob("*.py"))
-    return f"{xpk.__version__} {newest}\n{workloads}"
+    return f"{__version__} {newest}\n{workloads}"
 
 
 def ensure(folder: Path, workloads: str) -> None:
@@ -42,7 +42,7 @@ def ensure(folder: Path, workloads: str) -> None:
             return
         time.sleep(0.02)
     stop(folder)
-    environment = {**os.environ, "PYTHONPATH": str(Path(xpk.__file__).parent.parent)}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "-m", "xpk.local.daemon", str(folder), workloads]
     for _ in range(_LAUNCHES):
         with os.fdopen(open_file(folder / LOG, os.O_WRONLY | os.O_APPEND), "ab") as log:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from xpk import __version__
 from xpk.api.base import ObjectApi, Versioned
 from xpk.capacity.controllers import install
 from xpk.model.errors import NotFoundError, XpkError
+from xpk.version import __version__
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
