@@ -17,6 +17,15 @@ debian_packages() {
     docker.io "${client[@]}" iptables debootstrap jq curl ca-certificates busybox-static gcc libc6-dev > /dev/null
 }
 
+torch() { # Debian's build for CPUs: 150 MB; PyPI's is 540 MB and requires CUDA
+  "$TORCH_PYTHON" -c 'import torch.distributed' 2> /dev/null && return
+  [ "$(id -u)" = 0 ] || fail "$TORCH_PYTHON cannot import torch" "run this as root, or set XPK_E2E_TORCH_PYTHON"
+  say "installing Debian's python3-torch"
+  apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3-torch > /dev/null
+  "$TORCH_PYTHON" -c 'import torch.distributed' || fail "$TORCH_PYTHON cannot import torch" "set XPK_E2E_TORCH_PYTHON"
+}
+
 docker_engine() {
   local wrapper=/usr/local/sbin/runc-bounded
   docker info > /dev/null 2>&1 && return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from e2e.harness import Lab, Workload, own_cluster
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 SECONDS = 300.0  # quiet: 10; other tests may run beside
+TORCH = os.environ.get("XPK_E2E_TORCH_PYTHON", "")  # a Python that has PyTorch, which is no dependency of ours
 SHIPPED = ("--script-dir", str(EXAMPLES))
 
 
@@ -26,6 +28,16 @@ def create(lab: Lab, name: str, *options: str) -> Workload:
 
 def logs(run: Workload) -> str:
     return run.lab.xpk("workload", "logs", run.name, "--cluster", run.lab.cluster, "--no-prefix", capture=True)
+
+
+def suspend_and_resume(run: Workload, checkpoints: str) -> None:
+    """Suspend a workload after its first checkpoint, resume it, and wait for its end: no restart is counted."""
+    run.await_(lambda: any(run.folder.glob(checkpoints)), SECONDS)
+    for verb in ("suspend", "resume"):
+        run.lab.xpk("workload", verb, run.name, "--cluster", run.lab.cluster)
+    run.wait(SECONDS)
+    described = run.describe()
+    assert (described["phase"], described["restarts_counted"]) == ("Succeeded", 0)
 
 
 def test_every_example_is_in_the_readme() -> None:
@@ -50,16 +62,24 @@ def test_a_jax_program_saves_when_it_is_suspended_and_resumes(tmp_path: Path) ->
     with own_cluster(tmp_path, "examples", "v5litepod-8", 2) as lab:
         size = ("--num-slices", "2", "--env", "STEPS=600")
         run = create(lab, "mine", *SHIPPED, *size, "--command", "python jax_train.py")
-        run.await_(lambda: any(run.folder.glob("step-*.npy")), SECONDS)
-        for verb in ("suspend", "resume"):
-            lab.xpk("workload", verb, "mine", "--cluster", lab.cluster)
-        run.wait(SECONDS)
-        described = run.describe()
-        assert (described["phase"], described["restarts_counted"]) == ("Succeeded", 0)
+        suspend_and_resume(run, "step-*.npy")
         weights = np.load(max(run.folder.glob("step-*.npy")))
         assert np.allclose(weights, np.arange(len(weights)), atol=1e-3)
         (first,) = re.findall(r"^16 chips, starting after step (\d+)$", logs(run), re.MULTILINE)
         assert 0 < int(first) < 600
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(not TORCH, reason="XPK_E2E_TORCH_PYTHON names no Python with PyTorch; e2e/environment/up sets it")
+def test_a_torch_program_saves_when_it_is_suspended_and_resumes(tmp_path: Path) -> None:
+    with own_cluster(tmp_path, "examples", "n2-standard-4-2", 1) as lab:
+        run = create(lab, "net", *SHIPPED, "--env", "STEPS=1500", "--command", f"{TORCH} torch_train.py")
+        suspend_and_resume(run, "step-*.pt")
+        pattern = r"^2 hosts, starting after step (\d+)$|^step (\d+): loss (.*)$"
+        found = re.findall(pattern, logs(run), re.MULTILINE)
+        first, (_, last, loss) = int(found[0][0]), found[-1]
+        assert 0 < first < int(last) == 1500 and float(loss) < 0.1  # the first is 0.3
 
 
 @pytest.mark.slow
