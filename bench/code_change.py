@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench.recovery import machine
 from e2e.drill import TRAINER
 from e2e.harness import DrillError, Workload
+from e2e.machine import machine
 from e2e.place import SLICES, Place, docker, open_place
 from xpk.capacity.images.trainer_image import build_context, trainer_image
 

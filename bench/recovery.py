@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import shutil
 import signal
 import statistics
@@ -20,11 +18,11 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from e2e.harness import DrillError, Lab, Workload
+from e2e.machine import machine
 from xpk.jobs.report.goodput import Recovery, lost_steps, recoveries
 from xpk.jobs.report.record import read_folder
 
@@ -190,18 +188,6 @@ def document(measured: Sequence[Measured], today: str) -> dict[str, Any]:
             }
             for one in measured
         },
-    }
-
-
-def machine() -> dict[str, Any]:
-    """Return what the figures depend on, and nothing that tells whose machine it is."""
-    return {
-        "cores": len(os.sched_getaffinity(0)),
-        "load_average_15_min": round(os.getloadavg()[2], 1),  # ours included
-        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        "system": f"{platform.system()} {platform.machine()}",
-        "python": platform.python_version(),
-        **{package: metadata.version(package) for package in ("jax", "jaxlib", "orbax-checkpoint")},
     }
 
 

@@ -25,10 +25,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench.recovery import machine
 from bench.upstream import VERSION, Upstream
 from e2e.drill import TRAINER
 from e2e.harness import DrillError, Workload
+from e2e.machine import machine
 from e2e.place import SLICES, TPU_TYPE, Place, docker, open_place
 
 HOSTS = 4

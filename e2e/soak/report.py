@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from bench.recovery import machine
+from e2e.machine import machine
 from e2e.soak.faults import KINDS
 from e2e.soak.injection import HOSTS_PER_SLICE, INTERVAL, Outcome
 from e2e.soak.resources import Resources
