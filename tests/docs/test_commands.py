@@ -1,12 +1,13 @@
-"""Every `xpk` command in the README and the documentation parses; it is planned or executed where that is possible."""
+"""`xpk` commands in documentation and messages: all parse; those of pages are planned or executed if possible."""
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import cast
 
@@ -18,9 +19,13 @@ from xpk.cli.terminal.output import Console
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "examples" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+READMES = [f"{folder}/README.md" for folder in ("bench", "e2e/environment", "tools/gke_emulator")]
+OTHER_PAGES = [ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md", *READMES)]
+SOURCES = [*sorted((ROOT / "xpk").rglob("*.py")), *sorted((ROOT / "workloads").rglob("*.py"))]
 _BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 _SHELLS = ("", "console", "sh", "bash")
 _ELLIPSIS = "..."  # stands for options that an example leaves out
+_VALUE = "VALUE"  # stands for what an f-string inserts, and for a value that a text leaves out
 
 
 def commands_of(text: str) -> Iterator[list[str]]:
@@ -32,6 +37,24 @@ def commands_of(text: str) -> Iterator[list[str]]:
             words = line.strip().removeprefix("$ ")
             if re.match(r"xpk [a-z-]", words) and not re.search(r"^xpk \w+ \.\.\.", words):
                 yield _arguments(words)
+
+
+def commands_in_text(text: str) -> Iterator[list[str]]:
+    """Yield the arguments of each `xpk` command between backticks in the text; those of any COMMAND are left out."""
+    for command in re.findall(r"`(xpk [a-z][^`]*)`", _BLOCK.sub("", text)):
+        arguments = _arguments(re.sub(r"[\[\]]", "", command.replace("\n", " ")))
+        arguments += [_VALUE] if arguments[-1].startswith("--") else []  # text may name an option without its value
+        if not any(word in argument for argument in arguments[:2] for word in ("COMMAND", _VALUE)):
+            yield arguments
+
+
+def strings_of(source: str) -> Iterator[str]:
+    """Yield the strings of a module."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else _VALUE for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
 
 
 def _arguments(line: str) -> list[str]:
@@ -61,7 +84,7 @@ def parse(arguments: list[str]) -> None:
             continue
         values, left, _ = command.make_parser(context).parse_args(args=_own(command, arguments))
         _check_values(command, context, values)
-        if unexpected := [word for word in left if word != _ELLIPSIS]:
+        if unexpected := [word for word in left if word not in (_ELLIPSIS, _VALUE)]:
             raise click.UsageError(f"unexpected argument {unexpected[0]}", context)
         return
 
@@ -79,24 +102,38 @@ def _check_values(command: click.Command, context: click.Context, values: dict[s
     for parameter in command.params:
         given = values.get(parameter.name or "")
         for value in given if isinstance(given, list | tuple) else [given]:
-            if isinstance(value, str) and isinstance(parameter.type, click.Choice | click.IntRange):
+            if isinstance(value, str) and value != _VALUE and isinstance(parameter.type, click.Choice | click.IntRange):
                 cast("click.ParamType[object]", parameter.type).convert(value, parameter, context)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_commands_of_the_documentation_parse(page: Path) -> None:
+def wrong_ones(commands: Iterable[list[str]]) -> list[str]:
+    """Return the commands that do not parse, with the reason."""
     wrong = []
-    for arguments in commands_of(page.read_text(encoding="utf-8")):
+    for arguments in commands:
         try:
             parse(arguments)
         except click.UsageError as error:
             wrong.append(f"xpk {shlex.join(arguments)}: {error.format_message()}")
-    assert not wrong
+    return wrong
+
+
+@pytest.mark.parametrize("page", [*PAGES, *OTHER_PAGES], ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_of_the_documentation_parse(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert not wrong_ones([*commands_of(text), *commands_in_text(text)])
+
+
+def test_commands_in_messages_parse() -> None:
+    strings = [text for file in SOURCES for text in strings_of(file.read_text(encoding="utf-8"))]
+    commands = [arguments for text in strings for arguments in commands_in_text(text)]
+    assert len(commands) > 150 and not wrong_ones(commands)
 
 
 def test_commands_are_found_and_wrong_ones_are_noticed() -> None:
     text = "```console\n$ xpk workload list \\\n    -A  # all\nNAME\n```\n\n  ```\n  xpk docs queues | head\n  ```\n"
     assert list(commands_of(text)) == [["workload", "list", "-A"], ["docs", "queues"]]
+    assert list(commands_in_text(f"{text}Run `xpk info` or `xpk COMMAND`.")) == [["info"]]
+    assert next(strings_of('print(f"run `xpk info {name}`")')) == "run `xpk info VALUE`"
     assert len([1 for page in PAGES for _ in commands_of(page.read_text(encoding="utf-8"))]) > 150
     for line in ("workload list --no-such-flag", "workload nope", "cluster list -o nope", "docs a b"):
         with pytest.raises(click.UsageError):
