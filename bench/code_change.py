@@ -24,8 +24,8 @@ from pathlib import Path
 
 from e2e.drill import TRAINER
 from e2e.harness import DrillError, Workload
+from e2e.kind_cluster import SLICES, Place, docker, open_place
 from e2e.machine import machine
-from e2e.place import SLICES, Place, docker, open_place
 from xpk.capacity.images.trainer_image import build_context, trainer_image
 
 START_SECONDS = 600.0

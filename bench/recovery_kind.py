@@ -28,8 +28,8 @@ from typing import Any
 from bench.upstream import VERSION, Upstream
 from e2e.drill import TRAINER
 from e2e.harness import DrillError, Workload
+from e2e.kind_cluster import SLICES, TPU_TYPE, Place, docker, open_place
 from e2e.machine import machine
-from e2e.place import SLICES, TPU_TYPE, Place, docker, open_place
 
 HOSTS = 4
 NEVER_SECONDS = 240.0

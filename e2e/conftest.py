@@ -13,7 +13,7 @@ import pytest
 
 from e2e.drill import SECONDS, STEPS, start
 from e2e.harness import Workload
-from e2e.place import Place, open_place, why_not
+from e2e.kind_cluster import Place, open_place, why_not
 from tests.offline.guard import nothing_leaves as nothing_leaves
 from tests.prompt import pytest_configure as pytest_configure
 

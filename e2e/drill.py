@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from e2e.harness import Workload
-from e2e.place import SLICES, Place
+from e2e.kind_cluster import SLICES, Place
 
 STEPS, INTERVAL = 160, 10
 HOSTS = 2 * SLICES

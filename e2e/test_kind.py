@@ -12,7 +12,7 @@ from typing import Any
 
 from e2e.drill import STEPS
 from e2e.harness import Workload
-from e2e.place import SLICES, SPARE_SLICES, Place
+from e2e.kind_cluster import SLICES, SPARE_SLICES, Place
 
 # No host ends before all have found the coordinator: its name goes with it.
 SHOW_ENVIRONMENT = (

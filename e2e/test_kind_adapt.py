@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from e2e.place import XPK, docker, why_not
+from e2e.kind_cluster import XPK, docker, why_not
 
 pytestmark = [
     pytest.mark.skipif(bool(why_not()), reason=f'{why_not()}: `eval "$(e2e/environment/up)"` first'),

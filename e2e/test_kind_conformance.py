@@ -11,9 +11,9 @@ from contextlib import suppress
 
 import pytest
 
-from e2e.place import SLICES, SPARE_SLICES, Place
+from e2e.kind_cluster import SLICES, SPARE_SLICES, Place
+from tests.conformance.case_environment import Case, Ground, SideBySide, selected
 from tests.conformance.cases import CASES
-from tests.conformance.ground import Case, Ground, SideBySide, selected
 from xpk.capacity.kind.provider import KindProvider
 from xpk.model.errors import NotFoundError
 

@@ -13,7 +13,7 @@ import pytest
 
 from e2e.drill import SECONDS, STEPS, start
 from e2e.harness import Workload
-from e2e.place import XPK, Place, docker
+from e2e.kind_cluster import XPK, Place, docker
 from tests import waiting
 
 AWAY_SECONDS = 420.0  # until what was killed works again: the kubelet waits for up to 5 minutes before a restart

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from e2e.place import SLICES, SPARE_SLICES, XPK, Place, docker
+from e2e.kind_cluster import SLICES, SPARE_SLICES, XPK, Place, docker
 from e2e.registry import Registry, registry
 from tests import waiting
 

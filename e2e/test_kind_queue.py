@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from e2e.place import Place
+from e2e.kind_cluster import Place
 from tests import waiting
 
 # Nobody knows how long a loaded machine takes for what: hosts go on until a file beside their output folder lets

@@ -16,7 +16,7 @@ import pytest
 
 from e2e.drill import SECONDS, await_phase, start
 from e2e.harness import Workload
-from e2e.place import Place
+from e2e.kind_cluster import Place
 
 RAY = ("--launcher", "ray")
 DEVICES = """

@@ -17,7 +17,7 @@ import pytest
 
 from e2e.drill import HOSTS, INTERVAL, SECONDS, STEPS, await_phase, start
 from e2e.harness import DrillError, Workload
-from e2e.place import Place, await_, docker
+from e2e.kind_cluster import Place, await_, docker
 from xpk.jobs.report.goodput import Recovery, recoveries
 from xpk.jobs.report.record import read_folder
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from e2e import bucket
-from e2e.place import Place
+from e2e.kind_cluster import Place
 
 PROGRAM = """
 import hashlib, os, helper

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from e2e.place import SLICES, XPK, Place, docker
+from e2e.kind_cluster import SLICES, XPK, Place, docker
 from tests import waiting
 
 SECONDS = 180.0

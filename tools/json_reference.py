@@ -31,7 +31,7 @@ from xpk.cli.storage import StorageInfo
 from xpk.cli.workload.diff import WorkloadDiff
 from xpk.jobs.create.memory_estimate import Estimate
 from xpk.jobs.output.folder import Progress
-from xpk.jobs.report.account import Figures
+from xpk.jobs.report.figures import Figures
 from xpk.model.accelerators import SliceShape
 from xpk.model.status import WorkloadStatus
 

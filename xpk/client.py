@@ -298,7 +298,7 @@ class WorkloadHandle:
 
         Raises NotFoundError before the first step, XpkError if the output cannot be read or the page not be written.
         """
-        from xpk.jobs.report import account as reporting  # brings the charts, which no other method needs
+        from xpk.jobs.report import figures as reporting  # brings the charts, which no other method needs
 
         status = with_restarts_in_place(reader.find(self.cluster.api, self.name, self.namespace), self._roots)
         account = reporting.account(status, self.cluster.name, self._roots)

@@ -85,7 +85,7 @@ def test_help_imports_nothing_heavy() -> None:
 
 PATCHED = {
     # The provider that `cluster adapt` makes itself would need a real API server; e2e/test_gke_emulator.py has one.
-    "tests/capacity/gke/test_upstream.py": ["xpk.capacity.gke.reach.KnownClusters"],
+    "tests/capacity/gke/test_upstream.py": ["xpk.capacity.gke.api_access.KnownClusters"],
     # Faults of machines in hosts that are processes of their own, which run the trainer's `main`: code that nobody
     # could pass in without parameters through the whole trainer that only tests would use.
     "tests/trainer/planted.py": [

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from tests.conformance import failure, life, queue
-from tests.conformance.ground import CASES
+from tests.conformance.case_environment import CASES
 
 __all__ = ["CASES", "failure", "life", "queue"]

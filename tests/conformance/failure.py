@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from tests.conformance.ground import FOREVER, Ground, Outcome, case
+from tests.conformance.case_environment import FOREVER, Ground, Outcome, case
 from tests.conformance.life import done
 from xpk.jobs import lifecycle
 from xpk.model.status import Phase

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 
-from tests.conformance.ground import FOREVER, SHAPE, Ground, Outcome, case
+from tests.conformance.case_environment import FOREVER, SHAPE, Ground, Outcome, case
 from xpk.api.base import Obj
 from xpk.jobs import lifecycle, termination
 from xpk.model.status import Phase

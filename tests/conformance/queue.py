@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.conformance.ground import FOREVER, Ground, case
+from tests.conformance.case_environment import FOREVER, Ground, case
 from xpk.api.base import Obj
 from xpk.jobs import lifecycle, termination
 from xpk.model.status import Phase

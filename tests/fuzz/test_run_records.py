@@ -16,7 +16,7 @@ from tests.fuzz.conftest import inputs
 from tests.jobs.objects import ROOTS, jobset
 from tests.jobs.report.runs import one_kill
 from xpk.jobs.output.folder import latest_progress
-from xpk.jobs.report.account import account, write_page
+from xpk.jobs.report.figures import account, write_page
 from xpk.jobs.report.page import ReportFacts, render_report
 from xpk.jobs.report.record import RunRecord, read_record
 from xpk.jobs.status.fields import Snapshot

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.conformance.case_environment import SHAPE, Case, Ground, SideBySide, selected
 from tests.conformance.cases import CASES
-from tests.conformance.ground import SHAPE, Case, Ground, SideBySide, selected
 from xpk.capacity.local.provider import LocalProvider
 from xpk.model.specs import ClusterSpec
 

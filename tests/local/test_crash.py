@@ -17,7 +17,7 @@ import pytest
 from tests.local.cases import ended, hurry, jobset, pid, running, set_up, status
 from tests.local.killing import kill_daemon
 from tests.waiting import until
-from xpk.local import environment, process, shim, starter
+from xpk.local import daemon_control, environment, process, shim
 from xpk.local.api import LocalApi
 from xpk.local.cluster import create_cluster, delete_cluster, list_clusters, open_cluster
 from xpk.local.store import FILE, Store
@@ -94,7 +94,7 @@ def test_daemon_killed_over_and_over_while_hosts_come_and_go(api: LocalApi, fold
     end = time.monotonic() + 20
     while status(api, "a").get("terminalState") is None if "status" in api.get("JobSet", "a") else True:
         api.list("Pod")
-        process.tell(folder / starter.LOCK, signal.SIGKILL)
+        process.tell(folder / daemon_control.LOCK, signal.SIGKILL)
         time.sleep(0.03)
         assert time.monotonic() < end
     assert ended(api, "a") == "Completed"
@@ -125,7 +125,7 @@ def test_killing_at_random(api: LocalApi, folder: Path, tmp_path: Path, seed: in
         hurry(api, "a")
         what = chance.choice(["daemon", "daemon", "host", "supervisor", "all"])
         if what in ("daemon", "all"):
-            process.tell(folder / starter.LOCK, signal.SIGKILL)
+            process.tell(folder / daemon_control.LOCK, signal.SIGKILL)
         for pod in pods if what == "all" else chance.sample(pods, min(len(pods), 1)):
             if what in ("supervisor", "all"):
                 process.tell(pod / "lock", signal.SIGKILL)
@@ -212,17 +212,17 @@ def test_what_is_buried_never_starts(tmp_path: Path) -> None:
 def test_daemon_of_another_version_is_replaced(api: LocalApi, folder: Path) -> None:
     api.create(jobset("a", FOREVER))
     pods = running(api, "a")
-    before = (folder / starter.LOCK).read_text()
-    (folder / starter.INFO).write_text("0.0.1")
+    before = (folder / daemon_control.LOCK).read_text()
+    (folder / daemon_control.INFO).write_text("0.0.1")
     assert {pid(pod) for pod in running(api, "a")} == {pid(pod) for pod in pods}
-    assert (folder / starter.LOCK).read_text() != before
+    assert (folder / daemon_control.LOCK).read_text() != before
 
 
 def test_workloads_folder_is_kept_by_who_has_no_opinion(api: LocalApi, folder: Path) -> None:
     show = 'echo "$PYTHONPATH"'
     open_cluster(folder, workloads="/some/where").create(jobset("a", show, slices=1, hosts=1))
     assert ended(api, "a") == "Completed"
-    (folder / starter.INFO).write_text("0.0.1\n/some/where")
+    (folder / daemon_control.INFO).write_text("0.0.1\n/some/where")
     api.create(jobset("b", show, slices=1, hosts=1))
     assert ended(api, "b") == "Completed"
     api.create(jobset("c", show, slices=1, hosts=1, env=[{"name": "PYTHONPATH", "value": "/mine"}]))
@@ -234,10 +234,10 @@ def test_workloads_folder_is_kept_by_who_has_no_opinion(api: LocalApi, folder: P
 def test_daemon_ends_when_there_is_nothing_to_do_and_comes_back(api: LocalApi, folder: Path) -> None:
     api.create(jobset("a", "sleep 0.3; exit 42", slices=1, hosts=1))
     running(api, "a", 1)
-    starter.stop(folder)
+    daemon_control.stop(folder)
     short = "import sys, pathlib, xpk.local.daemon as d; d._IDLE_SECONDS = 0.2; d.main(pathlib.Path(sys.argv[1]), '')"
-    subprocess.run([sys.executable, "-c", short, str(folder)], check=True, cwd=Path(starter.__file__).parents[2])
-    until(lambda: not process.is_locked(folder / starter.LOCK))
+    subprocess.run([sys.executable, "-c", short, str(folder)], check=True, cwd=Path(daemon_control.__file__).parents[2])
+    until(lambda: not process.is_locked(folder / daemon_control.LOCK))
     assert status(api, "a")["terminalState"] == "Failed"  # it stayed as long as a host ran
     api.create(jobset("b", "true"))
     assert ended(api, "b") == "Completed"

@@ -13,7 +13,7 @@ import pytest
 from tests.local.cases import ended, ended_in_haste, hurry, jobset, pid, running, status
 from tests.waiting import until
 from xpk.api.base import Obj
-from xpk.local import process, starter
+from xpk.local import daemon_control, process
 from xpk.local.api import LocalApi
 
 FOREVER = "trap 'echo got TERM; exit 143' TERM; echo up; while :; do sleep 0.02; done"
@@ -73,7 +73,7 @@ def test_what_fails_over_and_over_restarts_later_and_later(api: LocalApi, folder
     assert time.monotonic() - begin < 2  # the first one is for free
     until(lambda: status(api, "a").get("restarts") == 3)
     assert 2 <= time.monotonic() - begin < 6
-    process.tell(folder / starter.LOCK, signal.SIGKILL)  # the pause is not forgotten
+    process.tell(folder / daemon_control.LOCK, signal.SIGKILL)  # the pause is not forgotten
     time.sleep(2.5)
     assert (status(api, "a")["restarts"], status(api, "a")["shortAttempts"]) == (3, 3)
     said = [event["message"] for event in api.list("Event") if event["reason"] == "BackOff"]

@@ -18,7 +18,7 @@ from tests.local.cases import jobset, set_up
 from tests.local.killing import kill_daemon
 from xpk.capacity.local.provider import LocalProvider
 from xpk.capacity.state import state_of
-from xpk.local import process, starter
+from xpk.local import daemon_control, process
 from xpk.local.api import LocalApi
 from xpk.local.cluster import create_cluster, delete_cluster, open_cluster
 from xpk.local.store import FILE
@@ -117,7 +117,12 @@ def test_who_waits_for_a_lock_says_so_and_gives_up(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    [(starter.INFO, None), (starter.LOCK, None), (starter.LOG, None), (starter.INFO, b"\xff\xfe")],
+    [
+        (daemon_control.INFO, None),
+        (daemon_control.LOCK, None),
+        (daemon_control.LOG, None),
+        (daemon_control.INFO, b"\xff\xfe"),
+    ],
 )
 def test_damaged_files_are_named_and_the_cluster_can_be_removed(
     tmp_path: Path, name: str, content: bytes | None
@@ -126,7 +131,7 @@ def test_damaged_files_are_named_and_the_cluster_can_be_removed(
     folder = tmp_path / "dev"
     api = create_cluster(folder)
     api.list("JobSet")
-    starter.stop(folder)
+    daemon_control.stop(folder)
     (folder / name).unlink(missing_ok=True)
     if content is None:
         (folder / name).mkdir()
@@ -169,7 +174,7 @@ def test_a_launcher_that_is_killed_is_tried_again(
     kill_daemon(folder)
     monkeypatch.setattr(sys, "executable", str(Killer(tmp_path, 1).program))
     api.create(jobset("a", "true"))
-    assert process.is_locked(folder / starter.LOCK)
+    assert process.is_locked(folder / daemon_control.LOCK)
 
 
 def test_an_error_of_the_launcher_says_what_became_of_the_change(
@@ -184,4 +189,4 @@ def test_an_error_of_the_launcher_says_what_became_of_the_change(
     with pytest.raises(XpkError, match=r"the change was made") as caught, api._change():
         kill_daemon(folder)
         monkeypatch.setattr(sys, "executable", str(Killer(tmp_path / "again", 9).program))
-    assert str(starter.LOG) in caught.value.hint
+    assert str(daemon_control.LOG) in caught.value.hint

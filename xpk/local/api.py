@@ -15,7 +15,7 @@ from typing import Any
 
 from xpk.api.base import Applied, Change, Connection, LogLine, Obj, Objs, is_selected
 from xpk.api.kinds import KINDS
-from xpk.local import logs, peer_secrets, process, starter
+from xpk.local import daemon_control, logs, peer_secrets, process
 from xpk.local import objects as o
 from xpk.local.environment import MARK
 from xpk.local.jobset import delete_job, delete_jobset, delete_pod
@@ -41,12 +41,12 @@ class LocalApi:
         """Yield a transaction; wake the daemon after it."""
         if not dry_run:
             with _saying("nothing was changed"):
-                starter.ensure(self._folder, self._workloads)
+                daemon_control.ensure(self._folder, self._workloads)
         with Store(self._folder) as store, store.transaction(write=not dry_run) as tx:
             yield tx
         if not dry_run:
             with _saying("the change was made and takes effect once it starts"):
-                starter.ensure(self._folder, self._workloads)  # it may have exited meanwhile
+                daemon_control.ensure(self._folder, self._workloads)  # it may have exited meanwhile
 
     def create(self, obj: Obj, *, dry_run: bool = False) -> Obj:
         """Create an object that must not exist yet; return it as stored."""
@@ -110,7 +110,7 @@ class LocalApi:
         """Return the objects of a kind by name; `namespace=None` means all namespaces."""
         where = _namespace(kind, namespace)
         if kind in ("JobSet", "Pod", "Workload"):
-            starter.ensure(self._folder, self._workloads)
+            daemon_control.ensure(self._folder, self._workloads)
         with Store(self._folder) as store, store.transaction(write=False) as tx:
             return [obj for obj in tx.list(kind, where) if is_selected(obj, selector, fields)]
 
@@ -158,7 +158,7 @@ class LocalApi:
     ) -> Iterator[tuple[Change, Obj]]:
         """Yield existing objects (as ADDED), then every change, until `timeout` seconds have passed."""
         where = _namespace(kind, namespace)
-        starter.ensure(self._folder, self._workloads)
+        daemon_control.ensure(self._folder, self._workloads)
         end = None if timeout is None else time.monotonic() + timeout
         with Store(self._folder) as store:
             for _, change, obj in _follow(store, kind, end):

@@ -8,7 +8,7 @@ import shutil
 import time
 from pathlib import Path
 
-from xpk.local import process, starter
+from xpk.local import daemon_control, process
 from xpk.local.api import LocalApi
 from xpk.local.store import FILE, Store
 from xpk.model.errors import NotFoundError, XpkError
@@ -57,7 +57,7 @@ def delete_cluster(folder: Path, *, force: bool = False) -> None:
         raise NotFoundError(f"local cluster '{folder.name}' not found", hint="xpk cluster list --provider local")
     for tries_left in range(_REMOVE_TRIES, 0, -1):
         try:
-            starter.stop(folder)
+            daemon_control.stop(folder)
             process.stop_all(folder, _GRACE_SECONDS)
             shutil.rmtree(folder)
         except OSError as error:  # another process removes it too, or has added files

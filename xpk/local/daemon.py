@@ -21,10 +21,10 @@ from pathlib import Path
 from xpk.api.base import Obj
 from xpk.local import job, jobset, peer_secrets, pods, process, queue
 from xpk.local import objects as o
+from xpk.local.daemon_control import INFO, LOCK, LOG, fingerprint
 from xpk.local.environment import addresses_of, launch_spec
 from xpk.local.process import Host
 from xpk.local.shim import Log
-from xpk.local.starter import INFO, LOCK, LOG, fingerprint
 from xpk.local.store import FILE, Store
 from xpk.model.errors import XpkError
 from xpk.storage.private import open_file

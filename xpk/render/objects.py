@@ -21,7 +21,7 @@ from xpk.model.accelerators import NODEPOOL_LABEL
 from xpk.model.specs import ClusterSpec, ImageCacheSpec, QueueSpec, SliceQuota, WorkloadSpec
 from xpk.render import mounts
 from xpk.render.environment import host_fields, host_values
-from xpk.render.hold import hold_program
+from xpk.render.pause_program import hold_program
 from xpk.render.peer_secret import mounted_peer_secret
 from xpk.render.priority_limit import limit_view
 from xpk.render.provisioning import flavor_labels, managed_resources

@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from tests.capacity.gke.site import Site
+from xpk.capacity.gke.api_access import KnownClusters
 from xpk.capacity.gke.observed import Observed
 from xpk.capacity.gke.planning import draft
 from xpk.capacity.gke.provider import GkeProvider
-from xpk.capacity.gke.reach import KnownClusters
 from xpk.cli.google_xpk import CLUSTER
 from xpk.cli.main import main
 from xpk.model.accelerators import find_shape

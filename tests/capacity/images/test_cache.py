@@ -24,7 +24,7 @@ from xpk.capacity.images import cache, pull_status
 from xpk.capacity.images.cache import Wanted
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import ConflictError, NotFoundError, TimedOutError, UsageError, XpkError
-from xpk.render.hold import hold_program
+from xpk.render.pause_program import hold_program
 from xpk.testing import FakeApi
 from xpk_shared.percentiles import percentile
 

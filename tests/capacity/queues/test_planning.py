@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xpk.api.base import Obj, ObjectApi
+from xpk.capacity.cluster_setup import apply_queues
 from xpk.capacity.nodes.inventory import has_queues
-from xpk.capacity.prepare import apply_queues
 from xpk.capacity.queues.planning import plan_create
 from xpk.capacity.queues.reading import Queues, check_promised, promised, quotas_of
 from xpk.capacity.queues.removal import plan_delete

@@ -12,7 +12,7 @@ from tests.jobs.objects import ROOTS, jobset
 from tests.jobs.report.runs import START, RunWriter, one_kill
 from xpk.cli.workload import views
 from xpk.jobs.output.folder import Progress, latest_progress
-from xpk.jobs.report.account import account
+from xpk.jobs.report.figures import account
 from xpk.jobs.status.fields import Snapshot
 from xpk.jobs.status.goodput import MOST_BYTES, with_goodput
 from xpk.jobs.status.reader import read

@@ -15,19 +15,7 @@ from xpk.api.base import ObjectApi, Objs
 from xpk.api.kubefile import only_context
 from xpk.capacity.adapted.options import AdaptedOptions
 from xpk.capacity.apply import apply_all
-from xpk.capacity.controllers import install
-from xpk.capacity.kubeconfig import connect, write_private
-from xpk.capacity.nodes import emulated as emulate
-from xpk.capacity.nodes.emulated import Adaptation
-from xpk.capacity.nodes.inventory import (
-    cluster_info,
-    in_slices,
-    live_workloads,
-    slice_nodes,
-)
-from xpk.capacity.plan.plan import Plan, Step
-from xpk.capacity.plan.summary import cluster_summary
-from xpk.capacity.prepare import (
+from xpk.capacity.cluster_setup import (
     config_map,
     is_set_up,
     judge_queues,
@@ -40,6 +28,18 @@ from xpk.capacity.prepare import (
     target_of,
     whole_slices,
 )
+from xpk.capacity.controllers import install
+from xpk.capacity.kubeconfig import connect, write_private
+from xpk.capacity.nodes import emulated as emulate
+from xpk.capacity.nodes.emulated import Adaptation
+from xpk.capacity.nodes.inventory import (
+    cluster_info,
+    in_slices,
+    live_workloads,
+    slice_nodes,
+)
+from xpk.capacity.plan.plan import Plan, Step
+from xpk.capacity.plan.summary import cluster_summary
 from xpk.capacity.provider import CONTEXT, ClusterInfo
 from xpk.capacity.queues.reading import maker_of
 from xpk.capacity.queues.removal import team_objects

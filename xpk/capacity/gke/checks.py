@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from xpk.capacity.gke import limits
-from xpk.capacity.gke.custom import unknown_arguments
+from xpk.capacity.gke.gcloud_arguments import unknown_arguments
 from xpk.capacity.gke.networks import data_networks
 from xpk.capacity.gke.option_problems import option_problems
 from xpk.capacity.gke.options import GkeOptions

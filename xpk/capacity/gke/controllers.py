@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from xpk.api.base import ObjectApi, Objs
+from xpk.capacity.cluster_setup import autoprovisioned_in, is_set_up, judge_queues, record, recorded, set_up
 from xpk.capacity.controllers import install
 from xpk.capacity.gke import gpudirect
 from xpk.capacity.gke.observed import is_there
@@ -16,7 +17,6 @@ from xpk.capacity.gke.options import GkeOptions
 from xpk.capacity.gke.slices import guessed, limits_of
 from xpk.capacity.nodes.health import lacking, wait_step
 from xpk.capacity.plan.executor import Activity, Step
-from xpk.capacity.prepare import autoprovisioned_in, is_set_up, judge_queues, record, recorded, set_up
 from xpk.capacity.queues.foreign import Judgement
 from xpk.capacity.queues.reading import check_promised
 from xpk.model import names

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from xpk.capacity.gke.api_access import ClusterLocation
 from xpk.capacity.gke.observed import Observed
 from xpk.capacity.gke.option_lines import option_lines
 from xpk.capacity.gke.options import GkeOptions
-from xpk.capacity.gke.reach import ClusterLocation
 from xpk.capacity.plan.plan import Plan, Step
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import AuthorizationError

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import fields
 
+from xpk.capacity.cluster_setup import output_root_problems
 from xpk.capacity.controllers import install
 from xpk.capacity.gke.options import GkeOptions
 from xpk.capacity.options import limit_problems
-from xpk.capacity.prepare import output_root_problems
 from xpk.model import names
 from xpk.model.capacities import RESERVATION
 from xpk.model.errors import UsageError

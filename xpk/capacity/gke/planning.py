@@ -9,14 +9,14 @@ from typing import Any
 
 from xpk.capacity.gke import limits, request_bodies
 from xpk.capacity.gke.cost import Cost, check_cost, cost_of
-from xpk.capacity.gke.custom import default_nodes
 from xpk.capacity.gke.difference import Change, cluster_changes, covers, missing_names, pool_changes
+from xpk.capacity.gke.gcloud_arguments import default_nodes
 from xpk.capacity.gke.limits import Limit, Sizing
 from xpk.capacity.gke.networks import DATA_NICS, DataNetwork, data_networks, description, network_limits
 from xpk.capacity.gke.observed import Observed, capacity_of, shape_of_pool
 from xpk.capacity.gke.option_lines import option_lines
 from xpk.capacity.gke.options import GkeOptions, provisions_of, region_of, reservation_path
-from xpk.capacity.gke.queued import check_alike
+from xpk.capacity.gke.queued_provisioning import check_alike
 from xpk.capacity.gke.slices import is_shared, specs_of_pools, with_limits
 from xpk.capacity.plan.summary import cluster_summary
 from xpk.model import names

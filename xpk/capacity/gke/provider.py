@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from xpk.api.base import ObjectApi, Objs
+from xpk.capacity.cluster_setup import autoprovisioned_of, target_of
 from xpk.capacity.fencing.machines import Machine
 from xpk.capacity.gke import adapting, controllers, description, gpudirect, offline_plans, resizing, shrinking
+from xpk.capacity.gke.api_access import ClusterLocation, Connect, KnownClusters, check_foreign, check_project
 from xpk.capacity.gke.apply import Applier
 from xpk.capacity.gke.checks import check, fitted, lacks, warnings, with_room
 from xpk.capacity.gke.client import Google
@@ -23,14 +25,12 @@ from xpk.capacity.gke.option_lines import option_lines
 from xpk.capacity.gke.option_problems import checked
 from xpk.capacity.gke.options import GkeOptions, region_of
 from xpk.capacity.gke.planning import draft, grown, summary_of
-from xpk.capacity.gke.queued import is_queued
-from xpk.capacity.gke.reach import ClusterLocation, Connect, KnownClusters, check_foreign, check_project
+from xpk.capacity.gke.queued_provisioning import is_queued
 from xpk.capacity.gke.slices import is_shared, slices_of_pools, specs_of_cluster
 from xpk.capacity.kubeconfig import connect
 from xpk.capacity.nodes.cordon import check_deletable, closing_step
 from xpk.capacity.plan.executor import Activity, Step
 from xpk.capacity.plan.plan import Plan
-from xpk.capacity.prepare import autoprovisioned_of, target_of
 from xpk.capacity.provider import ClusterInfo
 from xpk.capacity.queues.foreign import Judgement
 from xpk.capacity.state import state_of

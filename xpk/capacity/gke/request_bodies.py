@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from xpk.capacity.gke.custom import apply_cluster, apply_pool, put, scopes
+from xpk.capacity.gke.gcloud_arguments import apply_cluster, apply_pool, put, scopes
 from xpk.capacity.gke.limits import MULTI_NETWORK_NODES, Sizing
 from xpk.capacity.gke.networks import DataNetwork
 from xpk.capacity.gke.options import DRIVERS, GkeOptions

@@ -13,11 +13,11 @@ from functools import partial
 from xpk.api.base import Obj, ObjectApi, Objs
 from xpk.api.cluster_queues import type_of
 from xpk.api.quantities import quantity
+from xpk.capacity.cluster_setup import set_up
 from xpk.capacity.controllers.install import Pause
 from xpk.capacity.nodes.cordon import OPEN, close_unused, cordon, is_marked, opening_steps, uncordon
 from xpk.capacity.nodes.inventory import holders, pool_of, pool_order, slice_nodes, some_of
 from xpk.capacity.plan.executor import Step
-from xpk.capacity.prepare import set_up
 from xpk.capacity.queues.reading import check_promised
 from xpk.model import names
 from xpk.model.errors import (

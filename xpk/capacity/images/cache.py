@@ -24,7 +24,7 @@ from xpk.model.accelerators import SliceShape
 from xpk.model.errors import ConflictError, NotFoundError, TimedOutError, UsageError, XpkError
 from xpk.model.specs import ImageCacheSpec, image_problems
 from xpk.render import render_image_cache
-from xpk.render.hold import ARCHITECTURES
+from xpk.render.pause_program import ARCHITECTURES
 
 _POLL_SECONDS = 2.0
 _FIRST_STALL, _LONGEST_STALL = 10.0, 300.0  # without progress, then the pods are listed to find out why

@@ -12,6 +12,7 @@ from typing import ClassVar
 import yaml
 
 from xpk.api.base import ObjectApi, Objs
+from xpk.capacity.cluster_setup import is_set_up, set_up
 from xpk.capacity.controllers import install
 from xpk.capacity.docker import Engine
 from xpk.capacity.fencing.machines import Machine
@@ -33,7 +34,6 @@ from xpk.capacity.options import limit_problems
 from xpk.capacity.plan.executor import Activity
 from xpk.capacity.plan.plan import Plan, Step
 from xpk.capacity.plan.summary import cluster_summary
-from xpk.capacity.prepare import is_set_up, set_up
 from xpk.capacity.provider import ClusterInfo
 from xpk.capacity.state import state_of
 from xpk.model import names

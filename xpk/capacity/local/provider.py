@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from xpk.api.base import Obj, ObjectApi
+from xpk.capacity.cluster_setup import apply_queues
 from xpk.capacity.nodes.inventory import difference, holders, live_workloads, pools_of, slice_info
 from xpk.capacity.options import ProviderOptions
 from xpk.capacity.plan.plan import Plan, Progress, Step
 from xpk.capacity.plan.summary import cluster_summary
-from xpk.capacity.prepare import apply_queues
 from xpk.capacity.provider import ClusterInfo
 from xpk.capacity.queues.reading import Queues, check_promised
 from xpk.capacity.state import state_of

@@ -282,7 +282,7 @@ def report(
     output: str | None,
 ) -> None:
     """Write a report page about a run: loss, goodput, restarts and a timeline of every host."""
-    from xpk.jobs.report import account as reporting  # imports jinja2, which no other command needs
+    from xpk.jobs.report import figures as reporting  # imports jinja2, which no other command needs
 
     place, chosen, console = the_cluster(cluster), the_name("workload", name, name_flag), console.choosing(output)
     roots = output_roots(place)

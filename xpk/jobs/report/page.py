@@ -18,9 +18,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from xpk.jobs.report.charts import HALF, LOW, NARROW, WIDE, Chart, Frame, Plot, draw
 from xpk.jobs.report.curves import Run, failure_rules, failure_time, gaps, loss_by_step, loss_by_time
 from xpk.jobs.report.goodput import Attempt, Cause, Goodput, Recovery, attempts, goodput, lost_steps, recoveries
-from xpk.jobs.report.pace import slow_hosts
 from xpk.jobs.report.record import RunRecord, StepRecord
 from xpk.jobs.report.signals import signal_plots
+from xpk.jobs.report.stragglers import slow_hosts
 from xpk.jobs.report.timeline import Timeline, draw_timeline, lives
 from xpk.jobs.report.wording import CAUSE_EXPLANATIONS, CAUSE_NAMES, clock, count, duration, loss, percent
 from xpk_shared.percentiles import percentiles

@@ -13,9 +13,9 @@ from typing import Any
 
 from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.report.goodput import goodput, lost_steps, recovery_seconds
-from xpk.jobs.report.pace import SlowHost, slow_hosts
 from xpk.jobs.report.page import ReportFacts, RestartFact, render_report
 from xpk.jobs.report.record import RunRecord, read_folder
+from xpk.jobs.report.stragglers import SlowHost, slow_hosts
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import NotFoundError, XpkError
 from xpk.model.status import WorkloadStatus
