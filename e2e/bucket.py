@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import until
+
 PROGRAM = "fake-gcs-server"
 _SECONDS = 120.0
 
@@ -56,8 +58,7 @@ class BucketServer:
         self.process.send_signal(signal.SIGSTOP)
         # The signal reaches one thread after the other; until then the rest still answer.
         threads = Path(f"/proc/{self.process.pid}/task")
-        while not all(each.read_text().rpartition(")")[2].split()[0] == "T" for each in threads.glob("*/stat")):
-            time.sleep(0.01)
+        until(lambda: {file.read_text().rpartition(")")[2].split()[0] for file in threads.glob("*/stat")} == {"T"})
 
     def resume(self) -> None:
         """Answer again, also what came in between."""

@@ -15,14 +15,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from e2e.harness import DrillError, Lab
+from tests.waiting import until
 
 TPU_TYPE, SLICES, SPARE_SLICES = "v5litepod-8", 2, 1
 XPK = [sys.executable, "-m", "xpk"]
@@ -53,15 +53,6 @@ def why_not() -> str:
 def docker(*arguments: str) -> str:
     """Run a command of Docker. Raises CalledProcessError."""
     return subprocess.run(["docker", *arguments], capture_output=True, text=True, check=True).stdout
-
-
-def await_(condition: Callable[[], object], what: str, seconds: float = 120.0) -> None:
-    """Wait until a condition is true. Raises DrillError."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise DrillError(f"{what} after {seconds:.0f} s")
-        time.sleep(0.2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +192,7 @@ class Place:
         file = self.folder / "fence.log"
         with file.open("w") as log, subprocess.Popen(argv, env=self.lab.environ, stdout=log, stderr=log) as process:
             try:
-                await_(lambda: "looking at the nodes" in file.read_text(), "the fencer does not begin")
+                until(lambda: "looking at the nodes" in file.read_text(), seconds=120, report=file.read_text)
                 yield file
             finally:
                 process.terminate()

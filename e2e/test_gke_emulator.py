@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import yaml
 from e2e.api_server import BINARIES, api_server, missing
 from e2e.control_plane import kwok
 from tests.gke_emulator.cloud import PARENT, Cloud
+from tests.waiting import until
 from tools.gke_emulator import GkeEmulator, PoolFault
 from xpk.api.base import Obj, ObjectApi
 
@@ -47,10 +47,7 @@ def connect(cloud: Cloud, folder: Path) -> ObjectApi:
 
 def await_pod(ready: Callable[[Obj], bool], api: ObjectApi, pod: str) -> None:
     """Wait until a pod is as it should be."""
-    deadline = time.monotonic() + _SECONDS
-    while not ready(pod_object := api.get("Pod", pod)):
-        assert time.monotonic() < deadline, pod_object
-        time.sleep(0.2)
+    until(lambda: ready(api.get("Pod", pod)), seconds=_SECONDS, every=0.2, report=lambda: api.get("Pod", pod))
 
 
 def slices(api: ObjectApi) -> list[Obj]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ import pytest
 
 from e2e.api_server import api_server
 from e2e.counting import counting
+from tests.waiting import until
 from xpk.api.base import Obj
 from xpk.api.kubernetes import KubernetesApi
 from xpk.capacity.images import cache
@@ -84,10 +84,7 @@ def left(api: KubernetesApi, kinds: Sequence[str] = ("Job", "DaemonSet", "Config
 
 def wait_until_gone(api: KubernetesApi) -> None:
     """Wait until nothing of ours is there."""
-    deadline = time.monotonic() + _SECONDS
-    while leftovers := left(api):
-        assert time.monotonic() < deadline, leftovers
-        time.sleep(0.3)
+    until(lambda: not left(api), seconds=_SECONDS, every=0.3, report=lambda: left(api))
 
 
 def test_every_node_gets_it_in_few_requests_and_nothing_is_left(server: Path, tmp_path: Path) -> None:
@@ -111,9 +108,6 @@ def test_every_node_gets_it_in_few_requests_and_nothing_is_left(server: Path, tm
 def test_whoever_is_killed_leaves_nothing_in_the_end(server: Path) -> None:
     api = KubernetesApi(kubeconfig=server)
     cache.begin(api, cache.plan(api, Wanted(images=("trainer:2",), seconds=40)))
-    deadline = time.monotonic() + _SECONDS
-    while left(api, ["Pod"])["Pod"] < NODES:
-        assert time.monotonic() < deadline
-        time.sleep(0.3)
+    until(lambda: left(api, ["Pod"])["Pod"] == NODES, seconds=_SECONDS, every=0.3)
     assert left(api, ["Job", "DaemonSet"]) == {"Job": 1, "DaemonSet": 1}
     wait_until_gone(api)  # nobody asks for it

@@ -17,7 +17,8 @@ import pytest
 
 from e2e.drill import HOSTS, INTERVAL, SECONDS, STEPS, await_phase, start
 from e2e.harness import DrillError, Workload
-from e2e.kind_cluster import Place, await_, docker
+from e2e.kind_cluster import Place, docker
+from tests.waiting import until
 from xpk.jobs.report.goodput import Recovery, recoveries
 from xpk.jobs.report.record import read_folder
 
@@ -111,7 +112,7 @@ class Drill:
         """End a node's machine; return the seconds until containers of all hosts of the next attempt run."""
         begun = time.monotonic()
         docker("kill", node)
-        await_(lambda: self._running(self.jobset_restarts + 1) == HOSTS, "not all hosts run", DEAD_NODE_SECONDS)
+        until(lambda: self._running(self.jobset_restarts + 1) == HOSTS, seconds=DEAD_NODE_SECONDS)
         return time.monotonic() - begun
 
     def _running(self, attempt: int) -> int:
@@ -244,7 +245,7 @@ def test_a_dead_node_is_fenced_and_its_slice_moves_to_the_spare(moving: Drill) -
         has_moved(moving, node)
         ends_like_the_undisturbed_run(moving)
         docker("start", node)
-        await_(lambda: f"released {node}" in log.read_text(), "the node is not released")
+        until(lambda: f"released {node}" in log.read_text(), seconds=120, report=log.read_text)
     assert seconds[0] <= FENCED_NODE_SECONDS
 
 

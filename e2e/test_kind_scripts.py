@@ -19,6 +19,7 @@ import pytest
 
 from e2e import bucket
 from e2e.kind_cluster import Place
+from tests.waiting import until
 
 PROGRAM = """
 import hashlib, os, helper
@@ -109,10 +110,7 @@ def test_small_code_is_a_configmap_that_goes_with_the_last_workload(
     time.sleep(10)  # longer than the garbage collector takes
     assert configmaps(place) == [shared]
     delete(place, "code-two")
-    deadline = time.monotonic() + 60
-    while configmaps(place):
-        assert time.monotonic() < deadline
-        time.sleep(2)
+    until(lambda: not configmaps(place), seconds=60, every=2)
 
 
 def test_larger_code_goes_by_the_shared_folder(place: Place, script_dir: Path, create: tuple[str, ...]) -> None:

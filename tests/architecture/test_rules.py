@@ -159,6 +159,28 @@ def test_tests_share_modules_that_hold_no_tests() -> None:
     assert not wrong
 
 
+def waits(tree: ast.AST) -> list[int]:
+    """Return the lines of the loops that only wait for a condition: they sleep, and otherwise at most raise."""
+    loops = [node for node in ast.walk(tree) if isinstance(node, ast.While)]
+    waiting = [loop for loop in loops if ast.unparse(loop.body[-1]).startswith("time.sleep(")]
+    return [
+        loop.lineno
+        for loop in waiting
+        if "monotonic" not in ast.unparse(loop.test) and all(map(_only_raises, loop.body[:-1]))
+    ]
+
+
+def _only_raises(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Assert) or (isinstance(node, ast.If) and isinstance(node.body[0], ast.Raise))
+
+
+def test_tests_wait_with_one_helper() -> None:
+    files = [path for folder in ("tests", "e2e") for path in (ROOT / folder).rglob("*.py")]
+    found = {path.relative_to(ROOT).as_posix(): waits(ast.parse(path.read_text("utf-8"))) for path in files}
+    assert {file for file, lines in found.items() if lines} == {"tests/waiting.py"}
+    assert waits(ast.parse("while x():\n    assert y\n    time.sleep(1)")) == [1]
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -12,8 +12,6 @@ from tests.cli.conftest import Xpk
 from tests.cli.messages import one_line
 from xpk.capacity.local.provider import LocalProvider
 
-SERVER = "GET /api/v1/nodes"
-
 
 @pytest.fixture
 def remote(state: Path, xpk: Xpk) -> Path:

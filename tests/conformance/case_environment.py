@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import until
 from xpk.api.base import Obj, ObjectApi
 from xpk.jobs import lifecycle, logs
 from xpk.jobs.create.create import create_workload, preview
@@ -96,11 +97,14 @@ class Ground:
         seconds: float = _SECONDS,
     ) -> WorkloadStatus:
         """Wait until a workload's status is as wanted, and return it."""
-        deadline = time.monotonic() + seconds * self.patience
-        while not wanted(found := self.status(name, namespace)):
-            assert time.monotonic() < deadline, f"not within {seconds * self.patience:g} s: {found}"
-            time.sleep(_POLL_SECONDS * self.patience)
-        return found
+        found: list[WorkloadStatus] = []
+
+        def is_as_wanted() -> bool:
+            found[:] = [self.status(name, namespace)]
+            return wanted(found[0])
+
+        self.hold(is_as_wanted, seconds=seconds, report=lambda: found)
+        return found[0]
 
     def running(self, name: str, namespace: str | None = None) -> WorkloadStatus:
         """Wait until all hosts run."""
@@ -152,13 +156,9 @@ class Ground:
         """Wait until that many hosts have written a line: from then on their traps are set."""
         self.hold(lambda: sum(text in lines for lines in self.said(name).values()) == hosts)
 
-    def hold(self, what: Callable[[], Any], *, seconds: float = _SECONDS) -> Any:
+    def hold(self, what: Callable[[], Any], *, seconds: float = _SECONDS, report: Callable[[], object] = str) -> Any:
         """Wait until something is true and return it."""
-        deadline = time.monotonic() + seconds * self.patience
-        while not (found := what()):
-            assert time.monotonic() < deadline, f"not within {seconds * self.patience:g} s"
-            time.sleep(_POLL_SECONDS * self.patience)
-        return found
+        return until(what, seconds=seconds * self.patience, every=_POLL_SECONDS * self.patience, report=report)
 
     def jobset(self, name: str) -> Obj:
         """Return a workload's JobSet."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from google.api_core import exceptions
 from google.cloud.container_v1 import NodePool
 
 from tests.gke_emulator.cloud import PARENT, PROJECT, REGION, ZONE, Cloud
+from tests.waiting import until
 
 Emulate = Callable[..., Cloud]
 
@@ -155,8 +155,7 @@ def test_networks_are_made_in_order_and_end_in_the_other(emulate: Emulate) -> No
     assert (status, operation["status"]) == (200, "RUNNING")
     assert "is not ready" in cloud.rest("POST", subnetworks, subnetwork)[1]["error"]["message"]
     path = operation["selfLink"].partition(f"{PROJECT}/")[2]
-    while cloud.rest("GET", path)[1]["status"] != "DONE":
-        time.sleep(0.02)
+    until(lambda: cloud.rest("GET", path)[1]["status"] == "DONE")
     assert cloud.rest("POST", subnetworks, subnetwork)[0] == 200
     status, answer = cloud.rest("POST", subnetworks, {**subnetwork, "name": "t"})
     assert status == 400 and "conflicts with existing subnetwork 's'" in answer["error"]["message"]

@@ -17,7 +17,6 @@ from xpk.local import daemon_control, process
 from xpk.local.api import LocalApi
 
 FOREVER = "trap 'echo got TERM; exit 143' TERM; echo up; while :; do sleep 0.02; done"
-FIRST_TIME = 'if [ "$XPK_RESTART_ATTEMPT" = 0 ] && [ "$MEGASCALE_SLICE_ID$TPU_WORKER_ID" = 00 ]; then {}; fi; '
 
 
 def condition(obj: Obj, kind: str) -> Any:

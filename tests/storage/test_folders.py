@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from e2e.bucket import BucketServer
+from tests.waiting import until
 from xpk.model.errors import UsageError, XpkError
 from xpk.storage import Folder, open_folder
 
@@ -26,11 +26,8 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
 
 def await_requests(server: BucketServer, which: Callable[[str], bool], count: int) -> list[str]:
     """Return the requests of a kind; the server writes them down a little later than it answers."""
-    deadline = time.monotonic() + 10
-    while len(found := list(filter(which, server.requests()))) < count:
-        assert time.monotonic() < deadline, server.requests()
-        time.sleep(0.05)
-    return found
+    until(lambda: len(list(filter(which, server.requests()))) >= count, report=server.requests)
+    return list(filter(which, server.requests()))
 
 
 def test_what_is_not_there_is_no_error(opened: Open) -> None:

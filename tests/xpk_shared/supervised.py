@@ -7,10 +7,10 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from tests.waiting import until
 from xpk.render.supervisor import supervisor_archive
 
 SECONDS = 30.0
@@ -79,10 +79,7 @@ class Host:
 
     def says(self, text: str) -> None:
         """Wait for a line of it."""
-        deadline = time.monotonic() + SECONDS
-        while text not in self.log.read_text():
-            assert time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.02)
+        until(lambda: text in self.log.read_text(), seconds=SECONDS, every=0.02, report=self.log.read_text)
 
     def ends(self, code: int) -> None:
         """Wait for its end."""

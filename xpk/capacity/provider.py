@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from xpk.api.base import ObjectApi
@@ -174,7 +175,7 @@ def provider_type(name: str) -> Any:
     """Import a provider's class, on first use only. Raises UsageError for an unknown provider."""
     if name in _BUILT_IN:
         module, _, attribute = _BUILT_IN[name].partition(":")
-        return getattr(__import__(module, fromlist=[attribute]), attribute)
+        return getattr(import_module(module), attribute)
     if name not in _plugins():
         raise UsageError(f"unknown provider '{name}'", hint=f"choose from {', '.join(provider_names())}")
     return _plugins()[name].load()

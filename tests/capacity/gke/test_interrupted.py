@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,6 +12,7 @@ import pytest
 
 from tests.capacity.gke.killing import TASKS, Life
 from tests.capacity.gke.site import QUOTAS, Site
+from tests.waiting import until
 from tools.gke_emulator.emulator import GkeEmulator
 
 Begin = Callable[[str], Life]
@@ -48,12 +48,11 @@ def prepare(site: Site, task: str) -> None:
 
 def end_state(site: Site) -> object:
     """Return what is there, without times and identifiers, and how often it was asked for with success."""
-    while "STOPPING" in (there := pools(site)).values():  # what was begun ends by itself
-        time.sleep(0.01)
+    until(lambda: "STOPPING" not in pools(site).values(), every=0.01)  # what was begun ends by itself
     objects = {key: obj for key, obj in site.api.objects.items() if key[0] != "Node"}
     closed = [each["metadata"]["name"] for each in site.api.list("Node") if each["spec"].get("unschedulable")]
     assert not closed, f"{closed} take no pods"
-    return there, site.provider().names(), {key: bare(obj) for key, obj in objects.items()}, asked(site)
+    return pools(site), site.provider().names(), {key: bare(obj) for key, obj in objects.items()}, asked(site)
 
 
 def pools(site: Site) -> dict[str, str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import time
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.capacity.gke.site import Site
+from tests.waiting import until
 from xpk.api.base import Obj
 from xpk.capacity.queues.planning import plan_create
 from xpk.capacity.queues.request import Wanted
@@ -43,15 +44,16 @@ def team(site: Site, name: str, *quota: str) -> None:
     plan_create(site.api, Wanted(name=name, namespaces=(name,), quota=quota)).carry_out(lambda title: None)
 
 
+def _is_gone(site: Site, name: str) -> bool:
+    return name not in site.pools()
+
+
 def remove_pools(site: Site, *names: str) -> None:
     """Delete node pools as with gcloud."""
     google = site.provider()._google
     for name in names:
         google.call("delete_node_pool", {"name": f"projects/p/locations/us-central1/clusters/c/nodePools/{name}"})
-        deadline = time.monotonic() + 60
-        while name in site.pools():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(partial(_is_gone, site, name), seconds=60)
 
 
 def workload(**given: Any) -> WorkloadSpec:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 from tests.cli.conftest import Xpk
+from tests.waiting import until
 
 
 def test_hosts_that_do_not_end_are_ended_by_the_command_that_is_hinted(dev: Xpk, state: Path) -> None:
     stubborn = "trap '' TERM; echo up > $XPK_OUTPUT_DIR/up-$$; while true; do sleep 0.1; done"
     dev("workload", "create", "run", "-tgps", "300", "--command", stubborn)
     output = Path(dev("workload", "status", "run", "-o", "json").data["output_dir"])
-    while len(list(output.glob("up-*"))) < 2:
-        time.sleep(0.1)
+    until(lambda: len(list(output.glob("up-*"))) == 2)
     stuck = dev("workload", "delete", "run", "--with-output", "--timeout", "1")
     assert (
         stuck.code == 124
@@ -29,8 +28,7 @@ def test_hosts_that_do_not_end_are_ended_by_the_command_that_is_hinted(dev: Xpk,
 def test_of_many_none_is_let_in_by_the_end_of_another(dev: Xpk, tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         dev("workload", "create", name, "--num-slices", "2", "--command", f"touch {tmp_path}/$XPK_WORKLOAD; sleep 60")
-    while not (tmp_path / "a").exists():
-        time.sleep(0.1)
+    until((tmp_path / "a").exists)
     assert dev("workload", "delete", "--all", "--yes").code == 0
     assert dev("workload", "list", "-o", "json").data == []
     assert not (tmp_path / "b").exists() and not (tmp_path / "c").exists()

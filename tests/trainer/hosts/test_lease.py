@@ -18,6 +18,7 @@ import pytest
 
 from tests.trainer import cloud_storage
 from tests.trainer.small import WORKLOADS, arguments, run_alone
+from tests.waiting import until
 from trainer.errors import FatalError
 from trainer.hosts.bootstrap import Host
 from trainer.hosts.lease import Holder, Lease
@@ -249,10 +250,7 @@ def test_two_trainers_on_one_folder(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "trainer", "train", *arguments(["run.steps=100000", *settings])]
     first = subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + SECONDS
-        while not (tmp_path / "events" / "s0-h0.jsonl").is_file():
-            assert first.poll() is None and time.monotonic() < deadline
-            time.sleep(0.05)
+        until((tmp_path / "events" / "s0-h0.jsonl").is_file, seconds=SECONDS)
         second = run_alone("train", *arguments(["run.steps=1", *settings]))  # ends soon if it is not refused
         assert second.returncode == 42, second.stderr
         assert second.stderr.startswith(f"error: output folder '{tmp_path}' is in use by another trainer on ")

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import functools
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +18,7 @@ from jax.sharding import PartitionSpec as P
 from tests.trainer.checkpoint.tiers import tier
 from tests.trainer.hosts.connections import connected
 from tests.trainer.small import SETTINGS
+from tests.waiting import until
 from trainer import config, evaluation, resume, saves, setup, train
 from trainer.checkpoint import shards as pieces
 from trainer.checkpoint.finite_check import Finite
@@ -128,9 +128,8 @@ def test_of_two_hosts_the_one_whose_disk_hangs_is_to_blame(tmp_path: Path, hang:
     for thread in threads:
         thread.start()
     written = well.place / ".written-2"
-    while not written.exists() or well.busy or not all(run.job.watchdog.now for run in runs):
-        assert all(thread.is_alive() for thread in threads)
-        time.sleep(0.01)
+    until(lambda: written.exists() and not well.busy and all(run.job.watchdog.now for run in runs), every=0.01)
+    assert all(thread.is_alive() for thread in threads)
     what = "the local checkpoint of step 4, or the one before it"
     assert [run.job.watchdog.told for run in runs] == [(what, False, 900.0), (what, True, 900.0)]
     hang.over.set()
@@ -230,8 +229,7 @@ def test_a_host_that_waits_for_process_0_to_compile_is_not_busy_itself(tmp_path:
     thread = threading.Thread(target=compiler, args=("train", program), daemon=True)
     thread.start()
     assert lowered.wait(SECONDS)
-    while compiler.busy:
-        time.sleep(0.01)
+    until(lambda: not compiler.busy, every=0.01)
     assert thread.is_alive() and not hang.begun.is_set()
     first.announce("compiled/train", None)
     assert hang.begun.wait(SECONDS)
@@ -343,8 +341,7 @@ def test_a_program_that_comes_late_is_waited_for_before_a_save(tmp_path: Path, h
     run.compiler.busy = True
     found: list[Any] = []
     with under_way(hang, lambda: found.append(_checked(run, 5, state))):
-        while len(run.job.watchdog.all) < 2:
-            time.sleep(0.01)
+        until(lambda: len(run.job.watchdog.all) >= 2, every=0.01)
         assert run.job.watchdog.told == ("the compilation of the program 'finite'", True, 7200.0)
     assert found == ["looked"]
     assert _checked(run, 6, state) == "looked"

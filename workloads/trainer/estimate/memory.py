@@ -6,8 +6,6 @@ from trainer.config import Config, Model
 from trainer.models.mfu import parameters
 from trainer.parallel.layout import Layout
 
-_MOMENTS = 2  # of AdamW
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:

@@ -255,14 +255,6 @@ def _attempt(
     )
 
 
-_EVENT_CAUSES = {
-    "init": Cause.INIT,
-    "data": Cause.DATA,
-    "restore": Cause.RESTORE,
-    "compile": Cause.COMPILE,
-    "eval": Cause.EVAL,
-    "save_begin": Cause.SAVE,
-}
 # Precedence of causes of the same moment. A commit in the background ("save") is last: it only counts where no
 # step overlaps it.
 _PRECEDENCE = (
