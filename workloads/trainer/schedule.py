@@ -23,7 +23,10 @@ STEP_ENDING = ANY_SAVE | Action.EVALUATE | Action.COMPARE_HOSTS  # the next step
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Schedule:
-    """Steps after which an action is due: every `every` steps, up to step `last`; never if `every` is 0."""
+    """Steps after which an action is due: every `every` steps, up to step `last`; never if `every` is 0.
+
+    No action needs an offset: those of one step share its end, for which the next step is not dispatched early.
+    """
 
     every: int
     last: int | None = None
