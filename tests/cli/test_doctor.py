@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ def test_the_local_provider_needs_nothing_else(dev: Xpk) -> None:
     assert told.code == 0
     found = {each["name"]: each for each in told.data}
     assert found["cluster"]["ok"] and not any(each["needed"] for name, each in found.items() if name != "cluster")
-    assert {"docker", "kind", "kubectl", "kubernetes", "google.cloud.container_v1", "jax", "ray"} < set(found)
+    assert {"docker", "kind", "kubectl", "kubernetes", "google-cloud-container", "jax", "ray"} < set(found)
 
 
 def test_what_a_provider_needs_is_exit_code_7(xpk: Xpk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,6 +29,18 @@ def test_what_a_provider_needs_is_exit_code_7(xpk: Xpk, tmp_path: Path, monkeypa
     (line,) = (line for line in told.out.splitlines() if line.startswith("kubectl"))
     assert "not found" in line and "install kubectl" in line
     assert xpk("doctor").code == 0
+
+
+def test_versions_of_programs_and_packages_are_shown(xpk: Xpk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in {"kind": "kind version 0.30.0", "docker": "unreadable"}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\necho {text}\n", encoding="utf-8")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = {each["name"]: each for each in xpk("doctor", "--provider", "kind", "-o", "json").data}
+    assert (found["kind"]["ok"], found["kind"]["version"]) == (True, "0.30.0")
+    assert (found["docker"]["ok"], found["docker"]["version"]) == (True, "")
+    assert (found["kubectl"]["ok"], found["kubectl"]["version"]) == (False, "")
+    assert found["jax"]["version"] == version("jax")
 
 
 def test_unknown_names_are_said(xpk: Xpk) -> None:
@@ -57,7 +70,7 @@ def jobset() -> Obj:
 
 def test_controllers_and_permissions_of_a_cluster() -> None:
     found = {each.name: each for each in of_cluster(lambda: Cluster([jobset()]), "gke", "c", "ml")}
-    assert (found["JobSet"].ok, found["JobSet"].detail) == (True, "0.12.0")
+    assert (found["JobSet"].ok, found["JobSet"].version) == (True, "0.12.0")
     assert not found["Kueue"].ok and found["Kueue"].detail.startswith("install Kueue")
     assert found["may I create jobsets"].detail == "yes in namespace 'ml'"
     refused = found["may I delete jobsets"]

@@ -111,6 +111,7 @@ def test_a_former_attempt_that_is_not_kept() -> None:
     with pytest.raises(NotFoundError, match="no logs of previous attempts") as error:
         list(read_logs(api, "w", "default", LogQuery(), previous=True))
     assert "deletes the pods of an attempt" in error.value.hint
+    assert "before restarts in place" in error.value.hint
 
 
 def waiting(slice_id: int, **state: Any) -> Obj:

@@ -19,6 +19,7 @@ from xpk.model.errors import MissingToolError
 _COLUMNS = (
     Column("CHECK", lambda c: c.name),
     Column("STATE", lambda c: _state(c)),
+    Column("VERSION", lambda c: c.version or "-"),
     Column("DETAIL", lambda c: c.detail, wrap=True),
 )
 _NEXT = Column("NEXT", lambda c: c.next, wrap=True)

@@ -60,6 +60,14 @@ def test_each_command_has_an_example_of_itself(path: str) -> None:
     assert examples or "\n      xpk " in (COMMANDS[path].help or "") or "\n  xpk " in page(*path.split()[1:])
 
 
+@pytest.mark.parametrize("path", sorted(EXAMPLES))
+def test_examples_fit_80_columns_and_can_be_pasted(path: str) -> None:
+    shown = page(*path.split()[1:]).partition("Examples:\n")[2].rstrip()
+    assert max(map(len, shown.splitlines())) <= 80
+    pasted = [shlex.split(line) for line in shown.replace("\\\n", " ").splitlines()]
+    assert pasted == [shlex.split(line) for line in EXAMPLES[path]]
+
+
 @pytest.mark.parametrize("line", [line for lines in EXAMPLES.values() for line in lines])
 def test_flags_of_examples_exist(line: str) -> None:
     words = shlex.split(line[line.index("xpk ") :].partition(" -- ")[0].removesuffix(" get pods").replace(")", ""))

@@ -99,6 +99,16 @@ def test_a_suspension_is_no_failure(tmp_path: Path) -> None:
     assert recoveries(record) == () and recovery_seconds(record) is None
 
 
+def test_a_stop_before_the_first_step_saved_nothing(tmp_path: Path) -> None:
+    run = RunWriter(tmp_path)
+    run.bring_up(0)
+    run.all("preempt")
+    run.now += 12.0
+    run.train(0, 20)
+    first, _ = attempts(read_folder(run.write()))
+    assert (first.ended, first.reason) == ("suspended", "suspended or preempted, before the first step")
+
+
 def test_a_suspension_that_lasts_is_waiting_too(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
     run.train(0, 5)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
+from importlib import metadata
 
 from xpk.api.base import ObjectApi
 from xpk.api.kinds import EVERY_KIND
@@ -14,7 +16,10 @@ from xpk.api.paths import access_review
 from xpk.capacity.controllers import install
 from xpk.capacity.provider import CONTEXT
 from xpk.model.errors import AuthorizationError, NotFoundError, XpkError
+from xpk.proc import run_limited
 
+_VERSION = re.compile(r"\d+(\.\d+)+")
+_VERSION_SECONDS, _VERSION_BYTES = 5.0, 64 * 1024  # limits of a program that prints its version
 _ON_KUBERNETES = ("adapted", "gke", "kind")
 
 
@@ -26,6 +31,7 @@ class Prerequisite:
     ok: bool | None  # whether it is present; null if unknown
     needed: bool  # the chosen provider requires it
     detail: str  # result in one line
+    version: str = ""  # of a program, package or controller that is present; may be empty
     next: str = ""  # command or step that installs it; may be empty
 
 
@@ -34,37 +40,53 @@ class _Part:
     """A program or a package. `providers`: those that require it; `purpose`: its use for others."""
 
     name: str
-    is_there: Callable[[], bool]
+    read_version: Callable[[], str | None]  # None if it is missing, "" if its version is unknown
     providers: tuple[str, ...]
     purpose: str
     next: str
 
 
-def _program(name: str, providers: tuple[str, ...], purpose: str, hint: str) -> _Part:
-    return _Part(name, lambda: shutil.which(name) is not None, providers, purpose, hint)
+def _program(name: str, providers: tuple[str, ...], purpose: str, hint: str, *, flags: tuple[str, ...]) -> _Part:
+    def read_version() -> str | None:
+        if shutil.which(name) is None:
+            return None
+        with suppress(XpkError, OSError):
+            told = run_limited(
+                [name, *flags], env=os.environ, seconds=_VERSION_SECONDS, most=_VERSION_BYTES, interactive=False
+            )
+            return found[0] if (found := _VERSION.search(told.stdout)) else ""
+        return ""
+
+    return _Part(name, read_version, providers, purpose, hint)
 
 
-def _package(module: str, extra: str, providers: tuple[str, ...], purpose: str) -> _Part:
-    def is_there() -> bool:
+def _package(distribution: str, extra: str, providers: tuple[str, ...], purpose: str) -> _Part:
+    def read_version() -> str | None:
         try:
-            return find_spec(module) is not None
-        except ModuleNotFoundError:  # nor its parent package
-            return False
+            return metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            return None
 
-    return _Part(module, is_there, providers, purpose, f"pip install 'xpk-multislice[{extra}]'")
+    return _Part(distribution, read_version, providers, purpose, f"pip install 'xpk-multislice[{extra}]'")
 
 
 _PARTS = (
-    _program("docker", ("kind",), "clusters on kind", "install Docker: https://docs.docker.com/engine/install"),
-    _program("kind", ("kind",), "clusters on kind", "install kind: https://kind.sigs.k8s.io"),
     _program(
-        "kubectl", (), "`xpk workload exec` on Kubernetes", "install kubectl: https://kubernetes.io/docs/tasks/tools"
+        "docker", ("kind",), "clusters on kind", "install Docker: https://docs.docker.com/engine/install",
+        flags=("--version",),
+    ),
+    _program(
+        "kind", ("kind",), "clusters on kind", "install kind: https://kind.sigs.k8s.io", flags=("--version",)
+    ),
+    _program(
+        "kubectl", (), "`xpk workload exec` on Kubernetes", "install kubectl: https://kubernetes.io/docs/tasks/tools",
+        flags=("version", "--client"),
     ),
     _package("kubernetes", "kubernetes", _ON_KUBERNETES, "clusters on Kubernetes"),
-    _package("google.cloud.container_v1", "gke", ("gke",), "clusters on GKE"),
+    _package("google-cloud-container", "gke", ("gke",), "clusters on GKE"),
     _package("jax", "trainer", (), "the bundled trainer on this machine"),
     _package("ray", "ray", (), "`--launcher ray` on this machine"),
-)
+)  # fmt: skip
 # Permissions to run workloads in a namespace; `xpk docs permissions` lists the roles.
 _VERBS = (
     ("create", "JobSet"),
@@ -84,10 +106,11 @@ def of_machine(provider: str) -> list[Prerequisite]:
     return [
         Prerequisite(
             name=part.name,
-            ok=(ok := part.is_there()),
+            ok=(version := part.read_version()) is not None,
             needed=provider in part.providers,
             detail=f"needed by provider {provider}" if provider in part.providers else f"for {part.purpose}",
-            next="" if ok else part.next,
+            version=version or "",
+            next=part.next if version is None else "",
         )
         for part in _PARTS
     ]
@@ -113,18 +136,23 @@ def _controllers(api: ObjectApi, hint: str) -> Iterator[Prerequisite]:
     for controller in install.CONTROLLERS:
         try:
             missing = install.whats_missing(api, controller)
-            detail = missing or _version(api, controller)
+            version = "" if missing else _version(api, controller)
         except XpkError as error:  # users who run workloads may lack the permission to see controllers
             yield Prerequisite(name=controller.name, ok=None, needed=False, detail=error.message)
             continue
         yield Prerequisite(
-            name=controller.name, ok=not missing, needed=True, detail=detail, next=hint if missing else ""
+            name=controller.name,
+            ok=not missing,
+            needed=True,
+            detail=missing or f"controller in namespace {controller.namespace}",
+            version=version,
+            next=hint if missing else "",
         )
 
 
 def _version(api: ObjectApi, controller: install.Controller) -> str:
     numbers = install.version_of(api.get("Deployment", controller.deployment, controller.namespace))
-    return ".".join(map(str, numbers)) or "of unknown version: its image has no version tag"
+    return ".".join(map(str, numbers))
 
 
 def _how_to_install(provider: str, cluster: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -28,9 +29,9 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     ),
     "Storage": ("--output-root", "--storage", "--mount", "--node-folder", "--ramdisk-directory"),
     "Scheduling": (
-        "--priority", "--max-priority", "--scheduler", "--max-run-duration", "--max-cost", "--prices", "--estimate",
-        "--label",
+        "--priority", "--max-priority", "--scheduler", "--max-run-duration", "--estimate", "--label",
     ),
+    "Cost": ("--max-cost", "--prices"),
     "Failure handling": (
         "--max-restarts", "--restart-in-place", "--standby-imports", "--restart-on-exit-codes",
         "--fatal-exit-codes", "--peer-watch", "--resume", "--fresh", "--termination-grace-period-seconds",
@@ -149,7 +150,20 @@ class Command(click.Command):
         super().format_epilog(ctx, formatter)
         if examples := EXAMPLES.get(ctx.command_path):
             with formatter.section("Examples"):
-                formatter.write("".join(f"{'':{formatter.current_indent}}{line}\n" for line in examples))
+                formatter.write("".join(_example(line, formatter.current_indent, formatter.width) for line in examples))
+
+
+def _example(command: str, indent: int, width: int) -> str:
+    """Return a command on as many lines as it needs, which a shell takes as one; words in quotes stay on one line."""
+    margin = " " * indent
+    words = re.findall(r"'[^']*'|\S+", command)
+    lines = [words[0]]
+    for word in words[1:]:
+        if len(margin) + len(lines[-1]) + len(word) + len("  \\") > width:
+            lines.append(f"  {word}")
+        else:
+            lines[-1] += f" {word}"
+    return " \\\n".join(margin + line for line in lines) + "\n"
 
 
 class CommandGroup(click.Group):

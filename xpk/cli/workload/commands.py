@@ -114,7 +114,10 @@ def describe(
 @click.option("--slice", "slice_id", type=int, help="Print only hosts of this slice.")
 @click.option("--host", type=int, help="Print only hosts with this index in their slice.")
 @click.option(
-    "-p", "--previous", is_flag=True, help="Print the previous attempt; on local only, as Kubernetes deletes its pods."
+    "-p",
+    "--previous",
+    is_flag=True,
+    help="Print the log before the last restart with new pods; on local only, as Kubernetes deletes them.",
 )
 @click.option("--since", metavar="TIME", help="Print only lines newer than 90s, 5m, 2h, or since an RFC 3339 time.")
 @click.option("--tail", type=click.IntRange(0, 10**9), help="Print only the last N lines of each host.", metavar="N")

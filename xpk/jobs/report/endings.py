@@ -26,15 +26,21 @@ def ending(events: list[Event], *, is_last: bool, restarted: bool, finished: boo
         first = min(last_words["hang"], key=lambda event: not event.details.get("own"))
         return "failed", f"{first.host}: timed out waiting for {first.details.get('waited_for')}", first.host
     if "preempt" in last_words:
+        when = _moment_of_stop(last_words["preempt"])
         if not restarted:
-            return "suspended", "suspended or preempted, after a checkpoint", None
-        return "preempted", "stopped by SIGTERM after a checkpoint", None
+            return "suspended", f"suspended or preempted, {when}", None
+        return "preempted", f"stopped by SIGTERM, {when}", None
     if lost or not is_last:
         host = _dead_host(events, lost, spoke={event.host for event in [*lost, *last_words.get("done", [])]})
         if "hang" in last_words:
             return "host lost", f"{host or 'a host'} did not answer", host
         return "host lost", f"{host} died" if host else "a host died", host
     return "running", "", None
+
+
+def _moment_of_stop(stops: list[Event]) -> str:
+    """Return when the hosts stopped; a host that stops while it starts has nothing to save and records no step."""
+    return "before the first step" if all(event.step is None for event in stops) else "after a checkpoint"
 
 
 def _dead_host(events: list[Event], lost: list[Event], spoke: set[HostId]) -> HostId | None:
