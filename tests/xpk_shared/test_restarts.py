@@ -120,6 +120,28 @@ def test_the_consequence_of_a_failure_is_not_its_cause() -> None:
     assert coordinator.cause == End(2, 9, told=False)
 
 
+def test_the_host_that_others_waited_for_in_vain_is_the_cause() -> None:
+    coordinator = Coordinator(Place(0, 3, 1, "", 0, "j", 0, "", max_restarts=1), 0.0)
+    for restarts, order in enumerate(({"start": 1}, {"final": 2, "exhausted": True})):
+        coordinator.take(End(0, 75, told=False, lost=2), restarts, 30.0)
+        assert coordinator.decide(30.0, ()) == {"stop": restarts, "number": 0, "code": 75}
+        coordinator.take(End(1, 75, told=True, lost=0), restarts, 30.1)
+        coordinator.take(End(2, 137, told=True), restarts, 30.2)
+        assert coordinator.decide(30.2, ()) == order
+        assert coordinator.cause == End(2, 137, told=True)
+
+
+def test_a_frozen_command_is_named_in_the_record(start: Start, tmp_path: Path) -> None:
+    words = {"XPK_TERMINATION_LOG": str(tmp_path / "words"), "XPK_OUTPUT_DIR": str(tmp_path / "out")}
+    accuses = f"{FIRST} || exit 0; sleep 1; echo -n lost slice 1 host 0 > {words['XPK_TERMINATION_LOG']}; exit 75"
+    hosts = [start(0, accuses, **words, **IN_PLACE)]
+    hosts += [start(number, f"{FIRST} || exit 0; {WAITS}", **IN_PLACE) for number in (1, 2, 3)]
+    for host in hosts:
+        host.ends(0)
+    record = json.loads((tmp_path / "out" / "restarts.jsonl").read_text())
+    assert (record["slice"], record["host"], record["silent"]) == (1, 0, True)
+
+
 def test_a_stopped_command_is_killed_and_starts_again(start: Start) -> None:
     hosts = started(start, {})
     kill_command(hosts[1], signal.SIGSTOP)

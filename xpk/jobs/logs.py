@@ -159,8 +159,9 @@ def _pods(api: ObjectApi, name: str, namespace: str, query: LogQuery, *, previou
     if previous and not before:
         raise NotFoundError(
             f"no logs of previous attempts of '{name}' are kept",
-            hint=f"`xpk workload logs {name}` shows the newest attempt, and those before restarts in place, which continue "
-            "the same log; on Kubernetes, JobSet deletes the pods of an attempt with their logs before it starts the next one",
+            hint=f"`xpk workload logs {name}` shows the newest attempt, and those before restarts in place, which "
+            "continue the same log; on Kubernetes, JobSet deletes the pods of an attempt with their logs before it "
+            "starts the next one",
         )
     chosen = before if previous else newest
     selected = _matching(chosen, query)

@@ -45,6 +45,13 @@ def test_they_are_counted_and_explained_between_those_of_the_jobset(tmp_path: Pa
     assert known.restart_history[0].time == "2026-01-31T12:00:05Z"
 
 
+def test_a_frozen_host_is_named_without_the_exit_code_of_its_end(tmp_path: Path) -> None:
+    (tmp_path / RECORD).write_bytes(line(5, silent=True))
+    (restart,) = with_restarts_in_place(status(tmp_path), ROOTS).restart_history
+    assert restart.cause == "host s1/h0 did not answer; restarted in place"
+    assert (restart.slice, restart.host, restart.exit_code) == (1, 0, None)
+
+
 def test_those_of_an_earlier_workload_of_the_same_name_do_not_count(tmp_path: Path) -> None:
     (tmp_path / RECORD).write_bytes(line(-100) + line(5))
     assert with_restarts_in_place(status(tmp_path), ROOTS).restarts == 1

@@ -38,6 +38,13 @@ class Host:
         """Return the slice of a host of the job, and its number in the slice."""
         return divmod(number, self.hosts_per_slice)
 
+    def number_of(self, place: tuple[int, int] | None) -> int | None:
+        """Return the number of the host at a place, None if the job has none there."""
+        if place is None or place[1] >= self.hosts_per_slice:
+            return None
+        number = place[0] * self.hosts_per_slice + place[1]
+        return number if number < self.hosts else None
+
     @property
     def own_address(self) -> str:
         """Address at which the first host listens: a name may not resolve yet to the address of its new pod."""

@@ -110,7 +110,8 @@ class Supervisor:
             code = code if self._is_told else self._own_code(code)
             self._has_reported = True
             self._command.clear()
-            self._peers.report(End(self._host.number, code, self._is_told), self._restarts)
+            lost = self._host.number_of(termination_message.read_lost()) if code == PEER_LOST else None
+            self._peers.report(End(self._host.number, code, self._is_told, lost), self._restarts)
 
     def _decide(self) -> None:
         """On the first host: give the orders that follow from the reports."""

@@ -72,7 +72,7 @@ class Peers:
     def report(self, end: End, restarts: int) -> None:
         """Report the end of this host's command to the first host, as soon as this one is connected."""
         if isinstance(self._end, Member):
-            self._end.say({"end": end.code, "told": end.told, "restarts": restarts})
+            self._end.say({"end": end.code, "told": end.told, "lost": end.lost, "restarts": restarts})
         else:
             self.reports.append((end, restarts))
 
@@ -113,5 +113,7 @@ class Peers:
             self._end.answer(number, {_ANSWER: True})
             return
         elif "end" in message:
-            self.reports.append((End(number, int(message["end"]), bool(message["told"])), int(message["restarts"])))
+            lost = message.get("lost")
+            end = End(number, int(message["end"]), bool(message["told"]), None if lost is None else int(lost))
+            self.reports.append((end, int(message["restarts"])))
         self._wake()

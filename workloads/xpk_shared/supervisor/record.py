@@ -13,8 +13,12 @@ from xpk_shared.supervisor.restarts import End
 
 
 def restart_record(host: Host, restarts: int, cause: End) -> dict[str, Any]:
-    """Return the record of a restart: when, which attempt begins, and which host's command ended before it."""
+    """Return the record of a restart: when, which attempt begins, and which host's command ended before it.
+
+    A command that only ended because it was told to was frozen: others waited for it in vain.
+    """
     slice_id, number = host.place(cause.number)
+    silent = {"silent": True} if cause.told else {}
     return {
         "time": round(time.time(), 3),
         "job": host.job,
@@ -23,6 +27,7 @@ def restart_record(host: Host, restarts: int, cause: End) -> dict[str, Any]:
         "slice": slice_id,
         "host": number,
         "exit_code": cause.code,
+        **silent,
     }
 
 

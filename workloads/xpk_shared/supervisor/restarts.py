@@ -27,6 +27,7 @@ class End:
     number: int
     code: int
     told: bool
+    lost: int | None = None  # the host that the command waited for in vain, if it says so
 
 
 @dataclass(frozen=True)
@@ -99,8 +100,8 @@ class Coordinator:
         if cause.code in self._host.fatal_codes:
             return self._final(cause)
         if self.restarts >= limit:
-            return self._final(cause, exhausted=self.restarts > 0)
-        self.cause = cause
+            return self._final(self._blamed(cause) if self.restarts else cause, exhausted=self.restarts > 0)
+        self.cause = self._blamed(cause)
         self._short_attempts = self._short_attempts + 1 if now - self._began < SHORT_SECONDS else 0
         pause = pause_after(self._short_attempts)
         self._start_at = now + pause
@@ -119,6 +120,12 @@ class Coordinator:
         fatal = [end for end in failures if end.code in self._host.fatal_codes]
         own = [end for end in failures if end.code != PEER_LOST]
         return [*fatal, *own, *failures][0]
+
+    def _blamed(self, cause: End) -> End:
+        """Return the end of the frozen command that others waited for, if no command has failed by itself."""
+        named = (self._ends.get(end.lost) for end in self._ends.values() if end.lost is not None)
+        frozen = next((end for end in named if end and end.told), None)
+        return frozen if frozen and cause.code == PEER_LOST else cause
 
     def _final(self, end: End, **facts: Any) -> dict[str, Any]:
         self._is_over = True

@@ -38,6 +38,10 @@ def with_local_restarts(statuses: Sequence[WorkloadStatus], roots: OutputRoots) 
     ]
 
 
+def _end_words(code: int, *, is_silent: bool) -> str:
+    return "did not answer" if is_silent else f"ended with {exit_words(code)}"
+
+
 def read_record(content: bytes, since: datetime) -> list[Restart]:
     """Return the restarts since a time; any program may have written the lines."""
     restarts = []
@@ -48,15 +52,16 @@ def read_record(content: bytes, since: datetime) -> list[Restart]:
         if seconds is None or not attempt or slice_id is None or host is None or code is None:
             continue
         time = datetime.fromtimestamp(seconds, UTC)
+        is_silent = row.get("silent") is True  # its exit code is that of the supervisor's SIGKILL
         if time >= since:
             restarts.append(
                 Restart(
                     time=rfc3339(time),
-                    cause=f"host s{slice_id}/h{host} ended with {exit_words(code)}; restarted in place",
+                    cause=f"host s{slice_id}/h{host} {_end_words(code, is_silent=is_silent)}; restarted in place",
                     attempt=attempt - 1,
                     slice=slice_id,
                     host=host,
-                    exit_code=code,
+                    exit_code=None if is_silent else code,
                 )
             )
     return restarts
