@@ -67,7 +67,9 @@ class LocalRunner:
             raise MissingToolError(f"program '{argv[0]}' not found", hint="install it, or add it to PATH") from error
 
 
-def run_limited(argv: Sequence[str], *, env: Mapping[str, str], seconds: float, most: int, interactive: bool) -> Result:
+def run_limited(
+    argv: Sequence[str], *, env: Mapping[str, str] | None, seconds: float, most: int, interactive: bool
+) -> Result:
     """Run a program for at most `seconds` with at most `most` bytes of output; `interactive` leaves it the terminal.
 
     Raises MissingToolError, TimedOutError, or XpkError for one that cannot be run or prints more. It is killed then.

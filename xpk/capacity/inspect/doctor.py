@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -52,7 +51,7 @@ def _program(name: str, providers: tuple[str, ...], purpose: str, hint: str, *, 
             return None
         with suppress(XpkError, OSError):
             told = run_limited(
-                [name, *flags], env=os.environ, seconds=_VERSION_SECONDS, most=_VERSION_BYTES, interactive=False
+                [name, *flags], env=None, seconds=_VERSION_SECONDS, most=_VERSION_BYTES, interactive=False
             )
             return found[0] if (found := _VERSION.search(told.stdout)) else ""
         return ""
