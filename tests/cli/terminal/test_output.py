@@ -129,7 +129,9 @@ def test_an_interrupt_while_modules_are_imported(tmp_path: Path) -> None:
         text=True,
         timeout=60,
     )
-    assert set(loaded.stdout.split()) == {"__future__", "xpk", "xpk.__main__", "xpk.version"}, "where an interrupt is a traceback"
+    assert set(loaded.stdout.split()) == {"__future__", "xpk", "xpk.__main__", "xpk.version"}, (
+        "where an interrupt is a traceback"
+    )
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])

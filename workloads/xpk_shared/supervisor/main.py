@@ -172,7 +172,8 @@ class Supervisor:
         self._is_final = True
         if order.get("exhausted"):
             say(f"no restart is left after {self._restarts}: exit code {EXHAUSTED}")
-            termination_message.write(f"exit code {self._command.code} after {self._restarts} restarts in place")
+            count = "1 restart" if self._restarts == 1 else f"{self._restarts} restarts"
+            termination_message.write(f"exit code {self._command.code} after {count} in place")
             self._command.code = EXHAUSTED
 
     def _end_for_silence(self) -> None:

@@ -41,7 +41,7 @@ from xpk.render.supervisor import command_of
 from xpk_shared.supervisor.names import EXHAUSTED
 
 _log = logging.getLogger(__name__)
-_SPENT = re.compile(r"exit code (\d{1,3}) after \d+ restarts in place")  # the supervisor's last words
+_SPENT = re.compile(r"exit code (\d{1,3}) after \d+ restarts? in place")  # the supervisor's last words
 _MANAGED_BY = "app.kubernetes.io/managed-by"
 _FAILURES = {
     "ReachedMaxRestarts": "and no restart is left",
