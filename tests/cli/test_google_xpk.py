@@ -94,8 +94,8 @@ def test_list_waits_as_wait_does(dev: Xpk) -> None:
 @pytest.mark.parametrize(
     ("flags", "why"),
     [
-        (("--spot",), "--spot: the capacity of slices is supported on GKE only"),
-        (("--reservation=r",), "--reservation=r: the capacity of slices is supported on GKE only"),
+        (("--spot",), "--spot is supported on GKE only"),
+        (("--reservation=r",), "--reservation=r is supported on GKE only"),
         (("--spot", "--flex"), "--spot and --flex exclude each other"),
         (("--reservation=a,b",), "--reservation 'a,b' is neither a name nor projects/P/reservations/R"),
     ],

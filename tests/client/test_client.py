@@ -132,10 +132,14 @@ def test_each_cause_has_an_error_of_its_own_with_its_object(cluster: xpk.Cluster
     with pytest.raises(xpk.QuotaExceeded, match="has 16 in all") as exceeded:
         cluster.submit(workload("large", num_slices=3))
     assert exceeded.value.resource == "queue 'multislice-queue'"
-    with pytest.raises(xpk.NotFoundError, match="'red'"):
+    with pytest.raises(xpk.NotFoundError) as queue:
         cluster.submit(workload("other", queue="red"))
-    with pytest.raises(xpk.NotFoundError, match="'nope'"):
+    with pytest.raises(xpk.NotFoundError) as gone:
+        cluster.workload("gone").status()
+    with pytest.raises(xpk.NotFoundError) as unknown:
         xpk.Cluster("nope").workloads()
+    resources = [raised.value.resource for raised in (queue, gone, unknown)]
+    assert resources == ["queue 'red'", "JobSet 'gone'", "cluster 'nope'"]
 
 
 def test_all_problems_of_a_workload_are_in_one_error(cluster: xpk.Cluster) -> None:

@@ -229,7 +229,12 @@ def provider_of(cluster: str, preferred: str | None = None) -> Provider:
             return provider
         known += here
     hint = f"there are: {', '.join(sorted(known))}" if known else f"`xpk cluster create {cluster} ...` creates it"
-    raise NotFoundError(f"cluster '{cluster}' not found", hint=hint)
+    raise no_cluster(cluster, hint)
+
+
+def no_cluster(name: str, hint: str = "`xpk cluster list` lists the existing ones") -> NotFoundError:
+    """Return the error for a cluster that does not exist."""
+    return NotFoundError(f"cluster '{name}' not found", hint=hint, resource=f"cluster '{name}'")
 
 
 def configured_provider(cluster: str, options: ProviderOptions) -> Provider:

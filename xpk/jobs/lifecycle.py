@@ -106,7 +106,7 @@ def wait(
     if status is None or not status.phase.is_final:
         phase = status.phase if status else "unknown"
         raise TimedOutError(
-            f"workload '{name}' is {phase}" + ("" if timeout is None else f" after {timeout:g} s"),
+            ("" if timeout is None else f"timed out after {timeout:g} s: ") + f"workload '{name}' is {phase}",
             hint=f"`xpk workload status {name}{where}` shows the reason; the workload continues",
         )
     return status

@@ -67,7 +67,7 @@ def test_what_pods_ask_for(have: Target, asked: str | None, chosen: str) -> None
             "reservation=projects/q/reservations/r",
             "are --reservation=projects/p/reservations/r",
         ),
-        (target(), "spot", "capacity of slices of cluster 'c' is not known"),
+        (target(), "spot", "--spot: the capacity of cluster 'c' is not known"),
         (target(region=None), "spot", "is supported on GKE only"),
         (target(makes="spot"), "reservation=r/reservationBlocks/b", "GKE adds node pools of whole reservations only"),
     ],

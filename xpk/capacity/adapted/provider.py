@@ -40,7 +40,7 @@ from xpk.capacity.nodes.inventory import (
 )
 from xpk.capacity.plan.plan import Plan, Step
 from xpk.capacity.plan.summary import cluster_summary
-from xpk.capacity.provider import CONTEXT, ClusterInfo
+from xpk.capacity.provider import CONTEXT, ClusterInfo, no_cluster
 from xpk.capacity.queues.reading import maker_of
 from xpk.capacity.queues.removal import team_objects
 from xpk.capacity.state import state_of
@@ -180,7 +180,7 @@ class AdaptedProvider:
 
     def _known(self, name: str) -> None:
         if name not in self.names():
-            raise NotFoundError(f"cluster '{name}' not found", hint="`xpk cluster list` lists the existing ones")
+            raise no_cluster(name)
 
     def _kubeconfig(self, wanted: Adaptation) -> dict[str, Any]:
         problems = names.cluster_name_problems(wanted.name)

@@ -34,11 +34,11 @@ from xpk.capacity.options import limit_problems
 from xpk.capacity.plan.executor import Activity
 from xpk.capacity.plan.plan import Plan, Step
 from xpk.capacity.plan.summary import cluster_summary
-from xpk.capacity.provider import ClusterInfo
+from xpk.capacity.provider import ClusterInfo, no_cluster
 from xpk.capacity.state import state_of
 from xpk.model import names
 from xpk.model.accelerators import SliceShape
-from xpk.model.errors import ConflictError, NotFoundError, UsageError, XpkError
+from xpk.model.errors import ConflictError, UsageError, XpkError
 from xpk.model.specs import ClusterSpec, Target
 from xpk.proc import LocalRunner, Runner
 from xpk.render import render_kind
@@ -180,7 +180,7 @@ class KindProvider:
 
     def _known(self, name: str) -> None:
         if name not in self.names():
-            raise NotFoundError(f"cluster '{name}' not found", hint="`xpk cluster list` lists the existing ones")
+            raise no_cluster(name)
 
     def _checked(self, spec: ClusterSpec) -> KindOptions:
         """Return the options for building it. Raises UsageError with all problems."""

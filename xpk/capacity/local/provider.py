@@ -17,7 +17,7 @@ from xpk.capacity.nodes.inventory import difference, holders, live_workloads, po
 from xpk.capacity.options import ProviderOptions
 from xpk.capacity.plan.plan import Plan, Progress, Step
 from xpk.capacity.plan.summary import cluster_summary
-from xpk.capacity.provider import ClusterInfo
+from xpk.capacity.provider import ClusterInfo, no_cluster
 from xpk.capacity.queues.reading import Queues, check_promised
 from xpk.capacity.state import state_of
 from xpk.local.cluster import create_cluster, delete_cluster, list_clusters, open_cluster
@@ -106,7 +106,7 @@ class LocalProvider:
     def plan_delete(self, name: str, *, force: bool) -> Plan:
         """See `Provider.plan_delete`."""
         if name not in self.names():
-            raise NotFoundError(f"cluster '{name}' not found", hint="`xpk cluster list` lists the existing ones")
+            raise no_cluster(name)
         if not force:
             running = live_workloads(self.connect(name), name)
             if running:
@@ -156,7 +156,7 @@ class LocalProvider:
     def connect(self, name: str) -> ObjectApi:
         """See `Provider.connect`."""
         if name not in self.names():
-            raise NotFoundError(f"cluster '{name}' not found", hint="`xpk cluster list` lists the existing ones")
+            raise no_cluster(name)
         return open_cluster(self._root / name, workloads=str(workloads_dir()))
 
     def kubeconfig(self, name: str) -> str:

@@ -51,9 +51,13 @@ def choose(target: Target, kind: str, asked: str | None, *, cluster: str) -> str
         return ""
     have = target.capacities.get(kind)
     if have is None:
-        where = "is supported on GKE only" if target.region is None else f"of cluster '{cluster}' is not known"
+        where = (
+            " is supported on GKE only"
+            if target.region is None
+            else f": the capacity of cluster '{cluster}' is not known"
+        )
         raise UsageError(
-            f"{capacities.flag_of(asked)}: the capacity of slices {where}",
+            f"{capacities.flag_of(asked)}{where}",
             hint=f"omit it{f', or run `xpk cluster adapt {cluster} --provider gke` first' if target.region else ''}",
         )
     if not all(capacities.is_same(asked, each) for each in have):

@@ -63,6 +63,7 @@ def read_queue(api: ObjectApi, name: str | None, namespace: str, *, cluster: str
         raise NotFoundError(
             f"queue '{name or names.QUEUE}' not found in namespace '{namespace}'",
             hint=f"there are: {listed}" if queues else _where_queues_are(namespace, cluster),
+            resource=f"queue '{name or names.QUEUE}'",
         ) from None
 
 

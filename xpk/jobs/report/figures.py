@@ -65,6 +65,7 @@ def account(status: WorkloadStatus, cluster: str, roots: OutputRoots, *, kill_ti
         raise NotFoundError(
             f"workload '{status.name}' has not written metrics to {status.output_dir} yet",
             hint=f"`xpk workload status {status.name}`; only the bundled trainer writes metrics",
+            resource=f"JobSet '{status.name}'",
         )
     shape = find_shape(status.accelerator_type)
     facts = ReportFacts(

@@ -71,7 +71,7 @@ def not_found(api: ObjectApi, name: str, namespace: str) -> NotFoundError:
     existing = [jobset["metadata"]["name"] for jobset in api.list("JobSet", namespace)]
     hint = f"there are: {', '.join(existing)}" if existing else "`xpk workload create` creates one"
     where = "" if namespace == "default" else f" in namespace '{namespace}'"
-    return NotFoundError(f"there is no workload '{name}'{where}", hint=hint)
+    return NotFoundError(f"there is no workload '{name}'{where}", hint=hint, resource=f"JobSet '{name}'")
 
 
 def find_pod(api: ObjectApi, name: str, namespace: str, slice_id: int, host: int) -> Obj:
